@@ -1,0 +1,37 @@
+# Everything sets itself up: each target makes and uses .venv.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test lint format types clean
+
+# Torch goes first and pinned, so that the range in pyproject.toml does not fetch another build.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install "$(TORCH)"
+	$(PIP) install --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, score it, try it
+	$(BIN)/qkv demo
+
+test: $(VENV)/.installed-dev ## the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff (lint and format) and mypy (strict)
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""The whole Transformer in one small package: train it, run it fast, look inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import UserError
+
+if TYPE_CHECKING:
+    from qkv.run import train
+    from qkv.tasks import Translator, load
+
+__version__ = "0.1.0"
+__all__ = ["Translator", "UserError", "__version__", "load", "train"]
+
+# Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
+_HOMES = {"load": "qkv.tasks", "Translator": "qkv.tasks", "train": "qkv.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,5 @@
+"""`python -m qkv`: the command line."""
+
+from qkv.cli import main
+
+main()

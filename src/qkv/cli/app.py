@@ -1,0 +1,43 @@
+"""The table of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import typer
+
+from qkv.cli.demo import demo
+from qkv.cli.evaluate import evaluate
+from qkv.cli.train import train
+from qkv.cli.translate import translate
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "translate": translate,
+    "evaluate": evaluate,
+}
+
+app = typer.Typer(
+    name="qkv",
+    help="The whole Transformer in one small package: train it, run it fast, look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: bool = typer.Option(False, "--version", help="Print the version and leave."),
+) -> None:
+    """Answer `qkv --version`."""
+    if show:
+        from qkv import __version__
+
+        print(f"qkv {__version__}")
+        raise typer.Exit

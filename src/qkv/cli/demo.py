@@ -1,0 +1,57 @@
+"""`qkv demo`: the whole journey on this machine, in about two minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qkv.run import Run
+
+NAMED = ("我爱你", "我爱学习", "我吃了一个苹果")
+SAMPLES = 10
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
+    ] = None,
+) -> None:
+    """Train the packaged Chinese-to-English translator on this CPU, score it and try it.
+
+    Example: qkv demo
+    """
+    from rich.console import Console
+
+    import qkv
+    from qkv.config import load_recipe
+    from qkv.run import train
+
+    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", set_ or ())
+    run = train(recipe, out, anew=True, console=Console(stderr=True))
+    _show(run)
+
+
+def _show(run: Run) -> None:
+    """Print scores on combinations never seen in training, samples of them, and what to do next."""
+    exact = next(score for score in run.scores["test"] if score.name == "exact match")
+    print(f"\nHeld-out combinations, never seen in training: {exact.value:.1f} % exact match")
+    for score in run.scores["test"][:2]:
+        print(f"  {score}")
+    print("\nSamples of them:")
+    for source in _samples(run):
+        print(f"  {source} → {run.translator.translate(source)}")
+    print(f"\nThe model is in {run.folder}. Try it:")
+    print(f'  qkv translate --model {run.folder} "我爱你"')
+    print(f"  python -c \"import qkv; print(qkv.load({str(run.folder)!r}).translate('我爱你'))\"")
+
+
+def _samples(run: Run) -> list[str]:
+    """The three sentences everybody tries, and others from the held-out part."""
+    sources = [source for source, _ in run.pairs["test"] if source not in NAMED]
+    spread = max(1, len(sources) // (SAMPLES - len(NAMED)))
+    return [*NAMED, *sources[::spread]][:SAMPLES]

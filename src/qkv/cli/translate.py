@@ -1,0 +1,110 @@
+"""`qkv translate`: lines in, lines out, order kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qkv.tasks import Translation
+
+
+def translate(
+    text: Annotated[
+        list[str] | None, typer.Argument(help="Sentences; none: lines of standard input.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Above 1 favours length.")] = None,
+    n_best: Annotated[int | None, typer.Option(help="Translations for each line.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Longest output in tokens.")] = None,
+    prefix: Annotated[str, typer.Option(help="How each translation must begin.")] = "",
+    sample: Annotated[bool, typer.Option("--sample", help="Draw at random.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample among those that sum to p.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Sample among those near the top.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draws.")] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut over-long lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+) -> None:
+    """Translate sentences or lines; blank lines stay blank, in their place.
+
+    Example: qkv translate --model runs/demo 我爱你
+    Example: qkv translate --model runs/demo < lines.zh > lines.en
+    """
+    settings = {
+        "beams": beams, "length_penalty": length_penalty, "n_best": n_best, "seed": seed,
+        "max_length": max_length, "sample": sample or None, "temperature": temperature,
+        "top_k": top_k, "top_p": top_p, "min_p": min_p,
+    }  # fmt: skip
+    settings = {name: value for name, value in settings.items() if value is not None}
+    lines = text if text else read_stdin()
+    from qkv.tasks import load
+
+    translator = load(model, device)
+    with progress_bar(len(lines)) as advance:
+        found = translator.n_best(
+            lines, prefix=prefix, truncate=truncate, progress=advance, **settings
+        )
+    for line, translations in zip(lines, found, strict=True):
+        print(_as_json(line, translations) if as_json else _as_text(translations))
+
+
+def _as_text(translations: Sequence[Translation]) -> str:
+    """The translation alone; several as lines of score and text; none as a blank line."""
+    if len(translations) > 1:
+        return "\n".join(f"{found.score:.4f}\t{found.text}" for found in translations)
+    return translations[0].text if translations else ""
+
+
+def _as_json(line: str, translations: Sequence[Translation]) -> str:
+    best: dict[str, Any] = {"source": line, "translation": ""}
+    if translations:
+        best |= {"translation": translations[0].text, "score": translations[0].score}
+    if len(translations) > 1:
+        best["n_best"] = [{"translation": t.text, "score": t.score} for t in translations]
+    return json.dumps(best, ensure_ascii=False)
+
+
+def read_stdin() -> list[str]:
+    """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
+    lines = sys.stdin.buffer.read().split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    decoded = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            decoded.append(line.removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"Line {number} of standard input is not UTF-8 (byte {error.start + 1}); "
+                f"convert it first, for example with iconv."
+            ) from error
+    return decoded
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar with rate and time left on the error stream, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if total < 20 or not console.is_terminal:
+        yield None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.advance(task, count)

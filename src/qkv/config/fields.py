@@ -1,0 +1,106 @@
+"""Settings as typed, documented dataclass fields, read from plain mappings with clear errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from qkv.errors import UserError
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any, help: str, *, least: float | None = None, most: float | None = None
+) -> Any:
+    """Declare one field: its default, one line that explains it, and the range it must lie in."""
+    return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
+
+
+def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Build the dataclass `cls` from a mapping; `where` names the place in error messages."""
+    known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    arguments = {}
+    for name, value in values.items():
+        if name not in known:
+            raise UserError(f"{where}: unknown key {name!r}{suggestion(name, known)}")
+        arguments[name] = _checked(value, hints[name], f"{where}: {name}")
+    return cls(**arguments)
+
+
+def suggestion(name: str, known: Any) -> str:
+    """Say which known name a misspelt one is near, or list the known names."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; it may be one of {', '.join(sorted(known))}."
+
+
+def check_ranges(config: Any, where: str) -> None:
+    """Check every field against the range that its `setting` declares."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        least, most = field.metadata.get("least"), field.metadata.get("most")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if least is not None and value < least:
+            raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
+        if most is not None and value > most:
+            raise UserError(f"{where}: {field.name} is {value}, but must be at most {most}.")
+
+
+def describe(cls: type) -> list[tuple[str, str, Any, str]]:
+    """List (name, type, default, help) of each field, for help texts and docs."""
+    hints = get_type_hints(cls)
+    return [
+        (field.name, _type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
+        for field in dataclasses.fields(cls)
+    ]
+
+
+def _checked(value: Any, hint: Any, where: str) -> Any:
+    """Return `value` as the hinted type, or say what was expected."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _first_that_fits(value, options, hint, where)
+    if origin is Literal:
+        if value in options and type(value) in {type(option) for option in options}:
+            return value
+        choices = ", ".join(map(repr, options))
+        raise UserError(f"{where} is {value!r}, but must be one of: {choices}.")
+    if origin is tuple:
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise UserError(f"{where} is {value!r}, but must be a list.")
+        return tuple(_checked(item, options[0], where) for item in items)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is type(None) and value is None:
+        return None
+    if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise UserError(f"{where} is {value!r}, but must be of type {_type_name(hint)}.")
+
+
+def _first_that_fits(value: Any, options: tuple[Any, ...], hint: Any, where: str) -> Any:
+    for option in options:
+        try:
+            return _checked(value, option, where)
+        except UserError:
+            continue
+    raise UserError(f"{where} is {value!r}, but must be {_type_name(hint)}.")
+
+
+def _type_name(hint: Any) -> str:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_name(option) for option in options)
+    if origin is Literal:
+        return " | ".join(map(repr, options))
+    if origin is tuple:
+        return f"list of {_type_name(options[0])}"
+    return "none" if hint is type(None) else str(hint.__name__)

@@ -1,0 +1,188 @@
+"""What a run is: data, tokenizer, model and training, as one TOML recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from qkv.config.decode import DecodeConfig
+from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
+from qkv.config.model import PRESETS, ModelConfig
+from qkv.errors import UserError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the text is and which of it is used. Paths are relative to the working directory."""
+
+    corpus: Literal["", "demo"] = setting("", "'demo': the packaged zh→en sentences, no files")
+    source: tuple[str, ...] = setting((), "source text, a line a sentence; .gz too; one or many")
+    target: tuple[str, ...] = setting((), "target text, line-aligned with `source`")
+    pairs: tuple[str, ...] = setting((), "instead: .tsv or .jsonl files that hold both sides")
+    valid_source: tuple[str, ...] = setting((), "validation source text")
+    valid_target: tuple[str, ...] = setting((), "validation target text")
+    valid_pairs: tuple[str, ...] = setting((), "validation pairs as .tsv or .jsonl")
+    test_source: tuple[str, ...] = setting((), "test source text, scored once at the end")
+    test_target: tuple[str, ...] = setting((), "test target text")
+    test_pairs: tuple[str, ...] = setting((), "test pairs as .tsv or .jsonl")
+    source_field: str = setting("source", "the source's key in .jsonl files")
+    target_field: str = setting("target", "the target's key in .jsonl files")
+    valid_size: int = setting(
+        1000, "pairs cut off for validation where none are given (at most a tenth)", least=1
+    )
+    max_length: int = setting(256, "longer pairs (tokens, either side) are dropped", least=1)
+    max_ratio: float = setting(9.0, "pairs whose lengths differ by more are dropped", least=1)
+    licence: str = setting("not stated", "of the text; noted in the model's README")
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "data")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes token ids."""
+
+    kind: Literal["bpe", "wordpiece", "unigram", "char", "byte"] = setting(
+        "bpe", "which units: learnt subwords of three kinds, characters, or bytes"
+    )
+    vocab_size: int = setting(8000, "most entries in the vocabulary", least=16)
+    shared: bool = setting(True, "one vocabulary for source and target")
+    lowercase: bool = setting(False, "fold case; the output is lower case too")
+    normalize: Literal["nfc", "nfkc", "none"] = setting("nfc", "Unicode normal form")
+    path: str = setting("", "take this tokenizer.json instead of training one")
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "tokenizer")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How the weights are found."""
+
+    steps: int = setting(20_000, "optimiser steps at the most", least=1)
+    seconds: float = setting(0.0, "stop after this much training time; 0: no limit", least=0)
+    batch_tokens: int = setting(4096, "target tokens in a batch, at most", least=1)
+    accumulate: int = setting(1, "batches summed into one step", least=1)
+    seed: int = setting(0, "decides initial weights, order of data and dropout", least=0)
+    optimizer: Literal["adamw", "adam"] = setting("adamw", "Adam with decoupled weight decay")
+    lr: float = setting(0.0, "peak learning rate; 0: the paper's, from d_model and warmup", least=0)
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
+        "inverse_sqrt", "how the learning rate falls after warm-up"
+    )
+    warmup: int = setting(1000, "steps over which the learning rate rises", least=0)
+    beta1: float = setting(0.9, "Adam's memory of the gradient", least=0, most=1)
+    beta2: float = setting(0.98, "Adam's memory of its square", least=0, most=1)
+    epsilon: float = setting(1e-9, "Adam's ε", least=0)
+    weight_decay: float = setting(0.0, "AdamW's decay, on matrices only", least=0)
+    clip: float = setting(1.0, "largest gradient norm; 0: no clipping", least=0)
+    label_smoothing: float = setting(0.1, "share of the target spread evenly", least=0, most=1)
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "of matrix products; auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    compile: Literal["auto", "on", "off"] = setting("auto", "torch.compile; auto: on a GPU")
+    packing: Literal["auto", "on", "off"] = setting(
+        "auto", "sequences end to end instead of padded; auto: on a GPU"
+    )
+    device: str = setting("auto", "'cpu', 'cuda' or auto: a GPU where there is one")
+    checkpoint_every: int = setting(500, "steps between checkpoints to resume from", least=1)
+    valid_every: int = setting(500, "steps between validations", least=1)
+    valid_bleu: bool = setting(True, "translate and score validation text at each validation")
+    metric: Literal["loss", "bleu"] = setting("loss", "what 'best' and early stopping go by")
+    patience: int = setting(8, "validations without a new best before stopping; 0: never", least=0)
+    average: int = setting(5, "average the weights of this many last validations", least=1)
+    tensorboard: bool = setting(True, "write curves for TensorBoard, where it is installed")
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "train")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run; every field has a default that works."""
+
+    task: Literal["translate"] = "translate"
+    preset: str = "transformer-small"
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+
+SECTIONS = {
+    "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
+}  # fmt: skip
+
+
+def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe from a TOML file, with `section.key=value` overrides from the command line."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"There is no recipe {path}; check the path.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    for override in overrides:
+        _override(values, override)
+    return recipe_from(values, str(path))
+
+
+def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """Build a recipe from plain values, as they stand in a TOML file."""
+    known = {"task", "model", *SECTIONS}
+    for name in values:
+        if name not in known:
+            raise UserError(f"{where}: unknown key {name!r}{suggestion(name, known)}")
+    for name in values.keys() - {"task"}:
+        if not isinstance(values[name], Mapping):
+            raise UserError(f"{where}: {name} must be a section, [{name}], with keys under it.")
+    sections: dict[str, Any] = {
+        name: from_mapping(cls, values.get(name, {}), f"{where}: [{name}]")
+        for name, cls in SECTIONS.items()
+    }
+    model = dict(values.get("model", {}))
+    name = model.pop("preset", "transformer-small")
+    if not isinstance(name, str) or name not in PRESETS:
+        known_presets = suggestion(str(name), PRESETS)
+        raise UserError(f"{where}: [model]: unknown preset {name!r}{known_presets}")
+    # Checked now, so that a mistake shows before a tokenizer is trained
+    ModelConfig.from_dict({**PRESETS[name], **model}, f"{where}: [model]")
+    task = from_mapping(_Task, {"task": values.get("task", "translate")}, where).task
+    return Recipe(task=task, preset=name, model=model, **sections)
+
+
+@dataclass(frozen=True)
+class _Task:
+    task: Literal["translate"] = "translate"
+
+
+def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain values that `recipe_from` reads back."""
+    values = dataclasses.asdict(recipe)
+    values["model"] = {"preset": values.pop("preset"), **values["model"]}
+    return values
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Apply one `section.key=value`; the value is TOML, or else plain text."""
+    path, equals, text = override.partition("=")
+    *sections, key = path.strip().split(".")
+    if not equals or not key:
+        raise UserError(f"--set {override!r} must have the form section.key=value.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise UserError(f"--set {override!r}: {section} is not a section.")
+    values[key] = value

@@ -1,0 +1,187 @@
+"""What a training step is fed: the one place where the shift, the labels and padding are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv.data.encoded import EncodedPairs, Indices, Ragged, spread
+
+IGNORE = -100
+"""The label at which no loss is taken (what torch's cross-entropy ignores by default)."""
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of the tokens that are not text."""
+
+    pad: int
+    bos: int
+    eos: int
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """The one shape that all packed batches of a run have."""
+
+    source_tokens: int
+    target_tokens: int
+    sequences: int
+    longest: int
+
+    @property
+    def capacity(self) -> int:
+        """Pairs that always fit beside the filler, even where that is all the rest of a side."""
+        return self.sequences - self.filler
+
+    @property
+    def filler(self) -> int:
+        """Segments that an otherwise empty side is cut into."""
+        widest = max(self.source_tokens, self.target_tokens)
+        return round_up(widest, self.longest) // self.longest
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """How the token sequences of one side lie in one tensor, padded or packed."""
+
+    tokens: Tensor
+    """int64 (B, T); packed: (1, N)."""
+    lengths: Tensor | None
+    """Padded: int64 (B,); the first lengths[b] tokens of row b are real."""
+    offsets: Tensor | None
+    """Packed: int32 (M + 1,); sequence m is tokens offsets[m] to offsets[m + 1]."""
+    longest: int
+    """The longest sequence that a kernel must expect; padded: T; packed: always the same."""
+
+    def to(self, device: torch.device) -> Side:
+        """Copy to a device."""
+        return Side(
+            _moved(self.tokens, device),
+            None if self.lengths is None else _moved(self.lengths, device),
+            None if self.offsets is None else _moved(self.offsets, device),
+            self.longest,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Sources, and targets twice: as the decoder's input and, one place ahead, as its labels."""
+
+    source: Side
+    """X: x₁ … x_n, EOS."""
+    target: Side
+    """Y_shift: BOS, y₁ … y_m."""
+    labels: Tensor
+    """Y_label: y₁ … y_m, EOS, in the shape of `target.tokens`; IGNORE where nothing is real."""
+    n_labels: int
+    """How many labels count."""
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy to a device, without waiting for the copy where that is a GPU."""
+        return Batch(
+            self.source.to(device),
+            self.target.to(device),
+            _moved(self.labels, device),
+            self.n_labels,
+        )
+
+
+def padded_batch(
+    pairs: EncodedPairs, indices: Sequence[int] | Indices, special: Specials, multiple: int = 1
+) -> Batch:
+    """Lay one pair a row and pad to the longest, rounded up to a multiple."""
+    chosen = pairs.take(indices)
+    source = _rows(chosen.source_sizes, multiple)
+    target = _rows(chosen.target_sizes, multiple)
+    return _batch(chosen, source, target, special)
+
+
+def packed_batch(
+    pairs: EncodedPairs, indices: Sequence[int] | Indices, special: Specials, shape: PackedShape
+) -> Batch:
+    """Lay pairs end to end; segment m of the target belongs to segment m of the source."""
+    chosen = pairs.take(indices)
+    source = _segments(chosen.source_sizes, shape.source_tokens, shape)
+    target = _segments(chosen.target_sizes, shape.target_tokens, shape)
+    return _batch(chosen, source, target, special)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where the sequences of one side begin, counted through its rows, and what describes them."""
+
+    starts: npt.NDArray[np.int64]
+    shape: tuple[int, int]
+    lengths: npt.NDArray[np.int64] | None
+    offsets: npt.NDArray[np.int32] | None
+    longest: int
+
+    def side(self, tokens: Tensor) -> Side:
+        lengths = None if self.lengths is None else torch.from_numpy(self.lengths)
+        offsets = None if self.offsets is None else torch.from_numpy(self.offsets)
+        return Side(tokens, lengths, offsets, self.longest)
+
+
+def _rows(sizes: npt.NDArray[np.int64], multiple: int) -> _Layout:
+    width = round_up(int(sizes.max()), multiple)
+    starts = np.arange(len(sizes)) * width
+    return _Layout(starts, (len(sizes), width), sizes, None, width)
+
+
+def _segments(sizes: npt.NDArray[np.int64], n_tokens: int, shape: PackedShape) -> _Layout:
+    """Cut a side into segments: the sequences, filler to the end, then empty ones.
+
+    The filler has segments too, for kernels leave unwritten what lies in none.
+    """
+    ends = np.cumsum(sizes)
+    filler_ends = np.arange(ends[-1], n_tokens, shape.longest) + shape.longest
+    cuts = np.minimum(np.concatenate([ends, filler_ends]), n_tokens)
+    if ends[-1] > n_tokens or sizes.max() > shape.longest or len(cuts) > shape.sequences:
+        raise ValueError(f"{len(sizes)} sequences of {ends[-1]} tokens overflow {shape}")
+    offsets = np.full(shape.sequences + 1, n_tokens, np.int32)
+    offsets[0] = 0
+    offsets[1 : len(cuts) + 1] = cuts
+    return _Layout(ends - sizes, (1, n_tokens), None, offsets, shape.longest)
+
+
+def _batch(chosen: EncodedPairs, source: _Layout, target: _Layout, special: Specials) -> Batch:
+    return Batch(
+        source.side(_ended(chosen.source, source, special.pad, special.eos)),
+        target.side(_started(chosen.target, target, special.pad, special.bos)),
+        _ended(chosen.target, target, IGNORE, special.eos),
+        int(chosen.target_sizes.sum()),
+    )
+
+
+def _started(sequences: Ragged, layout: _Layout, fill: int, bos: int) -> Tensor:
+    """Write BOS, y₁ … y_m from each start, and `fill` elsewhere."""
+    flat = np.full(layout.shape[0] * layout.shape[1], fill, np.int64)
+    flat[layout.starts] = bos
+    flat[spread(layout.starts + 1, sequences.offsets)] = sequences.tokens
+    return torch.from_numpy(flat.reshape(layout.shape))
+
+
+def _ended(sequences: Ragged, layout: _Layout, fill: int, eos: int) -> Tensor:
+    """Write y₁ … y_m, EOS from each start, and `fill` elsewhere."""
+    flat = np.full(layout.shape[0] * layout.shape[1], fill, np.int64)
+    flat[spread(layout.starts, sequences.offsets)] = sequences.tokens
+    flat[layout.starts + sequences.lengths] = eos
+    return torch.from_numpy(flat.reshape(layout.shape))
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The least multiple that is no smaller than `number`."""
+    return -(-number // multiple) * multiple
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from pinned memory, a copy to a GPU runs beside the computation."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,0 +1,183 @@
+"""Parallel text from files: two line-aligned ones, TSV or JSONL, plain or compressed."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkv.errors import UserError
+
+Pair = tuple[str, str]
+Paths = str | Path | Sequence[str | Path]
+
+
+def read_pairs(
+    source: Paths = (),
+    target: Paths = (),
+    pairs: Paths = (),
+    source_field: str = "source",
+    target_field: str = "target",
+    name: str = "",
+) -> list[Pair]:
+    """Read sentence pairs; `name` ("", "valid_", "test_") is the settings' prefix in errors."""
+    sources, targets, both = _listed(source), _listed(target), _listed(pairs)
+    _check_given(sources, targets, both, name)
+    found: list[Pair] = []
+    for source_path, target_path in zip(sources, targets, strict=True):
+        found += _read_aligned(source_path, target_path)
+    for path in both:
+        found += _read_both_sides(path, source_field, target_field)
+    if not found:
+        files = ", ".join(map(str, [*sources, *targets, *both]))
+        raise UserError(f"There is no text in {files}; give files with at least one sentence pair.")
+    # A tokenizer of characters would learn stray spaces at the ends, and never see a line as empty.
+    return [(one.strip(), other.strip()) for one, other in found]
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""Read UTF-8 lines, ended by \n or \r\n alone; a name that ends in .gz is decompressed.
+
+    `str.splitlines` would also cut at U+2028, U+0085 and others that occur inside of sentences, and
+    the lines after that would no longer be each other's translations.
+    """
+    lines = _decode(_read_bytes(path), path).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _listed(paths: Paths) -> list[Path]:
+    # A lone name is a sequence too, of characters; it is meant as one file.
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+def _check_given(source: list[Path], target: list[Path], pairs: list[Path], name: str) -> None:
+    if not (source or target or pairs):
+        raise UserError(
+            f"data: no text is given; set {name}source and {name}target, or {name}pairs, "
+            f"or corpus = 'demo'."
+        )
+    if bool(source) != bool(target):
+        given, missing = ("source", "target") if source else ("target", "source")
+        raise UserError(
+            f"data: {name}{given} is given without {name}{missing}; each line needs its "
+            f"translation, so set {name}{missing} too."
+        )
+    if len(source) != len(target):
+        raise UserError(
+            f"data: {name}source names {len(source)} files but {name}target names {len(target)}; "
+            f"list them in pairs, the first with the first."
+        )
+
+
+def _read_aligned(source: Path, target: Path) -> list[Pair]:
+    """Read two files whose lines are each other's translations."""
+    source_lines, target_lines = read_lines(source), read_lines(target)
+    if len(source_lines) != len(target_lines):
+        raise UserError(
+            f"{source} has {len(source_lines):,} lines but {target} has {len(target_lines):,}; "
+            f"line-aligned files hold each sentence and its translation on the same line, so find "
+            f"the line where they part."
+        )
+    return list(zip(source_lines, target_lines, strict=True))
+
+
+def _read_both_sides(path: Path, source_field: str, target_field: str) -> list[Pair]:
+    """Read a file that holds both sides; what is not called .jsonl or .json is tab-separated."""
+    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    numbered = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
+    if kind not in {".jsonl", ".json"}:
+        return [_split_columns(line, f"{path}, line {number}") for number, line in numbered]
+    found: list[Pair] = []
+    for number, line in numbered:
+        where = f"{path}, line {number}"
+        fields = _parse_object(line, where)
+        found.append(
+            (
+                _string_field(fields, source_field, "source_field", where),
+                _string_field(fields, target_field, "target_field", where),
+            )
+        )
+    return found
+
+
+def _split_columns(line: str, where: str) -> Pair:
+    """Take the first two columns: public exports append attributions and scores."""
+    columns = line.split("\t")
+    if len(columns) < 2:
+        raise UserError(
+            f"{where}: there is no tab; each line must hold the source, a tab and the target."
+        )
+    return columns[0], columns[1]
+
+
+def _parse_object(line: str, where: str) -> dict[str, object]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{where}: this is not valid JSON; a .jsonl file holds one whole object on each line."
+        ) from error
+    if not isinstance(fields, dict):
+        raise UserError(
+            f"{where}: this is JSON but no object; each line must look like "
+            f'{{"source": "…", "target": "…"}}.'
+        )
+    return fields
+
+
+def _string_field(fields: dict[str, object], name: str, setting: str, where: str) -> str:
+    if name not in fields:
+        raise UserError(
+            f"{where}: there is no field {name!r} among {', '.join(map(repr, fields)) or 'none'}; "
+            f"name the right one as {setting} under [data]."
+        )
+    value = fields[name]
+    if not isinstance(value, str):
+        raise UserError(
+            f"{where}: field {name!r} holds {json.dumps(value)[:40]}, but must be a string; "
+            f"correct the line or name another field as {setting} under [data]."
+        )
+    # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise UserError(
+            f"{where}: field {name!r} holds half a surrogate pair (\\ud800 to \\udfff), which is "
+            f"no text; correct or delete the line."
+        )
+    return value
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {path}; check the path.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a directory; name the text file in it.") from error
+    except gzip.BadGzipFile as error:
+        raise UserError(
+            f"{path} ends in .gz but is not whole gzip data; fetch it again, or rename it if it "
+            f"is plain text."
+        ) from error
+    except (EOFError, zlib.error) as error:
+        raise UserError(f"{path} is a truncated or damaged .gz file; fetch it again.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _decode(content: bytes, path: Path) -> str:
+    content = content.removeprefix(codecs.BOM_UTF8)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise UserError(
+            f"{path}, line {line}: byte {column} of the line (0x{content[error.start]:02x}) is not "
+            f"UTF-8; save the file as UTF-8."
+        ) from error

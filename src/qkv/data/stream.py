@@ -1,0 +1,87 @@
+"""The batches that training runs through, from any step on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Literal
+
+from qkv.data.batch import Batch, Specials, packed_batch, padded_batch
+from qkv.data.encoded import EncodedPairs, Indices
+from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
+
+Mode = Literal["padded", "packed"]
+
+
+class BatchStream:
+    """Endless batches, epoch after epoch; the same arguments and step give the same batches.
+
+    Step s consumes batches s·accumulate to (s + 1)·accumulate of all epochs laid end to end, so
+    that a run that is resumed at any step goes on exactly as it would have.
+    """
+
+    def __init__(
+        self,
+        pairs: EncodedPairs,
+        special: Specials,
+        mode: Mode,
+        batch_tokens: int,
+        accumulate: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if not len(pairs):
+            raise ValueError("a stream needs at least one pair")
+        self.pairs, self.special = pairs, special
+        self.batch_tokens, self.accumulate, self.seed = batch_tokens, accumulate, seed
+        self.shape = packed_shape(pairs, batch_tokens) if mode == "packed" else None
+        # How many batches an epoch has is known once it is planned. By epoch, not as a list: the
+        # thread that prepares batches and the one that trains may both write the same entry.
+        self._n_batches: dict[int, int] = {}
+
+    def plan(self, epoch: int) -> list[Indices]:
+        """The pairs of each batch of an epoch."""
+        if self.shape:
+            plan = packed_plan(self.pairs, self.shape, self.seed, epoch)
+        else:
+            plan = padded_plan(self.pairs, self.batch_tokens, self.seed, epoch)
+        self._n_batches[epoch] = len(plan)
+        return plan
+
+    def position(self, step: int) -> tuple[int, int]:
+        """The epoch and the place in its plan where a step begins."""
+        index = step * self.accumulate
+        for epoch in count():
+            if epoch not in self._n_batches:
+                self.plan(epoch)
+            if index < self._n_batches[epoch]:
+                break
+            index -= self._n_batches[epoch]
+        return epoch, index
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch in which a step begins."""
+        return self.position(step)[0]
+
+    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
+        """Yield the `accumulate` batches of each step, from `step` on, without end."""
+        batches = self._batches_from(*self.position(step))
+        while True:
+            yield list(islice(batches, self.accumulate))
+
+    def _batches_from(self, epoch: int, index: int) -> Iterator[Batch]:
+        for indices in self.plan(epoch)[index:]:
+            yield self._assemble(indices)
+        for later in count(epoch + 1):
+            for indices in self.plan(later):
+                yield self._assemble(indices)
+
+    def _assemble(self, indices: Indices) -> Batch:
+        if self.shape:
+            return packed_batch(self.pairs, indices, self.special, self.shape)
+        return padded_batch(self.pairs, indices, self.special)
+
+
+def validation_batches(pairs: EncodedPairs, batch_tokens: int, special: Specials) -> list[Batch]:
+    """Padded batches of all `pairs`, short ones first, always the same."""
+    plan = validation_plan(pairs, batch_tokens)
+    return [padded_batch(pairs, indices, special) for indices in plan]

@@ -1,0 +1,153 @@
+"""Beam search: K open hypotheses for each sentence, and the best K that have ended.
+
+Its choices are those of `transformers`: a step looks at the 2·K best continuations; of these, the
+first K may end, and the best K that do not end go on. Length counts generated tokens, with EOS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import rules
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.state import State, Task, take, write
+
+NOTHING = float("-inf")  # the score of a place where there is no hypothesis
+
+
+class Candidates(NamedTuple):
+    """Continuations of the open hypotheses, likeliest first; each (B, 2K)."""
+
+    scores: Tensor  # float32: log P
+    parents: Tensor  # int64: the beam that each continues
+    tokens: Tensor  # int64: its new token
+
+
+class Closed(NamedTuple):
+    """The best hypotheses that have ended, best first."""
+
+    tokens: Tensor  # (B, K, N) int64: EOS included
+    lengths: Tensor  # (B, K) int64
+    scores: Tensor  # (B, K) float32: log P / length^penalty
+
+
+@dataclass(frozen=True)
+class BeamState(State):
+    """B sentences, K beams."""
+
+    tokens: Tensor  # (B, K, N) int64: the open hypotheses
+    scores: Tensor  # (B, K) float32: their log P, largest first
+    closed_tokens: Tensor  # (B, K, N) int64
+    closed_lengths: Tensor  # (B, K) int64
+    closed_scores: Tensor  # (B, K) float32
+
+    @property
+    def closed(self) -> Closed:
+        """The ended hypotheses together."""
+        return Closed(self.closed_tokens, self.closed_lengths, self.closed_scores)
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Beam search with its settings; the state goes in and comes back."""
+
+    rows: int  # K
+    n_best: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    eos_id: int
+    suppress: tuple[int, ...] = ()
+
+    def start(self, task: Task) -> BeamState:
+        """One open hypothesis, the empty one; the other beams come to life with the first step."""
+        shape, device = (len(task.limits), self.rows), task.limits.device
+        count = torch.zeros(shape, dtype=torch.int64, device=device)
+        nothing = torch.full(shape, NOTHING, device=device)
+        tokens = count.new_zeros((*shape, task.room))
+        return BeamState(
+            step=count.new_zeros(()), limits=task.limits, done=task.limits < 1,
+            newest=torch.full_like(count, task.newest), tokens=tokens,
+            scores=nothing.index_fill(1, count.new_zeros(1), 0.0),
+            closed_tokens=tokens.clone(), closed_lengths=count, closed_scores=nothing,
+        )  # fmt: skip
+
+    def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
+        """Continue, close and go on."""
+        found = self._continuations(state, logits)
+        last = (state.step + 1 >= state.limits)[:, None]
+        ends = (found.tokens == self.eos_id) | last
+        closed = self._close(state, found, ends)
+        scores, best = found.scores.masked_fill(ends, NOTHING).topk(self.rows)
+        parents, newest = take(found.parents, best), take(found.tokens, best)
+        after = BeamState(
+            step=state.step + 1, limits=state.limits,
+            done=state.done | last[:, 0] | self._settled(state, scores, closed.scores),
+            newest=newest, tokens=write(take(state.tokens, parents), state.step, newest),
+            scores=scores, closed_tokens=closed.tokens, closed_lengths=closed.lengths,
+            closed_scores=closed.scores,
+        )  # fmt: skip
+        first_rows = torch.arange(len(parents), device=parents.device)[:, None] * self.rows
+        return after, (parents + first_rows).flatten()
+
+    def finish(self, state: BeamState) -> list[list[Hypothesis]]:
+        """The n best of each sentence; fewer where there are not that many sequences."""
+        columns = [column[:, : self.n_best].tolist() for column in state.closed]
+        return [
+            [self._hypothesis(*one) for one in zip(*lists, strict=True) if one[2] != NOTHING]
+            for lists in zip(*columns, strict=True)
+        ]
+
+    def _continuations(self, state: BeamState, logits: Tensor) -> Candidates:
+        """The best tokens after any of a sentence's beams, twice as many as there are beams.
+
+        Since one beam can end in one way only, K of them at least go on.
+        """
+        total = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
+        total = total.unflatten(0, state.scores.shape).add_(state.scores[..., None])
+        vocab_size = total.shape[-1]
+        flat = total.flatten(1)  # (B, K·V)
+        scores, place = flat.topk(min(2 * self.rows, flat.shape[1]))
+        return Candidates(scores, place // vocab_size, place % vocab_size)
+
+    def _close(self, state: BeamState, found: Candidates, ends: Tensor) -> Closed:
+        """Let the hypotheses that end now compete with those that ended before."""
+        scores, parents, newest = (x[:, : self.rows] for x in found)
+        stays = ~ends[:, : self.rows] | state.done[:, None]
+        scores = scores.masked_fill(stays, NOTHING) / self._weight(state.step + 1)
+        tokens = write(take(state.tokens, parents), state.step, newest)
+        lengths = (state.step + 1).expand_as(parents)
+        scores, best = torch.cat([state.closed_scores, scores], dim=1).topk(self.rows)
+        return Closed(
+            take(torch.cat([state.closed_tokens, tokens], dim=1), best),
+            take(torch.cat([state.closed_lengths, lengths], dim=1), best),
+            scores,
+        )
+
+    def _settled(self, state: BeamState, scores: Tensor, closed_scores: Tensor) -> Tensor:
+        """Whether a sentence's result can (or shall) no more change, (B,) bool."""
+        worst = closed_scores.amin(dim=-1)  # NOTHING unless K hypotheses have ended
+        length = (state.step + 1).expand_as(worst)
+        if self.early_stopping == "never" and self.length_penalty > 0:
+            length = state.limits  # there a log P, being negative, is divided by most
+        settled = ~(scores.amax(dim=-1) / self._weight(length) > worst)
+        return settled | (worst != NOTHING) if self.early_stopping is True else settled
+
+    def _weight(self, length: Tensor) -> Tensor:
+        return length.float() ** self.length_penalty
+
+    def _hypothesis(self, tokens: list[int], length: int, score: float) -> Hypothesis:
+        finished = tokens[length - 1] == self.eos_id
+        log_probability = score * length**self.length_penalty
+        return Hypothesis(tokens[: length - finished], log_probability, score, finished)
+
+
+def build_beam(config: DecodeConfig, eos_id: int, suppress: tuple[int, ...]) -> Beam:
+    """Beam search as the config asks for it."""
+    return Beam(
+        config.beams, config.n_best, config.length_penalty, config.early_stopping, eos_id, suppress
+    )

@@ -1,0 +1,120 @@
+"""Captured steps: on a GPU, one search step recorded once as a CUDA graph and then replayed.
+
+A decoding step is some hundreds of small kernels, and launching them one by one takes longer than
+running them. A recording is tied to the tensors that it ran on, so these are kept with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+
+from qkv.decode.state import S, Search, Task
+from qkv.decode.step import advance, empty_cache
+from qkv.model import Cache, EncoderDecoder, KeysValues, Layout, Memory
+
+WARM_UPS = 2  # so that libraries set themselves up before, and not inside, the recording
+
+
+class Replay:
+    """A function without arguments that changes tensors in place, recorded where there is a GPU."""
+
+    def __init__(self, step: Callable[[], None], device: torch.device, pool: Any = None) -> None:
+        self.function = step
+        self._call = record(step, device, pool) if device.type == "cuda" else step
+
+    def __call__(self) -> None:
+        """Do once more what was recorded; on a CPU, just call the function."""
+        self._call()
+
+
+def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
+    """Run the step a few times on the scratch values of its tensors, then record it."""
+    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    # Weights that autocast has converted and kept would be gone when the recording is replayed.
+    with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                step()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (a server's, a loader's) may go on using the GPU meanwhile.
+        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+            step()
+    return graph.replay
+
+
+@dataclass(frozen=True)
+class Slot(Generic[S]):
+    """One search's tensors, at a fixed place, and the step that changes them."""
+
+    memory: Memory
+    cache: Cache
+    state: S
+    step: Replay
+
+    def load(self, memory: Memory, state: S) -> None:
+        """Put a new batch in place of the last one."""
+        for kept, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
+            kept.copy_(new)
+        assert isinstance(self.cache.length, torch.Tensor)
+        self.cache.length.zero_()
+        self.state.assign(state)
+
+
+class Graphs:
+    """Captured steps of the shapes met so far, for reuse between batches; the oldest go first.
+
+    Each is tied to its model's weights where they lie now: training may change them in place, but
+    after a model has moved, start afresh. One thread at a time. `compiled` fuses a step's kernels
+    before it is captured, which takes a minute a shape.
+    """
+
+    def __init__(self, most: int = 16, compiled: bool = False) -> None:
+        self.most = most
+        self.compiled = compiled
+        self._slots: dict[Hashable, Slot[Any]] = {}
+        # One pool of memory for all: steps never overlap, and leave nothing behind in it.
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def slot(self, model: EncoderDecoder, search: Search[S], memory: Memory, task: Task) -> Slot[S]:
+        """The slot for this search and these shapes, made at the first call."""
+        like = memory.layers[0].key
+        key = (id(model), search, like.shape, like.dtype, like.device, task.room)
+        if key not in self._slots:
+            while len(self._slots) >= self.most:
+                del self._slots[next(iter(self._slots))]
+            self._slots[key] = self._make(model, search, memory, task)
+        return self._slots[key]
+
+    def _make(
+        self, model: EncoderDecoder, search: Search[S], memory: Memory, task: Task
+    ) -> Slot[S]:
+        memory = _copy(memory)
+        cache = empty_cache(model, memory, search.rows, task.room, fixed=True)
+        state = search.start(task).copy()
+
+        def step() -> None:
+            state.assign(advance(model, search, memory, cache, state))
+
+        run = torch.compile(step, fullgraph=True, dynamic=False) if self.compiled else step
+        return Slot(memory, cache, state, Replay(run, cache.store.device, self._pool))
+
+
+def _tensors(memory: Memory) -> list[torch.Tensor]:
+    assert memory.layout.lengths is not None, "a padded source needs its length"
+    return [memory.layout.lengths, *(tensor for layer in memory.layers for tensor in layer)]
+
+
+def _copy(memory: Memory) -> Memory:
+    lengths, *tensors = (tensor.clone() for tensor in _tensors(memory))
+    layers = (KeysValues(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True))
+    return Memory(tuple(layers), Layout(lengths=lengths))

@@ -1,0 +1,126 @@
+"""One token after another, never looking back: the likeliest (greedy), or one at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import noise, rules
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.state import State, Task, write
+
+
+class Choose(Protocol):
+    """How the next token is picked from logits (B, K, V); noise comes from streams (B, K)."""
+
+    def __call__(self, logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
+        """The chosen tokens, (B, K)."""
+
+
+def likeliest(logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
+    """The token with the largest logit."""
+    return logits.argmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random token, among those that the rules leave."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __call__(self, logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
+        """Draw from softmax(logits) under the rules, (B, K)."""
+        kept = self.restrict(logits)
+        return (kept + noise.gumbel(streams, step, logits.shape[-1])).argmax(dim=-1)
+
+    def restrict(self, logits: Tensor) -> Tensor:
+        """Apply the rules in `transformers`' order, leaving out those that would change nothing."""
+        if self.temperature != 1.0:
+            logits = rules.temperature(logits, self.temperature)
+        if self.top_k:
+            logits = rules.top_k(logits, self.top_k)
+        if self.top_p < 1.0:
+            logits = rules.top_p(logits, self.top_p)
+        return rules.min_p(logits, self.min_p) if self.min_p else logits
+
+
+@dataclass(frozen=True)
+class GreedyState(State):
+    """B sentences, K independent outputs of each."""
+
+    tokens: Tensor  # (B, K, N) int64: what was generated, EOS included
+    lengths: Tensor  # (B, K) int64: how many of them count
+    log_probability: Tensor  # (B, K) float32: of those tokens, by the model as it is (no rules)
+    open: Tensor  # (B, K) bool: neither ended nor at the limit
+    streams: Tensor  # (B, K) int64: where the random numbers of each output come from
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Greedy search and sampling: the same loop with another way to choose."""
+
+    choose: Choose
+    rows: int
+    length_penalty: float
+    eos_id: int
+    suppress: tuple[int, ...] = ()
+
+    def start(self, task: Task) -> GreedyState:
+        """Nothing generated yet."""
+        shape, device = (len(task.limits), self.rows), task.limits.device
+        count = torch.zeros(shape, dtype=torch.int64, device=device)
+        done = task.limits < 1
+        return GreedyState(
+            step=count.new_zeros(()), limits=task.limits, done=done,
+            newest=torch.full_like(count, task.newest),
+            tokens=count.new_zeros((*shape, task.room)), lengths=count,
+            log_probability=count.float(), open=~done[:, None].expand(shape),
+            streams=noise.streams(task.seed, task.ids, self.rows),
+        )  # fmt: skip
+
+    def step(self, state: GreedyState, logits: Tensor) -> tuple[GreedyState, None]:
+        """Append one token to each open output."""
+        choices = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
+        choices = choices.unflatten(0, state.newest.shape)  # (B, K, V)
+        token = self.choose(choices, state.streams, state.step)
+        gain = choices.gather(-1, token[..., None])[..., 0]
+        more = state.step + 1 < state.limits
+        still_open = state.open & (token != self.eos_id) & more[:, None]
+        return GreedyState(
+            step=state.step + 1, limits=state.limits, done=~still_open.any(dim=-1), newest=token,
+            tokens=write(state.tokens, state.step, token), lengths=state.lengths + state.open,
+            log_probability=state.log_probability + gain.where(state.open, 0.0),
+            open=still_open, streams=state.streams,
+        ), None  # fmt: skip
+
+    def finish(self, state: GreedyState) -> list[list[Hypothesis]]:
+        """Each sentence's outputs, best first."""
+        scores = state.log_probability / state.lengths.float() ** self.length_penalty
+        order = scores.argsort(dim=-1, descending=True, stable=True).tolist()
+        columns = [x.tolist() for x in (state.tokens, state.lengths, state.log_probability, scores)]
+        return [
+            [self._hypothesis(*(column[b][k] for column in columns)) for k in best]
+            for b, best in enumerate(order)
+        ]
+
+    def _hypothesis(
+        self, tokens: list[int], length: int, log_probability: float, score: float
+    ) -> Hypothesis:
+        finished = tokens[length - 1] == self.eos_id
+        return Hypothesis(tokens[: length - finished], log_probability, score, finished)
+
+
+def build_greedy(config: DecodeConfig, eos_id: int, suppress: tuple[int, ...]) -> Greedy:
+    """Greedy search, or sampling where the config asks for it; without heat a draw is greedy."""
+    if not config.sample or config.temperature == 0:
+        rows = config.n_best if config.sample else 1
+        return Greedy(likeliest, rows, config.length_penalty, eos_id, suppress)
+    draw = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
+    return Greedy(draw, config.n_best, config.length_penalty, eos_id, suppress)

@@ -1,0 +1,40 @@
+"""Writing files so that a kill or a full disk at any moment leaves the old ones whole."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; move it into place when the block ends well.
+
+    The move is atomic, so that a reader sees the old file or the new one and never a part of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        yield beside
+        _flush_to_disk(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or leave the one before it untouched."""
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON for people: indented, with Chinese and emoji as they are."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,49 @@
+"""Batches to logits: one Attention, one Block, one Stack, three families."""
+
+from qkv.model.attention import Attention, KeysValues, equation, fast
+from qkv.model.block import Block, Residual
+from qkv.model.cache import Cache
+from qkv.model.families import (
+    Decoder,
+    Embedding,
+    Encoder,
+    EncoderDecoder,
+    Model,
+    Output,
+    build_model,
+)
+from qkv.model.feed_forward import FeedForward
+from qkv.model.mask import Layout, Mask, cross_mask, self_mask
+from qkv.model.paths import use_path
+from qkv.model.positions import Learned, Order, Positions, Sinusoidal, sinusoids
+from qkv.model.stack import Memory, Stack
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Cache",
+    "Decoder",
+    "Embedding",
+    "Encoder",
+    "EncoderDecoder",
+    "FeedForward",
+    "KeysValues",
+    "Layout",
+    "Learned",
+    "Mask",
+    "Memory",
+    "Model",
+    "Order",
+    "Output",
+    "Positions",
+    "Residual",
+    "Sinusoidal",
+    "Stack",
+    "build_model",
+    "cross_mask",
+    "equation",
+    "fast",
+    "self_mask",
+    "sinusoids",
+    "use_path",
+]

@@ -1,0 +1,165 @@
+"""Attention: softmax(QKᵀ/√d_k + M)·V, as the equation and as fused kernels (paper, section 3.2).
+
+Shapes: B batch, T queries, S keys, D d_model, H heads, G key/value heads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+from qkv.model.cache import LayerCache
+from qkv.model.mask import Mask
+from qkv.model.positions import Order
+
+try:  # a kernel for packed sequences; a private name moved in some builds, so it may be missing
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # pragma: no cover
+    varlen_attn = None  # type: ignore[assignment]
+
+
+class KeysValues(NamedTuple):
+    """What a query looks at: keys and values, each (B, G, S, D/H)."""
+
+    key: Tensor
+    value: Tensor
+
+
+class Attend(Protocol):
+    """The signature that both paths share."""
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
+        bias: Tensor | None = None, dropout: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        """Queries look at keys and take values: (B, H, T, D/H)."""
+
+
+def scores(query: Tensor, key: Tensor, mask: Mask, scale: float, bias: Tensor | None) -> Tensor:
+    """QKᵀ/√d_k + M, with a position scheme's bias where it has one, (B, H, T, S)."""
+    raw = query @ key.transpose(-2, -1) * scale
+    raw = raw if bias is None else raw + bias
+    return raw + mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
+
+
+def weights(scores: Tensor) -> Tensor:
+    """softmax over the keys; a row with nothing to see gives zeros, not NaN."""
+    blind = scores.isneginf().all(dim=-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+
+
+def equation(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
+    bias: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    return F.dropout(weights(scores(query, key, mask, scale, bias)), dropout) @ value
+
+
+def fast(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
+    bias: Tensor | None = None, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """The same by fused kernels, chosen by what the mask says."""
+    if mask.packed and bias is None and dropout == 0.0 and _has_packed_kernel(query):
+        return _packed(query, key, value, mask, scale)
+    drawn = None
+    if not (mask.hides_nothing or mask.only_causal):
+        drawn = mask.boolean(query.shape[-2], key.shape[-2], query.device)
+    added = drawn
+    if bias is not None:
+        visible = mask.additive(query.shape[-2], key.shape[-2], query.device, bias.dtype)
+        added = (bias + visible).to(query.dtype)
+    heads = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=added, dropout_p=dropout, scale=scale,
+        is_causal=mask.only_causal and bias is None, enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    if drawn is None or not mask.may_be_blind:
+        return heads
+    return heads.masked_fill(~drawn.any(dim=-1, keepdim=True), 0.0)  # some kernels leave noise
+
+
+def _has_packed_kernel(query: Tensor) -> bool:
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return varlen_attn is not None and query.is_cuda and half
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
+    """Sequences end to end, (1, H, N, D/H), by a kernel that is told where each one ends."""
+    assert mask.query_offsets is not None and mask.key_offsets is not None
+    window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
+    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
+    heads = varlen_attn(
+        query, key, value, mask.query_offsets, mask.key_offsets,
+        mask.longest_query, mask.longest_key, scale=scale, window_size=window,
+    )  # fmt: skip
+    assert isinstance(heads, Tensor)
+    return heads.transpose(0, 1)[None]
+
+
+class Attention(nn.Module):
+    """Multi-head attention (section 3.2.2); key/value heads may be shared among query heads.
+
+    Self-attention projects q, k and v with one matrix. Cross-attention projects q from the decoder,
+    and k and v from the encoder's output, once for each source (`remember`).
+    """
+
+    def __init__(self, config: ModelConfig, cross: bool = False) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads = config.n_heads, config.kv_heads
+        self.d_head = config.d_head
+        self.scale = config.d_head**-0.5
+        self.dropout = config.attention_dropout
+        self.attend: Attend = fast
+        d_model, d_kv = config.d_model, config.kv_heads * config.d_head
+        if cross:
+            self.query = nn.Linear(d_model, d_model, bias=config.bias)
+            self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)
+        else:
+            self.query_key_value = nn.Linear(d_model, d_model + 2 * d_kv, bias=config.bias)
+        self.output = nn.Linear(d_model, d_model, bias=config.bias)
+
+    def forward(
+        self, x: Tensor, mask: Mask, order: Order, cache: LayerCache | None = None
+    ) -> Tensor:
+        """Self-attention: x looks at itself, and at what the cache remembers."""
+        n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
+        heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
+        query, key, value = heads.split([n_heads, n_kv_heads, n_kv_heads], dim=1)
+        query, key = order.turn(query), order.turn(key)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        return self._combine(query, key, value, mask, order.bias(key.shape[-2]))
+
+    def remember(self, memory: Tensor) -> KeysValues:
+        """K and V of the encoder's output, to be looked at by every target token."""
+        heads = self._split(self.key_value(memory), 2 * self.n_kv_heads)
+        return KeysValues(*heads.chunk(2, dim=1))
+
+    def look(self, x: Tensor, memory: KeysValues, mask: Mask) -> Tensor:
+        """Cross-attention: x looks at a remembered source.
+
+        Several rows of x may share one source (the beams of a sentence): they are laid side by side
+        as queries, so that its keys and values need not be copied for each.
+        """
+        rows, length, d_model = x.shape
+        x = x.reshape(memory.key.shape[0], -1, d_model)  # (B, beams·T, D)
+        query = self._split(self.query(x), self.n_heads)
+        heads = self._combine(query, memory.key, memory.value, mask, None)
+        return heads.reshape(rows, length, d_model)
+
+    def _split(self, x: Tensor, n_heads: int) -> Tensor:
+        return x.unflatten(-1, (n_heads, self.d_head)).transpose(1, 2)  # (B, H, T, D/H)
+
+    def _combine(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None
+    ) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        heads = self.attend(query, key, value, mask, self.scale, bias, dropout)
+        return self.output(heads.transpose(1, 2).flatten(2))

@@ -1,0 +1,62 @@
+"""The block: sublayers, each wrapped once in a residual connection and a norm (section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+from qkv.model.attention import Attention, KeysValues
+from qkv.model.cache import LayerCache
+from qkv.model.feed_forward import FeedForward
+from qkv.model.mask import Mask
+from qkv.model.norm import build_norm
+from qkv.model.positions import Order
+
+
+class Residual(nn.Module):
+    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)). Dropout is on f's output."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre = config.norm_position == "pre"
+        self.norm = build_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Wrap one sublayer."""
+        if self.pre:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention where there is a source, feed-forward."""
+
+    def __init__(self, config: ModelConfig, cross: bool = False) -> None:
+        super().__init__()
+        self.self_attention = Attention(config)
+        self.self_attention_residual = Residual(config)
+        if cross:
+            self.cross_attention = Attention(config, cross=True)
+            self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        order: Order,
+        cache: LayerCache | None = None,
+        memory: KeysValues | None = None,
+        memory_mask: Mask | None = None,
+    ) -> Tensor:
+        """One step of the residual stream, (B, T, D)."""
+        x = self.self_attention_residual(x, lambda x: self.self_attention(x, mask, order, cache))
+        if memory is not None and memory_mask is not None:
+            x = self.cross_attention_residual(
+                x, lambda x: self.cross_attention.look(x, memory, memory_mask)
+            )
+        return self.feed_forward_residual(x, self.feed_forward)

@@ -1,0 +1,76 @@
+"""The key/value cache: what self-attention has seen so far, kept in one tensor of fixed shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.config import ModelConfig
+
+
+@dataclass
+class Cache:
+    """Keys and values of every layer, and how many positions are filled.
+
+    With `length` as a Python int, attention gets just the filled part: least work, shapes that
+    grow. With a tensor, it gets the whole buffer and the mask hides the rest: one shape for every
+    step, so that a step can be compiled once or captured as a graph.
+    """
+
+    store: Tensor  # (layers, 2, B, G, L, D/H)
+    length: int | Tensor
+
+    @classmethod
+    def empty(
+        cls, config: ModelConfig, rows: int, length: int, like: Tensor, fixed: bool = False
+    ) -> Cache:
+        """Room for `length` tokens in each of `rows` rows, of the type and place of `like`."""
+        shape = (config.n_decoder_layers, 2, rows, config.kv_heads, length, config.d_head)
+        filled = torch.zeros((), dtype=torch.int64, device=like.device) if fixed else 0
+        return cls(like.new_zeros(shape), filled)
+
+    def layer(self, index: int) -> LayerCache:
+        """The part that one layer reads and extends."""
+        return LayerCache(self.store[index, 0], self.store[index, 1], self.length)
+
+    def advance(self, n_tokens: int) -> None:
+        """Count the tokens that every layer has now written."""
+        if isinstance(self.length, Tensor):
+            self.length.add_(n_tokens)
+        else:
+            self.length += n_tokens
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order (beams reordered, finished sentences dropped)."""
+        if isinstance(self.length, Tensor):
+            self.store.copy_(self.store.index_select(2, rows))
+            return
+        filled = self.store[..., : self.length, :].index_select(2, rows)
+        if len(rows) != self.store.shape[2]:
+            self.store = self.store[:, :, : len(rows)].clone()
+        self.store[..., : self.length, :] = filled
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's view of the cache."""
+
+    key: Tensor  # (B, G, L, D/H)
+    value: Tensor
+    length: int | Tensor
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new keys and values after the filled part; return all that may be looked at."""
+        n_new = key.shape[2]
+        if isinstance(self.length, Tensor):
+            place = self.length + torch.arange(n_new, device=key.device)
+            self.key.index_copy_(2, place, key.to(self.key.dtype))
+            self.value.index_copy_(2, place, value.to(self.value.dtype))
+            return self.key, self.value
+        end = self.length + n_new
+        # `narrow`, for a slice past the end is empty and would swallow the last token
+        self.key.narrow(2, self.length, n_new).copy_(key)
+        self.value.narrow(2, self.length, n_new).copy_(value)
+        return self.key[:, :, :end], self.value[:, :, :end]

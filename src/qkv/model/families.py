@@ -1,0 +1,135 @@
+"""The three families: a stack, plus what it may see."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+from qkv.model.cache import Cache
+from qkv.model.initial import initialise
+from qkv.model.mask import Layout
+from qkv.model.stack import Memory, Stack
+
+FULL = Layout()  # rows without padding
+
+
+class Embedding(nn.Module):
+    """Token ids to vectors, times √d_model in the paper (section 3.4)."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) to (B, T, D)."""
+        return self.table(tokens) * self.scale
+
+
+class Output(nn.Module):
+    """Vectors to logits: H·W_out, where W_out may be the embedding itself."""
+
+    def __init__(self, config: ModelConfig, tied_to: Embedding | None) -> None:
+        super().__init__()
+        self.projection = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        if tied_to is not None:
+            self.projection.weight = tied_to.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, V)."""
+        return F.linear(x, self.projection.weight, self.projection.bias)
+
+
+class EncoderDecoder(nn.Module):
+    """The original Transformer: an encoder, and a causal decoder that looks at its output."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = Embedding(config, config.source_vocab_size or config.vocab_size)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else Embedding(config, config.vocab_size)
+        )
+        self.encoder = Stack(config, config.n_encoder_layers, causal=False)
+        self.decoder = Stack(config, config.n_decoder_layers, causal=True, cross=True)
+        self.output = Output(config, None if config.tie == "none" else self.target_embedding)
+        initialise(self)
+
+    def encode(self, source: Tensor, layout: Layout = FULL) -> Tensor:
+        """Source tokens (B, S) to the encoder's output (B, S, D)."""
+        return self.encoder(self.source_embedding(source), layout)
+
+    def remember(self, source: Tensor, layout: Layout = FULL) -> Memory:
+        """Encode a source once, as every decoding step will look at it."""
+        return self.decoder.remember(self.encode(source, layout), layout)
+
+    def decode(
+        self, target: Tensor, memory: Memory, layout: Layout = FULL, cache: Cache | None = None
+    ) -> Tensor:
+        """Shifted target tokens (B, T) to the decoder's output (B, T, D)."""
+        return self.decoder(self.target_embedding(target), layout, cache, memory)
+
+    def hidden(
+        self, source: Tensor, target: Tensor, source_layout: Layout, target_layout: Layout
+    ) -> Tensor:
+        """Both passes, teacher-forced, up to the output projection, (B, T, D)."""
+        return self.decode(target, self.remember(source, source_layout), target_layout)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_layout: Layout = FULL,
+        target_layout: Layout = FULL,
+    ) -> Tensor:
+        """Logits for each target position, (B, T, V)."""
+        return self.output(self.hidden(source, target, source_layout, target_layout))
+
+
+class Encoder(nn.Module):
+    """Encoder-only: everything sees everything but padding."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config, config.vocab_size)
+        self.encoder = Stack(config, config.n_encoder_layers, causal=False)
+        initialise(self)
+
+    def forward(self, tokens: Tensor, layout: Layout = FULL) -> Tensor:
+        """Tokens (B, S) to vectors in context (B, S, D)."""
+        return self.encoder(self.embedding(tokens), layout)
+
+
+class Decoder(nn.Module):
+    """Decoder-only: each token sees itself and those before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config, config.vocab_size)
+        self.decoder = Stack(config, config.n_decoder_layers, causal=True)
+        self.output = Output(config, None if config.tie == "none" else self.embedding)
+        initialise(self)
+
+    def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
+        """Tokens (B, T) to vectors (B, T, D), after what the cache holds."""
+        return self.decoder(self.embedding(tokens), layout, cache)
+
+    def forward(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
+        """Logits of each next token, (B, T, V)."""
+        return self.output(self.hidden(tokens, layout, cache))
+
+
+Model = EncoderDecoder | Encoder | Decoder
+
+
+def build_model(config: ModelConfig) -> Model:
+    """The family that the config names, with fresh weights."""
+    families: dict[str, type[Model]] = {
+        "encoder-decoder": EncoderDecoder, "encoder": Encoder, "decoder": Decoder,
+    }  # fmt: skip
+    return families[config.family](config)

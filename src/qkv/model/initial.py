@@ -1,0 +1,38 @@
+"""Initial weights, as the paper's own code draws them."""
+
+from torch import nn
+
+from qkv.model.attention import Attention
+from qkv.model.positions import Learned
+
+# Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
+# Smaller first scores let a post-norm model bear a learning rate that would else wreck it.
+PROJECTION_GAIN = 2**-0.5
+
+
+def initialise(model: nn.Module) -> None:
+    """Glorot-uniform matrices, zero biases, embeddings N(0, 1/√d_model)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            _initialise_projections(module)
+        if isinstance(module, Learned):
+            nn.init.normal_(module.table.weight, std=0.02)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and not name.endswith("positions.table"):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+
+
+def _initialise_projections(attention: Attention) -> None:
+    """Treat each of q, k and v as the matrix of its own that it is in the paper."""
+    fused = [m for n, m in attention.named_children() if n != "output"]
+    for linear in fused:
+        assert isinstance(linear, nn.Linear)
+        for piece in linear.weight.split(attention.d_head * attention.n_kv_heads):
+            fan = linear.in_features + attention.d_head * attention.n_heads
+            bound = PROJECTION_GAIN * (6 / fan) ** 0.5
+            nn.init.uniform_(piece.data, -bound, bound)

@@ -1,0 +1,122 @@
+"""What may be seen: a mask is an object that can be drawn, never a matrix that is passed around.
+
+Nobody else in the package compares positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How token sequences lie in a (B, T) tensor: one to a row, or packed end to end in one row."""
+
+    lengths: Tensor | None = None  # (B,) real tokens in each row; None: the rows are full
+    offsets: Tensor | None = None  # (M+1,) packed sequence m is tokens offsets[m] … offsets[m+1]
+    longest: int = 0  # packed: no sequence is longer
+
+    def positions(self, n_tokens: int, device: torch.device) -> Tensor:
+        """The place of each token in its own sequence, (T,)."""
+        place = torch.arange(n_tokens, device=device)
+        if self.offsets is None:
+            return place
+        return place - self.offsets[segments(self.offsets, n_tokens)]
+
+
+def segments(offsets: Tensor, n_tokens: int) -> Tensor:
+    """Which packed sequence each token belongs to, (N,)."""
+    place = torch.arange(n_tokens, device=offsets.device, dtype=offsets.dtype)
+    # Searching offsets[1:] would need no -1, but compiled code misreads a view that starts late.
+    return torch.searchsorted(offsets, place, right=True) - 1
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may see. Drawn on demand, or handed to a kernel as flags and lengths.
+
+    A padded causal row needs no lengths: its padding stands at the end, where no real token looks.
+    """
+
+    causal: bool = False
+    key_lengths: Tensor | None = None  # (B,) keys past these are padding
+    query_offsets: Tensor | None = None  # (M+1,) packed: query m sees keys of segment m alone
+    key_offsets: Tensor | None = None
+    longest_query: int = 0
+    longest_key: int = 0
+    start: int | Tensor = 0  # with a cache: the place of the first query among the keys
+    window: int = 0  # a query sees this many keys up to itself; 0: all
+
+    @property
+    def packed(self) -> bool:
+        """Whether sequences lie end to end, so that a kernel must be told their offsets."""
+        return self.query_offsets is not None
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether every query sees every key."""
+        return not (self.causal or self.packed or self.window or self.key_lengths is not None)
+
+    @property
+    def may_be_blind(self) -> bool:
+        """Whether a query may have nothing to see; a causal one sees itself at least."""
+        return self.packed or self.key_lengths is not None
+
+    @property
+    def only_causal(self) -> bool:
+        """Whether this is the plain lower triangle that fused kernels know by a flag."""
+        from_start = isinstance(self.start, int) and self.start == 0
+        return (
+            self.causal
+            and from_start
+            and not (self.packed or self.window or self.key_lengths is not None)
+        )
+
+    def boolean(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+        """Draw the mask: True where a query may see a key, (B or 1, 1, T, S)."""
+        query = torch.arange(n_queries, device=device)[:, None] + self.start  # (T, 1)
+        key = torch.arange(n_keys, device=device)[None, :]  # (1, S)
+        visible = (key <= query) if self.causal else torch.ones_like(key <= query)
+        if self.window:
+            visible = visible & (key > query - self.window)
+        if self.query_offsets is not None and self.key_offsets is not None:
+            same = segments(self.query_offsets, n_queries)[:, None] == segments(
+                self.key_offsets, n_keys
+            )
+            visible = visible & same
+        visible = visible[None, None]
+        if self.key_lengths is not None:
+            visible = visible & (key < self.key_lengths[:, None, None, None])
+        return visible
+
+    def additive(
+        self, n_queries: int, n_keys: int, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Draw the mask to be added to scores: 0 where a query may see a key, else -∞."""
+        visible = self.boolean(n_queries, n_keys, device)
+        return torch.zeros((), dtype=dtype, device=device).where(visible, float("-inf"))
+
+
+def self_mask(layout: Layout, causal: bool, window: int = 0) -> Mask:
+    """The mask of a sequence that looks at itself."""
+    if layout.offsets is not None:
+        return Mask(
+            causal=causal, window=window, query_offsets=layout.offsets, key_offsets=layout.offsets,
+            longest_query=layout.longest, longest_key=layout.longest,
+        )  # fmt: skip
+    return Mask(causal=causal, window=window, key_lengths=None if causal else layout.lengths)
+
+
+def cross_mask(queries: Layout, keys: Layout) -> Mask:
+    """The mask of one sequence that looks at another: each target at its own source."""
+    if (queries.offsets is None) != (keys.offsets is None):
+        raise ValueError("Queries and keys must both be packed, or neither.")
+    if queries.offsets is not None:
+        return Mask(
+            query_offsets=queries.offsets, key_offsets=keys.offsets,
+            longest_query=queries.longest, longest_key=keys.longest,
+        )  # fmt: skip
+    return Mask(key_lengths=keys.lengths)

@@ -1,0 +1,12 @@
+"""Normalisation of each token's vector over its last dimension."""
+
+from torch import nn
+
+from qkv.config import ModelConfig
+
+
+def build_norm(config: ModelConfig) -> nn.Module:
+    """LayerNorm: (x - mean) / std · g + b; RMSNorm: x / rms(x) · g."""
+    if config.norm == "rms":
+        return nn.RMSNorm(config.d_model, eps=config.norm_epsilon)
+    return nn.LayerNorm(config.d_model, eps=config.norm_epsilon)

@@ -1,0 +1,98 @@
+"""Position schemes: how a model knows order (section 3.5).
+
+A scheme acts in up to three places: added to the input, turning q and k, or as a bias on the
+scores. Attention knows those three places and no scheme by name.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+
+
+class Positions(nn.Module):
+    """The scheme that does nothing, and the three places where others act."""
+
+    def add(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add to the input, (B, T, D)."""
+        return x
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn queries or keys, (B, H, T, D/H)."""
+        return x
+
+    def bias(self, positions: Tensor, n_keys: int) -> Tensor | None:
+        """A bias on the scores, (1, H, T, S)."""
+        return None
+
+
+@dataclass(frozen=True)
+class Order:
+    """A scheme at the positions of this pass, as attention sees it."""
+
+    scheme: Positions
+    positions: Tensor  # (T,) or (B, T)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Turn queries or keys by their positions."""
+        return self.scheme.turn(x, self.positions)
+
+    def bias(self, n_keys: int) -> Tensor | None:
+        """The bias of these queries on all keys so far."""
+        return self.scheme.bias(self.positions, n_keys)
+
+
+def sinusoids(length: int, d_model: int, halves: bool = False) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(…), (L, D).
+
+    In halves, the sines stand first and the cosines after them: the same numbers, permuted.
+    """
+    rate = torch.exp(
+        -math.log(10000.0) * torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
+    )
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * rate  # (L, D/2)
+    if halves:
+        return torch.cat([angle.sin(), angle.cos()], dim=1).float()
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1).float()
+
+
+class Sinusoidal(Positions):
+    """Fixed waves of different lengths, added to the input; nothing to learn."""
+
+    table: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        halves = config.positions == "sinusoidal_halves"
+        table = sinusoids(config.max_length, config.d_model, halves)
+        self.register_buffer("table", table, persistent=False)
+
+    def add(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x + PE."""
+        return x + self.table[positions].to(x.dtype)
+
+
+class Learned(Positions):
+    """One learnt vector for each position, added to the input."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.max_length, config.d_model)
+
+    def add(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x + the position's own vector."""
+        added: Tensor = self.table(positions)
+        return x + added.to(x.dtype)
+
+
+def build_positions(config: ModelConfig) -> Positions:
+    """The scheme that the config names."""
+    schemes = {"sinusoidal": Sinusoidal, "sinusoidal_halves": Sinusoidal, "learned": Learned}
+    if config.positions == "none":
+        return Positions()
+    return schemes[config.positions](config)

@@ -1,0 +1,81 @@
+"""The stack: positions on the way in, blocks, and a last norm where the blocks are pre-norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+from qkv.model.attention import KeysValues
+from qkv.model.block import Block
+from qkv.model.cache import Cache
+from qkv.model.mask import Layout, Mask, cross_mask, self_mask
+from qkv.model.norm import build_norm
+from qkv.model.positions import Order, build_positions
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An encoded source as a decoder looks at it: K and V of each layer, and how they lie."""
+
+    layers: tuple[KeysValues, ...]
+    layout: Layout
+
+    def select(self, rows: Tensor) -> Memory:
+        """Keep these sources, in this order."""
+        layers = tuple(KeysValues(k[rows], v[rows]) for k, v in self.layers)
+        lengths = None if self.layout.lengths is None else self.layout.lengths[rows]
+        return Memory(layers, Layout(lengths=lengths))
+
+
+class Stack(nn.Module):
+    """Blocks of one kind: an encoder's see both ways, a decoder's are causal, some look across."""
+
+    def __init__(
+        self, config: ModelConfig, n_layers: int, causal: bool, cross: bool = False
+    ) -> None:
+        super().__init__()
+        self.causal = causal
+        self.positions = build_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_layers))
+        pre = config.norm_position == "pre"
+        self.norm = build_norm(config) if pre else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: Layout,
+        cache: Cache | None = None,
+        memory: Memory | None = None,
+    ) -> Tensor:
+        """Embedded tokens in, the last layer's output out, (B, T, D)."""
+        mask, positions = self._place(x, layout, cache)
+        x = self.dropout(self.positions.add(x, positions))
+        order = Order(self.positions, positions)
+        memory_mask = cross_mask(layout, memory.layout) if memory else None
+        for index, block in enumerate(self.blocks):
+            x = block(
+                x, mask, order,
+                cache.layer(index) if cache else None,
+                memory.layers[index] if memory else None, memory_mask,
+            )  # fmt: skip
+        if cache is not None:
+            cache.advance(x.shape[1])
+        return self.norm(x)
+
+    def _place(self, x: Tensor, layout: Layout, cache: Cache | None) -> tuple[Mask, Tensor]:
+        """Where these tokens stand and what they may see: after what the cache holds."""
+        positions = layout.positions(x.shape[1], x.device)
+        if cache is None:
+            return self_mask(layout, self.causal), positions
+        start = cache.length
+        if isinstance(start, int) and x.shape[1] == 1:
+            return Mask(), positions + start  # the newest token sees all of a growing cache
+        return Mask(causal=True, start=start), positions + start
+
+    def remember(self, memory: Tensor, layout: Layout) -> Memory:
+        """Project the encoder's output to K and V once for every layer."""
+        layers = (block.cross_attention.remember(memory) for block in self.blocks)  # type: ignore[union-attr,operator]
+        return Memory(tuple(layers), layout)

@@ -1,0 +1,225 @@
+"""A whole run: from a recipe to a model folder with its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from qkv.config import Recipe, load_recipe, recipe_to_dict
+from qkv.config.toml import to_toml
+from qkv.data import BatchStream, Mode, Pair, Specials, validation_batches
+from qkv.device import is_on, mixed_precision, pick_device
+from qkv.errors import UserError
+from qkv.evaluate import Score, bleu, exact_match, translation_scores
+from qkv.files import write_text
+from qkv.model import EncoderDecoder
+from qkv.run.card import write_card
+from qkv.run.prepare import Prepared, fixed_tokenizers, prepare
+from qkv.tasks import Translator
+from qkv.tasks.folder import save_config, save_weights
+from qkv.train import (
+    Curves,
+    Display,
+    JsonLog,
+    Progress,
+    Reporter,
+    Trainer,
+    build_loss,
+    label_entropy,
+    mean_loss,
+    tensorboard_installed,
+    with_wrong_sources,
+)
+from qkv.train.loop import Scores
+
+RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
+VALID_BATCH_TOKENS = 4096
+SCORED_LINES = 1000  # of the validation text, translated at each validation
+MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+    progress: Progress
+    scores: dict[str, list[Score]]  # of "valid" and, where there is one, "test"
+    pairs: dict[str, list[Pair]]  # the text that was scored
+    translator: Translator
+
+
+def train(
+    recipe: Recipe | str | Path,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    anew: bool = False,
+    console: Console | None = None,
+) -> Run:
+    """Train what a recipe describes and leave it in `out`, a run folder and a model folder.
+
+    A run that is there already is continued (`resume`), replaced (`anew`) or else left alone.
+    """
+    if not isinstance(recipe, Recipe):
+        out = out or Path("runs") / Path(recipe).stem
+        recipe = load_recipe(Path(recipe))
+    folder = Path(out or "runs/model")
+    console = console or Console(stderr=True)
+    if anew:
+        _forget_run(folder)
+    _claim(folder, recipe, resume)
+    prepared = prepare(recipe, fixed_tokenizers(folder) if resume else None)
+    for remark in prepared.remarks:
+        console.print(f"· {remark}", highlight=False)
+    return _train(recipe, prepared, folder, resume, console)
+
+
+def _forget_run(folder: Path) -> None:
+    """Clear an earlier run; its model stays until the new one has something better than nothing."""
+    for name in (RECIPE, LOG):
+        (folder / name).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, CURVES):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse to write over another run, or to go on with a recipe that would break exactness."""
+    path = folder / RECIPE
+    if not path.exists():
+        write_text(path, to_toml(recipe_to_dict(recipe)))
+        return
+    if not resume:
+        raise UserError(
+            f"{folder} holds a run already; go on with --resume, or choose another --out."
+        )
+    before, now = recipe_to_dict(load_recipe(path)), recipe_to_dict(recipe)
+    for section in now:
+        for key in _differing(before[section], now[section]):
+            if section != "train" or key not in MAY_CHANGE:
+                raise UserError(
+                    f"{section}{'.' + key if key else ''} differs from the run in {folder}; resume "
+                    f"with the same recipe ({path}), or start anew with another --out."
+                )
+    write_text(path, to_toml(now))
+
+
+def _differing(before: object, now: object) -> list[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = sorted(before.keys() | now.keys())
+        return [k for k in keys if _plain(before.get(k)) != _plain(now.get(k))]
+    return [] if before == now else [""]
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _train(recipe: Recipe, prepared: Prepared, folder: Path, resume: bool, console: Console) -> Run:
+    device = pick_device(recipe.train.device)
+    torch.manual_seed(recipe.train.seed)
+    model = EncoderDecoder(prepared.model).to(device)
+    translator = Translator(model, prepared.tokenizers, recipe.decode)
+    prepared.tokenizers.save(folder)
+    save_config(folder, recipe.task, prepared.model, recipe.decode)
+    trainer = _trainer(recipe, prepared, folder, translator, device)
+    if resume and trainer.resume():
+        console.print(f"· going on from step {trainer.progress.step}", highlight=False)
+    n_parameters = sum(p.numel() for p in model.parameters())
+    console.print(
+        f"· {recipe.preset}: {n_parameters:,} parameters, "
+        f"vocabulary {prepared.model.vocab_size:,}, on {device}",
+        highlight=False,
+    )
+    trainer.reporters = _reporters(recipe, folder, trainer.progress.step, console)
+    try:
+        progress = trainer.run()
+    finally:
+        for reporter in trainer.reporters:
+            reporter.close()
+    best = Translator.load(folder, device)
+    splits = {"valid": prepared.text.valid, "test": prepared.text.test}
+    pairs = {name: split for name, split in splits.items() if split}
+    scores = {name: score_pairs(best, split) for name, split in pairs.items()}
+    write_card(folder, recipe, prepared.model, n_parameters, scores)
+    return Run(folder, progress, scores, pairs, best)
+
+
+def _trainer(
+    recipe: Recipe, prepared: Prepared, folder: Path, translator: Translator, device: torch.device
+) -> Trainer:
+    config, model = recipe.train, translator.model
+    special = Specials(model.config.pad_id, model.config.bos_id, model.config.eos_id)
+    mode: Mode = "packed" if is_on(config.packing, device) else "padded"
+    stream = BatchStream(
+        prepared.train, special, mode, config.batch_tokens, config.accumulate, config.seed
+    )
+    return Trainer(
+        model=model,
+        stream=stream,
+        loss_sum=build_loss(model, config, device),
+        config=config,
+        device=device,
+        folder=folder / CHECKPOINTS,
+        evaluate=_evaluation(recipe, prepared, translator, special, device),
+        keep=lambda: save_weights(folder, model),
+        reporters=[],
+        frequencies_loss=label_entropy(prepared.train),
+    )
+
+
+def _evaluation(
+    recipe: Recipe,
+    prepared: Prepared,
+    translator: Translator,
+    special: Specials,
+    device: torch.device,
+) -> Callable[[], Scores]:
+    """What a validation measures: loss, loss with wrong sources, and greedy translations."""
+    config = recipe.train
+    # Validation batches are padded and of many shapes, which a compiled step would choke on.
+    loss_sum = build_loss(translator.model, dataclasses.replace(config, compile="off"), device)
+    batches = [
+        batch.to(device)
+        for batch in validation_batches(prepared.valid, VALID_BATCH_TOKENS, special)
+    ]
+    wrong = [with_wrong_sources(batch) for batch in batches]
+    scored = prepared.text.valid[:SCORED_LINES] if config.valid_bleu else []
+
+    def evaluate() -> Scores:
+        scores = {
+            "valid_loss": mean_loss(translator.model, loss_sum, batches),
+            "wrong_source_loss": mean_loss(translator.model, loss_sum, wrong),
+        }
+        if scored:
+            with mixed_precision(config, device):
+                found = translator.translate([source for source, _ in scored], beams=1, n_best=1)
+            references = [target for _, target in scored]
+            scores["bleu"] = bleu(found, references).value
+            scores["exact_match"] = exact_match(found, references).value
+        return scores
+
+    return evaluate
+
+
+def _reporters(recipe: Recipe, folder: Path, from_step: int, console: Console) -> list[Reporter]:
+    """Everybody who is told how the run goes."""
+    found: list[Reporter] = [
+        JsonLog(folder / LOG, from_step),
+        Display(console, recipe.train.steps, from_step),
+    ]
+    if recipe.train.tensorboard and tensorboard_installed():
+        found.append(Curves(folder / CURVES, from_step))
+    return found
+
+
+def score_pairs(translator: Translator, pairs: list[Pair]) -> list[Score]:
+    """Translate sources and score the result against the targets."""
+    found = translator.translate([source for source, _ in pairs], truncate=True)
+    return translation_scores(found, [target for _, target in pairs])

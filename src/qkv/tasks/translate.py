@@ -1,0 +1,130 @@
+"""Translation: text in, text out, in the order it came in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import Graphs, Hypothesis, generate
+from qkv.errors import UserError
+from qkv.model import EncoderDecoder
+from qkv.tasks.folder import Tokenizers, load_config, load_encoder_decoder
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a source, with its scores."""
+
+    text: str
+    score: float  # log-probability over length^penalty: what the search ranks by
+    log_probability: float
+
+
+class Translator:
+    """An encoder-decoder with its vocabularies."""
+
+    def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, decode: DecodeConfig) -> None:
+        self.model, self.tokenizers, self.decode = model, tokenizers, decode
+        self.graphs = Graphs()
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | None = None) -> Translator:
+        """Read a model folder; on a GPU the weights are held in bfloat16."""
+        _, config, decode = load_config(folder)
+        model = load_encoder_decoder(folder, config)
+        if device is not None and device.type == "cuda":
+            model = model.to(device, torch.bfloat16)
+        return cls(model, Tokenizers.load(folder), decode)
+
+    def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:
+        """Translate one text, or many in one go; `settings` are those of `DecodeConfig`.
+
+        A blank text gives an empty one, in its place.
+        """
+        if isinstance(texts, str):
+            return self.translate([texts], **settings)[0]
+        return [found[0].text if found else "" for found in self.n_best(texts, **settings)]
+
+    def n_best(
+        self,
+        texts: Sequence[str],
+        *,
+        prefix: str = "",
+        truncate: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """The best translations of each text with their scores; blank texts have none.
+
+        `prefix` is how each translation must begin. `progress` is told how many texts are done.
+        """
+        config = dataclasses.replace(self.decode, **settings)
+        start = self.tokenizers.target.encode(prefix) if prefix else []
+        sources = self._encode(texts, truncate)
+        found: list[list[Translation]] = [[] for _ in texts]
+        for rows in self._batches(sources, config.beams):
+            for row, hypotheses in zip(
+                rows, self._search([sources[row] for row in rows], rows, config, start), strict=True
+            ):
+                found[row] = [self._read(hypothesis) for hypothesis in hypotheses]
+            if progress:
+                progress(len(rows))
+        return found
+
+    def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
+        """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
+        limit = self.model.config.max_length - 1  # EOS takes a place
+        encoded = self.tokenizers.source.encode_many([text.strip() for text in texts])
+        for number, tokens in enumerate(encoded, start=1):
+            if len(tokens) > limit and not truncate:
+                raise UserError(
+                    f"Line {number} has {len(tokens)} tokens, but this model reads at most "
+                    f"{limit}; split it into sentences, or cut it off with --truncate."
+                )
+        return [tokens[:limit] for tokens in encoded]
+
+    def _batches(self, sources: Sequence[Sequence[int]], beams: int) -> Iterator[list[int]]:
+        """Rows to translate together: of similar length, within the budget, blank ones left out."""
+        rows = [row for row, tokens in enumerate(sources) if tokens]
+        rows.sort(key=lambda row: len(sources[row]), reverse=True)
+        budget = BATCH_TOKENS[self._device.type] // beams
+        while rows:
+            count = max(1, budget // (len(sources[rows[0]]) + 1))
+            yield rows[:count]
+            del rows[:count]
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _search(
+        self, sources: Sequence[Sequence[int]], rows: list[int], config: DecodeConfig,
+        prefix: Sequence[int],
+    ) -> list[list[Hypothesis]]:  # fmt: skip
+        tokens, lengths = self._pad(sources)
+        special = self.model.config
+        return generate(
+            self.model, tokens, lengths, config, prefix=prefix, ids=rows,
+            suppress=(special.pad_id, special.bos_id), graphs=self.graphs,
+        )  # fmt: skip
+
+    def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        config = self.model.config
+        lengths = torch.tensor([len(source) + 1 for source in sources])
+        tokens = torch.full((len(sources), int(lengths.max())), config.pad_id)
+        for row, source in enumerate(sources):
+            tokens[row, : len(source) + 1] = torch.tensor([*source, config.eos_id])
+        return tokens.to(self._device), lengths.to(self._device)
+
+    def _read(self, hypothesis: Hypothesis) -> Translation:
+        text = self.tokenizers.target.decode(hypothesis.tokens)
+        return Translation(text, hypothesis.score, hypothesis.log_probability)

@@ -1,0 +1,38 @@
+"""Logits to loss to weights: loss, optimiser, schedule, loop, checkpoints, progress."""
+
+from qkv.train.checkpoint import Progress
+from qkv.device import is_on, mixed_precision, pick_device
+from qkv.train.display import Display
+from qkv.train.log import Curves, JsonLog, Reporter, tensorboard_installed
+from qkv.train.loop import Trainer
+from qkv.train.loss import cross_entropy
+from qkv.train.optimizer import build_optimizer
+from qkv.train.schedule import learning_rate, peak_learning_rate
+from qkv.train.step import accumulate, build_loss, layout_of, summed_loss, update
+from qkv.train.validate import complaint, label_entropy, mean_loss, with_wrong_sources
+
+__all__ = [
+    "Curves",
+    "Display",
+    "JsonLog",
+    "Progress",
+    "Reporter",
+    "Trainer",
+    "accumulate",
+    "build_loss",
+    "build_optimizer",
+    "complaint",
+    "cross_entropy",
+    "is_on",
+    "label_entropy",
+    "layout_of",
+    "learning_rate",
+    "mean_loss",
+    "mixed_precision",
+    "peak_learning_rate",
+    "pick_device",
+    "summed_loss",
+    "tensorboard_installed",
+    "update",
+    "with_wrong_sources",
+]

@@ -1,0 +1,97 @@
+"""Cross-entropy with label smoothing, computed together with the output projection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Logits that stand in memory at one time. A GPU wants large products; a CPU wants them in cache.
+CHUNK_ELEMENTS = {"cuda": 2**27, "cpu": 2**22}
+
+
+def cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """Summed loss of `hidden`·Wᵀ + b against `labels`, a float32 scalar; negative labels count not.
+
+    The target is (1-ε) on the label plus ε spread evenly over the vocabulary. The logits are made,
+    used and dropped a chunk of tokens at a time, so that they never stand in memory whole, and
+    their gradient is taken at once while they are there.
+    """
+    hidden = hidden.flatten(0, -2)
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    loss: Tensor = _ProjectedCrossEntropy.apply(hidden, weight, bias, labels.flatten(), smoothing)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+    ) -> Tensor:
+        needs_gradient = any(ctx.needs_input_grad)
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        loss = hidden.new_zeros((), dtype=exact)
+        grad_hidden = torch.empty_like(hidden) if needs_gradient else None
+        grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
+        grad_bias = torch.zeros_like(bias) if needs_gradient and bias is not None else None
+        for part in _chunks(hidden.shape[0], weight.shape[0], hidden.device.type):
+            logits = F.linear(hidden[part], weight, None if bias is None else bias.to(weight.dtype))
+            chunk_loss, slope = _loss_and_slope(logits, labels[part], smoothing, needs_gradient)
+            loss = loss + chunk_loss
+            if slope is None or grad_hidden is None or grad_weight is None:
+                continue
+            grad_hidden[part] = slope @ weight
+            grad_weight += slope.T @ hidden[part]
+            if grad_bias is not None:
+                grad_bias += slope.sum(0)
+        if needs_gradient:
+            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+            ctx.dtype = weight.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        return (
+            grad_hidden * grad.to(grad_hidden.dtype),
+            (grad_weight * grad).to(ctx.dtype),
+            None if grad_bias is None else grad_bias * grad,
+            None,
+            None,
+        )
+
+
+def _chunks(n_tokens: int, vocab_size: int, device: str) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS.get(device, 2**24) // vocab_size)
+    return [slice(start, min(start + size, n_tokens)) for start in range(0, n_tokens, size)]
+
+
+def _loss_and_slope(
+    logits: Tensor, labels: Tensor, smoothing: float, needs_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The chunk's summed loss, and its gradient by the logits: P - target."""
+    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    counts = labels >= 0
+    label = labels.clamp(min=0)[:, None]
+    log_total = exact.logsumexp(dim=-1, keepdim=True)
+    nll = log_total - exact.gather(1, label)
+    loss = nll if smoothing == 0 else (
+        (1 - smoothing) * nll + smoothing * (log_total - exact.mean(dim=-1, keepdim=True))
+    )  # fmt: skip
+    total = (loss.squeeze(1) * counts).sum()
+    if not needs_gradient:
+        return total, None
+    slope = (exact - log_total).exp() - smoothing / logits.shape[-1]
+    slope = slope.scatter_add(1, label, torch.full_like(log_total, smoothing - 1))
+    return total, (slope * counts[:, None]).to(logits.dtype)

@@ -1,0 +1,152 @@
+"""ModelConfig: its rules, each with the sentence that a person reads, and its plain form."""
+
+import dataclasses
+import json
+
+import pytest
+
+from qkv.config import PRESETS, ModelConfig, preset
+from qkv.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"d_modle": 512}, "model: unknown key 'd_modle'; did you mean 'd_model'?"),
+        ({"d_model": "512"}, "model: d_model is '512', but must be of type int."),
+        ({"d_model": 512.0}, "model: d_model is 512.0, but must be of type int."),
+        ({"d_model": True}, "model: d_model is True, but must be of type int."),
+        ({"d_model": None}, "model: d_model is None, but must be of type int."),
+        ({"gated": 1}, "model: gated is 1, but must be of type bool."),
+        ({"dropout": "much"}, "model: dropout is 'much', but must be of type float."),
+        ({"norm": "batch"}, "model: norm is 'batch', but must be one of: 'layer', 'rms'."),
+        (
+            {"family": "both"},
+            "model: family is 'both', but must be one of: 'encoder-decoder', 'encoder', 'decoder'.",
+        ),
+        ({"norm": ["layer"]}, "model: norm is ['layer'], but must be one of: 'layer', 'rms'."),
+        ({"vocab_size": 0}, "model: vocab_size is 0, but must be at least 1."),
+        ({"source_vocab_size": -1}, "model: source_vocab_size is -1, but must be at least 0."),
+        ({"dropout": -0.1}, "model: dropout is -0.1, but must be at least 0."),
+        ({"dropout": 1.1}, "model: dropout is 1.1, but must be at most 1."),
+        ({"attention_dropout": 1.1}, "model: attention_dropout is 1.1, but must be at most 1."),
+        ({"activation_dropout": 2}, "model: activation_dropout is 2.0, but must be at most 1."),
+        (
+            {"d_model": 30, "n_heads": 4},
+            "model: d_model (30) is not divisible by n_heads (4); "
+            "choose n_heads among the divisors of d_model.",
+        ),
+        (
+            {"d_model": 48, "n_heads": 4, "n_kv_heads": 3},
+            "model: n_heads (4) is not divisible by n_kv_heads (3); "
+            "each key/value head serves the same number of heads.",
+        ),
+        (
+            {"d_model": 15, "n_heads": 5},
+            "model: sinusoidal positions need an even d_model, but it is 15.",
+        ),
+        (
+            {"d_model": 15, "n_heads": 5, "positions": "sinusoidal_halves"},
+            "model: sinusoidal positions need an even d_model, but it is 15.",
+        ),
+        (
+            {"source_vocab_size": 10},
+            "model: tie = 'all' needs one shared vocabulary; "
+            "set tie = 'output' or 'none', or share the tokenizer.",
+        ),
+        (
+            {"n_encoder_layers": 0},
+            "model: n_encoder_layers is 0, but the encoder-decoder family needs at least 1.",
+        ),
+        (
+            {"family": "decoder", "n_decoder_layers": 0},
+            "model: n_decoder_layers is 0, but the decoder family needs at least 1.",
+        ),
+    ],
+    ids=str,
+)
+def test_mistakes(values, message):
+    with pytest.raises(UserError) as error:
+        ModelConfig.from_dict(values)
+    assert str(error.value) == message
+
+
+def test_a_far_name_gets_the_list():
+    with pytest.raises(UserError, match=r"unknown key 'colour'; it may be one of .*d_model.*tie"):
+        ModelConfig.from_dict({"colour": 1})
+
+
+def test_the_place_is_named():
+    with pytest.raises(UserError, match=r"^my/config\.json: unknown key 'hight'"):
+        ModelConfig.from_dict({"hight": 1}, where="my/config.json")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"family": "decoder", "n_encoder_layers": 0},
+        {"family": "encoder", "n_decoder_layers": 0},
+        {"d_model": 15, "n_heads": 5, "positions": "learned"},
+        {"source_vocab_size": 10, "tie": "output"},
+        {"n_heads": 8, "n_kv_heads": 1},
+        {"dropout": 1.0},
+        {"dropout": 0},
+    ],
+    ids=str,
+)
+def test_what_is_allowed(values):
+    config = ModelConfig.from_dict(values)
+    assert {name: getattr(config, name) for name in values} == values
+
+
+def test_derived_sizes():
+    config = ModelConfig(d_model=48, n_heads=6)
+    assert (config.kv_heads, config.d_head) == (6, 8)
+    assert ModelConfig(d_model=48, n_heads=6, n_kv_heads=2).kv_heads == 2
+
+
+def test_round_trip():
+    config = ModelConfig(norm="rms", d_model=64, dropout=0.25, tie="none", source_vocab_size=7)
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert set(plain) == {field.name for field in dataclasses.fields(ModelConfig)}
+    assert ModelConfig.from_dict(plain) == config
+    assert ModelConfig.from_dict({}) == ModelConfig()
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ModelConfig().d_model = 3
+
+
+def test_presets_are_the_papers():
+    base, big = preset("transformer-base"), preset("transformer-big")
+    sizes = (
+        "d_model",
+        "n_heads",
+        "d_head",
+        "d_ff",
+        "n_encoder_layers",
+        "n_decoder_layers",
+        "dropout",
+    )
+    assert [getattr(base, size) for size in sizes] == [512, 8, 64, 2048, 6, 6, 0.1]
+    assert [getattr(big, size) for size in sizes] == [1024, 16, 64, 4096, 6, 6, 0.3]
+    for config in (base, big):
+        assert (config.norm_position, config.norm, config.activation) == ("post", "layer", "relu")
+        assert (config.positions, config.tie, config.embedding_scale) == ("sinusoidal", "all", True)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_take_differences(name):
+    assert preset(name, dropout=0.5) == dataclasses.replace(preset(name), dropout=0.5)
+
+
+def test_unknown_presets():
+    with pytest.raises(
+        UserError, match="unknown preset 'transfomer-base'; did you mean 'transformer-base'"
+    ):
+        preset("transfomer-base")
+    with pytest.raises(UserError, match="unknown preset 'x'; it may be one of transformer-base, "):
+        preset("x")
+    with pytest.raises(UserError, match="unknown key 'n_head'; did you mean 'n_heads'"):
+        preset("transformer-base", n_head=4)

@@ -1,0 +1,27 @@
+"""What all tests share."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)  # small models are slower on more
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.load_profile("repeatable")
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Random numbers are the same in every run, whichever tests run before."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora that stands beside the repository."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"needs the shared corpora, and there is no folder {SHARED_DATA}")
+    return SHARED_DATA

@@ -1,0 +1,149 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.data import (
+    EncodedPairs,
+    Indices,
+    PackedShape,
+    Ragged,
+    packed_plan,
+    packed_shape,
+    padded_plan,
+    validation_plan,
+)
+from qkv.data import order as order_module
+
+MakePairs = Callable[..., EncodedPairs]
+LENGTHS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=200)
+BUDGETS = st.integers(1, 300)
+
+
+def of_lengths(lengths: list[tuple[int, int]]) -> EncodedPairs:
+    source, target = ([[7] * pair[side] for pair in lengths] for side in (0, 1))
+    return EncodedPairs(Ragged.of(source), Ragged.of(target))
+
+
+def check_padded(plan: list[Indices], pairs: EncodedPairs, budget: int) -> None:
+    """Every pair once, and no batch over the budget but where a pair alone is."""
+    assert sorted(np.concatenate(plan).tolist()) == list(range(len(pairs)))
+    for indices in plan:
+        for sizes in (pairs.source_sizes, pairs.target_sizes):
+            assert len(indices) == 1 or len(indices) * sizes[indices].max() <= budget
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS, st.integers(0, 3))
+def test_a_padded_plan_holds_each_pair_once_within_the_budget(
+    lengths: list[tuple[int, int]], budget: int, epoch: int
+) -> None:
+    pairs = of_lengths(lengths)
+    check_padded(padded_plan(pairs, budget, 0, epoch), pairs, budget)
+    check_padded(validation_plan(pairs, budget), pairs, budget)
+
+
+def test_a_corpus_sorted_in_chunks_still_holds_each_pair_once(
+    make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_module, "SORTED_TOGETHER", 64)
+    pairs = make_pairs(1000)
+    check_padded(padded_plan(pairs, 512, 0, 0), pairs, 512)
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS, st.integers(0, 3))
+def test_a_packed_plan_holds_each_pair_once_within_the_shape(
+    lengths: list[tuple[int, int]], budget: int, epoch: int
+) -> None:
+    pairs = of_lengths(lengths)
+    shape = packed_shape(pairs, budget)
+    plan = packed_plan(pairs, shape, 0, epoch)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(len(pairs)))
+    for indices in plan:
+        assert pairs.source_sizes[indices].sum() <= shape.source_tokens
+        assert pairs.target_sizes[indices].sum() <= shape.target_tokens
+        assert len(indices) <= shape.capacity
+
+
+def flat(plan: list[Indices]) -> list[list[int]]:
+    return [indices.tolist() for indices in plan]
+
+
+def test_a_plan_is_a_function_of_seed_and_epoch(make_pairs: MakePairs) -> None:
+    pairs = make_pairs(300)
+    shape = packed_shape(pairs, 256)
+
+    def padded(seed: int, epoch: int) -> list[list[int]]:
+        return flat(padded_plan(pairs, 256, seed, epoch))
+
+    def packed(seed: int, epoch: int) -> list[list[int]]:
+        return flat(packed_plan(pairs, shape, seed, epoch))
+
+    for plan in (padded, packed):
+        first = plan(5, 1)
+        np.random.seed(0)  # a plan must not look at the global state
+        assert first == plan(5, 1)
+        assert first != plan(5, 2)
+        assert first != plan(6, 1)
+        # Other batches, and not only the same ones in another order
+        assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in plan(5, 2)}
+
+
+@pytest.mark.parametrize("budget", [2048, 8192])
+def test_packing_leaves_little_empty(make_pairs: MakePairs, budget: int) -> None:
+    pairs = make_pairs(20_000)
+    shape = packed_shape(pairs, budget)
+    whole = packed_plan(pairs, shape, 0, 0)[:-1]  # the last has what is left
+    real = np.concatenate(whole)
+    assert pairs.target_sizes[real].sum() / (len(whole) * shape.target_tokens) > 0.98
+    assert pairs.source_sizes[real].sum() / (len(whole) * shape.source_tokens) > 0.95
+
+
+def test_short_pairs_stop_at_the_number_of_segments() -> None:
+    shape = PackedShape(source_tokens=64, target_tokens=64, sequences=9, longest=16)
+    plan = packed_plan(of_lengths([(1, 1)] * 12), shape, 0, 0)
+    assert [len(batch) for batch in plan] == [5, 5, 2]  # four more for filler
+
+
+def test_short_and_long_batches_come_mixed(make_pairs: MakePairs) -> None:
+    pairs = make_pairs(5000)
+    widths = [pairs.target_sizes[batch].max() for batch in padded_plan(pairs, 512, 0, 0)]
+    trend = np.corrcoef(widths, np.arange(len(widths)))[0, 1]
+    assert abs(trend) < 0.3
+
+
+def test_bucketing_pads_little(make_pairs: MakePairs) -> None:
+    pairs = make_pairs(20_000)
+    plan = padded_plan(pairs, 2048, 0, 0)
+    padded = sum(
+        len(batch) * int(pairs.target_sizes[batch].max() + pairs.source_sizes[batch].max())
+        for batch in plan
+    )
+    assert (pairs.source_sizes.sum() + pairs.target_sizes.sum()) / padded > 0.9
+
+
+def test_the_shape_is_round_and_has_room_for_the_longest(make_pairs: MakePairs) -> None:
+    pairs = make_pairs(2000)
+    shape = packed_shape(pairs, 1000)
+    assert shape.target_tokens == 1024
+    assert shape.source_tokens % 128 == 0
+    assert shape.longest == 64
+    assert shape.capacity + shape.filler == shape.sequences
+    long = packed_shape(of_lengths([(300, 2), (2, 500)]), 10)
+    assert (long.longest, long.target_tokens, long.source_tokens) == (512, 512, 512)
+
+
+def test_a_pair_that_fits_no_batch_is_refused() -> None:
+    shape = PackedShape(source_tokens=8, target_tokens=8, sequences=4, longest=8)
+    with pytest.raises(ValueError, match="overflows"):
+        packed_plan(of_lengths([(9, 1)]), shape, 0, 0)
+
+
+def test_validation_goes_from_short_to_long(make_pairs: MakePairs) -> None:
+    pairs = make_pairs(500)
+    longest = [pairs.target_sizes[batch].max() for batch in validation_plan(pairs, 512)]
+    assert longest[0] == min(longest)
+    assert longest[-1] == max(longest) == pairs.target_sizes.max()

@@ -1,0 +1,66 @@
+"""Each rule against the warper of the same name in `transformers`, and their order."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from qkv.decode import Draw, rules
+
+CASES = [
+    (rules.temperature, TemperatureLogitsWarper, [0.1, 0.7, 1.0, 3.0]),
+    (rules.top_k, TopKLogitsWarper, [1, 2, 7, 50, 1000]),
+    (rules.top_p, TopPLogitsWarper, [0.0, 0.01, 0.5, 0.9, 0.999, 1.0]),
+    (rules.min_p, MinPLogitsWarper, [0.0, 0.01, 0.3, 1.0]),
+]
+
+
+@pytest.mark.parametrize(("rule", "warper", "values"), CASES)
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+def test_rules_equal_warpers(rule, warper, values, spread):
+    logits = spread * torch.randn(8, 50)
+    logits[0] = logits[0].round()  # ties
+    logits[1, 10:] = float("-inf")  # as another rule may leave it
+    before = logits.clone()
+    for value in values:
+        assert torch.equal(rule(logits, value), warper(value)(None, logits))
+    assert torch.equal(logits, before), "a rule must not change what it is given"
+
+
+@pytest.mark.parametrize(("rule", "values"), [(rule, values) for rule, _, values in CASES])
+def test_rules_take_any_leading_shape(rule, values):
+    logits = torch.randn(2, 3, 20)
+    flat = rule(logits.flatten(0, 1), values[1])
+    assert torch.equal(rule(logits, values[1]).flatten(0, 1), flat)
+
+
+@given(
+    temperature=st.floats(0.2, 3.0),
+    top_k=st.integers(0, 20),
+    top_p=st.floats(0.05, 1.0),
+    min_p=st.floats(0.0, 0.9),
+    seed=st.integers(0, 99),
+)
+def test_all_rules_in_order(pair, temperature, top_k, top_p, min_p, seed):
+    logits = 2 * torch.randn(4, 30, generator=torch.Generator().manual_seed(seed))
+    config = GenerationConfig(
+        do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        num_beams=1,
+    )  # fmt: skip
+    warpers = pair[0]._get_logits_processor(config, device="cpu", logits_processor=[])
+    found = Draw(temperature, top_k, top_p, min_p).restrict(logits)
+    torch.testing.assert_close(found, warpers(None, logits))
+
+
+def test_suppress_hides_tokens_alone():
+    logits = torch.randn(2, 6)
+    found = rules.suppress(logits.clone(), [1, 4])
+    assert found[:, [1, 4]].isneginf().all()
+    assert torch.equal(found[:, [0, 2, 3, 5]], logits[:, [0, 2, 3, 5]])

@@ -1,0 +1,88 @@
+"""Training on packed batches and decoding with a fixed cache compile once, without breaks.
+
+`aot_eager` traces forward and backward as a compiler would, and runs what it traced by hand.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from qkv.model import Cache, Layout
+from tests.model.tiny import assert_same, padded, sequences, tiny_model, tokens
+
+N_TOKENS, LONGEST = 24, 12
+
+
+@pytest.fixture
+def counter():
+    torch._dynamo.reset()
+    yield CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+
+
+def packed_side(sizes: list[int]) -> tuple[torch.Tensor, Layout]:
+    """Tokens of one shape always; only the offsets' values change."""
+    assert sum(sizes) == N_TOKENS and len(sizes) == 4
+    offsets = torch.tensor([0, *sizes]).cumsum(0).to(torch.int32)
+    return tokens(1, N_TOKENS), Layout(offsets=offsets, longest=LONGEST)
+
+
+BATCHES = [
+    ([6, 6, 6, 6], [6, 6, 6, 6]),
+    ([12, 1, 10, 1], [3, 9, 0, 12]),
+    ([0, 12, 0, 12], [12, 4, 7, 1]),
+    ([1, 2, 10, 11], [7, 7, 5, 5]),
+]
+
+
+@pytest.mark.parametrize("choices", [{}, {"norm_position": "pre", "n_kv_heads": 2}], ids=str)
+def test_packed_training_pass(counter, choices):
+    model = tiny_model(n_encoder_layers=1, n_decoder_layers=1, **choices)
+
+    def loss(source, target, labels, source_layout, target_layout):
+        logits = model(source, target, source_layout, target_layout)
+        return F.cross_entropy(logits[0], labels)
+
+    compiled = torch.compile(loss, fullgraph=True, backend=counter)
+    for source_sizes, target_sizes in BATCHES:
+        (source, source_layout), (target, target_layout) = map(
+            packed_side, (source_sizes, target_sizes)
+        )
+        batch = source, target, tokens(N_TOKENS), source_layout, target_layout
+        results = []
+        for run in (compiled, loss):
+            result = run(*batch)
+            results.append((result, *torch.autograd.grad(result, list(model.parameters()))))
+        torch.testing.assert_close(*results, atol=1e-11, rtol=0)
+    assert counter.frame_count == 1
+
+
+@torch.no_grad()
+def test_decoding_step(counter):
+    """Eight steps of two beams for each of two sources, each step in the same shapes."""
+    model = tiny_model()
+    source, layout = padded(sequences([5, 2]))
+    memory, target = model.remember(source, layout), tokens(4, 8)
+    cache = Cache.empty(model.config, 4, 10, next(model.parameters()), fixed=True)
+
+    def step(newest, memory, cache):
+        return model.output(model.decode(newest, memory, cache=cache))
+
+    compiled = torch.compile(step, fullgraph=True, backend=counter)
+    found = torch.cat([compiled(token, memory, cache) for token in target.split(1, 1)], dim=1)
+    assert_same(found, model.output(model.decode(target, memory)))
+    assert cache.length == 8
+    assert counter.frame_count == 1
+
+
+@torch.no_grad()
+def test_decoding_step_of_a_decoder(counter):
+    model = tiny_model(family="decoder", n_kv_heads=2, positions="learned")
+    text = tokens(3, 9)
+    cache = Cache.empty(model.config, 3, 9, next(model.parameters()), fixed=True)
+    model(text[:, :3], cache=cache)
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    steps = [compiled(token, cache=cache) for token in text[:, 3:].split(1, 1)]
+    assert_same(torch.cat(steps, dim=1), model(text)[:, 3:])
+    assert counter.frame_count == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.") from error
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"Unknown device {name!r}; use 'cpu', 'cuda' or 'auto'.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("No NVIDIA GPU is available here; use device 'cpu' or 'auto'.")
     return device
@@ -26,12 +29,17 @@ def pick_device(name: str) -> torch.device:
 
 def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContextManager[Any]:
     """A context in which matrix products run in the chosen precision; weights stay in float32."""
-    precision = config.precision
-    if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" else "float32"
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    half = config.precision == "bfloat16"
+    if config.precision == "auto":
+        half = device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
+    return torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext()
+
+
+@cache
+def _cpu_has_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices by instructions of their own, twice as fast."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer than our oldest torch
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def is_on(choice: str, device: torch.device) -> bool:

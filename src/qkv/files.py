@@ -13,13 +13,20 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; move it into place when the block ends well.
 
     The move is atomic, so that a reader sees the old file or the new one and never a part of it.
+    What goes wrong on the way is said of `path`, the name that people know.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode
         yield beside
+        beside.chmod(mode)  # safetensors makes files that nobody else may read
         _flush_to_disk(beside)
         beside.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         beside.unlink(missing_ok=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,27 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         try:
             save_file(contiguous, beside, metadata)
         except SafetensorError as error:
-            raise OSError(f"could not write {path}: {error}") from error
+            raise OSError(str(error)) from error  # such as a full disk
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a whole safetensors file, or say in a sentence why it cannot be read."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a whole safetensors file."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read what stands beside the tensors; that the file is whole is checked all the same."""
+    with _opened(path) as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, or say in a sentence why it cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata: dict[str, Any] = file.metadata() or {}
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            yield file
     except FileNotFoundError as error:
         raise UserError(f"There is no file {path}.") from error
     except (SafetensorError, OSError) as error:

@@ -69,9 +69,9 @@ def test_compiled_packed_step_equals_eager_padded_one(model, device, precision):
         packed, padded = batches(seed, device)
         loss, gradient = mean_loss_and_gradient(model, packed, device, **packed_settings)
         expected, expected_gradient = mean_loss_and_gradient(model, padded, device, **exact)
-        assert loss == pytest.approx(expected, abs=1e-2 if loose else 1e-5)
+        assert loss == pytest.approx(expected, abs=1e-2 if loose else 1e-4)
         difference = (gradient - expected_gradient).norm() / expected_gradient.norm()
-        assert difference < (0.1 if loose else 1e-4)
+        assert difference < (0.1 if loose else 1e-3)
 
 
 def test_fused_kernels_equal_the_equation_in_bfloat16(model, device):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 
 from qkv.errors import UserError
+
+INTERRUPTED = 130  # what typer exits with after Ctrl-C; a reader who leaves (`| head`) gives 1
 
 
 def main() -> None:
@@ -17,14 +18,12 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has left
-        sys.exit(0)
     except OSError as error:
         _fail(_describe(error))
-    except KeyboardInterrupt:
-        print("qkv: stopped", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("qkv: stopped", file=sys.stderr)
+        raise
 
 
 def _fail(sentence: str) -> None:

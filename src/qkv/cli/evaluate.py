@@ -29,23 +29,23 @@ def evaluate(
 ) -> None:
     """Score translations with BLEU (and its sacreBLEU signature), chrF and exact match.
 
+    \b
     Example: qkv evaluate --model runs/multi30k --source test.en --target test.de
     """
+    from qkv.cli.translate import one_line
     from qkv.data import read_lines
-    from qkv.evaluate import translation_scores
+    from qkv.evaluate import check_tokenizer, translation_scores
     from qkv.files import write_text
 
-    references = read_lines(target)
-    if hypotheses:
-        found = read_lines(hypotheses)
-    elif source and model:
-        found = _translate(
-            read_lines(source), len(references), source, target, model, beams, device
-        )
-    else:
+    given = hypotheses or source
+    if given is None or not (hypotheses or model):
         raise UserError("Give --model and --source to translate, or --hypotheses to score a file.")
+    check_tokenizer(tokenize)
+    lines, references = read_lines(given), read_lines(target)
+    _check_aligned(given, len(lines), target, len(references))
+    found = lines if hypotheses or model is None else _translate(lines, model, beams, device)
     if output:
-        write_text(output, "".join(f"{line}\n" for line in found))
+        write_text(output, "".join(f"{one_line(line)}\n" for line in found))
     scores = translation_scores(found, references, tokenize)
     if as_json:
         content = {score.name: dataclasses.asdict(score) for score in scores}
@@ -55,23 +55,20 @@ def evaluate(
             print(score)
 
 
-def _translate(
-    sources: list[str],
-    n_references: int,
-    source: Path,
-    target: Path,
-    model: str,
-    beams: int | None,
-    device: str,
-) -> list[str]:
+def _check_aligned(given: Path, n_lines: int, target: Path, n_references: int) -> None:
+    if n_lines != n_references:
+        raise UserError(
+            f"{given} has {n_lines:,} lines but {target} has {n_references:,}; "
+            f"line n of the one must belong to line n of the other."
+        )
+    if not n_references:
+        raise UserError(f"{target} holds no lines; give it at least one reference.")
+
+
+def _translate(sources: list[str], model: str, beams: int | None, device: str) -> list[str]:
     from qkv.cli.translate import progress_bar
     from qkv.tasks import load
 
-    if len(sources) != n_references:
-        raise UserError(
-            f"{source} has {len(sources)} lines but {target} has {n_references}; "
-            f"line n of the one must be the translation of line n of the other."
-        )
     settings: dict[str, Any] = {} if beams is None else {"beams": beams, "n_best": 1}
     translator = load(model, device)
     with progress_bar(len(sources)) as advance:

@@ -23,6 +23,7 @@ def train(
 ) -> None:
     """Train a model from a recipe.
 
+    \b
     Example: qkv train recipes/multi30k.toml --set data.source=train.en --set data.target=train.de
     """
     from rich.console import Console

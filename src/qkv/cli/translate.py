@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ def translate(
 ) -> None:
     """Translate sentences or lines; blank lines stay blank, in their place.
 
+    \b
     Example: qkv translate --model runs/demo 我爱你
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
@@ -64,8 +66,13 @@ def translate(
 def _as_text(translations: Sequence[Translation]) -> str:
     """The translation alone; several as lines of score and text; none as a blank line."""
     if len(translations) > 1:
-        return "\n".join(f"{found.score:.4f}\t{found.text}" for found in translations)
-    return translations[0].text if translations else ""
+        return "\n".join(f"{found.score:.4f}\t{one_line(found.text)}" for found in translations)
+    return one_line(translations[0].text) if translations else ""
+
+
+def one_line(text: str) -> str:
+    """A text that keeps to its line, so that those after it keep their places."""
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def _as_json(line: str, translations: Sequence[Translation]) -> str:
@@ -79,7 +86,7 @@ def _as_json(line: str, translations: Sequence[Translation]) -> str:
 
 def read_stdin() -> list[str]:
     """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    lines = sys.stdin.buffer.read().split(b"\n")
+    lines = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8).split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     decoded = []

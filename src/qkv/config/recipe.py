@@ -81,7 +81,7 @@ class TrainConfig:
     clip: float = setting(1.0, "largest gradient norm; 0: no clipping", least=0)
     label_smoothing: float = setting(0.1, "share of the target spread evenly", least=0, most=1)
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "of matrix products; auto: bfloat16 on a GPU, float32 on a CPU"
+        "auto", "of matrix products; auto: bfloat16 where there are instructions for it"
     )
     compile: Literal["auto", "on", "off"] = setting("auto", "torch.compile; auto: on a GPU")
     packing: Literal["auto", "on", "off"] = setting(
@@ -98,6 +98,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "train")
+        if self.metric == "bleu" and not self.valid_bleu:
+            raise UserError("train: metric = 'bleu' needs valid_bleu = true, which measures it.")
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,24 @@ class Score:
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "auto") -> Score:
     """Corpus BLEU with sacreBLEU's signature; `tokenize` is sacreBLEU's tokeniser name."""
+    check_tokenizer(tokenize)
     if tokenize == "auto":
         tokenize = "zh" if mostly_chinese(references) else "13a"
-    if tokenize not in BLEU.TOKENIZERS:
-        known = ", ".join(sorted(BLEU.TOKENIZERS))
-        raise UserError(f"Unknown BLEU tokenizer {tokenize!r}; it may be one of {known}.")
     return _corpus_score("BLEU", BLEU(tokenize=tokenize), hypotheses, references)
+
+
+def check_tokenizer(name: str) -> None:
+    """Say so where sacreBLEU does not know a tokeniser, or needs more to be installed for it."""
+    if name == "auto":
+        return
+    if name not in BLEU.TOKENIZERS:
+        known = ", ".join(["auto", *sorted(BLEU.TOKENIZERS)])
+        raise UserError(f"Unknown BLEU tokenizer {name!r}; it may be one of {known}.")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"The BLEU tokenizer {name!r} cannot be used here: {reason}") from error
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -35,6 +35,10 @@ class Cache:
         """The part that one layer reads and extends."""
         return LayerCache(self.store[index, 0], self.store[index, 1], self.length)
 
+    def n_keys(self, n_new: int) -> int:
+        """How many keys attention gets once `n_new` tokens are written."""
+        return self.store.shape[4] if isinstance(self.length, Tensor) else self.length + n_new
+
     def advance(self, n_tokens: int) -> None:
         """Count the tokens that every layer has now written."""
         if isinstance(self.length, Tensor):

@@ -5,7 +5,7 @@ Nobody else in the package compares positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class Mask:
     longest_key: int = 0
     start: int | Tensor = 0  # with a cache: the place of the first query among the keys
     window: int = 0  # a query sees this many keys up to itself; 0: all
+    drawn: Tensor | None = None  # the boolean matrix, where it was drawn once for all layers
 
     @property
     def packed(self) -> bool:
@@ -75,8 +76,22 @@ class Mask:
             and not (self.packed or self.window or self.key_lengths is not None)
         )
 
+    def draw(self, n_queries: int, n_keys: int, device: torch.device) -> Mask:
+        """The same mask, drawn once so that not every layer draws it, where kernels will need it.
+
+        Packed masks stay undrawn, since their kernel is told offsets. Where all queries of a row
+        see the same keys, one query's line serves all.
+        """
+        if self.hides_nothing or self.only_causal or self.packed:
+            return self
+        if not (self.causal or self.window):
+            n_queries = 1
+        return replace(self, drawn=self.boolean(n_queries, n_keys, device))
+
     def boolean(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
         """Draw the mask: True where a query may see a key, (B or 1, 1, T, S)."""
+        if self.drawn is not None:
+            return self.drawn
         query = torch.arange(n_queries, device=device)[:, None] + self.start  # (T, 1)
         key = torch.arange(n_keys, device=device)[None, :]  # (1, S)
         visible = (key <= query) if self.causal else torch.ones_like(key <= query)

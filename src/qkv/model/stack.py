@@ -22,6 +22,11 @@ class Memory:
     layers: tuple[KeysValues, ...]
     layout: Layout
 
+    def mask(self, queries: Layout, n_queries: int) -> Mask:
+        """What queries that lie like this may see of it."""
+        key = self.layers[0].key
+        return cross_mask(queries, self.layout).draw(n_queries, key.shape[-2], key.device)
+
     def select(self, rows: Tensor) -> Memory:
         """Keep these sources, in this order."""
         layers = tuple(KeysValues(k[rows], v[rows]) for k, v in self.layers)
@@ -54,7 +59,7 @@ class Stack(nn.Module):
         mask, positions = self._place(x, layout, cache)
         x = self.dropout(self.positions.add(x, positions))
         order = Order(self.positions, positions)
-        memory_mask = cross_mask(layout, memory.layout) if memory else None
+        memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index, block in enumerate(self.blocks):
             x = block(
                 x, mask, order,
@@ -67,13 +72,16 @@ class Stack(nn.Module):
 
     def _place(self, x: Tensor, layout: Layout, cache: Cache | None) -> tuple[Mask, Tensor]:
         """Where these tokens stand and what they may see: after what the cache holds."""
-        positions = layout.positions(x.shape[1], x.device)
+        n_tokens = x.shape[1]
+        positions = layout.positions(n_tokens, x.device)
         if cache is None:
-            return self_mask(layout, self.causal), positions
+            mask = self_mask(layout, self.causal)
+            return mask.draw(n_tokens, n_tokens, x.device), positions
         start = cache.length
-        if isinstance(start, int) and x.shape[1] == 1:
+        if isinstance(start, int) and n_tokens == 1:
             return Mask(), positions + start  # the newest token sees all of a growing cache
-        return Mask(causal=True, start=start), positions + start
+        mask = Mask(causal=True, start=start)
+        return mask.draw(n_tokens, cache.n_keys(n_tokens), x.device), positions + start
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:
         """Project the encoder's output to K and V once for every layer."""

@@ -86,7 +86,7 @@ def _check_lengths(recipe: Recipe, model: ModelConfig) -> None:
 
 
 def fixed_tokenizers(folder: Path) -> Tokenizers | None:
-    """A resumed run's tokenizers, where it got that far."""
+    """A resumed run's tokenizers, where it got that far; they stand beside its checkpoints."""
     try:
         return Tokenizers.load(folder)
     except UserError:

@@ -72,28 +72,33 @@ def train(
         recipe = load_recipe(Path(recipe))
     folder = Path(out or "runs/model")
     console = console or Console(stderr=True)
+    if not anew:
+        _check_claim(folder, recipe, resume)
+    prepared = prepare(recipe, fixed_tokenizers(folder / CHECKPOINTS) if resume else None)
     if anew:
         _forget_run(folder)
-    _claim(folder, recipe, resume)
-    prepared = prepare(recipe, fixed_tokenizers(folder) if resume else None)
+    write_text(folder / RECIPE, to_toml(recipe_to_dict(recipe)))
     for remark in prepared.remarks:
-        console.print(f"· {remark}", highlight=False)
+        _say(console, remark)
     return _train(recipe, prepared, folder, resume, console)
 
 
+def _say(console: Console, remark: str) -> None:
+    console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _forget_run(folder: Path) -> None:
-    """Clear an earlier run; its model stays until the new one has something better than nothing."""
+    """Clear an earlier run; its model stays whole until the new run has one to keep."""
     for name in (RECIPE, LOG):
         (folder / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, CURVES):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
+def _check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     """Refuse to write over another run, or to go on with a recipe that would break exactness."""
     path = folder / RECIPE
     if not path.exists():
-        write_text(path, to_toml(recipe_to_dict(recipe)))
         return
     if not resume:
         raise UserError(
@@ -107,7 +112,6 @@ def _claim(folder: Path, recipe: Recipe, resume: bool) -> None:
                     f"{section}{'.' + key if key else ''} differs from the run in {folder}; resume "
                     f"with the same recipe ({path}), or start anew with another --out."
                 )
-    write_text(path, to_toml(now))
 
 
 def _differing(before: object, now: object) -> list[str]:
@@ -126,16 +130,15 @@ def _train(recipe: Recipe, prepared: Prepared, folder: Path, resume: bool, conso
     torch.manual_seed(recipe.train.seed)
     model = EncoderDecoder(prepared.model).to(device)
     translator = Translator(model, prepared.tokenizers, recipe.decode)
-    prepared.tokenizers.save(folder)
-    save_config(folder, recipe.task, prepared.model, recipe.decode)
+    prepared.tokenizers.save(folder / CHECKPOINTS)
     trainer = _trainer(recipe, prepared, folder, translator, device)
     if resume and trainer.resume():
-        console.print(f"· going on from step {trainer.progress.step}", highlight=False)
+        _say(console, f"going on from step {trainer.progress.step}")
     n_parameters = sum(p.numel() for p in model.parameters())
-    console.print(
-        f"· {recipe.preset}: {n_parameters:,} parameters, "
+    _say(
+        console,
+        f"{recipe.preset}: {n_parameters:,} parameters, "
         f"vocabulary {prepared.model.vocab_size:,}, on {device}",
-        highlight=False,
     )
     trainer.reporters = _reporters(recipe, folder, trainer.progress.step, console)
     try:
@@ -168,10 +171,17 @@ def _trainer(
         device=device,
         folder=folder / CHECKPOINTS,
         evaluate=_evaluation(recipe, prepared, translator, special, device),
-        keep=lambda: save_weights(folder, model),
+        keep=lambda: save_model(folder, recipe, translator),
         reporters=[],
         frequencies_loss=label_entropy(prepared.train),
     )
+
+
+def save_model(folder: Path, recipe: Recipe, translator: Translator) -> None:
+    """Make `folder` a model folder of the weights as they are now."""
+    translator.tokenizers.save(folder)
+    save_config(folder, recipe.task, translator.model.config, recipe.decode)
+    save_weights(folder, translator.model)
 
 
 def _evaluation(
@@ -191,6 +201,7 @@ def _evaluation(
     ]
     wrong = [with_wrong_sources(batch) for batch in batches]
     scored = prepared.text.valid[:SCORED_LINES] if config.valid_bleu else []
+    sources, references = [source for source, _ in scored], [target for _, target in scored]
 
     def evaluate() -> Scores:
         scores = {
@@ -199,8 +210,7 @@ def _evaluation(
         }
         if scored:
             with mixed_precision(config, device):
-                found = translator.translate([source for source, _ in scored], beams=1, n_best=1)
-            references = [target for _, target in scored]
+                found = translator.translate(sources, beams=1, n_best=1, truncate=True)
             scores["bleu"] = bleu(found, references).value
             scores["exact_match"] = exact_match(found, references).value
         return scores

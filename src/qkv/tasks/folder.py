@@ -35,7 +35,9 @@ class Tokenizers:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, and source_tokenizer.json where the source has its own."""
         self.target.save(folder / TOKENIZER)
-        if not self.shared:
+        if self.shared:
+            (folder / SOURCE_TOKENIZER).unlink(missing_ok=True)  # of a model that was here before
+        else:
             self.source.save(folder / SOURCE_TOKENIZER)
 
     @classmethod
@@ -62,9 +64,9 @@ def load_config(folder: Path) -> tuple[str, ModelConfig, DecodeConfig]:
     """Read the task, the model and its decoding from a model folder."""
     path = folder / CONFIG
     content = _read_json(path)
-    missing = {"task", "model"} - content.keys()
-    if missing:
-        raise UserError(f"{path} is not a qkv model's config: it lacks {', '.join(missing)}.")
+    for name, kind in (("task", str), ("model", dict)):
+        if not isinstance(content.get(name), kind):
+            raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
     model = ModelConfig.from_dict(content["model"], str(path))
     decode = from_mapping(DecodeConfig, content.get("decode", {}), str(path))
     return content["task"], model, decode
@@ -73,7 +75,7 @@ def load_config(folder: Path) -> tuple[str, ModelConfig, DecodeConfig]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         hint = "train one with `qkv train` or `qkv demo`, or check the path"
         raise UserError(f"{path.parent} is not a model folder (no {path.name}); {hint}.") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -86,8 +88,23 @@ def _read_json(path: Path) -> dict[str, Any]:
 def load_model(folder: Path, config: ModelConfig) -> Model:
     """Build the model and fill in its weights, naming each tensor that does not fit."""
     model = build_model(config)
-    load_weights(model, read_tensors(folder / WEIGHTS)[0], folder / WEIGHTS)
+    load_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return model.eval()
+
+
+def load_tokenizers(folder: Path, config: ModelConfig) -> Tokenizers:
+    """Read the vocabularies and check that the model knows all of their tokens."""
+    tokenizers = Tokenizers.load(folder)
+    for tokenizer, size in (
+        (tokenizers.source, config.source_vocab_size or config.vocab_size),
+        (tokenizers.target, config.vocab_size),
+    ):
+        if len(tokenizer) > size:
+            raise UserError(
+                f"{folder}: the tokenizer has {len(tokenizer):,} tokens, but the model knows only "
+                f"{size:,}; take both from the same run."
+            )
+    return tokenizers
 
 
 def load_encoder_decoder(folder: Path, config: ModelConfig) -> EncoderDecoder:

@@ -15,7 +15,7 @@ from qkv.config import DecodeConfig
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, load_config, load_encoder_decoder
+from qkv.tasks.folder import Tokenizers, load_config, load_encoder_decoder, load_tokenizers
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
@@ -43,7 +43,7 @@ class Translator:
         model = load_encoder_decoder(folder, config)
         if device is not None and device.type == "cuda":
             model = model.to(device, torch.bfloat16)
-        return cls(model, Tokenizers.load(folder), decode)
+        return cls(model, load_tokenizers(folder, config), decode)
 
     def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:
         """Translate one text, or many in one go; `settings` are those of `DecodeConfig`.

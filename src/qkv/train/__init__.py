@@ -1,7 +1,11 @@
 """Logits to loss to weights: loss, optimiser, schedule, loop, checkpoints, progress."""
 
-from qkv.train.checkpoint import Progress
+import sys
+from types import ModuleType
+from typing import Any
+
 from qkv.device import is_on, mixed_precision, pick_device
+from qkv.train.checkpoint import Progress
 from qkv.train.display import Display
 from qkv.train.log import Curves, JsonLog, Reporter, tensorboard_installed
 from qkv.train.loop import Trainer
@@ -36,3 +40,15 @@ __all__ = [
     "update",
     "with_wrong_sources",
 ]
+
+
+class _Room(ModuleType):
+    """`qkv.train(recipe)` trains, and once this room is imported `qkv.train` is the room."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        from qkv.run import train
+
+        return train(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Room

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import UserError
-from qkv.weights import load_weights, read_tensors, write_tensors
+from qkv.weights import load_weights, read_metadata, read_tensors, write_tensors
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Progress:
     seconds: float = 0.0  # time spent training
     best: float | None = None  # the best validation so far, by the run's metric
     best_step: int = 0
+    validated: int = 0  # the step of the last validation
     stale: int = 0  # validations since then
     snapshots: list[int] = field(default_factory=list)  # steps whose weights are kept to average
 
@@ -41,42 +42,59 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     """Put a checkpoint's state into the model and the optimiser; return where the run stood."""
-    tensors, metadata = read_tensors(path)
+    tensors = read_tensors(path)
     load_weights(model, _under("model.", tensors), path)
     for name, parameter in model.named_parameters():
         state = optimizer.state[parameter]
         for key, value in tensors.items():
             kind, _, rest = key.removeprefix("optimizer.").partition(".")
             if key.startswith("optimizer.") and rest == name:
-                state[kind] = value if kind == "step" else value.to(parameter.device)
-    return Progress(**json.loads(metadata["progress"]))
+                state[kind] = value.to(parameter.device)
+    return read_progress(path)
+
+
+def read_progress(path: Path) -> Progress:
+    """Where the run stood when it wrote this checkpoint."""
+    return Progress(**json.loads(read_metadata(path)["progress"]))
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; a truncated one is passed over for the one before."""
-    for path in sorted(folder.glob("step-*.safetensors"), reverse=True):
-        try:
-            read_tensors(path)
-        except UserError:
-            continue
-        return path
-    return None
+def newest_checkpoints(folder: Path, count: int) -> list[Path]:
+    """The newest checkpoints that are whole, the newest first; truncated ones are passed over."""
+    paths = sorted(folder.glob("step-*.safetensors"), reverse=True)
+    return [path for path in paths if _is_whole(path)][:count]
 
 
-def keep_newest(folder: Path, pattern: str, count: int) -> None:
-    """Delete all but the newest `count` files of a kind."""
-    for path in sorted(folder.glob(pattern))[:-count]:
-        path.unlink(missing_ok=True)
+def _is_whole(path: Path) -> bool:
+    try:
+        read_metadata(path)
+    except UserError:
+        return False
+    return True
+
+
+def snapshot_path(folder: Path, step: int) -> Path:
+    """Where the weights of a validated step are kept, to average them at the end."""
+    return folder / f"weights-{step:08d}.safetensors"
+
+
+def tidy(folder: Path) -> None:
+    """Keep two checkpoints, in case the newer is cut, and the weights that they will average."""
+    checkpoints = newest_checkpoints(folder, 2)
+    steps = {step for path in checkpoints for step in read_progress(path).snapshots}
+    needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
+    for path in {*folder.glob("step-*.safetensors"), *folder.glob("weights-*.safetensors")}:
+        if path not in needed:
+            path.unlink()
 
 
 def averaged(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of several files' weights, summed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in read_tensors(path)[0].items():
+        for name, tensor in read_tensors(path).items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
+
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qkv.train.log import Record
@@ -15,6 +19,7 @@ class Display:
 
     def __init__(self, console: Console, steps: int, from_step: int = 0) -> None:
         self.console, self.steps = console, steps
+        self.from_step, self.clock = from_step, time.perf_counter()
         self.scores = ""
         self.bar: Progress | None = None
         if console.is_terminal:
@@ -38,16 +43,24 @@ class Display:
         if measured:
             self.scores = describe_scores(record)
         if self.bar:
-            self.bar.update(self.task, completed=record["step"], description=line)
+            shown = f"{line}  {self.scores}"
+            self.bar.update(self.task, completed=record["step"], description=shown)
         if measured or (not self.bar and record["step"] % max(1, self.steps // PLAIN_LINES) == 0):
             scores = f"  {self.scores}" if measured else ""
-            self.console.print(
-                f"step {record['step']}/{self.steps}  {line}{scores}", highlight=False
-            )
+            left = "" if self.bar else f"  {self._time_left(record['step'])} left"
+            self._print(f"step {record['step']}/{self.steps}  {line}{left}{scores}")
+
+    def _time_left(self, step: int) -> str:
+        """What the steps to come will take, at the pace so far."""
+        pace = (time.perf_counter() - self.clock) / max(1, step - self.from_step)
+        return str(timedelta(seconds=round(pace * (self.steps - step))))
 
     def say(self, sentence: str) -> None:
         """Print a remark above the bar."""
-        self.console.print(f"[yellow]·[/yellow] {sentence}", highlight=False)
+        self._print(f"[yellow]·[/yellow] {escape(sentence)}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)  # one line stays one in a file
 
     def close(self) -> None:
         """Leave the last state of the bar on the screen."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from qkv.model import EncoderDecoder
 from qkv.train.checkpoint import (
     Progress,
     averaged,
-    keep_newest,
     load_checkpoint,
-    newest_checkpoint,
+    newest_checkpoints,
     save_checkpoint,
+    snapshot_path,
+    tidy,
 )
 from qkv.train.log import Reporter
 from qkv.train.optimizer import build_optimizer, set_learning_rate
@@ -57,29 +59,30 @@ class Trainer:
 
     def resume(self) -> bool:
         """Go on from the newest whole checkpoint; False where there is none."""
-        path = newest_checkpoint(self.folder)
-        if path is None:
-            return False
-        self.progress = load_checkpoint(path, self.model, self.optimizer)
-        return True
+        newest = newest_checkpoints(self.folder, 1)
+        if newest:
+            self.progress = load_checkpoint(newest[0], self.model, self.optimizer)
+        return bool(newest)
 
     def run(self) -> Progress:
         """Train until the steps, the time or the patience are used up."""
         self.model.train()
         self.clock = time.perf_counter()
-        steps = self._batches()
-        while not self.finished():
-            self.take_step(next(steps))
-            if self._due(self.config.valid_every):
-                self.validate()
-            elif self._due(LOG_EVERY):
-                self.flush()
-            if self._due(self.config.checkpoint_every):
-                self.save()
-        steps.close()
-        if not self._due(self.config.valid_every):
+        done = self.finished()
+        with closing(self._batches()) as steps:
+            while not done:
+                self.take_step(next(steps))
+                done = self.finished()
+                if done or self._due(self.config.valid_every):
+                    self.validate()
+                    done = self.finished()
+                elif self._due(LOG_EVERY):
+                    self.flush()
+                if done or self._due(self.config.checkpoint_every):
+                    self.save()
+        if self.progress.validated < self.progress.step:  # resumed, and over before any step
             self.validate()
-        self.save()
+            self.save()
         self.keep_average()
         return self.progress
 
@@ -90,7 +93,7 @@ class Trainer:
         return prefetch(self.stream.steps_from(self.progress.step), to_device)
 
     def _due(self, every: int) -> bool:
-        """Whether something that happens every so many steps happens now, or at the end."""
+        """Whether something that happens every so many steps happens now."""
         return self.progress.step % every == 0
 
     def finished(self) -> bool:
@@ -115,14 +118,19 @@ class Trainer:
     def _elapsed(self) -> float:
         return time.perf_counter() - self.clock
 
-    def flush(self, scores: Scores | None = None) -> None:
-        """Look at the losses since the last look, check them and report them."""
-        losses = [float(record["loss"]) for record in self.pending]  # waits for the GPU
+    def settle(self) -> None:
+        """Look at the losses since the last look; stop at one that is not a number."""
+        fresh = [record for record in self.pending if "tokens_per_second" not in record]
+        losses = [float(record["loss"]) for record in fresh]  # waits for the GPU
         elapsed = self._elapsed()
         rate = round(self.tokens / elapsed, 1) if elapsed > 0 else 0.0
-        for record, loss in zip(self.pending, losses, strict=True):
-            self._check_finite(record, loss)
+        for record, loss in zip(fresh, losses, strict=True):
+            self._check_finite("loss", loss, record["step"])
             record |= {"loss": loss, "tokens_per_second": rate}
+
+    def flush(self, scores: Scores | None = None) -> None:
+        """Report the steps since the last report."""
+        self.settle()
         if scores and self.pending:
             self.pending[-1] |= scores
         for record in self.pending:
@@ -135,34 +143,37 @@ class Trainer:
         self.progress.seconds += self._elapsed()
         self.clock = time.perf_counter()
 
-    def _check_finite(self, record: dict[str, Any], loss: float) -> None:
-        if not math.isfinite(loss):
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            rate = learning_rate(step, self.config, self.model.config.d_model)
             raise UserError(
-                f"Training stopped: the loss became {loss} at step {record['step']} (learning rate "
-                f"{record['lr']:.2g}); lower train.lr or train.clip, or use more train.warmup. "
+                f"Training stopped: the {what} became {value} at step {step} (learning rate "
+                f"{rate:.2g}); lower train.lr or train.clip, or use more train.warmup. "
                 f"The checkpoints in {self.folder} are from before that."
             )
+
+    def _check_weights(self) -> None:
+        """A loss can be finite and its gradient not: such weights are neither measured nor kept."""
+        largest = torch.stack([p.detach().abs().max() for p in self.model.parameters()]).max()
+        self._check_finite("largest weight", float(largest), self.progress.step)
 
     def validate(self) -> None:
         """Measure, remember whether it was the best, and keep the weights to average."""
         progress = self.progress
-        step = progress.step
-        self._look_at_losses_first()
+        self.settle()
+        self._check_weights()
         scores = self.evaluate()
+        self._check_finite("validation loss", scores["valid_loss"], progress.step)
         self._complain(scores)
         value = self._value(scores)
+        progress.validated = progress.step
         if progress.best is None or value > progress.best:
-            progress.best, progress.best_step, progress.stale = value, step, 0
+            progress.best, progress.best_step, progress.stale = value, progress.step, 0
             self.keep()
         else:
             progress.stale += 1
         self._snapshot()
         self.flush(scores)
-
-    def _look_at_losses_first(self) -> None:
-        """A model whose loss is not a number is neither measured nor kept."""
-        for record in self.pending:
-            self._check_finite(record, float(record["loss"]))
 
     def _complain(self, scores: Scores) -> None:
         """Say so when a run that has warmed up has learnt nothing."""
@@ -183,27 +194,24 @@ class Trainer:
         if self.config.average < 2:
             return
         weights = {name: p.detach() for name, p in self.model.named_parameters()}
-        write_tensors(self._snapshot_path(self.progress.step), weights, {})
+        write_tensors(snapshot_path(self.folder, self.progress.step), weights, {})
         self.progress.snapshots.append(self.progress.step)
         del self.progress.snapshots[: -self.config.average]
 
-    def _snapshot_path(self, step: int) -> Path:
-        return self.folder / f"weights-{step:08d}.safetensors"
-
     def save(self) -> None:
-        """Write a checkpoint to resume from; keep the one before it in case this one is cut."""
+        """Write a checkpoint to resume from, and delete what it makes superfluous."""
         self.flush()
+        self._check_weights()
         save_checkpoint(self.folder, self.model, self.optimizer, self.progress)
-        keep_newest(self.folder, "step-*.safetensors", 2)
-        # Those of the checkpoint before must stay until this one is known to be whole.
-        keep_newest(self.folder, "weights-*.safetensors", 2 * self.config.average)
+        tidy(self.folder)
+        self._restart_clock()
 
     def keep_average(self) -> None:
         """Keep the mean of the last validations' weights, if it measures better than the best."""
         progress = self.progress
         if len(progress.snapshots) < 2:
             return
-        weights = averaged([self._snapshot_path(step) for step in progress.snapshots])
+        weights = averaged([snapshot_path(self.folder, step) for step in progress.snapshots])
         load_weights(self.model, weights, self.folder)
         value = self._value(self.evaluate())
         better = progress.best is None or value > progress.best

@@ -25,7 +25,9 @@ def cross_entropy(
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
-    loss: Tensor = _ProjectedCrossEntropy.apply(hidden, weight, bias, labels.flatten(), smoothing)  # type: ignore[no-untyped-call]
+    loss: Tensor = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, labels.flatten(), smoothing, torch.is_grad_enabled()
+    )
     return loss
 
 
@@ -38,8 +40,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         smoothing: float,
+        learning: bool,
     ) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad)
+        # Weights ask for a gradient even where nobody will take one, as in validation.
+        needs_gradient = learning and any(ctx.needs_input_grad)
         exact = torch.promote_types(hidden.dtype, torch.float32)
         loss = hidden.new_zeros((), dtype=exact)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
@@ -67,6 +71,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_hidden * grad.to(grad_hidden.dtype),
             (grad_weight * grad).to(ctx.dtype),
             None if grad_bias is None else grad_bias * grad,
+            None,
             None,
             None,
         )

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from qkv.config import TrainConfig
 from qkv.data import Batch, Side
-from qkv.model import EncoderDecoder, Layout
 from qkv.device import is_on, mixed_precision
+from qkv.model import EncoderDecoder, Layout
 from qkv.train.loss import cross_entropy
 
 LossSum = Callable[[Batch, float], Tensor]

@@ -27,7 +27,7 @@ from qkv.data.demo.verbs import (
 )
 
 _GIFTS = tuple(
-    noun for found in DEEDS if found.chinese == "买" for noun in found.measured if not noun.unit
+    noun for found in DEEDS if found.chinese in ("买", "吃", "喝") for noun in found.measured
 )
 _UNCOUNTED = ACTIVITIES + PASTIMES
 # 工作了 and 旅行了 want to say where or how long.
@@ -219,7 +219,7 @@ def progressive(rng: Random) -> Sentence:
     person = draws.subject(rng)
     doing = draws.doing(rng, person, repeating=True, motion=False)
     complement = doing.complement
-    if doing.deed.measured and draws.chance(rng, 25):
+    if (doing.deed.single or doing.deed.chinese in ("吃", "喝")) and draws.chance(rng, 35):
         complement = counted("一", rng.choice(doing.deed.measured))
     return Clause(
         person.subject,

@@ -23,6 +23,7 @@ _LENGTHS = range(3, 17)
 _TEST_SHARE, _VALID_SHARE = 0.04, 0.02
 _MARKED_SHARE = 0.65
 _FEWEST_ALTERNATIVES = 4
+_FEWEST_SIGHTINGS = 20
 
 # The sentences that the README promises; no seed may let them into training.
 PROMISED = (
@@ -69,7 +70,7 @@ def demo_corpus(seed: int = 0) -> DemoCorpus:
 def split_sentences(rng: Random) -> Split:
     """Draw sentences, hold combinations out, and deal each sentence to the part it may be in."""
     pool = _draw_pool(rng)
-    in_test, in_valid = _held_out(rng, pool)
+    in_test, in_valid = held_out(rng, pool)
     train, valid, test = [], [], []
     for sentence in pool:
         tested = not in_test.isdisjoint(sentence.combinations)
@@ -80,7 +81,17 @@ def split_sentences(rng: Random) -> Split:
             valid.append(sentence)
         elif not tested:
             train.append(sentence)
-    return Split(train[:N_TRAIN], valid[:N_VALID], test[: N_TEST - len(PROMISED)])
+    train = train[:N_TRAIN]
+    known = _well_known(train)
+    valid = [sentence for sentence in valid if known.issuperset(sentence.english.split())]
+    test = [sentence for sentence in test if known.issuperset(sentence.english.split())]
+    return Split(train, valid[:N_VALID], test[: N_TEST - len(PROMISED)])
+
+
+def _well_known(sentences: Iterable[Sentence]) -> set[str]:
+    """The English word forms that one can have learned from these sentences."""
+    counts = Counter(word for sentence in sentences for word in sentence.english.split())
+    return {word for word, count in counts.items() if count >= _FEWEST_SIGHTINGS}
 
 
 def _draw_pool(rng: Random) -> list[Sentence]:
@@ -101,7 +112,7 @@ def _draw(rng: Random, pattern: Pattern, seen: set[str]) -> Iterator[Sentence]:
             yield sentence
 
 
-def _held_out(rng: Random, pool: Iterable[Sentence]) -> tuple[set[Combination], set[Combination]]:
+def held_out(rng: Random, pool: Iterable[Sentence]) -> tuple[set[Combination], set[Combination]]:
     """Combinations for test and for validation: a share of each relation between words."""
     test = {each for sentence in PROMISED for each in sentence.combinations}
     valid: set[Combination] = set()

@@ -19,6 +19,7 @@ from qkv.data.demo.lexicon import (
     YESTERDAY,
     Kind,
     Noun,
+    Place,
     Quality,
     pick,
 )
@@ -36,8 +37,7 @@ from qkv.data.demo.phrases import (
 )
 from qkv.data.demo.verbs import BELONGINGS, IS, IS_AT, IS_LIKE
 
-_BELONGINGS = pick(NOUNS, BELONGINGS)
-_SHOWN = pick(NOUNS, "苹果 橙子 香蕉 鸡蛋 蛋糕 信 故事 花 鸟 鱼 碗") + _BELONGINGS
+_SHOWN = pick(NOUNS, "苹果 橙子 香蕉 鸡蛋 蛋糕 信 故事 花 鸟 鱼 碗") + BELONGINGS
 _PREDICATES = tuple(
     (quality, noun)
     for quality in THING_QUALITIES
@@ -49,17 +49,19 @@ _SPOTTED = tuple(
     (spot, noun) for spot, names in SPOTS.items() for noun in pick(NOUNS, names) if noun.measure
 )
 _WHEREABOUTS = tuple(place for place in PLACES.values() if place.chinese != "家里")
+# Nobody was in China just now.
+_ROUND_HERE = tuple(place for place in _WHEREABOUTS if "plane" not in place.transports)
 
 
 def identity(rng: Random) -> Sentence:
     """What somebody does for a living, or whose brother he is."""
-    return _profession(rng) if draws.chance(rng, 60) else _relation(rng)
+    return _profession(rng) if draws.chance(rng, 70) else _relation(rng)
 
 
 def _profession(rng: Random) -> Sentence:
     """他是老师, 我们是学生: one of them, or many."""
     negative, question = draws.polarity(rng)
-    person = rng.choice(rng.choice((SPEAKERS, NAMED, KIN, KIN_OF_NAMED, PAIRS, PAIRS)))
+    person = rng.choice(rng.choice((SPEAKERS, NAMED, KIN, KIN_OF_NAMED, PAIRS, PAIRS, PAIRS)))
     noun = rng.choice([noun for noun in PROFESSIONS if _may_be(person, noun)])
     if question and person.subject.chinese.startswith("我"):
         return _profession(rng)
@@ -99,7 +101,7 @@ def this_is(rng: Random) -> Sentence:
     if draws.chance(rng, 50) and noun.kind is Kind.COUNT:
         thing = counted("一", noun, draws.quality(rng, noun))
     else:
-        noun = rng.choice(_BELONGINGS)
+        noun = rng.choice(BELONGINGS)
         thing = owned(draws.owner(rng, SPEAKERS[0]), noun)
     return Clause(
         this(pointer, thing),
@@ -137,7 +139,7 @@ def past_quality(rng: Random) -> Sentence:
     person = draws.subject(rng, asked=question)
     at_place = draws.chance(rng, 40)
     if at_place:
-        complement = _whereabouts(rng)
+        complement = _whereabouts(rng, _ROUND_HERE)
     else:
         complement = _predicate(rng.choice(PASSING_QUALITIES), negative, question)
     return Clause(
@@ -194,7 +196,7 @@ def location(rng: Random) -> Sentence:
     return Clause(
         person.subject,
         IS_AT,
-        complement=_whereabouts(rng),
+        complement=_whereabouts(rng, _WHEREABOUTS),
         negative=negative,
         question=question,
         time=NOW if draws.chance(rng, 40) else UNSAID,
@@ -228,7 +230,7 @@ def _predicate(quality: Quality, negative: bool, question: bool) -> Phrase:
 
 
 def _compared(quality: Quality, other: Phrase, *, less: bool) -> Phrase:
-    heads = other.heads + (quality.chinese,)
+    heads = (*other.heads, quality.chinese)
     if less:
         english = f"not as {quality.english} as {other.english}"
         return Phrase(f"没有{other.chinese}{quality.chinese}", english, heads)
@@ -236,6 +238,6 @@ def _compared(quality: Quality, other: Phrase, *, less: bool) -> Phrase:
     return Phrase(f"比{other.chinese}{quality.chinese}", english, heads)
 
 
-def _whereabouts(rng: Random) -> Phrase:
-    place = rng.choice(_WHEREABOUTS)
+def _whereabouts(rng: Random, places: tuple[Place, ...]) -> Phrase:
+    place = rng.choice(places)
     return Phrase(place.chinese, place.at, (place.chinese,))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from qkv.data.demo import draws
 from qkv.data.demo.clause import Clause, Sentence
 from qkv.data.demo.english import Tense, join
-from qkv.data.demo.lexicon import HABITS, OCCASIONS, TRANSPORTS, Adverbial
+from qkv.data.demo.lexicon import HABITS, OCCASIONS, TRANSPORTS, Adverbial, Place
 from qkv.data.demo.phrases import Phrase, infinitive
 from qkv.data.demo.verbs import (
     ACTIVITIES,
@@ -17,11 +17,19 @@ from qkv.data.demo.verbs import (
     Deed,
 )
 
+
+def _worth_a_walk(deed: Deed, place: Place) -> bool:
+    """Whether one goes there to do that: to a restaurant to eat, but not to school."""
+    if deed.chinese in ("吃", "喝"):
+        return place.chinese == "饭馆"
+    return place.chinese in deed.places.split() and deed.english not in ("sell", "watch")
+
+
 _OUTINGS = tuple(
-    (found, place)
-    for found in ACTIVITIES + PASTIMES + DEEDS
+    (deed, place)
+    for deed in ACTIVITIES + PASTIMES + DEEDS
     for place in draws.DESTINATIONS
-    if place.chinese in found.places.split() and found.english not in ("sell", "watch")
+    if _worth_a_walk(deed, place)
 )
 
 

@@ -259,7 +259,9 @@ TRANSPORTS = {
 }
 # Where things lie, and what one finds there.
 SPOTS = {
-    Adverbial("桌子上", "on the table"): "苹果 橙子 鸡蛋 蛋糕 书 报纸 信 刀 笔 杯子 碗 电脑 花",
+    Adverbial("桌子上", "on the table"): (
+        "苹果 橙子 鸡蛋 蛋糕 面包 米饭 面条 水 牛奶 果汁 茶 咖啡 书 报纸 信 刀 笔 杯子 碗 电脑 花"
+    ),
     Adverbial("椅子上", "on the chair"): "书 报纸 衬衫 裤子 帽子 手机 雨伞 猫 狗 照片",
     Adverbial("桌子下面", "under the table"): "盒子 猫 狗 鞋 雨伞 书 帽子 笔",
     Adverbial("冰箱里", "in the fridge"): "苹果 橙子 香蕉 鸡蛋 饺子 蛋糕 水 牛奶 果汁 鱼",

@@ -25,7 +25,6 @@ from qkv.data.demo.verbs import Verb
 Combination = tuple[str, ...]
 """A relation and the content words that stand in it: ("object", "吃", "苹果")."""
 
-
 UNSAID = Adverbial("", "")
 
 
@@ -220,21 +219,22 @@ def _name(chinese: str, english: str) -> Person:
 
 
 def _relative(owner: Person, relative: Relative) -> Person:
-    whose = owner.owner
-    close = relative.family and whose.chinese in ("我的", "你的", "他的", "她的")
-    chinese = (whose.chinese[:-1] if close else whose.chinese) + relative.chinese
+    possessive = owner.owner
+    close = relative.family and possessive.chinese in ("我的", "你的", "他的", "她的")
+    chinese = (possessive.chinese[:-1] if close else possessive.chinese) + relative.chinese
     heads = (relative.chinese,)
-    phrase = Phrase(chinese, f"{whose.english} {relative.english}", heads)
+    phrase = Phrase(chinese, f"{possessive.english} {relative.english}", heads)
     # 我的朋友 but 我朋友的书: one 的 is enough.
-    possessor = Phrase(f"{whose.chinese[:-1]}{relative.chinese}的", f"{phrase.english}'s", heads)
-    mentions = frozenset(heads) | (owner.mentions if whose.heads[0] in NAMES else frozenset())
-    return Person(phrase, phrase, possessor, mentions, relative.gender, relative.elder)
+    owned_by = Phrase(
+        f"{possessive.chinese[:-1]}{relative.chinese}的", f"{phrase.english}'s", heads
+    )
+    mentions = frozenset(heads) | (owner.mentions if possessive.heads[0] in NAMES else frozenset())
+    return Person(phrase, phrase, owned_by, mentions, relative.gender, relative.elder)
 
 
 def _stranger(pointer: str, noun: Noun, many: bool) -> Person:
     phrase = pointed(pointer, noun, many=many)
-    owner = Phrase(f"{phrase.chinese}的", f"{phrase.english}'s", phrase.heads)
-    return Person(phrase, phrase, owner, frozenset(phrase.heads))
+    return Person(phrase, phrase, NOTHING, frozenset(phrase.heads))
 
 
 def _together(first: Person, second: Person) -> Person:
@@ -254,6 +254,9 @@ KIN_OF_NAMED = tuple(_relative(*pair) for pair in product(NAMED, RELATIVES))
 PASSERS_BY = tuple(_stranger(*case) for case in product(POINTERS, STRANGERS, (False, True)))
 PAIRS = tuple(
     _together(first, second)
-    for first, second in [*product(NAMED, NAMED), *product(SPEAKERS[:1], NAMED + KIN[:11])]
+    for first, second in [
+        *product(NAMED, NAMED),
+        *product(SPEAKERS[:1], NAMED + KIN[: len(RELATIVES)]),
+    ]
     if first is not second
 )

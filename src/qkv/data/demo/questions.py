@@ -8,13 +8,11 @@ from qkv.data.demo.descriptions import this
 from qkv.data.demo.english import Tense
 from qkv.data.demo.lexicon import (
     HABITS,
-    NOUNS,
     NOW,
     OCCASIONS,
     POINTERS,
     YESTERDAY,
     Adverbial,
-    pick,
 )
 from qkv.data.demo.phrases import (
     ANYBODY,
@@ -52,11 +50,11 @@ from qkv.data.demo.verbs import (
     Deed,
 )
 
-_LIKED = pick(NOUNS, LIKED)
-_BELONGINGS = pick(NOUNS, BELONGINGS)
 _FOR_PEOPLE = (LIKE, LOVE, KNOW, MISS, BELIEVE)
-# A verb whose meaning its object decides cannot ask for that object.
-_ASKABLE = tuple(deed for deed in DEEDS + PASTIMES[:2] if deed.chinese not in AMBIGUOUS)
+# A verb whose meaning its object decides cannot ask for that object; 拍 and 洗 hardly do.
+_ASKABLE = tuple(
+    deed for deed in DEEDS + PASTIMES[:2] if deed.chinese not in (AMBIGUOUS, "拍", "洗")
+)
 _WHERE = Adverbial("哪里", "", "where")
 _WHY = Adverbial("为什么", "", "why")
 
@@ -108,7 +106,7 @@ def who_did(rng: Random) -> Sentence:
 def _who_has(rng: Random) -> Sentence:
     """谁有雨伞, 谁认识小明, 谁需要这本书, 这是谁的书."""
     roll = rng.random()
-    noun = rng.choice(_BELONGINGS)
+    noun = rng.choice(BELONGINGS)
     if roll < 0.12:
         thing = whose(noun)
         return Clause(this(rng.choice(tuple(POINTERS)), thing), IS, complement=thing).sentence()
@@ -118,7 +116,7 @@ def _who_has(rng: Random) -> Sentence:
     if roll < 0.6:
         known = draws.somebody_else(rng, ANYBODY).object
         return Clause(WHO, rng.choice(_FOR_PEOPLE), complement=known).sentence()
-    wanted = draws.particular(rng, _BELONGINGS, ANYBODY)
+    wanted = draws.particular(rng, BELONGINGS, ANYBODY)
     return Clause(WHO, rng.choice((LIKE, NEED)), complement=wanted).sentence()
 
 
@@ -160,7 +158,7 @@ def where_to(rng: Random) -> Sentence:
     """她明天会去哪里, 我的手机在哪里: where somebody goes, where something is."""
     roll = rng.random()
     if roll < 0.5:
-        thing = draws.particular(rng, _BELONGINGS, ANYBODY)
+        thing = draws.particular(rng, BELONGINGS, ANYBODY)
         return Clause(thing, IS_AT, complement=WHITHER).sentence()
     person = draws.subject(rng, asked=True).subject
     if roll < 0.65:
@@ -201,7 +199,7 @@ def why_feel(rng: Random) -> Sentence:
     elif draws.chance(rng, 40):
         complement = gerund(*action)
     elif draws.chance(rng, 50):
-        complement = draws.generic(rng, _LIKED)
+        complement = draws.generic(rng, LIKED)
     else:
         complement = draws.somebody_else(rng, person).object
     negative = draws.chance(rng, 35)
@@ -214,7 +212,7 @@ def number(rng: Random) -> Sentence:
     """你有几本书, 他昨天喝了几杯茶: how many."""
     person = draws.subject(rng, asked=True).subject
     if draws.chance(rng, 45):
-        return Clause(person, HAVE, complement=how_many(rng.choice(_BELONGINGS))).sentence()
+        return Clause(person, HAVE, complement=how_many(rng.choice(BELONGINGS))).sentence()
     deed = rng.choice(DEEDS)
     return Clause(
         person,

@@ -22,8 +22,6 @@ from qkv.data.demo.verbs import (
     Verb,
 )
 
-_LIKED = pick(NOUNS, LIKED)
-_BELONGINGS = pick(NOUNS, BELONGINGS)
 _MONEY_AND_TIME = pick(NOUNS, "钱 时间")
 _PLENTY = pick(NOUNS, "钱 时间 朋友 书 衣服 照片")
 _FAMILY = (*SIBLINGS, NOUNS["孩子"])
@@ -50,7 +48,7 @@ def feeling_for_things(rng: Random) -> Sentence:
     return Clause(
         person.subject,
         rng.choice((LOVE, LIKE)),
-        complement=draws.generic(rng, _LIKED),
+        complement=draws.generic(rng, LIKED),
         negative=negative,
         question=question,
     ).sentence()
@@ -62,9 +60,9 @@ def attitude(rng: Random) -> Sentence:
     person = draws.subject(rng, asked=question)
     verb = rng.choice((LIKE, NEED))
     if verb is NEED and not negative and draws.chance(rng, 60):
-        thing = draws.some(rng, _BELONGINGS, 3)
+        thing = draws.some(rng, BELONGINGS, 3)
     else:
-        thing = draws.particular(rng, _BELONGINGS, person)
+        thing = draws.particular(rng, BELONGINGS, person)
     return Clause(
         person.subject, verb, complement=thing, negative=negative, question=question
     ).sentence()
@@ -76,7 +74,7 @@ def having(rng: Random) -> Sentence:
     if draws.chance(rng, 25):
         thing = amount("很多", rng.choice(_PLENTY))
     else:
-        noun = rng.choice(_BELONGINGS)
+        noun = rng.choice(BELONGINGS)
         thing = counted(draws.numeral(rng, 4), noun, draws.quality(rng, noun, 50))
     return Clause(person.subject, HAVE, complement=thing).sentence()
 
@@ -95,7 +93,7 @@ def having_polar(rng: Random) -> Sentence:
     """我没有猫, 你有雨伞吗: English asks for one of them."""
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
-    noun = rng.choice(_BELONGINGS + _FAMILY + 2 * _MONEY_AND_TIME)
+    noun = rng.choice(BELONGINGS + _FAMILY + 2 * _MONEY_AND_TIME)
     return Clause(
         person.subject,
         HAVE,
@@ -111,7 +109,7 @@ def existing(rng: Random) -> Sentence:
     noun = rng.choice(nouns)
     if draws.chance(rng, 45):
         return _none_or_any(rng, spot, noun)
-    if noun.measure and not noun.unit and draws.chance(rng, 80):
+    if noun.measure and draws.chance(rng, 80):
         thing = counted(draws.numeral(rng), noun, draws.quality(rng, noun))
     else:
         thing = amount(rng.choice(tuple(AMOUNTS)), noun)

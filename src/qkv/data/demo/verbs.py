@@ -71,14 +71,16 @@ GO_BACK = Deed("回", "go")
 SEE = Deed("看见", "see", people=True, places="公园 学校 超市 图书馆 饭馆 商店", span="weeks")
 
 # What one may like or love, in general.
-LIKED = (
+LIKED = pick(
+    NOUNS,
     "苹果 橙子 香蕉 鸡蛋 饺子 蛋糕 面包 米饭 面条 牛奶 果汁 茶 咖啡 小说 电影 花 猫 狗 鸟 孩子"
-    " 音乐 足球 篮球 英语 中文 数学"
+    " 音乐 足球 篮球 英语 中文 数学",
 )
 # What one may like, need or have in particular: this hat, my mother's bicycle.
-BELONGINGS = (
-    "书 小说 报纸 照片 票 桌子 椅子 雨伞 刀 笔 杯子 盒子 衬衫 裤子 帽子 鞋"
-    " 手机 电脑 自行车 车 猫 狗"
+BELONGINGS = pick(
+    NOUNS,
+    "书 小说 报纸 照片 票 桌子 椅子 雨伞 刀 笔 杯子 盒子 衬衫 裤子 帽子 鞋 手机 电脑 自行车 车"
+    " 猫 狗",
 )
 
 TRAVEL = Deed("旅行", "travel", places="中国 北京 上海", repeats=False, span="years")

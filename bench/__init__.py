@@ -1,0 +1,1 @@
+"""Side-by-side measurements against peers: each one a command that prints a ratio."""

@@ -38,7 +38,8 @@ def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContex
 @cache
 def _cpu_has_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices by instructions of their own, twice as fast."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # newer than our oldest torch
+    # The question is newer than the oldest torch that we run on.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         try:
             save_file(contiguous, beside, metadata)
         except SafetensorError as error:
-            raise OSError(str(error)) from error  # such as a full disk
+            full = "No space left" in str(error)
+            raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

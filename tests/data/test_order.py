@@ -130,10 +130,10 @@ def test_the_shape_is_round_and_has_room_for_the_longest(make_pairs: MakePairs) 
     shape = packed_shape(pairs, 1000)
     assert shape.target_tokens == 1024
     assert shape.source_tokens % 128 == 0
-    assert shape.longest == 64
+    assert shape.longest == int(max(pairs.source_sizes.max(), pairs.target_sizes.max()))
     assert shape.capacity + shape.filler == shape.sequences
     long = packed_shape(of_lengths([(300, 2), (2, 500)]), 10)
-    assert (long.longest, long.target_tokens, long.source_tokens) == (512, 512, 512)
+    assert (long.longest, long.target_tokens, long.source_tokens) == (501, 512, 512)
 
 
 def test_a_pair_that_fits_no_batch_is_refused() -> None:

@@ -9,13 +9,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from qkv.config import Recipe, recipe_from
 from qkv.config.toml import to_toml
 from qkv.run import Run, train
 
-WORDS = "zero one two three four five six seven eight nine".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
 def spell(digits: str) -> str:
@@ -94,3 +95,16 @@ LEARNS: dict[str, Any] = {
     "model_norm_position": "pre", "train_steps": 350, "train_batch_tokens": 400, "train_warmup": 30,
     "train_label_smoothing": 0.0, "train_valid_every": 100, "train_checkpoint_every": 1000,
 }  # fmt: skip
+
+_trained: dict[str, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory) -> Run:
+    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
+    if not _trained:
+        folder = factory.mktemp("learned")
+        write_pairs(folder / "digits.tsv", 800)
+        with (folder / "said.txt").open("w") as file:
+            console = Console(file=file)
+            _trained["run"] = train(recipe(folder, **LEARNS), folder / "run", console=console)
+    return _trained["run"]

@@ -42,22 +42,22 @@ def test_it_learns_what_it_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "losses", "bleu", "stopped", "best"),
+    ("metric", "losses", "bleu", "stopped", "best", "n_kept"),
     [
-        ("loss", [5, 4, 3, 3, 3.5, 4, 1], [0], 20, 12),  # an equal one is no new best
-        ("bleu", [1], [1, 2, 9, 8, 9, 7, 10], 20, 12),
-        ("loss", [5, 4, 4.5, 3.9, 3.8, 3.7, 3.6], [0], 28, 28),
+        ("loss", [5, 4, 3, 3, 3.5, 4, 1], [0], 20, 12, 3),  # an equal one is no new best
+        ("bleu", [1], [1, 2, 9, 8, 9, 7, 10], 20, 12, 3),
+        ("loss", [5, 4, 4.5, 3.9, 3.8, 3.7, 3.6], [0], 28, 28, 6),
     ],
 )
 def test_it_stops_when_patience_is_used_up(
-    tmp_path: Path, metric: str, losses: list[float], bleu: list[float], stopped: int, best: int
+    tmp_path: Path, metric, losses, bleu, stopped, best, n_kept
 ) -> None:
     trainer, _, kept = small_trainer(
         tmp_path, listed(losses, bleu), steps=28, metric=metric, patience=2, average=1
     )
     progress = trainer.run()
     assert (progress.step, progress.best_step) == (stopped, best)
-    assert len(kept) == len([step for step in range(4, best + 1, 4) if step != 12 or best == 12])
+    assert len(kept) == n_kept
 
 
 def test_without_patience_it_runs_to_the_end(tmp_path: Path) -> None:
@@ -67,9 +67,7 @@ def test_without_patience_it_runs_to_the_end(tmp_path: Path) -> None:
 
 
 def test_time_is_a_limit_too(tmp_path: Path) -> None:
-    trainer, listener, _ = small_trainer(tmp_path, steps=10_000, seconds=1e-9)
-    assert trainer.run().step == 0
-    trainer, listener, kept = small_trainer(tmp_path, steps=100_000, seconds=0.2)
+    trainer, listener, kept = small_trainer(tmp_path, steps=100_000, seconds=0.3)
     progress = trainer.run()
     assert 0 < progress.step < 100_000
     assert "valid_loss" in listener.records[-1]

@@ -39,7 +39,8 @@ def validation_plan(pairs: EncodedPairs, batch_tokens: int) -> list[Indices]:
 def packed_shape(pairs: EncodedPairs, batch_tokens: int) -> PackedShape:
     """Choose the one shape that packed batches of `pairs` shall have."""
     source, target = pairs.source_sizes, pairs.target_sizes
-    longest = round_up(int(max(source.max(), target.max())), 64)
+    # No rounding: filler is cut to this length, and must fit a model as long as the text.
+    longest = int(max(source.max(), target.max()))
     target_tokens = round_up(max(batch_tokens, longest), 128)
     # Half a percent of headroom fills both sides best: what does not fit is chosen around.
     expected = 1.005 * target_tokens * source.sum() / target.sum()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
+from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
@@ -67,7 +68,7 @@ class Translator:
 
         `prefix` is how each translation must begin. `progress` is told how many texts are done.
         """
-        config = dataclasses.replace(self.decode, **settings)
+        config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
         start = self.tokenizers.target.encode(prefix) if prefix else []
         sources = self._encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]

@@ -86,7 +86,8 @@ def tidy(folder: Path) -> None:
     checkpoints = newest_checkpoints(folder, 2)
     steps = {step for path in checkpoints for step in read_progress(path).snapshots}
     needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
-    for path in {*folder.glob("step-*.safetensors"), *folder.glob("weights-*.safetensors")}:
+    ours = ("step-*.safetensors", "weights-*.safetensors", ".*.writing")  # the last: of a kill
+    for path in (path for pattern in ours for path in folder.glob(pattern)):
         if path not in needed:
             path.unlink()
 

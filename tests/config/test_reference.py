@@ -1,0 +1,58 @@
+"""docs/settings.md is what the settings themselves say."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkv.config.fields import describe
+from qkv.config.recipe import SECTIONS as OF_A_RECIPE
+from qkv.config.reference import COMMAND, SECTIONS, reference
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == reference(), f"docs are stale; run: {COMMAND}"
+
+
+def test_the_command_writes_the_page():
+    command = [sys.executable, *COMMAND.removeprefix("python ").partition(" >")[0].split()]
+    written = subprocess.run(command, capture_output=True, check=True).stdout
+    assert written.decode("utf-8") == reference()
+
+
+def test_every_section_of_a_recipe_is_there():
+    assert OF_A_RECIPE.items() <= {name: config for name, (config, _) in SECTIONS.items()}.items()
+    assert SECTIONS.keys() - OF_A_RECIPE.keys() == {"model"}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_has_a_row_of_its_own(section):
+    config, _ = SECTIONS[section]
+    part = reference().partition(f"## [{section}]\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in part.splitlines() if line.startswith("| `")]
+    names = [row[0].strip("| `") for row in rows if len(row) == 4]
+    assert names == [field.name for field in dataclasses.fields(config)]
+    helps = [row[3].removesuffix(" |") for row in rows if len(row) == 4]
+    assert helps == [help for *_, help in describe(config)] and all(helps)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `steps` | integer | `20000` | optimiser steps at the most |",
+        "| `target` | list of texts | `[]` | target text, line-aligned with `source` |",
+        '| `norm` | `"layer"` or `"rms"` | `"layer"` | LayerNorm, or RMSNorm (no mean, no bias) |',
+        "| `transformer-big` | 1024 | 16 | 4096 | 6 | 6 | 0.3 |",
+    ],
+)
+def test_rows_read_as_a_recipe_is_written(row):
+    assert f"{row}\n" in reference()
+
+
+def test_a_choice_between_kinds_names_each():
+    row = next(line for line in reference().splitlines() if line.startswith("| `early_stopping`"))
+    assert '| `true`, `false` or `"never"` | `false` |' in row

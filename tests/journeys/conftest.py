@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from qkv.cli import main
+from tests.run.tiny import learned
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command leaves: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.split("\n")[:-1]
+
+    @property
+    def mistake(self) -> str:
+        """The one sentence that a person's mistake gets."""
+        assert self.code == 2, self
+        assert self.out == ""
+        remarks = self.err.splitlines()
+        told = [line for line in remarks if not line.startswith(("· ", "step "))]
+        assert len(told) == 1, self.err
+        assert remarks[-1] == told[0]
+        assert told[0].startswith("qkv: ")
+        assert told[0].endswith((".", "?"))
+        return told[0].removeprefix("qkv: ")
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process: `qkv("translate", "--model", …, stdin=…)`."""
+
+    def call(*arguments: object, stdin: str | bytes = "") -> Answer:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return Answer(int(end.value.code or 0), printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture(scope="package")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that spells digits."""
+    return learned(tmp_path_factory).folder

@@ -1,0 +1,107 @@
+"""Help, versions and what an import costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.cli.app import COMMANDS
+from tests.journeys.conftest import Command
+
+
+def python(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example_that_can_be_copied(
+    qkv: Command, name: str, flag: str
+) -> None:
+    answer = qkv(name, flag)
+    assert answer.code == 0
+    examples = [line.strip() for line in answer.lines if "Example: " in line]
+    assert examples
+    assert all(line.startswith(f"Example: qkv {name}") for line in examples)
+    assert all(line.count("Example: ") == 1 for line in examples)
+    if name == "train":
+        assert examples[0].endswith("data.target=train.de")  # not broken in two
+
+
+def test_the_commands_are_listed(qkv: Command) -> None:
+    answer = qkv("-h")
+    assert all(f"  {name} " in answer.out for name in COMMANDS)
+    assert qkv().err == answer.out  # and `qkv` alone explains itself
+
+
+def test_the_version(qkv: Command) -> None:
+    answer = qkv("--version")
+    assert (answer.code, answer.out) == (0, f"qkv {package.__version__}\n")
+
+
+def test_what_is_asked_for_wrongly_is_a_mistake_too(qkv: Command) -> None:
+    for words in (["fly"], ["translate", "hello"], ["train"], ["translate", "--beams", "x"]):
+        answer = qkv(*words)
+        assert answer.code == 2
+        assert "Traceback" not in answer.err
+
+
+def test_the_package_offers_its_verbs_and_nothing_else() -> None:
+    assert set(package.__all__) == {"Translator", "UserError", "__version__", "load", "train"}
+    assert all(hasattr(package, name) for name in package.__all__)
+    with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'lod'"):
+        package.lod  # noqa: B018
+
+
+def test_an_import_brings_no_more_than_is_needed() -> None:
+    """In a process of its own, for this one has imported everything."""
+    heavy = ("torch", "matplotlib", "tensorboard", "transformers", "fastapi", "uvicorn", "rich")
+    show = f"; import sys; print([name for name in {heavy} if name in sys.modules])"
+    assert python("import qkv" + show) == "[]\n"
+    loaded = python("import qkv; qkv.load; qkv.Translator; qkv.train" + show)
+    assert loaded == "['torch', 'rich']\n"
+    helped = "import sys; sys.argv = ['qkv', '-h']; from qkv.cli.app import app"
+    assert "torch" not in python(helped + show)
+
+
+def test_the_function_train_and_the_room_train_do_not_get_in_each_other_s_way() -> None:
+    program = "import qkv; {} print(callable(qkv.train), callable(qkv.train))"
+    for before in ("", "from qkv.train import Trainer;"):
+        assert python(program.format(before)) == "True True\n"
+
+
+@pytest.mark.parametrize("start", [["-m", "qkv"], [str(Path(sys.executable).parent / "qkv")]])
+def test_both_ways_to_start_it(start: list[str]) -> None:
+    command = [sys.executable, *start] if start[0] == "-m" else start
+    if not Path(command[0]).exists():
+        pytest.skip("the package is not installed as a command here")
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"qkv {package.__version__}\n")
+
+
+def test_a_reader_who_leaves_is_no_error(model: Path) -> None:
+    """`qkv translate … | head -1`: no traceback, whatever stands in the pipe."""
+    command = [sys.executable, "-m", "qkv", "translate", "--model", str(model), "1", "2"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_mistakes_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qkv", "train", "none.toml"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "qkv: There is no recipe none.toml; check the path.\n"

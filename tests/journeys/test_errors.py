@@ -1,0 +1,198 @@
+"""Each mistake a person can make: one sentence with the file or value, exit code 2."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv as package
+from qkv.weights import read_tensors, write_tensors
+from tests.journeys.conftest import Command
+from tests.run.tiny import write_recipe
+
+
+@pytest.fixture
+def train(qkv: Command, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """`qkv train` on the recipe with changes; gives the sentence that it ends with."""
+    recipe = write_recipe(tmp_path)
+
+    def call(*changes: str) -> str:
+        words = [word for change in changes for word in ("--set", change)]
+        mistake = qkv("train", recipe, "--out", tmp_path / "run", *words).mistake
+        assert not (tmp_path / "run" / "model.safetensors").exists()
+        return mistake
+
+    return call
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    """A model folder of one's own to damage."""
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(model / name, tmp_path / name)
+    return tmp_path
+
+
+def files(folder: Path, source: bytes, target: bytes) -> list[str]:
+    (folder / "a.src").write_bytes(source)
+    (folder / "a.tgt").write_bytes(target)
+    both = [f"data.source={folder / 'a.src'}", f"data.target={folder / 'a.tgt'}"]
+    return ["data.pairs=[]", *both]
+
+
+def test_files_of_unequal_length(train, tmp_path: Path) -> None:
+    mistake = train(*files(tmp_path, b"1\n2\n3\n", b"one\ntwo\n"))
+    assert f"{tmp_path / 'a.src'} has 3 lines but {tmp_path / 'a.tgt'} has 2" in mistake
+
+
+def test_bytes_that_are_not_utf8(train, qkv: Command, model: Path, tmp_path: Path) -> None:
+    mistake = train(*files(tmp_path, b"1\n\xff2\n", b"one\ntwo\n"))
+    assert f"{tmp_path / 'a.src'}, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
+    mistake = qkv("translate", "--model", model, stdin=b"1\n2 \xe4\xb8\n3\n").mistake
+    assert "Line 2 of standard input is not UTF-8 (byte 3)" in mistake
+    (tmp_path / "bad.toml").write_bytes(b'task = "\xff"')
+    mistake = qkv("train", tmp_path / "bad.toml").mistake
+    assert f"{tmp_path / 'bad.toml'} is not UTF-8 text (byte 8)" in mistake
+
+
+def test_an_empty_corpus(train, tmp_path: Path) -> None:
+    mistake = train(*files(tmp_path, b"", b""))
+    assert f"no text in {tmp_path / 'a.src'}, {tmp_path / 'a.tgt'}" in mistake
+    assert "40 pairs are too few, or too alike" in train(*files(tmp_path, b"\n" * 40, b"\n" * 40))
+    assert "no text is given" in train("data.pairs=[]")
+
+
+def test_sizes_that_do_not_go_together(train) -> None:
+    mistake = train("model.d_model=30", "model.n_heads=4")
+    assert "d_model (30) is not divisible by n_heads (4); choose n_heads among the div" in mistake
+
+
+def test_a_source_over_the_model_s_limit(qkv: Command, model: Path) -> None:
+    long = " ".join("1" * 32)
+    mistake = qkv("translate", "--model", model, stdin=f"1\n\n{long}\n").mistake
+    assert "Line 3 has 32 tokens, but this model reads at most 31; split it" in mistake
+
+
+def test_weights_that_do_not_fit_their_config(qkv: Command, copy: Path) -> None:
+    path = copy / "model.safetensors"
+    tensors = read_tensors(path)
+    tensors["renamed"] = tensors.pop("decoder.norm.weight")
+    tensors["encoder.norm.bias"] = torch.zeros(7)
+    write_tensors(path, tensors, {})
+    mistake = qkv("translate", "--model", copy, "1").mistake
+    assert f"{path} does not fit its config" in mistake
+    assert "missing decoder.norm.weight" in mistake
+    assert "unexpected renamed" in mistake
+    assert "encoder.norm.bias is [7] but should be [32]" in mistake
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_truncated_or_missing_file(qkv: Command, copy: Path, name: str) -> None:
+    path = copy / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert str(path) in qkv("translate", "--model", copy, "1").mistake
+    path.unlink()
+    mistake = qkv("translate", "--model", copy, "1").mistake
+    assert str(copy) in mistake
+    assert name in mistake
+
+
+@pytest.mark.parametrize("writer", ["qkv.weights.save_file", "pathlib.Path.write_text"])
+def test_a_full_disk(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    assert qkv("train", recipe, "--out", out).code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    said = package.load(out).translate("3 1 4")
+
+    def full(*arguments: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, full)
+        more = ["--resume", "--set", "train.steps=20"]
+        mistake = qkv("train", recipe, "--out", out, *more).mistake
+    assert mistake.startswith(f"The disk is full while writing {out}")
+    assert "--resume" in mistake
+    assert "\n" not in mistake
+    after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert after.keys() == before.keys()  # nothing half-written lies about
+    changed = {path.name for path in before if before[path] != after[path]}
+    assert changed <= {"log.jsonl", "recipe.toml"}
+    assert package.load(out).translate("3 1 4") == said
+    assert qkv("train", recipe, "--out", out, *more).code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("train.stesp=3", "[train]: unknown key 'stesp'; did you mean 'steps'?"),
+        ("model.n_head=2", "[model]: unknown key 'n_head'; did you mean 'n_heads'?"),
+        ("trian.steps=3", "unknown key 'trian'; did you mean 'train'?"),
+        ("train.steps=many", "[train]: steps is 'many', but must be of type int"),
+        ("train.steps=0", "train: steps is 0, but must be at least 1"),
+        ("train.schedule=cosin", "'cosin', but must be one of: 'inverse_sqrt', 'cosine'"),
+        ("train.steps", "--set 'train.steps' must have the form section.key=value"),
+        ("=3", "must have the form section.key=value"),
+        ("task.x=3", "task"),
+        ("steps=3", "unknown key 'steps'"),
+        ("model.preset=transformer-smal", "did you mean 'transformer-small'?"),
+        ("model.preset=gpt-5", "it may be one of transformer-base"),
+        ("train.device=tpu", "Unknown device 'tpu'"),
+        ("train.metric=bleu\ntrain.valid_bleu=false", "metric = 'bleu' needs valid_bleu"),
+        ("tokenizer.vocab_size=10", "vocab_size is 10, but must be at least 16"),
+        ("data.pairs=none.tsv", "There is no file none.tsv"),
+        ("data.max_length=1", "pairs were dropped"),
+        ("tokenizer.path=none.json", "There is no tokenizer none.json"),
+        ("data.corpus=demo", "brings its own text, but pairs is given too"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(train, change: str, words: str) -> None:
+    assert words in train(*change.split("\n"))
+
+
+def test_recipes_that_are_none(qkv: Command, tmp_path: Path) -> None:
+    assert "There is no recipe none.toml; check the path" in qkv("train", "none.toml").mistake
+    assert f"{tmp_path} cannot be read" in qkv("train", tmp_path).mistake
+    (tmp_path / "bad.toml").write_text("[train\nsteps = 3")
+    mistake = qkv("train", tmp_path / "bad.toml").mistake
+    assert f"{tmp_path / 'bad.toml'} is not valid TOML" in mistake
+    assert "line 1" in mistake
+    (tmp_path / "empty.toml").write_text("")
+    assert "no text is given" in qkv("train", tmp_path / "empty.toml").mistake
+
+
+def test_models_that_are_none(qkv: Command, model: Path, tmp_path: Path) -> None:
+    nowhere, file = tmp_path / "nowhere", model / "config.json"
+    for folder in (nowhere, file, tmp_path):
+        mistake = qkv("translate", "--model", folder, "1").mistake
+        assert mistake.startswith(f"{folder} is not a model folder (no config.json); train one")
+    assert "Unknown device 'gpu'" in qkv("translate", "--model", model, "--device", "gpu").mistake
+
+
+def test_decoding_that_cannot_be(qkv: Command, model: Path) -> None:
+    def ask(*words: object) -> str:
+        return qkv("translate", "--model", model, *words, "1").mistake
+
+    assert "n_best (9) is larger than beams (4)" in ask("--n-best", 9)
+    assert "beams is 0, but must be at least 1" in ask("--beams", 0)
+    assert "top_p is 2.0, but must be at most 1" in ask("--sample", "--top-p", 2)
+    assert "leaves no room" in ask("--prefix", " ".join(["one"] * 40))
+
+
+def test_a_folder_that_may_not_be_written(qkv: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = qkv("train", write_recipe(tmp_path), "--out", tmp_path / "file" / "run")
+    assert str(tmp_path / "file") in answer.mistake
+
+
+def test_scores_of_no_text_and_config_of_another_tool(qkv: Command, copy: Path) -> None:
+    (copy / "config.json").write_text(json.dumps({"model_type": "marian", "d_model": 512}))
+    mistake = qkv("translate", "--model", copy, "1").mistake
+    assert mistake == f"{copy / 'config.json'} is not a qkv model's config: it has no 'task'."

@@ -1,0 +1,104 @@
+"""`qkv train`, and what one does with what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qkv.config import load_recipe
+from qkv.train import Trainer
+from tests.journeys.conftest import Command
+from tests.run.tiny import LEARNS, read_log, sources, spell, write_pairs, write_recipe
+
+
+def test_from_text_to_a_scored_translator(qkv: Command, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "digits.tsv", 800)
+    recipe = write_recipe(tmp_path, **LEARNS)
+    answer = qkv("train", recipe, "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert [line.split()[:2] for line in answer.lines[:3]] == [
+        ["valid:", "BLEU"], ["valid:", "chrF"], ["valid:", "exact"],
+    ]  # fmt: skip
+    assert f"{tmp_path / 'run'} is ready: qkv translate --model {tmp_path / 'run'}" in answer.out
+    assert "step 350/350  loss " in answer.err
+    lines = sources(20, seed=21)
+    translated = qkv("translate", "--model", tmp_path / "run", stdin="\n".join(lines)).lines
+    assert sum(found == spell(line) for found, line in zip(translated, lines, strict=True)) >= 17
+    (tmp_path / "source").write_text("\n".join(lines) + "\n")
+    (tmp_path / "target").write_text("\n".join(map(spell, lines)) + "\n")
+    files = ["--source", tmp_path / "source", "--target", tmp_path / "target"]
+    scores = json.loads(qkv("evaluate", "--model", tmp_path / "run", *files, "--json").out)
+    assert scores["exact match"]["value"] >= 85
+
+
+def test_a_run_is_named_after_its_recipe(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, train_steps=2)
+    monkeypatch.chdir(tmp_path)
+    assert qkv("train", recipe).code == 0
+    assert (tmp_path / "runs" / "digits" / "model.safetensors").exists()
+
+
+def test_settings_can_be_changed_on_the_way(qkv: Command, tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    changes = ["--set", "train.steps=3", "--set", "model.norm_position=pre"]
+    changes += ["--set", 'data.licence="CC BY"', "--set", "train.lr=1e-3"]
+    assert qkv("train", recipe, "--out", out, *changes).code == 0
+    kept = load_recipe(out / "recipe.toml")
+    assert (kept.train.steps, kept.train.lr, kept.data.licence) == (3, 1e-3, "CC BY")
+    assert json.loads((out / "config.json").read_text())["model"]["norm_position"] == "pre"
+    assert len(read_log(out)) == 3
+
+
+def test_line_aligned_files_compressed_or_not(qkv: Command, tmp_path: Path) -> None:
+    recipe, lines = write_recipe(tmp_path, train_steps=2), sources(60)
+    for name, text in (("a.src", lines), ("a.tgt", [spell(line) for line in lines])):
+        (tmp_path / name).write_text("\n".join(text) + "\n")
+    files = ["--set", "data.pairs=[]", "--set", f"data.source={tmp_path / 'a.src'}"]
+    files += ["--set", f'data.target=["{tmp_path / "a.tgt"}"]']
+    assert qkv("train", recipe, "--out", tmp_path / "run", *files).code == 0
+    assert "a.src" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_run_goes_on_and_is_never_written_over(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    plain = Trainer.take_step
+
+    def stop(trainer: Trainer, batches: object) -> None:
+        if trainer.progress.step == 7:
+            raise KeyboardInterrupt
+        plain(trainer, batches)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "take_step", stop)
+        answer = qkv("train", recipe, "--out", out)
+    assert answer.code == 130
+    assert answer.err.splitlines()[-1] == "qkv: stopped"
+
+    refused = qkv("train", recipe, "--out", out).mistake
+    assert f"{out} holds a run already; go on with --resume, or choose another --out" in refused
+    changed = qkv("train", recipe, "--out", out, "--resume", "--set", "train.lr=0.5").mistake
+    assert changed.startswith(f"train.lr differs from the run in {out}; ")
+
+    answer = qkv("train", recipe, "--out", out, "--resume")
+    assert answer.code == 0
+    assert "· going on from step 5" in answer.err
+    whole = qkv("train", recipe, "--out", tmp_path / "whole")
+    assert answer.lines[:3] == whole.lines[:3]
+    losses = [
+        [record["loss"] for record in read_log(folder)] for folder in (out, tmp_path / "whole")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_that_explodes_says_at_which_step(qkv: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, train_lr=1e39, train_valid_every=5)
+    mistake = qkv("train", recipe, "--out", tmp_path / "run").mistake
+    assert mistake.startswith("Training stopped: the ")
+    assert "at step " in mistake
+    assert "lower train.lr" in mistake

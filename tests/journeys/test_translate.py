@@ -1,0 +1,114 @@
+"""`qkv translate`: text in, text out, each line in its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.tasks import Translation, Translator
+from tests.journeys.conftest import Command
+from tests.run.tiny import sources
+
+
+def test_sentences_as_arguments(qkv: Command, model: Path) -> None:
+    answer = qkv("translate", "--model", model, "3 1", "2")
+    assert (answer.code, answer.out, answer.err) == (0, "three one\ntwo\n", "")
+
+
+def test_lines_of_standard_input_keep_their_places(qkv: Command, model: Path) -> None:
+    long = " ".join("1" * 20)
+    text = f"\ufeff3 1\n\n2\r\n   \n{long}\n4 4 4"
+    answer = qkv("translate", "--model", model, stdin=text)
+    translator = package.load(model)
+    expected = ["three one", "", "two", "", translator.translate(long), "four four four"]
+    assert answer.lines == expected
+
+
+def test_no_input_gives_no_output(qkv: Command, model: Path) -> None:
+    assert qkv("translate", "--model", model, stdin="").out == ""
+    assert qkv("translate", "--model", model, stdin="\n").out == "\n"
+    assert qkv("translate", "--model", model, "").out == "\n"
+
+
+def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, model: Path) -> None:
+    lines = sources(30, seed=3)
+    together = qkv("translate", "--model", model, stdin="\n".join(lines) + "\n").lines
+    assert together == package.load(model).translate(lines)
+    assert qkv("translate", "--model", model, lines[7]).lines == [together[7]]
+
+
+def test_json_is_an_object_a_line(qkv: Command, model: Path) -> None:
+    answer = qkv("translate", "--model", model, "--json", stdin="3 1\r\n\n爱\n")
+    found = [json.loads(line) for line in answer.lines]
+    assert [each["source"] for each in found] == ["3 1", "", "爱"]
+    assert found[0]["translation"] == "three one"
+    assert found[0]["score"] < 0
+    assert found[1] == {"source": "", "translation": ""}
+    assert "爱" in answer.out
+
+
+def test_several_translations_have_their_scores(qkv: Command, model: Path) -> None:
+    lines = qkv("translate", "--model", model, "--n-best", 3, "3 1", "2").lines
+    assert len(lines) == 6
+    scores = [float(line.split("\t")[0]) for line in lines]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert lines[0].split("\t")[1] == "three one"
+    answer = qkv("translate", "--model", model, "--n-best", 3, "--json", "3 1")
+    best = json.loads(answer.out)["n_best"]
+    assert [f"{each['score']:.4f}\t{each['translation']}" for each in best] == lines[:3]
+
+
+def test_draws_can_be_repeated(qkv: Command, model: Path) -> None:
+    def draw(seed: int, *more: object) -> str:
+        words = ("--sample", "--temperature", 4, "--seed", seed, *more)
+        return qkv("translate", "--model", model, *words, *sources(8)).out
+
+    assert draw(1) == draw(1) != draw(2)
+    assert draw(1, "--top-k", 1) == draw(2, "--top-k", 1)
+    assert draw(1, "--top-p", 0.01) == draw(2, "--min-p", 1.0)
+
+
+def test_settings_reach_the_search(
+    qkv: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    def n_best(self, texts, **settings):  # type: ignore[no-untyped-def]
+        seen.update(settings)
+        return [[] for _ in texts]
+
+    monkeypatch.setattr(Translator, "n_best", n_best)
+    qkv("translate", "--model", model, "1")
+    assert seen == {"prefix": "", "truncate": False, "progress": None}  # the folder's own settings
+    options = {
+        "beams": 2, "length_penalty": 0.5, "n_best": 2, "max_length": 9, "prefix": "on",
+        "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4,
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
+    qkv("translate", "--model", model, *words, "--sample", "--truncate", "1")
+    assert seen == {**options, "sample": True, "truncate": True, "progress": None}
+
+
+def test_a_forced_beginning(qkv: Command, model: Path) -> None:
+    lines = qkv("translate", "--model", model, "--prefix", "nine", "3 1", "2").lines
+    assert all(line.startswith("nine") for line in lines)
+
+
+def test_a_translation_keeps_to_its_line(
+    qkv: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that was trained on texts with line feeds may write them."""
+    found = [Translation("one\ntwo\r", -1.0, -1.0), Translation("three\u2028", -2.0, -2.0)]
+    monkeypatch.setattr(Translator, "n_best", lambda self, texts, **settings: [found[:1], found])
+    lines = qkv("translate", "--model", model, "1", "2").lines
+    assert lines == ["one two ", "-1.0000\tone two ", "-2.0000\tthree\u2028"]
+
+
+def test_over_long_lines_are_cut_if_asked_for(qkv: Command, model: Path) -> None:
+    long = " ".join("1" * 40)
+    assert "Line 2 has 40 tokens" in qkv("translate", "--model", model, stdin=f"1\n{long}").mistake
+    assert len(qkv("translate", "--model", model, "--truncate", stdin=f"1\n{long}").lines) == 2

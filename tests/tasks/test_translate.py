@@ -1,0 +1,178 @@
+"""The translator: every text in its place, however texts are batched."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.config import DecodeConfig
+from qkv.errors import UserError
+from qkv.tasks import Translator, load, translate
+from tests.run.tiny import learned, sources, spell
+
+LINES = sources(40, seed=7)
+
+
+def test_it_has_learnt_to_spell(translator: Translator) -> None:
+    found = translator.translate(LINES)
+    right = sum(one == spell(line) for one, line in zip(found, LINES, strict=True))
+    assert right >= 0.9 * len(LINES)
+
+
+def test_one_text_gives_one_and_many_give_many(translator: Translator) -> None:
+    assert translator.translate("3 1") == "three one"
+    assert translator.translate(["3 1"]) == ["three one"]
+    assert translator.translate(("3 1", "2")) == ["three one", "two"]
+    assert translator.translate([]) == []
+
+
+@pytest.mark.parametrize("settings", [{}, {"beams": 1}, {"beams": 2, "length_penalty": 0.5}])
+@pytest.mark.parametrize("budget", [1, 40, 100_000])
+def test_batched_is_the_same_as_one_by_one(
+    translator: Translator, settings: dict, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [translator.translate(line, **settings) for line in LINES]
+    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", budget)
+    batches: list[list[int]] = []  # the tokens of each source, EOS counted
+    plain = Translator._search
+
+    def noting(self, sources, *more):  # type: ignore[no-untyped-def]
+        batches.append([len(source) + 1 for source in sources])
+        return plain(self, sources, *more)
+
+    monkeypatch.setattr(Translator, "_search", noting)
+    assert translator.translate(LINES, **settings) == alone
+    assert len(set(alone)) > 20
+    assert sum(map(len, batches)) == len(LINES)
+    assert len(batches) == {1: len(LINES), 100_000: 1}.get(budget, len(batches))
+    beams = settings.get("beams", 4)
+    assert all(len(b) * max(b) * beams <= budget for b in batches if len(b) > 1)
+
+
+def test_blank_texts_keep_their_places(translator: Translator) -> None:
+    texts = ["", "3 1", "   ", "2", "\t", "4 4 4 4", "", "\u3000"]
+    expected = ["", "three one", "", "two", "", translator.translate("4 4 4 4"), "", ""]
+    assert translator.translate(texts) == expected
+    assert [len(found) for found in translator.n_best(texts)] == [0, 1, 0, 1, 0, 1, 0, 0]
+    assert translator.translate(["", " "]) == ["", ""]
+    assert translator.translate("") == ""
+
+
+def test_spaces_around_a_text_do_not_matter(translator: Translator) -> None:
+    assert translator.n_best(["  3 1 \r"]) == translator.n_best(["3 1"])
+
+
+def test_long_and_short_texts_come_back_in_their_order(translator: Translator) -> None:
+    """Longest first is how they are searched, and not how they are handed back."""
+    texts = ["1", "2 2 2 2", "3 3", "4 4 4", "5"]
+    assert translator.translate(texts) == [translator.translate(text) for text in texts]
+    starts = [text.split()[0] for text in translator.translate(texts)]
+    assert starts == ["one", "two", "three", "four", "five"]
+
+
+def test_the_n_best_are_different_and_sorted(translator: Translator) -> None:
+    for found in translator.n_best(LINES[:5], beams=4, n_best=4):
+        assert len({one.text for one in found}) == 4
+        scores = [one.score for one in found]
+        assert scores == sorted(scores, reverse=True)
+        assert all(one.log_probability <= one.score for one in found)  # penalty 1: a mean
+    assert [found[0].text for found in translator.n_best(LINES[:5], beams=4, n_best=4)] == (
+        translator.translate(LINES[:5], beams=4)
+    )
+
+
+def test_a_score_is_the_log_probability_of_the_text(translator: Translator) -> None:
+    model, tokenizers = translator.model, translator.tokenizers
+    eos = model.config.eos_id
+    source = torch.tensor([[*tokenizers.source.encode("3 1"), eos]])
+    target = [*tokenizers.target.encode("three one"), eos]
+    shifted = torch.tensor([[model.config.bos_id, *target[:-1]]])
+    with torch.no_grad():
+        log = model(source, shifted).log_softmax(-1)[0]
+    expected = log[range(len(target)), target].sum().item()
+    [[best]] = translator.n_best(["3 1"], length_penalty=0.5)
+    assert best.text == "three one"
+    assert best.log_probability == pytest.approx(expected, abs=1e-4)
+    assert best.score == pytest.approx(expected / len(target) ** 0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_prefix_is_how_every_translation_begins(translator: Translator, beams: int) -> None:
+    found = translator.translate(["3 1", "2", ""], prefix="nine nine", beams=beams)
+    assert found[0].startswith("nine nine")
+    assert found[1].startswith("nine nine")
+    assert found[2] == ""
+    assert translator.translate("3 1", prefix="three") == "three one"
+
+
+def test_settings_are_the_folder_s_unless_given(folder: Path) -> None:
+    model = load(folder, device="cpu")
+    assert model.decode == DecodeConfig()
+    assert len(model.n_best(["3 1"], n_best=3)[0]) == 3
+    other = Translator(model.model, model.tokenizers, DecodeConfig(beams=5, n_best=5))
+    assert len(other.n_best(["3 1"])[0]) == 5
+    assert other.decode == DecodeConfig(beams=5, n_best=5)
+    assert len(model.translate("3 1 4", max_length=2).split()) <= 2
+    with pytest.raises(UserError, match=r"n_best \(9\) is larger than beams \(4\)"):
+        model.translate("3 1", n_best=9)
+    with pytest.raises(UserError, match="unknown key 'beam'; did you mean 'beams'"):
+        model.translate("3 1", beam=2)
+
+
+def test_draws_are_the_seed_s_whatever_the_batch(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"sample": True, "temperature": 3.0, "n_best": 2}
+
+    def draw(seed: int) -> list[list[str]]:
+        found = translator.n_best(LINES, seed=seed, **settings)
+        return [[one.text for one in each] for each in found]
+
+    first = draw(1)
+    assert draw(1) == first
+    assert draw(2) != first
+    assert any(each[0] != each[1] for each in first)
+    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", 30)
+    assert draw(1) == first
+
+
+def test_a_text_over_the_limit_is_refused_by_line_or_cut(translator: Translator) -> None:
+    limit = translator.model.config.max_length - 1
+    fits, long = " ".join("1" * limit), " ".join("1" * (limit + 1))
+    assert len(translator.tokenizers.source.encode(fits)) == limit
+    assert translator.translate(fits)
+    with pytest.raises(UserError, match=rf"Line 3 has {limit + 1} tokens, .* at most {limit};"):
+        translator.translate(["2", "", long])
+    cut = translator.translate(["2", "", long, "3"], truncate=True)
+    assert cut == ["two", "", translator.translate(fits), "three"]
+
+
+def test_progress_counts_texts(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", 60)
+    told: list[int] = []
+    translator.n_best([*LINES, ""], progress=told.append)
+    assert sum(told) == len(LINES)
+    assert len(told) > 3
+
+
+def test_translating_leaves_the_model_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
+    translator = learned(tmp_path_factory).translator
+    before = {name: tensor.clone() for name, tensor in translator.model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    translator.model.train()
+    translator.translate(LINES[:3], sample=True)
+    assert translator.model.training
+    translator.model.eval()
+    assert torch.equal(torch.random.get_rng_state(), state)
+    after = translator.model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_translation_is_plain_data(translator: Translator) -> None:
+    [[found]] = translator.n_best(["2"])
+    assert dataclasses.asdict(found).keys() == {"text", "score", "log_probability"}
+    assert qkv.Translator is Translator

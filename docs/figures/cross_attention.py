@@ -1,6 +1,6 @@
 """Draw what a trained translator looks at: one row an English token, one column a Chinese one.
 
-python docs/figures/cross_attention.py runs/demo 他昨天在公园看了两本书。 docs/figures/cross_attention.svg
+python docs/figures/cross_attention.py runs/demo 他昨天在公园看了两本书。 out.svg
 """
 
 import sys
@@ -18,7 +18,7 @@ CELL, LEFT, TOP = 34, 110, 46
 
 
 def looked_at(translator: qkv.Translator, text: str) -> tuple[list[str], list[str], Tensor]:
-    """Source pieces, target pieces, and how much the last layer's heads look at each, on average."""
+    """Source and target pieces, and how much the last layer's heads look at each, on average."""
     source = translator.tokenizers.source.encode(text)
     target = translator.tokenizers.target.encode(translator.translate(text))
     config = translator.model.config

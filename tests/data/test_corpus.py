@@ -73,13 +73,13 @@ def test_half_a_validation_split_is_an_error(tmp_path: Path) -> None:
         read_parallel(config)
 
 
-def test_the_demo_corpus_is_drawn_with_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(seed: int) -> ParallelText:
-        return ParallelText(numbered(seed), numbered(2), numbered(1))
+def test_the_demo_corpus_is_the_same_for_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(seed: int = 0) -> ParallelText:
+        return ParallelText(numbered(seed + 3), numbered(2), numbered(1))
 
     # In place of the real one, which takes seconds and has tests of its own.
     monkeypatch.setitem(sys.modules, "qkv.data.demo", SimpleNamespace(demo_corpus=draw))
-    assert read_parallel(DataConfig(corpus="demo"), seed=7) == draw(7)
+    assert read_parallel(DataConfig(corpus="demo"), seed=7) == draw(0)
 
 
 @pytest.mark.parametrize("name", ["source", "valid_target", "test_pairs"])

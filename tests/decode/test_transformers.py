@@ -26,7 +26,7 @@ SETTINGS = [
 ]
 
 
-def compare(pair, batch, config, prefix=(), **ours):
+def check_same(pair, batch, config, prefix=(), **ours):
     marian, model = pair
     keywords = {"num_beams": config.beams, "max_new_tokens": config.max_length}
     if config.beams > 1:
@@ -46,26 +46,28 @@ def compare(pair, batch, config, prefix=(), **ours):
     ("beams", "length_penalty", "early_stopping", "n_best", "max_length"), SETTINGS
 )
 def test_beam_search(pair, batch, beams, length_penalty, early_stopping, n_best, max_length):
-    compare(pair, batch, DecodeConfig(beams, length_penalty, early_stopping, n_best, max_length))
+    check_same(pair, batch, DecodeConfig(beams, length_penalty, early_stopping, n_best, max_length))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_beam_search_with_other_weights(seed):
     batch = sources([8, 2, 11, 6], vocab_size=40, seed=seed)
     pair = marian_pair(seed, vocab_size=40, heads=2, decoder_layers=1)
-    found = compare(pair, batch, DecodeConfig(beams=4, n_best=2, max_length=16))
+    found = check_same(pair, batch, DecodeConfig(beams=4, n_best=2, max_length=16))
     assert {one.finished for one in found} == {True, False}
 
 
 @pytest.mark.parametrize("max_length", [1, 7, 20])
 def test_greedy(pair, batch, max_length):
-    compare(pair, batch, DecodeConfig(beams=1, max_length=max_length))
+    check_same(pair, batch, DecodeConfig(beams=1, max_length=max_length))
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_forced_prefix(pair, batch, beams, fixed):
-    found = compare(pair, batch, DecodeConfig(beams, max_length=8), prefix=(17, 58, 4), fixed=fixed)
+    found = check_same(
+        pair, batch, DecodeConfig(beams, max_length=8), prefix=(17, 58, 4), fixed=fixed
+    )
     assert all(one.tokens[:3] == [17, 58, 4] for one in found)
 
 

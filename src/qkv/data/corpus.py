@@ -25,7 +25,7 @@ class ParallelText:
 def read_parallel(config: DataConfig, seed: int = 0) -> ParallelText:
     """Read what `config` names, and cut a validation split off where it names none."""
     if config.corpus == "demo":
-        return _read_demo(config, seed)
+        return _read_demo(config)
     train = _read_split(config, "")
     if config.valid_source or config.valid_target or config.valid_pairs:
         valid = _read_split(config, "valid_")
@@ -35,7 +35,7 @@ def read_parallel(config: DataConfig, seed: int = 0) -> ParallelText:
     return ParallelText(train, valid, _read_split(config, "test_") if tested else [])
 
 
-def _read_demo(config: DataConfig, seed: int) -> ParallelText:
+def _read_demo(config: DataConfig) -> ParallelText:
     for prefix in ("", "valid_", "test_"):
         for name in ("source", "target", "pairs"):
             if getattr(config, prefix + name):

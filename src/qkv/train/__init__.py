@@ -4,7 +4,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from qkv.device import is_on, mixed_precision, pick_device
 from qkv.train.checkpoint import Progress
 from qkv.train.display import Display
 from qkv.train.log import Curves, JsonLog, Reporter, tensorboard_installed
@@ -27,14 +26,11 @@ __all__ = [
     "build_optimizer",
     "complaint",
     "cross_entropy",
-    "is_on",
     "label_entropy",
     "layout_of",
     "learning_rate",
     "mean_loss",
-    "mixed_precision",
     "peak_learning_rate",
-    "pick_device",
     "summed_loss",
     "tensorboard_installed",
     "update",

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.model import equation, use_path
-from qkv.model.attention import scores, weights
+from qkv.model import equation, scores, use_path, weights
 
 CELL, LEFT, TOP = 34, 110, 46
 

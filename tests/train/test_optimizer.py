@@ -76,12 +76,19 @@ def test_a_gradient_over_the_limit_is_scaled_down(clip: float, norm: float) -> N
     assert model.weight.grad is None  # forgotten, or the next step would add to it
 
 
-@pytest.mark.parametrize("step", [1, 2, 399, 400, 401, 5000])
+@pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 50_000])
 def test_the_paper_s_formula_where_no_rate_is_given(step: int) -> None:
-    d_model, warmup = 512, 400
+    d_model, warmup = 512, 4000
     paper = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
     config = TrainConfig(lr=0.0, warmup=warmup)
     assert learning_rate(step, config, d_model) == pytest.approx(paper, rel=1e-12)
+
+
+def test_a_short_warmup_does_not_make_the_automatic_rate_dangerous() -> None:
+    short = TrainConfig(lr=0.0, warmup=100)
+    assert learning_rate(100, short, 128) == 1e-3  # the formula alone would give 0.0088
+    assert learning_rate(400, short, 128) == pytest.approx(0.5e-3)
+    assert learning_rate(100, TrainConfig(lr=0.005, warmup=100), 128) == 0.005  # as asked for
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,13 @@ class TrainConfig:
 
     steps: int = setting(20_000, "optimiser steps at the most", least=1)
     seconds: float = setting(0.0, "stop after this much training time; 0: no limit", least=0)
-    batch_tokens: int = setting(4096, "target tokens in a batch, at most", least=1)
+    batch_tokens: int = setting(
+        4096, "tokens in a batch on either side, padding included, at most", least=1
+    )
     accumulate: int = setting(1, "batches summed into one step", least=1)
     seed: int = setting(0, "decides initial weights, order of data and dropout", least=0)
     optimizer: Literal["adamw", "adam"] = setting("adamw", "Adam with decoupled weight decay")
-    lr: float = setting(0.0, "peak learning rate; 0: the paper's, from d_model and warmup", least=0)
+    lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), 0.001 at most", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
         "inverse_sqrt", "how the learning rate falls after warm-up"
     )

@@ -1,6 +1,6 @@
 """Batches to logits: one Attention, one Block, one Stack, three families."""
 
-from qkv.model.attention import Attention, KeysValues, equation, fast
+from qkv.model.attention import Attention, KeysValues, equation, fast, scores, weights
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
 from qkv.model.families import (
@@ -43,7 +43,9 @@ __all__ = [
     "cross_mask",
     "equation",
     "fast",
+    "scores",
     "self_mask",
     "sinusoids",
     "use_path",
+    "weights",
 ]

@@ -65,6 +65,8 @@ def model_config(recipe: Recipe, tokenizers: Tokenizers) -> ModelConfig:
     for name in BY_TOKENIZER:
         if name in recipe.model:
             raise UserError(f"[model]: {name} follows from the tokenizer; set it in [tokenizer].")
+    if recipe.model.get("family", "encoder-decoder") != "encoder-decoder":
+        raise UserError("[model]: translation needs family = 'encoder-decoder'; leave it out.")
     target = tokenizers.target
     values = {
         **PRESETS[recipe.preset], **recipe.model,

@@ -57,7 +57,7 @@ class Translator:
 
     def n_best(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         prefix: str = "",
         truncate: bool = False,
@@ -68,6 +68,7 @@ class Translator:
 
         `prefix` is how each translation must begin. `progress` is told how many texts are done.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
         start = self.tokenizers.target.encode(prefix) if prefix else []
         sources = self._encode(texts, truncate)

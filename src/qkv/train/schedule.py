@@ -6,10 +6,12 @@ import math
 
 from qkv.config import TrainConfig
 
+MOST_AUTOMATIC = 1e-3  # small models with a short warm-up would get a rate that wrecks them
+
 
 def peak_learning_rate(config: TrainConfig, d_model: int) -> float:
-    """The rate at the end of warm-up: as set, or the paper's 1/√(d_model · warmup)."""
-    return config.lr or (d_model * max(config.warmup, 1)) ** -0.5
+    """The rate at the end of warm-up: as set, or the paper's 1/√(d_model · warmup) up to a limit."""
+    return config.lr or min((d_model * max(config.warmup, 1)) ** -0.5, MOST_AUTOMATIC)
 
 
 def learning_rate(step: int, config: TrainConfig, d_model: int) -> float:

@@ -65,9 +65,7 @@ class TrainConfig:
 
     steps: int = setting(20_000, "optimiser steps at the most", least=1)
     seconds: float = setting(0.0, "stop after this much training time; 0: no limit", least=0)
-    batch_tokens: int = setting(
-        4096, "tokens in a batch on either side, padding included, at most", least=1
-    )
+    batch_tokens: int = setting(4096, "tokens of a batch's wider side, with padding", least=1)
     accumulate: int = setting(1, "batches summed into one step", least=1)
     seed: int = setting(0, "decides initial weights, order of data and dropout", least=0)
     optimizer: Literal["adamw", "adam"] = setting("adamw", "Adam with decoupled weight decay")

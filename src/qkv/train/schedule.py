@@ -10,7 +10,7 @@ MOST_AUTOMATIC = 1e-3  # small models with a short warm-up would get a rate that
 
 
 def peak_learning_rate(config: TrainConfig, d_model: int) -> float:
-    """The rate at the end of warm-up: as set, or the paper's 1/√(d_model · warmup) up to a limit."""
+    """The rate at the end of warm-up: as set, or the paper's 1/√(d_model · warmup), limited."""
     return config.lr or min((d_model * max(config.warmup, 1)) ** -0.5, MOST_AUTOMATIC)
 
 

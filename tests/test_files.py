@@ -143,3 +143,12 @@ def test_each_weight_that_does_not_fit_is_named(tmp_path: Path) -> None:
         f"weight is [3, 2] but should be [2, 3]."
     )
     assert model.weight.abs().sum() > 0  # untouched
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "through\n")
+    assert os.read(reader, 100) == b"through\n"
+    assert pipe.is_fifo()

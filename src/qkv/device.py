@@ -31,8 +31,15 @@ def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContex
     """A context in which matrix products run in the chosen precision; weights stay in float32."""
     half = config.precision == "bfloat16"
     if config.precision == "auto":
-        half = device.type == "cuda" or (device.type == "cpu" and _cpu_has_bfloat16())
+        half = has_bfloat16(device)
     return torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext()
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether products of bfloat16 matrices are faster there than those of float32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and _cpu_has_bfloat16()
 
 
 @cache
@@ -44,5 +51,8 @@ def _cpu_has_bfloat16() -> bool:
 
 
 def is_on(choice: str, device: torch.device) -> bool:
-    """Whether an auto/on/off setting holds; what is meant for GPUs is on there by itself."""
-    return choice == "on" or (choice == "auto" and device.type == "cuda")
+    """Whether an auto/on/off setting holds; what is meant for GPUs is on there by itself.
+
+    Older GPUs, those without bfloat16, lack the kernels that make it worth while.
+    """
+    return choice == "on" or (choice == "auto" and device.type == "cuda" and has_bfloat16(device))

@@ -15,6 +15,9 @@ def replacing(path: Path) -> Iterator[Path]:
     The move is atomic, so that a reader sees the old file or the new one and never a part of it.
     What goes wrong on the way is said of `path`, the name that people know.
     """
+    if path.exists() and not path.is_file():
+        yield path  # a device or a pipe cannot be moved over
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.writing")
     try:

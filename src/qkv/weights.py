@@ -48,6 +48,8 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except FileNotFoundError as error:
         raise UserError(f"There is no file {path}.") from error
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read by this user; change its permissions.") from error
     except (SafetensorError, OSError) as error:
         raise UserError(
             f"{path} is truncated or damaged and cannot be read ({error}); "

@@ -83,7 +83,7 @@ def test_our_own_recipes_load(recipe):
             "r.toml: [train]: optimizer is 'sgd', but must be one of: 'adamw', 'adam'.",
         ),
         ({"train": {"steps": 0}}, "train: steps is 0, but must be at least 1."),
-        ({"train": {"beta1": 1.5}}, "train: beta1 is 1.5, but must be at most 1."),
+        ({"train": {"beta1": 1.5}}, "train: beta1 is 1.5, but must be at most 0.9999."),
         ({"data": {"source": 3}}, "r.toml: [data]: source is 3, but must be a list."),
         ({"data": {"source": [3]}}, "r.toml: [data]: source is 3, but must be of type str."),
         ({"data": {"max_ratio": 0.5}}, "data: max_ratio is 0.5, but must be at least 1."),
@@ -94,8 +94,7 @@ def test_our_own_recipes_load(recipe):
         ),
         (
             {"decode": {"beams": 2, "n_best": 3}},
-            "decode: n_best (3) is larger than beams (2); "
-            "a search with that many beams finds at most 2.",
+            "decode: n_best (3) is larger than beams (2); raise beams or lower n_best.",
         ),
         (
             {"model": {"preset": "transformer-bse"}},

@@ -54,7 +54,7 @@ def test_bytes_that_are_not_utf8(train, qkv: Command, model: Path, tmp_path: Pat
     mistake = train(*files(tmp_path, b"1\n\xff2\n", b"one\ntwo\n"))
     assert f"{tmp_path / 'a.src'}, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
     mistake = qkv("translate", "--model", model, stdin=b"1\n2 \xe4\xb8\n3\n").mistake
-    assert "Line 2 of standard input is not UTF-8 (byte 3)" in mistake
+    assert "standard input, line 2: byte 3 of the line (0xe4) is not UTF-8" in mistake
     (tmp_path / "bad.toml").write_bytes(b'task = "\xff"')
     mistake = qkv("train", tmp_path / "bad.toml").mistake
     assert f"{tmp_path / 'bad.toml'} is not UTF-8 text (byte 8)" in mistake

@@ -112,3 +112,13 @@ def test_over_long_lines_are_cut_if_asked_for(qkv: Command, model: Path) -> None
     long = " ".join("1" * 40)
     assert "Line 2 has 40 tokens" in qkv("translate", "--model", model, stdin=f"1\n{long}").mistake
     assert len(qkv("translate", "--model", model, "--truncate", stdin=f"1\n{long}").lines) == 2
+
+
+def test_settings_of_random_draws_need_sampling(qkv: Command, model: Path) -> None:
+    mistake = qkv("translate", "1", "--model", model, "--top-k", "3").mistake
+    assert "--top-k is about random draws; add --sample" in mistake
+
+
+def test_an_argument_that_is_not_utf8_is_named(qkv: Command, model: Path) -> None:
+    mistake = qkv("translate", "1", "2 \udce9", "--model", model).mistake
+    assert "Line 2 holds bytes that are not UTF-8" in mistake

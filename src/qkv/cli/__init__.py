@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
@@ -13,6 +14,9 @@ INTERRUPTED = 130  # what typer exits with after Ctrl-C; a reader who leaves (`|
 
 def main() -> None:
     """Run the command line; a person's mistake ends in one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no Chinese gets escapes instead
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
     from qkv.cli.app import app

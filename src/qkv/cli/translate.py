@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.errors import UserError
+
+FOR_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,9 @@ def translate(
         "top_k": top_k, "top_p": top_p, "min_p": min_p,
     }  # fmt: skip
     settings = {name: value for name, value in settings.items() if value is not None}
+    idle = [name for name in FOR_SAMPLING if name in settings and not sample]
+    if idle:
+        raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     lines = text if text else read_stdin()
     from qkv.tasks import load
 
@@ -86,24 +90,14 @@ def _as_json(line: str, translations: Sequence[Translation]) -> str:
 
 def read_stdin() -> list[str]:
     """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    lines = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8).split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    decoded = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            decoded.append(line.removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"Line {number} of standard input is not UTF-8 (byte {error.start + 1}); "
-                f"convert it first, for example with iconv."
-            ) from error
-    return decoded
+    from qkv.data import lines_of
+
+    return lines_of(sys.stdin.buffer.read(), "standard input")
 
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar with rate and time left on the error stream, where that is a terminal."""
+    """A bar with the count and time left on the error stream, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -40,5 +40,5 @@ class DecodeConfig:
         if not self.sample and self.n_best > self.beams:
             raise UserError(
                 f"decode: n_best ({self.n_best}) is larger than beams ({self.beams}); "
-                f"a search with that many beams finds at most {self.beams}."
+                f"raise beams or lower n_best."
             )

@@ -34,7 +34,7 @@ class DataConfig:
     valid_size: int = setting(
         1000, "pairs cut off for validation where none are given (at most a tenth)", least=1
     )
-    max_length: int = setting(256, "longer pairs (tokens, either side) are dropped", least=1)
+    max_length: int = setting(256, "longer pairs (tokens, EOS counted) are dropped", least=1)
     max_ratio: float = setting(9.0, "pairs whose lengths differ by more are dropped", least=1)
     licence: str = setting("not stated", "of the text; noted in the model's README")
 
@@ -74,8 +74,8 @@ class TrainConfig:
         "inverse_sqrt", "how the learning rate falls after warm-up"
     )
     warmup: int = setting(1000, "steps over which the learning rate rises", least=0)
-    beta1: float = setting(0.9, "Adam's memory of the gradient", least=0, most=1)
-    beta2: float = setting(0.98, "Adam's memory of its square", least=0, most=1)
+    beta1: float = setting(0.9, "Adam's memory of the gradient", least=0, most=0.9999)
+    beta2: float = setting(0.98, "Adam's memory of its square", least=0, most=0.9999)
     epsilon: float = setting(1e-9, "Adam's ε", least=0)
     weight_decay: float = setting(0.0, "AdamW's decay, on matrices only", least=0)
     clip: float = setting(1.0, "largest gradient norm; 0: no clipping", least=0)

@@ -14,7 +14,7 @@ from qkv.data.encoded import EncodedPairs, Indices, Ragged
 from qkv.data.filters import FilterReport, filter_pairs, kept_indices
 from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
 from qkv.data.prefetch import prefetch
-from qkv.data.readers import Pair, read_lines, read_pairs
+from qkv.data.readers import Pair, lines_of, read_lines, read_pairs
 from qkv.data.stream import BatchStream, Mode, validation_batches
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Specials",
     "filter_pairs",
     "kept_indices",
+    "lines_of",
     "packed_batch",
     "packed_plan",
     "packed_shape",

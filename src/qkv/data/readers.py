@@ -44,7 +44,12 @@ def read_lines(path: Path) -> list[str]:
     `str.splitlines` would also cut at U+2028, U+0085 and others that occur inside of sentences, and
     the lines after that would no longer be each other's translations.
     """
-    lines = _decode(_read_bytes(path), path).split("\n")
+    return lines_of(_read_bytes(path), str(path))
+
+
+def lines_of(content: bytes, name: str) -> list[str]:
+    """The lines of what was read from `name`, as `read_lines` cuts them."""
+    lines = _decode(content, name).split("\n")
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
@@ -169,7 +174,7 @@ def _read_bytes(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _decode(content: bytes, path: Path) -> str:
+def _decode(content: bytes, name: str) -> str:
     content = content.removeprefix(codecs.BOM_UTF8)
     try:
         return content.decode("utf-8")
@@ -178,6 +183,6 @@ def _decode(content: bytes, path: Path) -> str:
         line = before.count(b"\n") + 1
         column = error.start - (before.rfind(b"\n") + 1) + 1
         raise UserError(
-            f"{path}, line {line}: byte {column} of the line (0x{content[error.start]:02x}) is not "
-            f"UTF-8; save the file as UTF-8."
+            f"{name}, line {line}: byte {column} of the line (0x{content[error.start]:02x}) is not "
+            f"UTF-8; convert it to UTF-8 first."
         ) from error

@@ -9,6 +9,7 @@ import qkv
 from qkv.config import ModelConfig, Recipe
 from qkv.evaluate import Score
 from qkv.files import write_text
+from qkv.tasks.folder import CARD
 
 
 def write_card(
@@ -34,4 +35,4 @@ def write_card(
     for split, found in scores.items():
         lines += [f"- Scores on {split}:"] + [f"  - {score}" for score in found]
     lines += ["", "```", f'qkv translate --model {folder} "…"', "```", ""]
-    write_text(folder / "README.md", "\n".join(lines))
+    write_text(folder / CARD, "\n".join(lines))

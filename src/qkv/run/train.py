@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,19 @@ from qkv.config import Recipe, load_recipe, recipe_to_dict
 from qkv.config.toml import to_toml
 from qkv.data import BatchStream, Mode, Pair, Specials, validation_batches
 from qkv.device import is_on, mixed_precision, pick_device
-from qkv.errors import UserError
 from qkv.evaluate import Score, bleu, exact_match, translation_scores
 from qkv.files import write_text
 from qkv.model import EncoderDecoder
 from qkv.run.card import write_card
+from qkv.run.claim import (
+    CHECKPOINTS,
+    CURVES,
+    LOG,
+    RECIPE,
+    check_claim,
+    forget_run,
+    is_run_on,
+)
 from qkv.run.prepare import Prepared, fixed_tokenizers, prepare
 from qkv.tasks import Translator
 from qkv.tasks.folder import save_config, save_weights
@@ -38,10 +45,8 @@ from qkv.train import (
 )
 from qkv.train.loop import Scores
 
-RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
 VALID_BATCH_TOKENS = 4096
 SCORED_LINES = 1000  # of the validation text, translated at each validation
-MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
 
 
 @dataclass(frozen=True)
@@ -65,18 +70,21 @@ def train(
 ) -> Run:
     """Train what a recipe describes and leave it in `out`, a run folder and a model folder.
 
-    A run that is there already is continued (`resume`), replaced (`anew`) or else left alone.
+    A run that is there already is continued (`resume`), replaced (`anew`; but one of your own is
+    never replaced by the packaged demo, nor the other way round), or else left alone.
     """
     if not isinstance(recipe, Recipe):
         out = out or Path("runs") / Path(recipe).stem
         recipe = load_recipe(Path(recipe))
     folder = Path(out or "runs/model")
     console = console or Console(stderr=True)
-    if not anew:
-        _check_claim(folder, recipe, resume)
+    pick_device(recipe.train.device)  # a mistake there is better known before the text is read
+    replace = anew and is_run_on(folder, recipe.data.corpus)
+    if not replace:
+        check_claim(folder, recipe, resume)
     prepared = prepare(recipe, fixed_tokenizers(folder / CHECKPOINTS) if resume else None)
-    if anew:
-        _forget_run(folder)
+    if replace:
+        forget_run(folder)
     write_text(folder / RECIPE, to_toml(recipe_to_dict(recipe)))
     for remark in prepared.remarks:
         _say(console, remark)
@@ -85,44 +93,6 @@ def train(
 
 def _say(console: Console, remark: str) -> None:
     console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _forget_run(folder: Path) -> None:
-    """Clear an earlier run; its model stays whole until the new run has one to keep."""
-    for name in (RECIPE, LOG):
-        (folder / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, CURVES):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
-    """Refuse to write over another run, or to go on with a recipe that would break exactness."""
-    path = folder / RECIPE
-    if not path.exists():
-        return
-    if not resume:
-        raise UserError(
-            f"{folder} holds a run already; go on with --resume, or choose another --out."
-        )
-    before, now = recipe_to_dict(load_recipe(path)), recipe_to_dict(recipe)
-    for section in now:
-        for key in _differing(before[section], now[section]):
-            if section != "train" or key not in MAY_CHANGE:
-                raise UserError(
-                    f"{section}{'.' + key if key else ''} differs from the run in {folder}; resume "
-                    f"with the same recipe ({path}), or start anew with another --out."
-                )
-
-
-def _differing(before: object, now: object) -> list[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = sorted(before.keys() | now.keys())
-        return [k for k in keys if _plain(before.get(k)) != _plain(now.get(k))]
-    return [] if before == now else [""]
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _train(recipe: Recipe, prepared: Prepared, folder: Path, resume: bool, console: Console) -> Run:
@@ -210,7 +180,9 @@ def _evaluation(
         }
         if scored:
             with mixed_precision(config, device):
-                found = translator.translate(sources, beams=1, n_best=1, truncate=True)
+                found = translator.translate(
+                    sources, beams=1, n_best=1, sample=False, truncate=True
+                )
             scores["bleu"] = bleu(found, references).value
             scores["exact_match"] = exact_match(found, references).value
         return scores

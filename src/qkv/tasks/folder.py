@@ -16,7 +16,7 @@ from qkv.model import EncoderDecoder, Model, build_model
 from qkv.text import Tokenizer
 from qkv.weights import load_weights, read_tensors, write_tensors
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
+from qkv.device import has_bfloat16
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.tasks.folder import Tokenizers, load_config, load_encoder_decoder, load_tokenizers
@@ -39,11 +40,11 @@ class Translator:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | None = None) -> Translator:
-        """Read a model folder; on a GPU the weights are held in bfloat16."""
+        """Read a model folder; a GPU that has bfloat16 holds the weights in it."""
         _, config, decode = load_config(folder)
         model = load_encoder_decoder(folder, config)
         if device is not None and device.type == "cuda":
-            model = model.to(device, torch.bfloat16)
+            model = model.to(device, torch.bfloat16 if has_bfloat16(device) else torch.float32)
         return cls(model, load_tokenizers(folder, config), decode)
 
     def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:
@@ -73,7 +74,8 @@ class Translator:
         start = self.tokenizers.target.encode(prefix) if prefix else []
         sources = self._encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]
-        for rows in self._batches(sources, config.beams):
+        rows_each = config.n_best if config.sample else config.beams
+        for rows in self._batches(sources, rows_each):
             for row, hypotheses in zip(
                 rows, self._search([sources[row] for row in rows], rows, config, start), strict=True
             ):
@@ -85,6 +87,9 @@ class Translator:
     def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
         limit = self.model.config.max_length - 1  # EOS takes a place
+        for number, text in enumerate(texts, start=1):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise UserError(f"Line {number} holds bytes that are not UTF-8; convert it first.")
         encoded = self.tokenizers.source.encode_many([text.strip() for text in texts])
         for number, tokens in enumerate(encoded, start=1):
             if len(tokens) > limit and not truncate:
@@ -94,11 +99,11 @@ class Translator:
                 )
         return [tokens[:limit] for tokens in encoded]
 
-    def _batches(self, sources: Sequence[Sequence[int]], beams: int) -> Iterator[list[int]]:
+    def _batches(self, sources: Sequence[Sequence[int]], rows_each: int) -> Iterator[list[int]]:
         """Rows to translate together: of similar length, within the budget, blank ones left out."""
         rows = [row for row, tokens in enumerate(sources) if tokens]
         rows.sort(key=lambda row: len(sources[row]), reverse=True)
-        budget = BATCH_TOKENS[self._device.type] // beams
+        budget = BATCH_TOKENS[self._device.type] // rows_each
         while rows:
             count = max(1, budget // (len(sources[rows[0]]) + 1))
             yield rows[:count]
@@ -114,9 +119,10 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         tokens, lengths = self._pad(sources)
         special = self.model.config
+        never = sorted({special.pad_id, special.bos_id} - {special.eos_id})
         return generate(
-            self.model, tokens, lengths, config, prefix=prefix, ids=rows,
-            suppress=(special.pad_id, special.bos_id), graphs=self.graphs,
+            self.model, tokens, lengths, config, prefix=prefix, ids=rows, suppress=never,
+            graphs=self.graphs,
         )  # fmt: skip
 
     def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

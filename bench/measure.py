@@ -9,13 +9,13 @@ from statistics import median
 import torch
 
 
-def machine() -> str:
+def machine(device: torch.device) -> str:
     """Date, processor and versions, as they stand beside every result."""
     import transformers
 
     processor = (
         torch.cuda.get_device_name()
-        if torch.cuda.is_available()
+        if device.type == "cuda"
         else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     )
     return (
@@ -24,18 +24,13 @@ def machine() -> str:
     )
 
 
-def seconds(work: Callable[[], object], repeats: int, warm_ups: int = 2) -> float:
-    """Median time of one call, the GPU's work included, after a few calls that do not count."""
-    for _ in range(warm_ups):
-        work()
-    times = []
-    for _ in range(repeats):
-        synchronize()
-        start = time.perf_counter()
-        work()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return median(times)
+def seconds(work: Callable[[], object]) -> float:
+    """The time of one call, the GPU's work included."""
+    synchronize()
+    start = time.perf_counter()
+    work()
+    synchronize()
+    return time.perf_counter() - start
 
 
 def interleaved(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -45,7 +40,7 @@ def interleaved(works: dict[str, Callable[[], object]], repeats: int) -> dict[st
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
-            times[name].append(seconds(work, 1, warm_ups=0))
+            times[name].append(seconds(work))
     return {name: median(found) for name, found in times.items()}
 
 
@@ -54,9 +49,9 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def report(title: str, rates: dict[str, float], unit: str = "tok/s") -> None:
+def report(title: str, rates: dict[str, float]) -> None:
     """One row: each figure, and ours over the better of the peers."""
     ours = rates["qkv"]
     peers = {name: rate for name, rate in rates.items() if not name.startswith("qkv")}
     figures = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-    print(f"{title}: {figures} {unit}; ratio {ours / max(peers.values()):.2f}", flush=True)
+    print(f"{title}: {figures} tok/s; ratio {ours / max(peers.values()):.2f}", flush=True)

@@ -193,8 +193,9 @@ def main() -> None:
     parser.add_argument("what", choices=["train", "decode"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
-    print(machine())
-    {"train": train, "decode": decode}[arguments.what](torch.device(arguments.device))
+    device = torch.device(arguments.device)
+    print(machine(device))
+    {"train": train, "decode": decode}[arguments.what](device)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,16 @@ def test_products_have_the_precision_asked_for(precision: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("choice", "device", "on"),
-    [("on", CPU, True), ("on", GPU, True), ("off", GPU, False), ("auto", CPU, False),
-     ("auto", GPU, True)],
+    ("choice", "device", "capability", "on"),
+    [("on", CPU, (9, 0), True), ("on", GPU, (7, 5), True), ("off", GPU, (9, 0), False),
+     ("auto", CPU, (9, 0), False), ("auto", GPU, (9, 0), True), ("auto", GPU, (7, 5), False)],
 )  # fmt: skip
 def test_what_is_meant_for_gpus_is_on_there_by_itself(
-    choice: str, device: torch.device, on: bool
+    monkeypatch: pytest.MonkeyPatch,
+    choice: str,
+    device: torch.device,
+    capability: tuple[int, int],
+    on: bool,
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert is_on(choice, device) is on

@@ -123,7 +123,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "d_model": 1024, "n_heads": 16, "d_ff": 4096,
         "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.3,
     },
-    # The same architecture for less data; sizes chosen on validation data (docs/benchmarks.md)
+    # The same architecture for less data
     "transformer-small": {
         "d_model": 256, "n_heads": 4, "d_ff": 1024,
         "n_encoder_layers": 3, "n_decoder_layers": 3, "dropout": 0.1,

@@ -98,5 +98,5 @@ def test_a_run_gone_on_with_starts_its_bar_where_it_was() -> None:
 
 
 def test_scores_are_named_as_people_name_them() -> None:
-    scores = {"valid_loss": 1.23456, "bleu": 30.06, "chrf": 55.55, "exact_match": 7.0, "other": 1.0}
-    assert describe_scores(scores) == "valid 1.235  BLEU 30.1  chrF 55.5  exact 7.0"
+    scores = {"valid_loss": 1.23456, "bleu": 30.06, "exact_match": 7.0, "other": 1.0}
+    assert describe_scores(scores) == "valid 1.235  BLEU 30.1  exact 7.0"

@@ -151,19 +151,14 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         for name, cls in SECTIONS.items()
     }
     model = dict(values.get("model", {}))
-    name = model.pop("preset", "transformer-small")
+    name = model.pop("preset", Recipe.preset)
     if not isinstance(name, str) or name not in PRESETS:
         known_presets = suggestion(str(name), PRESETS)
         raise UserError(f"{where}: [model]: unknown preset {name!r}{known_presets}")
     # Checked now, so that a mistake shows before a tokenizer is trained
     ModelConfig.from_dict({**PRESETS[name], **model}, f"{where}: [model]")
-    task = from_mapping(_Task, {"task": values.get("task", "translate")}, where).task
+    task = from_mapping(Recipe, {k: v for k, v in values.items() if k == "task"}, where).task
     return Recipe(task=task, preset=name, model=model, **sections)
-
-
-@dataclass(frozen=True)
-class _Task:
-    task: Literal["translate"] = "translate"
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:

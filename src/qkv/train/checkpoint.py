@@ -23,7 +23,7 @@ class Progress:
     best: float | None = None  # the best validation so far, by the run's metric
     best_step: int = 0
     validated: int = 0  # the step of the last validation
-    stale: int = 0  # validations since then
+    stale: int = 0  # validations since the best
     snapshots: list[int] = field(default_factory=list)  # steps whose weights are kept to average
 
 

@@ -1,11 +1,26 @@
-"""The peers, in the size that ours has: transformers' MarianMTModel and torch.nn.Transformer."""
+"""The peers, in the size that ours has: torch.nn.Transformer and the models of transformers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import MarianConfig, MarianMTModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+)
+from transformers.pytorch_utils import Conv1D
 
 from qkv.config import ModelConfig
-from qkv.model import sinusoids
+from qkv.model import Block, Decoder, sinusoids
+
+CausalPeer = GPT2LMHeadModel | LlamaForCausalLM
+Places = Iterator[tuple[nn.Module, list[nn.Module]]]
 
 
 def marian(config: ModelConfig) -> MarianMTModel:
@@ -62,3 +77,128 @@ class TorchTransformer(nn.Module):
 
 def peer_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+
+
+def causal_peer(ours: Decoder) -> CausalPeer:
+    """transformers' model with our sizes and our weights, on our device and in our number type.
+
+    No token ends an output, so that both sides generate as many as they are asked for.
+    """
+    weight = ours.embedding.table.weight
+    build = llama if ours.config.positions == "rotary" else gpt2
+    with making(weight.device, weight.dtype):
+        theirs = build(ours.config)
+    assert (theirs.device, theirs.dtype) == (weight.device, weight.dtype)
+    give_weights(ours, theirs)
+    return theirs
+
+
+@contextmanager
+def making(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Weights drawn inside lie there in that type; tables that ask for float32 keep it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def gpt2(config: ModelConfig) -> GPT2LMHeadModel:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=config.vocab_size, n_positions=config.max_length, n_embd=config.d_model,
+            n_layer=config.n_decoder_layers, n_head=config.n_heads, n_inner=config.d_ff,
+            layer_norm_epsilon=config.norm_epsilon, resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout, attn_pdrop=config.attention_dropout,
+            bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+def llama(config: ModelConfig) -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=config.vocab_size, max_position_embeddings=_longest(config),
+            hidden_size=config.d_model, intermediate_size=config.d_ff,
+            num_hidden_layers=config.n_decoder_layers, num_attention_heads=config.n_heads,
+            num_key_value_heads=config.kv_heads, rms_norm_eps=config.norm_epsilon,
+            rope_parameters=_angles(config), tie_word_embeddings=config.tie != "none",
+            bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+def _longest(config: ModelConfig) -> int:
+    """Theirs has no table that grows with it, and says so where a scaled context is cut short."""
+    scaled = config.rotary_scaling != "none"
+    return round(config.trained_length * config.rotary_factor) if scaled else config.max_length
+
+
+def _angles(config: ModelConfig) -> dict[str, object]:
+    if config.rotary_scaling == "none":
+        return {"rope_type": "default", "rope_theta": config.rotary_base}
+    assert config.rotary_scaling == "llama3", config.rotary_scaling
+    return {
+        "rope_type": "llama3", "rope_theta": config.rotary_base, "factor": config.rotary_factor,
+        "original_max_position_embeddings": config.trained_length,
+        "low_freq_factor": config.rotary_slow, "high_freq_factor": config.rotary_fast or 4.0,
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def give_weights(ours: Decoder, theirs: CausalPeer) -> None:
+    """Copy each of our weights to where it belongs in theirs."""
+    missing = set(theirs.parameters())
+    for mine, parts in same_places(ours, theirs):
+        for kind, weight in mine.named_parameters():
+            values = [getattr(part, kind) for part in parts]
+            # transformers' Conv1D, which GPT-2 is made of, has its matrix the other way round
+            turned = isinstance(parts[0], Conv1D) and kind == "weight"
+            pieces = [weight.T] if turned else weight.split([len(value) for value in values])
+            for value, piece in zip(values, pieces, strict=True):
+                value.copy_(piece)
+                missing.discard(value)
+    assert not missing, f"{len(missing)} of their weights have no counterpart in ours"
+
+
+def same_places(ours: Decoder, theirs: CausalPeer) -> Places:
+    """Each module of ours and those of theirs that it holds, one under the other."""
+    yield ours.embedding.table, [theirs.get_input_embeddings()]
+    yield ours.output.projection, [theirs.get_output_embeddings()]
+    if isinstance(theirs, GPT2LMHeadModel):
+        yield ours.decoder.positions.table, [theirs.transformer.wpe]
+        yield ours.decoder.norm, [theirs.transformer.ln_f]
+        for block, layer in zip(ours.decoder.blocks, theirs.transformer.h, strict=True):
+            yield from _same_in_gpt2(block, layer)
+    else:
+        yield ours.decoder.norm, [theirs.model.norm]
+        for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
+            yield from _same_in_llama(block, layer)
+
+
+def _same_in_gpt2(block: Block, layer: nn.Module) -> Places:
+    yield block.self_attention_residual.norm, [layer.ln_1]
+    yield block.self_attention.query_key_value, [layer.attn.c_attn]
+    yield block.self_attention.output, [layer.attn.c_proj]
+    yield block.feed_forward_residual.norm, [layer.ln_2]
+    yield block.feed_forward.inner, [layer.mlp.c_fc]
+    yield block.feed_forward.outer, [layer.mlp.c_proj]
+
+
+def _same_in_llama(block: Block, layer: nn.Module) -> Places:
+    attention, mlp = layer.self_attn, layer.mlp
+    yield block.self_attention_residual.norm, [layer.input_layernorm]
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+    yield block.self_attention.query_key_value, projections
+    yield block.self_attention.output, [attention.o_proj]
+    yield block.feed_forward_residual.norm, [layer.post_attention_layernorm]
+    yield block.feed_forward.inner, [mlp.gate_proj, mlp.up_proj]
+    yield block.feed_forward.outer, [mlp.down_proj]
+
+
+def causal_loss(model: CausalPeer, tokens: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss as transformers takes it: logits in float32; nothing is left to shift."""
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())

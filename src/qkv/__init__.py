@@ -8,13 +8,18 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.run import train
-    from qkv.tasks import Translator, load
+    from qkv.tasks import LanguageModel, Translator, load
 
 __version__ = "0.1.0"
-__all__ = ["Translator", "UserError", "__version__", "load", "train"]
+__all__ = ["LanguageModel", "Translator", "UserError", "__version__", "load", "train"]
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
-_HOMES = {"load": "qkv.tasks", "Translator": "qkv.tasks", "train": "qkv.run"}
+_HOMES = {
+    "load": "qkv.tasks",
+    "Translator": "qkv.tasks",
+    "LanguageModel": "qkv.tasks",
+    "train": "qkv.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -50,6 +50,23 @@ from qkv.errors import UserError
             "model: sinusoidal positions need an even d_model, but it is 15.",
         ),
         (
+            {"d_model": 12, "n_heads": 4, "positions": "rotary"},
+            "model: rotary positions turn pairs, so a head's width must be even, "
+            "but d_model / n_heads is 3.",
+        ),
+        ({"rotary_base": 0.5}, "model: rotary_base is 0.5, but must be at least 1."),
+        ({"rotary_factor": 0.5}, "model: rotary_factor is 0.5, but must be at least 1."),
+        (
+            {"rotary_scaling": "longrope"},
+            "model: rotary_scaling is 'longrope', but must be one of: "
+            "'none', 'linear', 'ntk', 'yarn', 'llama3'.",
+        ),
+        ({"window": -1}, "model: window is -1, but must be at least 0."),
+        (
+            {"window_layers": "odd"},
+            "model: window_layers is 'odd', but must be one of: 'all', 'alternate'.",
+        ),
+        (
             {"source_vocab_size": 10},
             "model: tie = 'all' needs one shared vocabulary; "
             "set tie = 'output' or 'none', or share the tokenizer.",
@@ -105,6 +122,23 @@ def test_derived_sizes():
     assert ModelConfig(d_model=48, n_heads=6, n_kv_heads=2).kv_heads == 2
 
 
+def test_the_trained_length_follows_from_the_factor():
+    assert ModelConfig(max_length=1024).trained_length == 1024
+    assert ModelConfig(max_length=1024, rotary_factor=4.0).trained_length == 256
+    scaled = ModelConfig(max_length=1024, rotary_factor=4.0, rotary_trained_length=200)
+    assert scaled.trained_length == 200
+
+
+def test_windows_of_layers():
+    def windows(**choices):
+        return [ModelConfig(**choices).window_of(layer) for layer in range(4)]
+
+    assert windows() == [0, 0, 0, 0]
+    assert windows(window=8) == [8, 8, 8, 8]
+    assert windows(window=8, window_layers="alternate") == [0, 8, 0, 8]
+    assert windows(window_layers="alternate") == [0, 0, 0, 0]
+
+
 def test_round_trip():
     config = ModelConfig(norm="rms", d_model=64, dropout=0.25, tie="none", source_vocab_size=7)
     plain = json.loads(json.dumps(config.to_dict()))
@@ -146,7 +180,9 @@ def test_unknown_presets():
         UserError, match="unknown preset 'transfomer-base'; did you mean 'transformer-base'"
     ):
         preset("transfomer-base")
-    with pytest.raises(UserError, match="unknown preset 'x'; it may be one of transformer-base, "):
+    with pytest.raises(UserError) as error:
         preset("x")
+    names = ", ".join(sorted(PRESETS))
+    assert str(error.value) == f"model: unknown preset 'x'; it may be one of {names}."
     with pytest.raises(UserError, match="unknown key 'n_head'; did you mean 'n_heads'"):
         preset("transformer-base", n_head=4)

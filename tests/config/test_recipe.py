@@ -60,7 +60,9 @@ def test_an_empty_recipe_is_the_defaults(tmp_path):
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
 def test_our_own_recipes_load(recipe):
-    assert load_recipe(recipe).task == "translate"
+    assert recipe_to_dict(recipe_from(recipe_to_dict(load_recipe(recipe)))) == recipe_to_dict(
+        load_recipe(recipe)
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,14 @@ def test_our_own_recipes_load(recipe):
         (
             {"xyz": {}},
             "r.toml: unknown key 'xyz'; "
-            "it may be one of data, decode, model, task, tokenizer, train.",
+            "it may be one of chat, data, decode, model, task, tokenizer, train.",
         ),
         ({"train": 3}, "r.toml: train must be a section, [train], with keys under it."),
         ({"model": "big"}, "r.toml: model must be a section, [model], with keys under it."),
-        ({"task": "transalte"}, "r.toml: task is 'transalte', but must be one of: 'translate'."),
+        (
+            {"task": "transalte"},
+            "r.toml: task is 'transalte', but must be one of: 'translate', 'generate', 'instruct'.",
+        ),
         ({"train": {"stps": 1}}, "r.toml: [train]: unknown key 'stps'; did you mean 'steps'?"),
         ({"train": {"steps": 1.5}}, "r.toml: [train]: steps is 1.5, but must be of type int."),
         ({"train": {"lr": True}}, "r.toml: [train]: lr is True, but must be of type float."),

@@ -1,12 +1,15 @@
 """docs/settings.md is what the settings themselves say."""
 
 import dataclasses
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from qkv.config import PRESETS, ModelConfig, preset
 from qkv.config.fields import describe
 from qkv.config.recipe import SECTIONS as OF_A_RECIPE
 from qkv.config.reference import COMMAND, SECTIONS, reference
@@ -51,6 +54,22 @@ def test_every_setting_has_a_row_of_its_own(section):
 )
 def test_rows_read_as_a_recipe_is_written(row):
     assert f"{row}\n" in reference()
+
+
+def test_every_preset_can_be_read_off_its_table():
+    """What a table's heading line says of all, what a row says of one, and the defaults."""
+    found, shared, names = {}, {}, []
+    part = reference().partition("`preset` is one of these")[2].partition("| setting |")[0]
+    for line in part.splitlines():
+        if line.startswith("With "):
+            shared = {k: json.loads(v) for k, v in re.findall(r"`(\w+) = (.+?)`", line)}
+        elif line.startswith("| preset |"):
+            names = re.findall(r"`(\w+)`", line)
+        elif line.startswith("| `"):
+            name, *values = line.strip("| ").split(" | ")
+            row = dict(zip(names, map(json.loads, values), strict=True))
+            found[name.strip("`")] = ModelConfig.from_dict({**shared, **row})
+    assert found == {name: preset(name) for name in PRESETS}
 
 
 def test_a_choice_between_kinds_names_each():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import Beam, Hypothesis, Task, generate
-from qkv.decode.loop import Batch, search_growing
+from qkv.decode import Batch, Beam, Hypothesis, Task, generate
+from qkv.decode.loop import search_growing
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, teacher_forced, with_eos
 
@@ -77,11 +77,13 @@ def test_more_results_than_sequences():
 def test_one_beam_is_greedy(ours, batch, early_stopping, penalty):
     source, lengths = batch
     greedy = generate(ours, source, lengths, DecodeConfig(1, penalty, max_length=15))
-    search = Beam(1, 1, penalty, early_stopping, ours.config.eos_id)
+    search = Beam(1, 1, penalty, early_stopping, (ours.config.eos_id,))
     limits = torch.full((len(source),), 15)
-    task = Task(limits, limits, seed=0, newest=ours.config.bos_id, room=15)
+    bos = torch.full((len(source),), ours.config.bos_id)
+    task = Task(limits, limits, seed=0, newest=bos, room=15)
+    batch = Batch(bos[:, None], source=source, source_lengths=lengths)
     with torch.inference_mode():
-        found = search_growing(ours, search, Batch(source, lengths, [ours.config.bos_id]), task)
+        found = search_growing(ours, search, batch, task)
     assert_same(found, greedy)
 
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
 from qkv.config import DecodeConfig
-from qkv.decode import Graphs, Task, generate
+from qkv.decode import Batch, Graphs, Task, generate, prefill
 from qkv.decode.generate import build_search
 from qkv.decode.loop import few_sizes
-from qkv.model import Layout
 from tests.decode.helpers import assert_same
 from tests.decode.test_generate import ALL_KINDS
 from tests.parity.marian import sources
@@ -51,13 +50,13 @@ def test_a_step_compiles_once_and_whole(ours, batch, config, suppress):
     """One graph without breaks serves every step, whatever lengths have been reached."""
     torch._dynamo.reset()
     source, lengths = batch
-    search, memory = (
-        build_search(config, 0, suppress),
-        ours.remember(source, Layout(lengths=lengths)),
-    )
-    task = Task(torch.full((6,), 20), torch.arange(6), config.seed, ours.config.bos_id, 64)
-    slot = Graphs().slot(ours, search, memory, task)
-    slot.load(memory, search.start(task))
+    search = build_search(config, (0,), suppress)
+    bos = torch.full((6,), ours.config.bos_id)
+    task = Task(torch.full((6,), 20), torch.arange(6), config.seed, bos, 64)
+    batch = Batch(bos[:, None], source=source, source_lengths=lengths)
+    memory, cache = prefill(ours, batch, search.rows, 1)
+    slot = Graphs().slot(ours, search, memory, cache, task)
+    slot.load(memory, cache, search.start(task))
     counter = CompileCounter()
     step = torch.compile(slot.step.function, fullgraph=True, backend=counter)
     for _ in range(20):

@@ -54,8 +54,9 @@ def test_padded_equals_unpadded(ours, batch, config, fixed):
 
 def search_without_cache(model, source, lengths, config, limits):
     """The same search, reading each hypothesis from its beginning at every step."""
-    search = build_search(config, EOS, ())
-    task = Task(torch.tensor(limits), torch.arange(len(source)), config.seed, 0, max(limits))
+    search = build_search(config, (EOS,), ())
+    ids = torch.arange(len(source))
+    task = Task(torch.tensor(limits), ids, config.seed, torch.zeros_like(ids), max(limits))
     state, memory = search.start(task), model.remember(source, Layout(lengths=lengths))
     for step in range(max(limits)):
         past = state.tokens[..., :step].flatten(0, 1)

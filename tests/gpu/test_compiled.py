@@ -51,7 +51,7 @@ def batches(seed, device):
 
 
 def mean_loss_and_gradient(model, batch, device, **settings):
-    loss_sum = build_loss(model, TrainConfig(**settings), device)
+    loss_sum = build_loss(model, TrainConfig(**settings), device, settings["packing"] == "on")
     model.zero_grad()
     loss = loss_sum(batch, 0.1) / batch.n_labels
     loss.backward()

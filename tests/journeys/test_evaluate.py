@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import sacrebleu
 
 import qkv as package
+from qkv.tasks import LanguageModel
+from qkv.tasks.few_shot import FewShot, few_shot_accuracy
 from tests.journeys.conftest import Command
+from tests.run.language_tiny import (
+    ANIMALS,
+    learned,
+    questions,
+    sentences,
+    write_lines,
+    write_records,
+)
 from tests.run.tiny import sources, spell
 
 LINES = sources(30, seed=11, longest=6)
@@ -95,3 +106,124 @@ def test_mistakes_are_named(qkv: Command, model: Path, text: Path) -> None:
     assert f"{text / 'empty'} holds no lines" in qkv("evaluate", *empty).mistake
     assert "13a" in qkv(*given(text, model), "--tokenize", "13b").mistake
     assert "There is no file" in qkv("evaluate", "--target", "x", "--hypotheses", target).mistake
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a language model."""
+    return learned(tmp_path_factory).folder
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a language model that answers."""
+    return learned(tmp_path_factory, "instruct").folder
+
+
+def test_text_is_measured_from_its_beginning_to_its_end(
+    qkv: Command, speaker: Path, tmp_path: Path
+) -> None:
+    """Also where it is much longer than the context, and over several files."""
+    texts = ["\n".join(sentences(20, seed=6)), "我爱你"]
+    files = []
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text + "\n")
+        files += ["--text", tmp_path / f"{number}.txt"]
+    found = package.load(speaker).score(texts)
+    nats = -sum(one.log_probability for one in found)
+    expected = {
+        "loss": nats / sum(one.n_tokens for one in found),
+        "bits per byte": nats / math.log(2) / sum(len(text.encode()) for text in texts),
+    }
+    expected["perplexity"] = math.exp(expected["loss"])
+    scores = json.loads(qkv("evaluate", "--model", speaker, *files, "--json").out)
+    assert {name: each["value"] for name, each in scores.items()} == pytest.approx(expected)
+    lines = qkv("evaluate", "--model", speaker, *files).lines
+    assert lines[0] == f"loss {expected['loss']:.4f}"
+    assert lines[2] == f"bits per byte {expected['bits per byte']:.4f}"
+
+
+def test_answers_are_compared_word_for_word(qkv: Command, taught: Path, tmp_path: Path) -> None:
+    asked = questions()
+    write_records(tmp_path / "a.jsonl", [*asked[:20], ("say 3", "four"), ("say 4", "five")])
+    model = package.load(taught)
+    right = sum(model.chat(question) == answer for question, answer in asked[:20])
+    answer = qkv("evaluate", "--model", taught, "--records", tmp_path / "a.jsonl")
+    assert answer.lines == [f"exact match {100 * right / 22:.2f}"]
+    assert right >= 15
+
+
+def test_choices_among_options_after_solved_examples(
+    qkv: Command, speaker: Path, tmp_path: Path
+) -> None:
+    def records(path: Path, lines: list[str]) -> list[dict[str, str]]:
+        cut = [line.split(". ")[0].rstrip(".").rsplit(" ", 1) for line in lines]
+        found = [{"text": text, "label": label} for text, label in cut]
+        write_lines(path, [json.dumps(record) for record in found])
+        return found
+
+    asked = records(tmp_path / "asked.jsonl", sentences(12, seed=8))
+    pool = records(tmp_path / "pool.jsonl", sentences(60, seed=9))
+    files = ["--examples", tmp_path / "asked.jsonl", "--pool", tmp_path / "pool.jsonl"]
+    words = ["evaluate", "--model", speaker, *files, "--template", "{text}"]
+    words += [word for animal in ANIMALS for word in ("--option", animal)]
+    few_shot = FewShot("{text}", " {label}", options=tuple(ANIMALS))
+    model = package.load(speaker)
+    for shots, normalize in ((2, "none"), (0, "bytes")):
+        expected = few_shot_accuracy(
+            model, asked, pool, few_shot, shots, seed=3, normalize=normalize
+        )
+        answer = qkv(*words, "--shots", shots, "--seed", 3, "--normalize", normalize)
+        assert answer.lines == [
+            f"accuracy {expected.accuracy:.2f}  (12 records, {shots} shots, seed 3, normalize "
+            f"{normalize})",
+            f"always the commonest {expected.majority:.2f}",
+        ]
+    scores = json.loads(qkv(*words, "--shots", 2, "--json").out)
+    assert scores.keys() == {"accuracy", "always the commonest"}
+
+
+def test_a_question_may_have_lines(
+    qkv: Command, speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r"""In a shell, "\n" is what one writes."""
+    write_lines(tmp_path / "a.tsv", ["text\tlabel", "the cat\tgood", "a dog\tbad"])
+    prompts: list[str] = []
+    plain = LanguageModel.choose
+
+    def noting(self, given, options, normalize):  # type: ignore[no-untyped-def]
+        prompts.extend(given)
+        return plain(self, given, options, normalize)
+
+    monkeypatch.setattr(LanguageModel, "choose", noting)
+    options = ["--option", "good", "--option", "bad", "--template", r"It: {text}\nSo:"]
+    answer = qkv("evaluate", "--model", speaker, "--examples", tmp_path / "a.tsv", *options)
+    assert answer.code == 0
+    assert prompts == ["It: the cat\nSo:", "It: a dog\nSo:"]
+
+
+def test_mistakes_about_language_models_are_named(
+    qkv: Command, speaker: Path, model: Path, tmp_path: Path
+) -> None:
+    def ask(*words: object, folder: Path = speaker) -> str:
+        return qkv("evaluate", "--model", folder, *words).mistake
+
+    path = write_lines(tmp_path / "a.jsonl", ['{"text": "a", "label": "b"}'])
+    examples = ["--examples", path, "--template", "{text}"]
+    both = ["--option", "b", "--option", "c"]
+    assert "Give the --model" in qkv("evaluate", "--text", path).mistake
+    assert "is no language model" in ask("--text", path, folder=model)
+    assert "There is no file" in ask("--text", tmp_path / "none")
+    assert "never taught to answer" in ask(
+        "--records", write_records(tmp_path / "r.jsonl", questions())
+    )
+    (tmp_path / "empty").write_text("")
+    assert "nothing to score" in ask("--text", tmp_path / "empty")
+    assert "Give the question as --template" in ask("--examples", path, *both)
+    assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
+    assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")
+    assert "needs its possible answers" in ask(*examples)
+    others = ["--option", "x", "--option", "y"]
+    assert "the answer ' b' is not among the options (' x', ' y')" in ask(*examples, *others)
+    few = ask(*examples, *both, "--shots", 2, "--pool", path)
+    assert "The number of shots is 2, but the pool holds 0 examples" in few

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.model import Layout, Mask, cross_mask, self_mask
 from qkv.model.attention import weights
@@ -97,6 +98,62 @@ def test_start(start):
     assert draw(Mask(causal=True, start=start, window=2), 2, 5) == [".xx..", "..xx."]
 
 
+def test_padding_in_front():
+    mask = self_mask(Layout(first=torch.tensor([[0], [2]])), causal=True)
+    assert draw(mask, 4, 4, row=0) == ["x...", "xx..", "xxx.", "xxxx"]
+    assert draw(mask, 4, 4, row=1) == ["....", "....", "..x.", "..xx"]
+
+
+def test_sequences_in_rows():
+    first = torch.tensor([[0, 0, 2, 2, 2], [0, 1, 1, 1, 4]])
+    mask = self_mask(Layout(first=first), causal=True)
+    assert draw(mask, 5, 5, row=0) == ["x....", "xx...", "..x..", "..xx.", "..xxx"]
+    assert draw(mask, 5, 5, row=1) == ["x....", ".x...", ".xx..", ".xxx.", "....x"]
+    narrow = self_mask(Layout(first=first), causal=True, window=2)
+    assert draw(narrow, 5, 5, row=0) == ["x....", "xx...", "..x..", "..xx.", "...xx"]
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 6), st.integers(0, 4), st.integers(0, 3))
+def test_no_query_sees_what_stands_before_its_own_sequence(data, rows, new, start, window):
+    """The mask with `first` is the mask without, less every key before it."""
+    n_keys, columns = start + new, data.draw(st.sampled_from([1, new]))
+    drawn = data.draw(st.lists(st.integers(0, n_keys), min_size=rows * columns, max_size=99))
+    first = torch.tensor(drawn[: rows * columns]).reshape(rows, columns)
+    plain = Mask(causal=True, start=start, window=window)
+    found = Mask(causal=True, start=start, window=window, first=first).boolean(new, n_keys, CPU)
+    assert found.shape == (rows, 1, new, n_keys)
+    for row, query, key in torch.cartesian_prod(*map(torch.arange, (rows, new, n_keys))).tolist():
+        begins = first[row, query if columns > 1 else 0]
+        expected = plain.boolean(new, n_keys, CPU)[0, 0, query, key] and key >= begins
+        assert found[row, 0, query, key] == expected
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask(causal=True, first=torch.tensor([[1], [0]])),
+        Mask(causal=True, first=torch.tensor([[0, 0, 2], [0, 1, 1]])),
+        Mask(causal=True, window=2),
+        Mask(causal=True, start=1),
+        Mask(key_lengths=torch.tensor([1, 3])),
+    ],
+    ids=["front", "rows", "window", "start", "padding"],
+)
+def test_drawn_once_is_drawn_each_time(mask):
+    once = mask.draw(3, 3, CPU)
+    assert once.drawn is not None and once.boolean(3, 3, CPU) is once.drawn
+    expected = mask.boolean(3, 3, CPU)
+    assert torch.equal(once.boolean(3, 3, CPU).expand_as(expected), expected)
+    flags = ("causal", "packed", "hides_nothing", "only_causal", "may_be_blind")
+    assert all(getattr(once, flag) == getattr(mask, flag) for flag in flags)
+
+
+def test_what_kernels_know_by_flags_stays_undrawn():
+    offsets = torch.tensor([0, 3], dtype=torch.int32)
+    for mask in (Mask(), Mask(causal=True), self_mask(Layout(offsets=offsets), causal=True)):
+        assert mask.draw(3, 3, CPU) is mask
+
+
 @given(cases())
 def test_boolean_is_the_rule(case: Case):
     drawn = case.mask.boolean(case.n_queries, case.n_keys, CPU)
@@ -152,9 +209,12 @@ def test_flags():
         Mask(causal=True, query_offsets=offsets, key_offsets=offsets),
         Mask(causal=True, start=1),
         Mask(causal=True, start=torch.tensor(0)),
+        Mask(causal=True, first=torch.tensor([[0]])),
     ):
         assert not mask.only_causal and not mask.hides_nothing
     assert not Mask(window=1).hides_nothing and not Mask(key_lengths=lengths).hides_nothing
+    assert Mask(causal=True, first=torch.tensor([[1]])).may_be_blind
+    assert not Mask(causal=True, window=1).may_be_blind
 
 
 def test_positions_restart_in_each_packed_sequence():

@@ -11,8 +11,9 @@ import torch
 import qkv
 from qkv.config import load_recipe
 from qkv.errors import UserError
-from qkv.run import prepare as preparing
 from qkv.run import train
+from qkv.run import translate as translating
+from qkv.run.job import Plan
 from qkv.train import Trainer
 from qkv.weights import read_tensors
 from tests.run.tiny import read_log, recipe, run, silence, write_pairs
@@ -40,6 +41,11 @@ def killed_at(step: int, folder: Path, out: str = "cut", **settings: Any) -> Pat
 def resumed(folder: Path, out: str = "cut", **settings: Any) -> Path:
     torch.manual_seed(99)
     return train(recipe(folder, **settings), folder / out, resume=True, console=silence()).folder
+
+
+def job(folder: Path) -> translating.Translation:
+    device = torch.device("cpu")
+    return translating.Translation(Plan(recipe(folder), folder, device, lambda _: None))
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -74,8 +80,7 @@ def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(
 
 
 def test_the_runs_above_cross_the_border_of_an_epoch(tmp_path: Path) -> None:
-    prepared = preparing.prepare(recipe(tmp_path))
-    labels = prepared.train.target_sizes.sum()
+    labels = job(tmp_path).stream.pairs.target_sizes.sum()
     assert labels < 500 * 9  # 25 steps of 500 tokens are more than two epochs, 9 more than one
 
 
@@ -87,7 +92,7 @@ def test_the_vocabulary_of_a_resumed_run_is_its_own(
     def never(*arguments: Any) -> None:
         raise AssertionError("the tokenizer is trained again")
 
-    monkeypatch.setattr(preparing, "train_tokenizers", never)
+    monkeypatch.setattr(translating, "train_tokenizers", never)
     assert (resumed(tmp_path) / "tokenizer.json").exists()
     assert folder.joinpath("tokenizer.json").read_text() == (
         folder.joinpath("checkpoints", "tokenizer.json").read_text()
@@ -200,5 +205,5 @@ def test_a_measure_that_is_not_taken_cannot_be_gone_by(tmp_path: Path) -> None:
 
 def test_validation_text_is_never_trained_on(tmp_path: Path) -> None:
     write_pairs(tmp_path / "digits.tsv", 300)
-    text = preparing.prepare(recipe(tmp_path)).text
+    text = job(tmp_path).text
     assert not {source for source, _ in text.train} & {source for source, _ in text.valid}

@@ -51,7 +51,7 @@ def test_the_readme_says_what_it_is_and_how_it_scored(tmp_path: Path) -> None:
     write_pairs(tmp_path / "test.tsv", 20, seed=9)
     done = run(tmp_path, data_licence="CC0", data_test_pairs=str(tmp_path / "test.tsv"))
     card = (done.folder / "README.md").read_text()
-    n_parameters = sum(p.numel() for p in done.translator.model.parameters())
+    n_parameters = sum(p.numel() for p in done.result.model.parameters())
     assert card.startswith("# run: a translation model\n")
     assert f"{n_parameters:,} parameters" in card
     assert f"{tmp_path / 'digits.tsv'} (licence: CC0)" in card
@@ -65,7 +65,7 @@ def test_the_readme_says_what_it_is_and_how_it_scored(tmp_path: Path) -> None:
 def test_the_translator_of_a_run_is_its_best_model(tmp_path: Path) -> None:
     done = run(tmp_path)
     saved = read_tensors(done.folder / "model.safetensors")
-    for name, parameter in done.translator.model.named_parameters():
+    for name, parameter in done.result.model.named_parameters():
         assert torch.equal(parameter.detach(), saved[name])
 
 
@@ -92,7 +92,7 @@ def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) ->
     assert isinstance(qkv.load(done.folder).translate("3 1"), str)
     if differences.get("tokenizer_shared") is False:
         assert (done.folder / "source_tokenizer.json").exists()
-        assert done.translator.model.config.tie == "output"
+        assert done.result.model.config.tie == "output"
 
 
 def test_packed_batches_fit_a_model_of_any_length(tmp_path: Path) -> None:

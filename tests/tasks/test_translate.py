@@ -160,7 +160,7 @@ def test_progress_counts_texts(translator: Translator, monkeypatch: pytest.Monke
 
 
 def test_translating_leaves_the_model_as_it_was(tmp_path_factory: pytest.TempPathFactory) -> None:
-    translator = learned(tmp_path_factory).translator
+    translator = learned(tmp_path_factory).result
     before = {name: tensor.clone() for name, tensor in translator.model.state_dict().items()}
     state = torch.random.get_rng_state()
     translator.model.train()

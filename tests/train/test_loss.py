@@ -41,10 +41,13 @@ def gradients(total: Tensor, inputs: list[Tensor | None]) -> list[Tensor]:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("elements", [1, 5 * VOCAB, 1000 * VOCAB])
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("alignment", [1, 8])
 def test_it_equals_torch_in_value_and_gradients(
-    dtype: torch.dtype, smoothing: float, elements: int, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dtype: torch.dtype, smoothing: float, elements: int, bias: bool, alignment: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setitem(loss.CHUNK_ELEMENTS, "cpu", elements)
+    monkeypatch.setitem(loss.ALIGNMENT, "cpu", alignment)
     given, labels = inputs(dtype, bias), some_labels()
     found = cross_entropy(*given, labels, smoothing)
     expected = reference(*given, labels, smoothing)
@@ -91,9 +94,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     seen = []
     plain = loss._loss_and_slope
 
-    def noting(logits: Tensor, labels: Tensor, smoothing: float, needs_gradient: bool):  # type: ignore[no-untyped-def]
-        seen.append((logits.numel(), needs_gradient))
-        return plain(logits, labels, smoothing, needs_gradient)
+    def noting(logits: Tensor, *others):  # type: ignore[no-untyped-def]
+        seen.append((logits.numel(), others[-1]))
+        return plain(logits, *others)
 
     monkeypatch.setattr(loss, "_loss_and_slope", noting)
     return seen

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import typer
 
+from qkv.cli.chat import chat
 from qkv.cli.demo import demo
 from qkv.cli.evaluate import evaluate
+from qkv.cli.generate import generate
 from qkv.cli.train import train
 from qkv.cli.translate import translate
 
@@ -15,6 +17,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
     "translate": translate,
+    "generate": generate,
+    "chat": chat,
     "evaluate": evaluate,
 }
 

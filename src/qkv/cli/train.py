@@ -30,12 +30,12 @@ def train(
 
     from qkv.config import load_recipe
     from qkv.run import train as run_recipe
+    from qkv.run.card import usage
 
     folder = out or Path("runs") / recipe.stem
-    run = run_recipe(
-        load_recipe(recipe, set_ or ()), folder, resume=resume, console=Console(stderr=True)
-    )
+    loaded = load_recipe(recipe, set_ or ())
+    run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
     for split, scores in run.scores.items():
         for score in scores:
             print(f"{split}: {score}")
-    print(f'{run.folder} is ready: qkv translate --model {run.folder} "…"')
+    print(f"{run.folder} is ready: {usage(loaded, run.folder)}")

@@ -17,7 +17,7 @@ FOR_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qkv.tasks import Translation
+    from qkv.tasks import Translation, Translator
 
 
 def translate(
@@ -56,15 +56,23 @@ def translate(
     if idle:
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     lines = text if text else read_stdin()
-    from qkv.tasks import load
-
-    translator = load(model, device)
+    translator = load_translator(model, device)
     with progress_bar(len(lines)) as advance:
         found = translator.n_best(
             lines, prefix=prefix, truncate=truncate, progress=advance, **settings
         )
     for line, translations in zip(lines, found, strict=True):
         print(_as_json(line, translations) if as_json else _as_text(translations))
+
+
+def load_translator(folder: str, device: str) -> Translator:
+    """Load a model folder that must hold a translator."""
+    from qkv.tasks import Translator, load
+
+    found = load(folder, device)
+    if not isinstance(found, Translator):
+        raise UserError(f"{folder} is no translator; use it with `qkv generate` or `qkv chat`.")
+    return found
 
 
 def _as_text(translations: Sequence[Translation]) -> str:

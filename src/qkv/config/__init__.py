@@ -1,8 +1,10 @@
 """What a model and a run are: frozen dataclasses, validation, presets, to and from files."""
 
 from qkv.config.decode import DecodeConfig
-from qkv.config.model import PRESETS, Family, ModelConfig, preset
+from qkv.config.model import Family, ModelConfig
+from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import (
+    ChatConfig,
     DataConfig,
     Recipe,
     TokenizerConfig,
@@ -14,6 +16,7 @@ from qkv.config.recipe import (
 
 __all__ = [
     "PRESETS",
+    "ChatConfig",
     "DataConfig",
     "DecodeConfig",
     "Family",

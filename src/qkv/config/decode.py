@@ -24,7 +24,14 @@ class DecodeConfig:
     )
     n_best: int = setting(1, "hypotheses handed back for each source", least=1)
     max_length: int = setting(
-        0, "most tokens to generate, EOS counted; 0: 2 × the source's tokens + 20", least=0
+        0, "most tokens to generate, EOS counted; 0: 2 × the source's tokens + 20; after a prompt, "
+        "256", least=0,
+    )  # fmt: skip
+    stop: tuple[str, ...] = setting((), "end before any of these strings comes (language models)")
+    repetition_penalty: float = setting(
+        1.0,
+        "tokens that were there before are made this much less likely; 1: not at all",
+        least=0.01,
     )
     sample: bool = setting(False, "draw tokens at random instead of searching")
     temperature: float = setting(1.0, "logits are divided by this before drawing", least=0)

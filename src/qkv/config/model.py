@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
+from qkv.config.fields import check_ranges, from_mapping, setting
 from qkv.errors import UserError
 
 Family = Literal["encoder-decoder", "encoder", "decoder"]
@@ -40,10 +40,36 @@ class ModelConfig:
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
-    positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "none"] = setting(
+    positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "rotary", "none"] = setting(
         "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1)
+    rotary_base: float = setting(
+        10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
+    )
+    rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = setting(
+        "none", "rotary: how angles are squeezed for contexts longer than the trained one"
+    )
+    rotary_factor: float = setting(1.0, "rotary: how many times longer the context is", least=1)
+    rotary_trained_length: int = setting(
+        0, "rotary: the context before scaling (yarn, llama3); 0: max_length / factor", least=0
+    )
+    rotary_slow: float = setting(
+        1.0, "rotary: pairs that turn fewer times in that context are squeezed in full", least=0
+    )
+    rotary_fast: float = setting(
+        0.0, "rotary: pairs that turn more often are left as they are; 0: 32 (yarn), 4 (llama3)",
+        least=0,
+    )  # fmt: skip
+    window: int = setting(
+        0, "a decoder's token sees this many tokens up to itself; 0: all", least=0
+    )
+    window_layers: Literal["all", "alternate"] = setting(
+        "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
+    )
+    init: Literal["glorot", "normal"] = setting(
+        "glorot", "first weights: the paper's, or N(0, 0.02) with smaller residual outputs (GPT-2)"
+    )
     embedding_scale: bool = setting(True, "multiply embeddings by √d_model, as the paper does")
     tie: Literal["all", "output", "none"] = setting(
         "all", "share one matrix among both embeddings and output, output and its input, or none"
@@ -74,12 +100,30 @@ class ModelConfig:
             raise UserError(
                 f"model: sinusoidal positions need an even d_model, but it is {self.d_model}."
             )
+        if self.positions == "rotary" and self.d_head % 2:
+            raise UserError(
+                f"model: rotary positions turn pairs, so a head's width must be even, but d_model "
+                f"/ n_heads is {self.d_head}."
+            )
+        self._check_rotary()
         if self.tie == "all" and self.source_vocab_size:
             raise UserError(
                 "model: tie = 'all' needs one shared vocabulary; "
                 "set tie = 'output' or 'none', or share the tokenizer."
             )
         self._check_layers()
+
+    def _check_rotary(self) -> None:
+        if self.rotary_scaling == "ntk" and self.d_head == 2:
+            raise UserError(
+                "model: rotary_scaling = 'ntk' squeezes the slower pairs, but a head of width 2 "
+                "has one; use 'linear'."
+            )
+        fast = self.rotary_fast or {"llama3": 4.0}.get(self.rotary_scaling, 32.0)
+        if self.rotary_scaling in ("yarn", "llama3") and self.rotary_slow >= fast:
+            raise UserError(
+                f"model: rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
+            )
 
     def _check_layers(self) -> None:
         needed = {
@@ -103,6 +147,15 @@ class ModelConfig:
         """Width of one head: d_k in the paper."""
         return self.d_model // self.n_heads
 
+    @property
+    def trained_length(self) -> int:
+        """The context that rotary angles were made for, before they were scaled."""
+        return self.rotary_trained_length or round(self.max_length / self.rotary_factor)
+
+    def window_of(self, layer: int) -> int:
+        """How many tokens a token of this layer sees; 0: all."""
+        return 0 if self.window_layers == "alternate" and layer % 2 == 0 else self.window
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values, for `config.json`."""
         return dataclasses.asdict(self)
@@ -111,32 +164,3 @@ class ModelConfig:
     def from_dict(cls, values: Mapping[str, Any], where: str = "model") -> ModelConfig:
         """Read a config from plain values, naming `where` it stands in errors."""
         return from_mapping(cls, values, where)
-
-
-PRESETS: dict[str, dict[str, Any]] = {
-    # Vaswani et al. 2017, table 3
-    "transformer-base": {
-        "d_model": 512, "n_heads": 8, "d_ff": 2048,
-        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.1,
-    },
-    "transformer-big": {
-        "d_model": 1024, "n_heads": 16, "d_ff": 4096,
-        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.3,
-    },
-    # The same architecture for less data
-    "transformer-small": {
-        "d_model": 256, "n_heads": 4, "d_ff": 1024,
-        "n_encoder_layers": 3, "n_decoder_layers": 3, "dropout": 0.1,
-    },
-    "transformer-tiny": {
-        "d_model": 128, "n_heads": 4, "d_ff": 512,
-        "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.1,
-    },
-}  # fmt: skip
-
-
-def preset(name: str, **differences: Any) -> ModelConfig:
-    """Build a preset's config, with what differs from it."""
-    if name not in PRESETS:
-        raise UserError(f"model: unknown preset {name!r}{suggestion(name, PRESETS)}")
-    return ModelConfig.from_dict({**PRESETS[name], **differences})

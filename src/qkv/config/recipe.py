@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from qkv.config.decode import DecodeConfig
 from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
-from qkv.config.model import PRESETS, ModelConfig
+from qkv.config.model import ModelConfig
+from qkv.config.presets import PRESETS
 from qkv.errors import UserError
 
 
@@ -31,10 +32,42 @@ class DataConfig:
     test_pairs: tuple[str, ...] = setting((), "test pairs as .tsv or .jsonl")
     source_field: str = setting("source", "the source's key in .jsonl files")
     target_field: str = setting("target", "the target's key in .jsonl files")
-    valid_size: int = setting(
-        1000, "pairs cut off for validation where none are given (at most a tenth)", least=1
+    text: tuple[str, ...] = setting(
+        (),
+        "text to learn to continue: .txt, .jsonl, .gz; files, folders or patterns like 'a/*.txt'",
     )
-    max_length: int = setting(256, "longer pairs (tokens, EOS counted) are dropped", least=1)
+    valid_text: tuple[str, ...] = setting((), "validation text")
+    test_text: tuple[str, ...] = setting((), "test text, measured once at the end")
+    text_field: str = setting("text", "the text's key in .jsonl files")
+    template: str = setting(
+        "", "instead: a .jsonl record's text with its fields filled in, like '{title}: {body}'"
+    )
+    documents: Literal["file", "paragraph", "line"] = setting(
+        "file", "what a document is in plain text; paragraphs stand between blank lines"
+    )
+    bos: bool = setting(True, "begin each document with BOS; each ends with EOS in any case")
+    across: bool = setting(False, "let attention run on from one document into the next")
+    valid_share: float = setting(
+        0.05, "of the documents, or the end of a single one, where no valid_text is given",
+        least=0, most=0.5,
+    )  # fmt: skip
+    shards: str = setting("", "folder for the text's tokens; empty: in the run folder")
+    records: tuple[str, ...] = setting(
+        (), "instructions with answers, or conversations, as .jsonl or .json; .gz too"
+    )
+    valid_records: tuple[str, ...] = setting((), "validation records")
+    test_records: tuple[str, ...] = setting((), "test records, answered once at the end")
+    valid_size: int = setting(
+        1000,
+        "pairs or records cut off for validation where none are given (at most a tenth)",
+        least=1,
+    )
+    max_length: int = setting(
+        256,
+        "longer pairs or records (tokens, EOS counted) are dropped, text is read in windows of "
+        "this size; 0: the model's max_length",
+        least=0,
+    )
     max_ratio: float = setting(9.0, "pairs whose lengths differ by more are dropped", least=1)
     licence: str = setting("not stated", "of the text; noted in the model's README")
 
@@ -68,7 +101,12 @@ class TrainConfig:
     batch_tokens: int = setting(4096, "tokens of a batch's wider side, with padding", least=1)
     accumulate: int = setting(1, "batches summed into one step", least=1)
     seed: int = setting(0, "decides initial weights, order of data and dropout", least=0)
-    optimizer: Literal["adamw", "adam"] = setting("adamw", "Adam with decoupled weight decay")
+    start_from: str = setting(
+        "", "a model folder to begin from, with its tokenizer and sizes, instead of fresh weights"
+    )
+    optimizer: Literal["adamw", "adam", "muon"] = setting(
+        "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
+    )
     lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), 0.001 at most", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
         "inverse_sqrt", "how the learning rate falls after warm-up"
@@ -90,34 +128,78 @@ class TrainConfig:
     device: str = setting("auto", "'cpu', 'cuda' or auto: a GPU where there is one")
     checkpoint_every: int = setting(500, "steps between checkpoints to resume from", least=1)
     valid_every: int = setting(500, "steps between validations", least=1)
-    valid_bleu: bool = setting(True, "translate and score validation text at each validation")
-    metric: Literal["loss", "bleu"] = setting("loss", "what 'best' and early stopping go by")
+    valid_bleu: bool = setting(
+        True, "write out and score validation text at each validation (translations, answers)"
+    )
+    metric: Literal["loss", "bleu", "exact_match"] = setting(
+        "loss", "what 'best' and early stopping go by"
+    )
     patience: int = setting(8, "validations without a new best before stopping; 0: never", least=0)
     average: int = setting(5, "average the weights of this many last validations", least=1)
     tensorboard: bool = setting(True, "write curves for TensorBoard, where it is installed")
 
     def __post_init__(self) -> None:
         check_ranges(self, "train")
-        if self.metric == "bleu" and not self.valid_bleu:
-            raise UserError("train: metric = 'bleu' needs valid_bleu = true, which measures it.")
+        if self.metric != "loss" and not self.valid_bleu:
+            raise UserError(
+                f"train: metric = '{self.metric}' needs valid_bleu = true, which measures it."
+            )
+
+
+@dataclass(frozen=True)
+class ChatConfig:
+    """How the turns of a conversation are written; stored with the model."""
+
+    template: Literal["plain", "alpaca", "chatml"] = setting(
+        "plain", "plain: 'User:' and 'Assistant:'; or other people's forms"
+    )
+    system: str = setting("", "instead: a system message, with '{content}' in it")
+    user: str = setting("", "instead: a user's turn")
+    assistant: str = setting("", "instead: an answer; what follows '{content}' ends it")
+
+
+Task = Literal["translate", "generate", "instruct"]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """A whole run; every field has a default that works."""
 
-    task: Literal["translate"] = "translate"
+    task: Task = "translate"
     preset: str = "transformer-small"
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    chat: ChatConfig = field(default_factory=ChatConfig)
 
 
 SECTIONS = {
     "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
+    "chat": ChatConfig,
 }  # fmt: skip
+
+_LANGUAGE_TRAINING = {
+    "label_smoothing": 0.0, "weight_decay": 0.1, "schedule": "cosine", "warmup": 100,
+    "beta2": 0.95, "epsilon": 1e-8, "average": 1,
+}  # fmt: skip
+TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "translate": {},
+    "generate": {
+        "data": {"max_length": 0},
+        "model": {"preset": "llama-mini"},
+        "train": {**_LANGUAGE_TRAINING, "batch_tokens": 16_384},
+        "decode": {"beams": 1, "sample": True, "temperature": 0.8, "top_p": 0.95},
+    },
+    "instruct": {
+        "data": {"max_length": 0},
+        "model": {"preset": "llama-mini"},
+        "train": {**_LANGUAGE_TRAINING, "steps": 2000, "lr": 3e-4, "valid_every": 100},
+        "decode": {"beams": 1},
+    },
+}
+"""What differs, by task, from the defaults of the settings."""
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -146,19 +228,39 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     for name in values.keys() - {"task"}:
         if not isinstance(values[name], Mapping):
             raise UserError(f"{where}: {name} must be a section, [{name}], with keys under it.")
+    task = from_mapping(Recipe, {k: v for k, v in values.items() if k == "task"}, where).task
+    usual = TASK_DEFAULTS[task]
     sections: dict[str, Any] = {
-        name: from_mapping(cls, values.get(name, {}), f"{where}: [{name}]")
+        name: from_mapping(
+            cls, {**usual.get(name, {}), **values.get(name, {})}, f"{where}: [{name}]"
+        )
         for name, cls in SECTIONS.items()
     }
-    model = dict(values.get("model", {}))
+    model = {**usual.get("model", {}), **values.get("model", {})}
     name = model.pop("preset", Recipe.preset)
     if not isinstance(name, str) or name not in PRESETS:
         known_presets = suggestion(str(name), PRESETS)
         raise UserError(f"{where}: [model]: unknown preset {name!r}{known_presets}")
     # Checked now, so that a mistake shows before a tokenizer is trained
-    ModelConfig.from_dict({**PRESETS[name], **model}, f"{where}: [model]")
-    task = from_mapping(Recipe, {k: v for k, v in values.items() if k == "task"}, where).task
+    config = ModelConfig.from_dict({**PRESETS[name], **model}, f"{where}: [model]")
+    _check_task(task, config, sections["train"], where)
     return Recipe(task=task, preset=name, model=model, **sections)
+
+
+def _check_task(task: Task, model: ModelConfig, train: TrainConfig, where: str) -> None:
+    """Check that the parts of a recipe are of one kind."""
+    family = "encoder-decoder" if task == "translate" else "decoder"
+    if model.family != family:
+        raise UserError(
+            f"{where}: [model]: task = '{task}' needs a model of family '{family}', but this one "
+            f"is of '{model.family}'; choose another preset, or another task."
+        )
+    measured = {"translate": ("loss", "bleu", "exact_match"), "instruct": ("loss", "exact_match")}
+    if train.metric not in measured.get(task, ("loss",)):
+        raise UserError(
+            f"{where}: [train]: metric = '{train.metric}' is not measured by task = '{task}'; "
+            f"use 'loss'."
+        )
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from typing import Any
 
 from qkv.config.decode import DecodeConfig
 from qkv.config.fields import describe
-from qkv.config.model import PRESETS, ModelConfig, preset
-from qkv.config.recipe import DataConfig, Recipe, TokenizerConfig, TrainConfig
+from qkv.config.model import ModelConfig
+from qkv.config.presets import PRESETS, preset
+from qkv.config.recipe import (
+    TASK_DEFAULTS,
+    ChatConfig,
+    DataConfig,
+    Recipe,
+    TokenizerConfig,
+    TrainConfig,
+    recipe_from,
+    recipe_to_dict,
+)
 
 COMMAND = "python -m qkv.config.reference > docs/settings.md"
 TOP = f"""\
@@ -17,11 +28,13 @@ TOP = f"""\
 
 <!-- Generated, not to be edited: {COMMAND} -->
 
-A recipe is a TOML file: a `task` and the five sections below. Leave a setting out and it has its
+A recipe is a TOML file: a `task` and the six sections below. Leave a setting out and it has its
 default. On the command line, `--set section.name=value` changes one; a name that does not exist is
 an error that suggests the nearest one. [train.md](train.md) shows recipes at work.
 
-At the top of a recipe stands `task`, whose only value so far is `"{Recipe.task}"`.
+At the top of a recipe stands `task`: `"translate"` (an encoder-decoder from sentence pairs; the
+default), `"generate"` (a decoder from text) or `"instruct"` (a decoder that answers, from questions
+and answers). Some defaults depend on it:
 """
 SECTIONS: dict[str, tuple[type, str]] = {
     "data": (DataConfig, "What to train, validate and test on: see [data.md](data.md)."),
@@ -38,6 +51,10 @@ SECTIONS: dict[str, tuple[type, str]] = {
         "How text is searched or drawn: see [decode.md](decode.md). `translate` in Python takes "
         "each of\nthese as an argument, and `qkv translate` has an option for most.",
     ),
+    "chat": (
+        ChatConfig,
+        'How turns are written, for `task = "instruct"`: see [tasks.md](tasks.md).',
+    ),
 }
 WORDS = {
     "int": "integer",
@@ -49,11 +66,32 @@ WORDS = {
 
 def reference() -> str:
     """All settings of a recipe, section by section."""
-    parts = [TOP]
+    parts = [TOP, _by_task()]
     for name, (config, about) in SECTIONS.items():
         presets = f"\n{_presets()}" if config is ModelConfig else ""
         parts.append(f"## [{name}]\n\n{about}\n{presets}\n{_settings(config)}")
     return "\n".join(parts)
+
+
+def _by_task() -> str:
+    """The defaults that a task changes."""
+    tasks = [task for task, usual in TASK_DEFAULTS.items() if usual]
+    changed = {
+        (section, name): None
+        for task in tasks
+        for section, values in TASK_DEFAULTS[task].items()
+        for name in values
+    }
+    rows = [
+        [f"`{section}.{name}`", *(_default(task, section, name) for task in TASK_DEFAULTS)]
+        for section, name in changed
+    ]
+    return _table(["setting", *(f"`{task}`" for task in TASK_DEFAULTS)], rows)
+
+
+def _default(task: str, section: str, name: str) -> str:
+    recipe = recipe_to_dict(recipe_from({"task": task}))
+    return f"`{_toml(recipe[section][name])}`"
 
 
 def _settings(config: type) -> str:
@@ -65,13 +103,37 @@ def _settings(config: type) -> str:
 
 
 def _presets() -> str:
-    names = dict.fromkeys(name for sizes in PRESETS.values() for name in sizes)
-    rows = [[f"`{each}`", *(_toml(getattr(preset(each), n)) for n in names)] for each in PRESETS]
+    """A table for each kind, for presets of different kinds differ in nearly everything."""
+    kinds: dict[tuple[str, str], dict[str, ModelConfig]] = {}
+    for name in PRESETS:
+        config = preset(name)
+        kinds.setdefault((config.family, config.positions), {})[name] = config
     usual = (
         f"`preset` is one of these; without it, `{Recipe.preset}`. A preset comes before the "
-        f"defaults\nfurther down, and what the recipe says comes before both.\n\n"
+        f"defaults\nfurther down, and what the recipe says comes before both.\n"
     )
-    return usual + _table(["preset", *(f"`{name}`" for name in names)], rows)
+    return "\n".join([usual, *map(_alike, kinds.values())])
+
+
+def _alike(presets: dict[str, ModelConfig]) -> str:
+    """What presets of one kind share, where that is no default, and a table of what differs."""
+    values = {
+        field.name: [getattr(config, field.name) for config in presets.values()]
+        for field in fields(ModelConfig)
+    }
+    differing = [name for name, of_each in values.items() if len(set(of_each)) > 1]
+    defaults = ModelConfig()
+    shared = [
+        f"`{name} = {_toml(of_each[0])}`"
+        for name, of_each in values.items()
+        if name not in differing and of_each[0] != getattr(defaults, name)
+    ]
+    head = f"With {', '.join(shared)}:\n\n" if shared else ""
+    rows = [
+        [f"`{name}`", *(_toml(getattr(config, each)) for each in differing)]
+        for name, config in presets.items()
+    ]
+    return head + _table(["preset", *(f"`{name}`" for name in differing)], rows)
 
 
 def _type(kind: str) -> str:

@@ -58,6 +58,8 @@ class Side:
     """Packed: int32 (M + 1,); sequence m is tokens offsets[m] to offsets[m + 1]."""
     longest: int
     """The longest sequence that a kernel must expect; padded: T; packed: always the same."""
+    first: Tensor | None = None
+    """Rows that hold several sequences: int64 (B, T), the column where each token's one begins."""
 
     def to(self, device: torch.device) -> Side:
         """Copy to a device."""
@@ -66,6 +68,7 @@ class Side:
             None if self.lengths is None else _moved(self.lengths, device),
             None if self.offsets is None else _moved(self.offsets, device),
             self.longest,
+            None if self.first is None else _moved(self.first, device),
         )
 
 
@@ -73,8 +76,8 @@ class Side:
 class Batch:
     """Sources, and targets twice: as the decoder's input and, one place ahead, as its labels."""
 
-    source: Side
-    """X: x₁ … x_n, EOS."""
+    source: Side | None
+    """X: x₁ … x_n, EOS; None where a decoder stands alone."""
     target: Side
     """Y_shift: BOS, y₁ … y_m."""
     labels: Tensor
@@ -85,7 +88,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Copy to a device, without waiting for the copy where that is a GPU."""
         return Batch(
-            self.source.to(device),
+            None if self.source is None else self.source.to(device),
             self.target.to(device),
             _moved(self.labels, device),
             self.n_labels,

@@ -1,15 +1,16 @@
-"""Which pairs form which batch: pure functions of the data, the seed and the epoch."""
+"""Which pairs or examples form which batch: pure functions of data, seed and epoch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from qkv.data.batch import PackedShape, round_up
-from qkv.data.encoded import EncodedPairs, Indices
+from qkv.data.encoded import Indices
 
 SORTED_TOGETHER = 65_536
 """Pairs sorted by length at a time: more pad less, fewer mix a large corpus better."""
@@ -19,7 +20,21 @@ WINDOW = 128
 """Pairs ahead among which a packed batch looks for those that fill its last places."""
 
 
-def padded_plan(pairs: EncodedPairs, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+class HasSizes(Protocol):
+    """Pairs, or whatever else takes places on the two sides of a batch."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def source_sizes(self) -> npt.NDArray[np.int64]:
+        """Places that each takes among the sources; all 0 where there are none."""
+
+    @property
+    def target_sizes(self) -> npt.NDArray[np.int64]:
+        """Places that each takes among the targets."""
+
+
+def padded_plan(pairs: HasSizes, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
     """Batches of pairs of like length, each within the budget on both sides, in random order."""
     random = _random(seed, epoch)
     order = random.permutation(len(pairs))
@@ -31,12 +46,12 @@ def padded_plan(pairs: EncodedPairs, batch_tokens: int, seed: int, epoch: int) -
     return [plan[index] for index in random.permutation(len(plan))]
 
 
-def validation_plan(pairs: EncodedPairs, batch_tokens: int) -> list[Indices]:
+def validation_plan(pairs: HasSizes, batch_tokens: int) -> list[Indices]:
     """Batches of pairs of like length in an order that never changes."""
     return _cut(pairs, _by_length(pairs, np.arange(len(pairs))), batch_tokens)
 
 
-def packed_shape(pairs: EncodedPairs, batch_tokens: int) -> PackedShape:
+def packed_shape(pairs: HasSizes, batch_tokens: int) -> PackedShape:
     """Choose the one shape that packed batches of `pairs` shall have."""
     source, target = pairs.source_sizes, pairs.target_sizes
     # No rounding: filler is cut to this length, and must fit a model as long as the text.
@@ -44,7 +59,7 @@ def packed_shape(pairs: EncodedPairs, batch_tokens: int) -> PackedShape:
     target_tokens = round_up(max(batch_tokens, longest), 128)
     # Half a percent of headroom fills both sides best: what does not fit is chosen around.
     expected = 1.005 * target_tokens * source.sum() / target.sum()
-    source_tokens = round_up(max(math.ceil(expected), longest), 128)
+    source_tokens = round_up(max(math.ceil(expected), longest), 128) if source.any() else 0
     # Short sentences may come together: a quarter more than the mean, or all of them the shortest.
     n_pairs = min(
         math.ceil(1.25 * target_tokens / target.mean()) + 16, target_tokens // int(target.min())
@@ -53,7 +68,7 @@ def packed_shape(pairs: EncodedPairs, batch_tokens: int) -> PackedShape:
     return replace(bare, sequences=round_up(n_pairs + bare.filler, 8))
 
 
-def packed_plan(pairs: EncodedPairs, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
+def packed_plan(pairs: HasSizes, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
     """Batches that fill `shape`, from a random order in which few pairs move up a little."""
     order = _random(seed, epoch).permutation(len(pairs))
     waiting = np.stack([order, pairs.source_sizes[order], pairs.target_sizes[order]])
@@ -107,15 +122,17 @@ def _random(seed: int, epoch: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
 
 
-def _by_length(pairs: EncodedPairs, order: Indices) -> Indices:
+def _by_length(pairs: HasSizes, order: Indices) -> Indices:
     """Sort into buckets of like target length and, in each, by source length."""
     source, target = pairs.source_sizes[order], pairs.target_sizes[order]
+    if not source.any():
+        return order[np.argsort(target, kind="stable")]
     bucket = np.floor(np.log(target) / np.log(BUCKET_GROWTH)).astype(np.int64)
     # Up and down by turns, so that the sources on both sides of a bucket's end are alike.
     return order[np.lexsort((np.where(bucket % 2, source, -source), bucket))]
 
 
-def _cut(pairs: EncodedPairs, order: Indices, batch_tokens: int) -> list[Indices]:
+def _cut(pairs: HasSizes, order: Indices, batch_tokens: int) -> list[Indices]:
     """Cut an order into batches whose rows times width stay within the budget on both sides."""
     widths = np.maximum(pairs.source_sizes, pairs.target_sizes)[order]
     cuts: list[int] = []

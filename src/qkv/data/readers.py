@@ -6,12 +6,15 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import UserError
+from qkv.text.template import HALF_CHARACTER
 
 Pair = tuple[str, str]
+Place = tuple[int, int]
 Paths = str | Path | Sequence[str | Path]
 
 
@@ -24,7 +27,7 @@ def read_pairs(
     name: str = "",
 ) -> list[Pair]:
     """Read sentence pairs; `name` ("", "valid_", "test_") is the settings' prefix in errors."""
-    sources, targets, both = _listed(source), _listed(target), _listed(pairs)
+    sources, targets, both = listed(source), listed(target), listed(pairs)
     _check_given(sources, targets, both, name)
     found: list[Pair] = []
     for source_path, target_path in zip(sources, targets, strict=True):
@@ -55,7 +58,8 @@ def lines_of(content: bytes, name: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _listed(paths: Paths) -> list[Path]:
+def listed(paths: Paths) -> list[Path]:
+    """The files that a setting names, one or many."""
     # A lone name is a sequence too, of characters; it is meant as one file.
     return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
@@ -93,18 +97,17 @@ def _read_aligned(source: Path, target: Path) -> list[Pair]:
 
 def _read_both_sides(path: Path, source_field: str, target_field: str) -> list[Pair]:
     """Read a file that holds both sides; what is not called .jsonl or .json is tab-separated."""
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     numbered = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
-    if kind not in {".jsonl", ".json"}:
+    if not holds_objects(path):
         return [_split_columns(line, f"{path}, line {number}") for number, line in numbered]
     found: list[Pair] = []
     for number, line in numbered:
         where = f"{path}, line {number}"
-        fields = _parse_object(line, where)
+        fields = parse_object(line, where, '{"source": "…", "target": "…"}')
         found.append(
             (
-                _string_field(fields, source_field, "source_field", where),
-                _string_field(fields, target_field, "target_field", where),
+                string_field(fields, source_field, "source_field", where),
+                string_field(fields, target_field, "target_field", where),
             )
         )
     return found
@@ -120,7 +123,14 @@ def _split_columns(line: str, where: str) -> Pair:
     return columns[0], columns[1]
 
 
-def _parse_object(line: str, where: str) -> dict[str, object]:
+def holds_objects(path: Path) -> bool:
+    """Whether a file holds a JSON object a line, by its name, compressed or not."""
+    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return kind in {".jsonl", ".json"}
+
+
+def parse_object(line: str, where: str, example: str) -> dict[str, object]:
+    """Read the JSON object of a line that should look like `example`."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -128,14 +138,12 @@ def _parse_object(line: str, where: str) -> dict[str, object]:
             f"{where}: this is not valid JSON; a .jsonl file holds one whole object on each line."
         ) from error
     if not isinstance(fields, dict):
-        raise UserError(
-            f"{where}: this is JSON but no object; each line must look like "
-            f'{{"source": "…", "target": "…"}}.'
-        )
+        raise UserError(f"{where}: this is JSON but no object; each line must look like {example}.")
     return fields
 
 
-def _string_field(fields: dict[str, object], name: str, setting: str, where: str) -> str:
+def string_field(fields: dict[str, object], name: str, setting: str, where: str) -> str:
+    """Read a field of text; `setting` is where its name is given."""
     if name not in fields:
         raise UserError(
             f"{where}: there is no field {name!r} among {', '.join(map(repr, fields)) or 'none'}; "
@@ -148,7 +156,7 @@ def _string_field(fields: dict[str, object], name: str, setting: str, where: str
             f"correct the line or name another field as {setting} under [data]."
         )
     # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if HALF_CHARACTER.search(value):
         raise UserError(
             f"{where}: field {name!r} holds half a surrogate pair (\\ud800 to \\udfff), which is "
             f"no text; correct or delete the line."
@@ -157,8 +165,15 @@ def _string_field(fields: dict[str, object], name: str, setting: str, where: str
 
 
 def _read_bytes(path: Path) -> bytes:
-    try:
+    with explained(path):
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say what is wrong with a file if the block cannot read it."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise UserError(f"There is no file {path}; check the path.") from error
     except IsADirectoryError as error:
@@ -179,10 +194,22 @@ def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = content[: error.start]
-        line = before.count(b"\n") + 1
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise UserError(
-            f"{name}, line {line}: byte {column} of the line (0x{content[error.start]:02x}) is not "
-            f"UTF-8; convert it to UTF-8 first."
-        ) from error
+        place = passed((1, 1), content[: error.start])
+        raise not_utf8(name, place, content[error.start]) from error
+
+
+def passed(place: Place, content: bytes) -> Place:
+    """The line, and the byte of it, that comes after `content` if that begins at `place`."""
+    line, byte = place
+    end = content.rfind(b"\n")
+    if end < 0:
+        return line, byte + len(content)
+    return line + content.count(b"\n"), len(content) - end
+
+
+def not_utf8(name: str, place: Place, byte: int) -> UserError:
+    """The mistake of a byte that is no text."""
+    return UserError(
+        f"{name}, line {place[0]}: byte {place[1]} of the line (0x{byte:02x}) is not UTF-8; "
+        f"convert it to UTF-8 first."
+    )

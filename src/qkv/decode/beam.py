@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.decode import rules
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.state import State, Task, take, write
+from qkv.decode.state import State, Task, is_one_of, see, start_seen, take, write
 
 NOTHING = float("-inf")  # the score of a place where there is no hypothesis
 
@@ -45,6 +45,7 @@ class BeamState(State):
     closed_tokens: Tensor  # (B, K, N) int64
     closed_lengths: Tensor  # (B, K) int64
     closed_scores: Tensor  # (B, K) float32
+    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
 
     @property
     def closed(self) -> Closed:
@@ -60,8 +61,9 @@ class Beam:
     n_best: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
-    eos_id: int
+    ends: tuple[int, ...]  # EOS, and whatever else ends an output
     suppress: tuple[int, ...] = ()
+    repetition_penalty: float = 1.0
 
     def start(self, task: Task) -> BeamState:
         """One open hypothesis, the empty one; the other beams come to life with the first step."""
@@ -71,16 +73,17 @@ class Beam:
         tokens = count.new_zeros((*shape, task.room))
         return BeamState(
             step=count.new_zeros(()), limits=task.limits, done=task.limits < 1,
-            newest=torch.full_like(count, task.newest), tokens=tokens,
+            newest=task.newest[:, None].expand(shape), tokens=tokens,
             scores=nothing.index_fill(1, count.new_zeros(1), 0.0),
             closed_tokens=tokens.clone(), closed_lengths=count, closed_scores=nothing,
+            seen=start_seen(task, self.rows),
         )  # fmt: skip
 
     def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
         """Continue, close and go on."""
         found = self._continuations(state, logits)
         last = (state.step + 1 >= state.limits)[:, None]
-        ends = (found.tokens == self.eos_id) | last
+        ends = is_one_of(found.tokens, self.ends) | last
         closed = self._close(state, found, ends)
         scores, best = found.scores.masked_fill(ends, NOTHING).topk(self.rows)
         parents, newest = take(found.parents, best), take(found.tokens, best)
@@ -89,7 +92,7 @@ class Beam:
             done=state.done | last[:, 0] | self._settled(state, scores, closed.scores),
             newest=newest, tokens=write(take(state.tokens, parents), state.step, newest),
             scores=scores, closed_tokens=closed.tokens, closed_lengths=closed.lengths,
-            closed_scores=closed.scores,
+            closed_scores=closed.scores, seen=see(take(state.seen, parents), newest),
         )  # fmt: skip
         first_rows = torch.arange(len(parents), device=parents.device)[:, None] * self.rows
         return after, (parents + first_rows).flatten()
@@ -103,15 +106,18 @@ class Beam:
         ]
 
     def _continuations(self, state: BeamState, logits: Tensor) -> Candidates:
-        """The best tokens after any of a sentence's beams, twice as many as there are beams.
+        """The best tokens after any of a sentence's beams: so many that K of them at least go on.
 
-        Since one beam can end in one way only, K of them at least go on.
+        Since one beam can end in one way only, twice as many as there are beams will do.
         """
         total = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
-        total = total.unflatten(0, state.scores.shape).add_(state.scores[..., None])
+        total = total.unflatten(0, state.scores.shape)
+        if state.seen.shape[2]:
+            total = rules.repetition(total, state.seen, self.repetition_penalty)
+        total = total.add_(state.scores[..., None])
         vocab_size = total.shape[-1]
         flat = total.flatten(1)  # (B, K·V)
-        scores, place = flat.topk(min(2 * self.rows, flat.shape[1]))
+        scores, place = flat.topk(min((1 + len(self.ends)) * self.rows, flat.shape[1]))
         return Candidates(scores, place // vocab_size, place % vocab_size)
 
     def _close(self, state: BeamState, found: Candidates, ends: Tensor) -> Closed:
@@ -141,13 +147,14 @@ class Beam:
         return length.float() ** self.length_penalty
 
     def _hypothesis(self, tokens: list[int], length: int, score: float) -> Hypothesis:
-        finished = tokens[length - 1] == self.eos_id
+        finished = tokens[length - 1] in self.ends
         log_probability = score * length**self.length_penalty
         return Hypothesis(tokens[: length - finished], log_probability, score, finished)
 
 
-def build_beam(config: DecodeConfig, eos_id: int, suppress: tuple[int, ...]) -> Beam:
+def build_beam(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]) -> Beam:
     """Beam search as the config asks for it."""
     return Beam(
-        config.beams, config.n_best, config.length_penalty, config.early_stopping, eos_id, suppress
-    )
+        config.beams, config.n_best, config.length_penalty, config.early_stopping, ends, suppress,
+        config.repetition_penalty,
+    )  # fmt: skip

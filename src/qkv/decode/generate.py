@@ -1,4 +1,4 @@
-"""`generate`: source tokens in, hypotheses out, by the search that the config asks for."""
+"""`generate` after sources and `complete` after prompts: hypotheses, by the search asked for."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from qkv.decode.beam import build_beam
 from qkv.decode.graph import Graphs
 from qkv.decode.greedy import build_greedy
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.loop import Batch, search_fixed, search_growing
+from qkv.decode.loop import Watch, search_fixed, search_growing
 from qkv.decode.state import Search, Task
+from qkv.decode.step import Batch, Generative
 from qkv.errors import UserError
-from qkv.model import EncoderDecoder
+from qkv.model import Decoder, EncoderDecoder
+
+USUAL_LENGTH = 256  # tokens after a prompt, where nobody says how many
 
 
 @torch.inference_mode()
@@ -46,37 +49,93 @@ def generate(
     if not len(source):
         return []
     lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
-    prompt = [model.config.bos_id, *prefix]
+    prompts = [[model.config.bos_id, *prefix]] * len(source)
     limits = token_limits(model.config, config, lengths, len(prefix), max_lengths)
-    task = Task(
-        limits=torch.tensor(limits, device=source.device),
-        ids=torch.tensor(list(range(len(source)) if ids is None else ids), device=source.device),
-        seed=config.seed, newest=prompt[-1], room=max(limits),
+    longest = max(lengths)  # columns that are all padding, and lengths that say nothing, are left
+    batch = replace(
+        build_batch(prompts, source.device), source=source[:, :longest],
+        source_lengths=None if min(lengths) == longest else source_lengths,
     )  # fmt: skip
-    search = build_search(config, model.config.eos_id, tuple(suppress))
-    batch = build_batch(source, source_lengths, lengths, prompt)
-    with evaluating(model):
-        if source.is_cuda if fixed is None else fixed:
-            found = search_fixed(model, search, batch, task, Graphs() if graphs is None else graphs)
-        else:
-            found = search_growing(model, search, batch, task)
+    task = build_task(model.config, config, prompts, limits, ids, source.device)
+    search = build_search(config, (model.config.eos_id,), tuple(suppress))
+    found = run_search(model, search, batch, task, fixed, graphs)
     return [[replace(one, tokens=[*prefix, *one.tokens]) for one in each] for each in found]
 
 
-def build_batch(
-    source: Tensor, source_lengths: Tensor | None, lengths: list[int], prompt: list[int]
-) -> Batch:
-    """Leave out columns that are all padding, and lengths that say nothing."""
-    longest = max(lengths)
-    full = source_lengths is None or min(lengths) == longest
-    return Batch(source[:, :longest], None if full else source_lengths, prompt)
+@torch.inference_mode()
+def complete(
+    model: Decoder,
+    prompts: Sequence[Sequence[int]],
+    config: DecodeConfig,
+    max_lengths: Sequence[int] | int | None = None,
+    *,
+    ends: Sequence[int] = (),
+    suppress: Sequence[int] = (),
+    ids: Sequence[int] | None = None,
+    fixed: bool | None = None,
+    graphs: Graphs | None = None,
+    watch: Watch | None = None,
+) -> list[list[Hypothesis]]:
+    """Go on from prompts of any lengths (BOS included where there is one), all in one batch.
+
+    An output ends with any of `ends`, by default EOS. The other arguments are those of `generate`;
+    `watch` may close outputs of a greedy search early.
+    """
+    if not prompts:
+        return []
+    limits = prompt_limits(model.config, config, prompts, max_lengths)
+    device = next(model.parameters()).device
+    task = build_task(model.config, config, prompts, limits, ids, device)
+    search = build_search(config, tuple(ends) or (model.config.eos_id,), tuple(suppress))
+    return run_search(model, search, build_batch(prompts, device), task, fixed, graphs, watch)
 
 
-def build_search(config: DecodeConfig, eos_id: int, suppress: tuple[int, ...]) -> Search[Any]:
+def run_search(
+    model: Generative, search: Search[Any], batch: Batch, task: Task, fixed: bool | None,
+    graphs: Graphs | None, watch: Watch | None = None,
+) -> list[list[Hypothesis]]:  # fmt: skip
+    """Search in the way that suits the device."""
+    with evaluating(model):
+        if batch.prompts.is_cuda if fixed is None else fixed:
+            graphs = Graphs() if graphs is None else graphs
+            return search_fixed(model, search, batch, task, graphs, watch)
+        return search_growing(model, search, batch, task, watch)
+
+
+def build_batch(prompts: Sequence[Sequence[int]], device: torch.device) -> Batch:
+    """Prompts padded in front; what stands there does not matter, for nobody sees it."""
+    longest = max(map(len, prompts))
+    rows = torch.tensor([[0] * (longest - len(prompt)) + [*prompt] for prompt in prompts])
+    first = torch.tensor([[longest - len(prompt)] for prompt in prompts])
+    return Batch(rows.to(device), first.to(device) if first.any() else None)
+
+
+def build_task(
+    model: ModelConfig, config: DecodeConfig, prompts: Sequence[Sequence[int]], limits: list[int],
+    ids: Sequence[int] | None, device: torch.device,
+) -> Task:  # fmt: skip
+    """What the search is told of a batch."""
+    seen = None
+    if config.repetition_penalty != 1.0:
+        seen = torch.zeros(len(prompts), model.vocab_size, dtype=torch.bool)
+        for row, prompt in zip(seen, prompts, strict=True):
+            row[list(prompt)] = True
+        seen = seen.to(device)
+    return Task(
+        limits=torch.tensor(limits, device=device),
+        ids=torch.tensor(list(range(len(prompts)) if ids is None else ids), device=device),
+        seed=config.seed, newest=torch.tensor([prompt[-1] for prompt in prompts], device=device),
+        room=max(limits), seen=seen,
+    )  # fmt: skip
+
+
+def build_search(
+    config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]
+) -> Search[Any]:
     """Beam search, unless one beam or random draws are asked for."""
     if config.sample or config.beams == 1:
-        return build_greedy(config, eos_id, suppress)
-    return build_beam(config, eos_id, suppress)
+        return build_greedy(config, ends, suppress)
+    return build_beam(config, ends, suppress)
 
 
 def token_limits(
@@ -109,6 +168,27 @@ def token_limits(
     if min(max_lengths) < 1:
         raise UserError(f"decode: a max_length of {min(max_lengths)} leaves nothing to generate.")
     return [min(limit, room) for limit in max_lengths]
+
+
+def prompt_limits(
+    model: ModelConfig, config: DecodeConfig, prompts: Sequence[Sequence[int]],
+    max_lengths: Sequence[int] | int | None = None,
+) -> list[int]:  # fmt: skip
+    """How many tokens may come after each prompt: as many as asked for, but no more than fit."""
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt:
+            raise UserError(f"decode: prompt {number} is empty; give it a token, such as BOS.")
+        if len(prompt) >= model.max_length:
+            raise UserError(
+                f"decode: prompt {number} has {len(prompt):,} tokens, but the model's context of "
+                f"{model.max_length:,} must hold it and what comes after; shorten it."
+            )
+    if max_lengths is None:
+        max_lengths = config.max_length or USUAL_LENGTH
+    if isinstance(max_lengths, int):
+        max_lengths = [max_lengths] * len(prompts)
+    rooms = (model.max_length - len(prompt) for prompt in prompts)
+    return [min(limit, room) for limit, room in zip(max_lengths, rooms, strict=True)]
 
 
 @contextmanager

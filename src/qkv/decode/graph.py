@@ -13,8 +13,8 @@ from typing import Any, Generic
 import torch
 
 from qkv.decode.state import S, Search, Task
-from qkv.decode.step import advance, empty_cache
-from qkv.model import Cache, EncoderDecoder, KeysValues, Layout, Memory
+from qkv.decode.step import Generative, advance, empty_cache
+from qkv.model import Cache, KeysValues, Layout, Memory
 
 WARM_UPS = 2  # so that libraries set themselves up before, and not inside, the recording
 
@@ -53,17 +53,16 @@ def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callabl
 class Slot(Generic[S]):
     """One search's tensors, at a fixed place, and the step that changes them."""
 
-    memory: Memory
+    memory: Memory | None
     cache: Cache
     state: S
     step: Replay
 
-    def load(self, memory: Memory, state: S) -> None:
-        """Put a new batch in place of the last one."""
+    def load(self, memory: Memory | None, cache: Cache, state: S) -> None:
+        """Put a new batch, whose prompts were read, in place of the last one."""
         for kept, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
             kept.copy_(new)
-        assert isinstance(self.cache.length, torch.Tensor)
-        self.cache.length.zero_()
+        self.cache.fill(cache)
         self.state.assign(state)
 
 
@@ -85,21 +84,26 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def slot(self, model: EncoderDecoder, search: Search[S], memory: Memory, task: Task) -> Slot[S]:
+    def slot(
+        self, model: Generative, search: Search[S], memory: Memory | None, cache: Cache, task: Task
+    ) -> Slot[S]:
         """The slot for this search and these shapes, made at the first call."""
-        like = memory.layers[0].key
-        key = (id(model), search, like.shape, like.dtype, like.device, task.room)
+        like = cache.store
+        shapes = tuple(tensor.shape for tensor in _tensors(memory))
+        padded = cache.first is not None
+        key = (id(model), search, shapes, like.shape[2], like.dtype, like.device, padded, task.room)
         if key not in self._slots:
             while len(self._slots) >= self.most:
                 del self._slots[next(iter(self._slots))]
-            self._slots[key] = self._make(model, search, memory, task)
+            self._slots[key] = self._make(model, search, memory, cache, task)
         return self._slots[key]
 
     def _make(
-        self, model: EncoderDecoder, search: Search[S], memory: Memory, task: Task
+        self, model: Generative, search: Search[S], memory: Memory | None, cache: Cache, task: Task
     ) -> Slot[S]:
-        memory = _copy(memory)
-        cache = empty_cache(model, memory, search.rows, task.room, fixed=True)
+        memory, first = _copy(memory), cache.first
+        cache = empty_cache(model, cache.store.shape[2], task.room, fixed=True)
+        cache.first = None if first is None else first.clone()
         state = search.start(task).copy()
 
         def step() -> None:
@@ -109,12 +113,16 @@ class Graphs:
         return Slot(memory, cache, state, Replay(run, cache.store.device, self._pool))
 
 
-def _tensors(memory: Memory) -> list[torch.Tensor]:
+def _tensors(memory: Memory | None) -> list[torch.Tensor]:
+    if memory is None:
+        return []
     assert memory.layout.lengths is not None, "a padded source needs its length"
     return [memory.layout.lengths, *(tensor for layer in memory.layers for tensor in layer)]
 
 
-def _copy(memory: Memory) -> Memory:
+def _copy(memory: Memory | None) -> Memory | None:
+    if memory is None:
+        return None
     lengths, *tensors = (tensor.clone() for tensor in _tensors(memory))
     layers = (KeysValues(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True))
     return Memory(tuple(layers), Layout(lengths=lengths))

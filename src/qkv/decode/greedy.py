@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.decode import noise, rules
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.state import State, Task, write
+from qkv.decode.state import State, Task, is_one_of, see, start_seen, write
 
 
 class Choose(Protocol):
@@ -60,6 +60,7 @@ class GreedyState(State):
     log_probability: Tensor  # (B, K) float32: of those tokens, by the model as it is (no rules)
     open: Tensor  # (B, K) bool: neither ended nor at the limit
     streams: Tensor  # (B, K) int64: where the random numbers of each output come from
+    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Greedy:
     choose: Choose
     rows: int
     length_penalty: float
-    eos_id: int
+    ends: tuple[int, ...]  # EOS, and whatever else ends an output
     suppress: tuple[int, ...] = ()
+    repetition_penalty: float = 1.0
 
     def start(self, task: Task) -> GreedyState:
         """Nothing generated yet."""
@@ -79,25 +81,30 @@ class Greedy:
         done = task.limits < 1
         return GreedyState(
             step=count.new_zeros(()), limits=task.limits, done=done,
-            newest=torch.full_like(count, task.newest),
+            newest=task.newest[:, None].expand(shape),
             tokens=count.new_zeros((*shape, task.room)), lengths=count,
             log_probability=count.float(), open=~done[:, None].expand(shape),
             streams=noise.streams(task.seed, task.ids, self.rows),
+            seen=start_seen(task, self.rows),
         )  # fmt: skip
 
     def step(self, state: GreedyState, logits: Tensor) -> tuple[GreedyState, None]:
         """Append one token to each open output."""
+        logits = logits.unflatten(0, state.newest.shape)  # (B, K, V)
         choices = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
-        choices = choices.unflatten(0, state.newest.shape)  # (B, K, V)
-        token = self.choose(choices, state.streams, state.step)
+        allowed = choices
+        if state.seen.shape[2]:  # the rule asks for logits as they are, not normalised
+            allowed = rules.repetition(logits, state.seen, self.repetition_penalty)
+            allowed = rules.suppress(allowed, self.suppress)
+        token = self.choose(allowed, state.streams, state.step)
         gain = choices.gather(-1, token[..., None])[..., 0]
         more = state.step + 1 < state.limits
-        still_open = state.open & (token != self.eos_id) & more[:, None]
+        still_open = state.open & ~is_one_of(token, self.ends) & more[:, None]
         return GreedyState(
             step=state.step + 1, limits=state.limits, done=~still_open.any(dim=-1), newest=token,
             tokens=write(state.tokens, state.step, token), lengths=state.lengths + state.open,
             log_probability=state.log_probability + gain.where(state.open, 0.0),
-            open=still_open, streams=state.streams,
+            open=still_open, streams=state.streams, seen=see(state.seen, token),
         ), None  # fmt: skip
 
     def finish(self, state: GreedyState) -> list[list[Hypothesis]]:
@@ -113,14 +120,22 @@ class Greedy:
     def _hypothesis(
         self, tokens: list[int], length: int, log_probability: float, score: float
     ) -> Hypothesis:
-        finished = tokens[length - 1] == self.eos_id
+        finished = tokens[length - 1] in self.ends
         return Hypothesis(tokens[: length - finished], log_probability, score, finished)
 
 
-def build_greedy(config: DecodeConfig, eos_id: int, suppress: tuple[int, ...]) -> Greedy:
+def close_outputs(state: GreedyState, ended: Tensor) -> GreedyState:
+    """Let these of all the outputs, (B·K,) bool, end where they are."""
+    still_open = state.open & ~ended.view_as(state.open)
+    return replace(state, open=still_open, done=~still_open.any(dim=-1))
+
+
+def build_greedy(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]) -> Greedy:
     """Greedy search, or sampling where the config asks for it; without heat a draw is greedy."""
-    if not config.sample or config.temperature == 0:
-        rows = config.n_best if config.sample else 1
-        return Greedy(likeliest, rows, config.length_penalty, eos_id, suppress)
-    draw = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
-    return Greedy(draw, config.n_best, config.length_penalty, eos_id, suppress)
+    choose: Choose = likeliest
+    if config.sample and config.temperature > 0:
+        choose = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
+    return Greedy(
+        choose, config.n_best if config.sample else 1, config.length_penalty, ends, suppress,
+        config.repetition_penalty,
+    )  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,33 +13,31 @@ from torch import Tensor
 from qkv.decode.graph import Graphs
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.state import S, Search, Task
-from qkv.decode.step import advance, prefill, read
-from qkv.model import Cache, EncoderDecoder, Layout, Memory
+from qkv.decode.step import Batch, Generative, advance, prefill
+from qkv.model import Cache, Memory
 
-CHECK_EVERY = 8  # steps between two questions to the GPU whether all sentences are done
+CHECK_EVERY = 8  # steps between two looks at what was generated, for which a GPU must be waited for
 WIDTH, LENGTH = 16, 64  # sizes are rounded up to multiples of these, so that few graphs serve all
 
-
-@dataclass(frozen=True)
-class Batch:
-    """Sources to decode, and the prompt that every output begins with."""
-
-    source: Tensor  # (B, S) int64
-    lengths: Tensor | None  # (B,) int64; None: no padding
-    prompt: Sequence[int]  # BOS and the forced prefix
+Watch = Callable[[Any], Any]
+"""Looks at a state now and then, and may close outputs that need not go on."""
 
 
 def search_growing(
-    model: EncoderDecoder, search: Search[S], batch: Batch, task: Task
+    model: Generative, search: Search[S], batch: Batch, task: Task, watch: Watch | None = None
 ) -> list[list[Hypothesis]]:
     """Least work, as suits a CPU: attention sees what is filled, and done sentences leave."""
-    layout, room = Layout(lengths=batch.lengths), len(batch.prompt) + task.room
-    memory, cache = prefill(model, batch.source, layout, batch.prompt, search.rows, room)
+    room = batch.prompts.shape[1] + task.room
+    memory, cache = prefill(model, batch, search.rows, room)
     state = search.start(task)
-    sentences = torch.arange(len(batch.source), device=batch.source.device)
+    sentences = torch.arange(len(batch.prompts), device=batch.prompts.device)
     found: dict[int, list[Hypothesis]] = {}
+    step = 0
     while len(sentences):
         state = advance(model, search, memory, cache, state)
+        step += 1
+        if watch and step % CHECK_EVERY == 0:
+            state = watch(state)
         n_done = int(state.done.sum())
         if n_done * 4 < len(sentences):
             continue  # to move the others would cost more than it saves
@@ -50,47 +49,74 @@ def search_growing(
     return [found[index] for index in range(len(found))]
 
 
-def drop(memory: Memory, cache: Cache, kept: Tensor, rows: int) -> Memory:
+def drop(memory: Memory | None, cache: Cache, kept: Tensor, rows: int) -> Memory | None:
     """Keep these sentences, each with all its rows in the cache."""
     row = torch.arange(rows, device=kept.device)
     cache.select((kept[:, None] * rows + row).flatten())
-    return memory.select(kept)
+    return None if memory is None else memory.select(kept)
 
 
 def search_fixed(
-    model: EncoderDecoder, search: Search[S], batch: Batch, task: Task, graphs: Graphs
-) -> list[list[Hypothesis]]:
+    model: Generative, search: Search[S], batch: Batch, task: Task, graphs: Graphs,
+    watch: Watch | None = None,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """The same work each step, as suits a GPU: nothing is asked of it but "all done?" at times."""
-    n_sentences, n_steps = len(batch.source), task.room
+    n_sentences, n_steps = len(batch.prompts), task.room
     batch, task = round_up(batch, task, model.config.max_length)
-    memory = model.remember(batch.source, Layout(lengths=batch.lengths))
-    slot = graphs.slot(model, search, memory, task)
-    slot.load(memory, search.start(task))
-    read(model, batch.prompt[:-1], slot.memory, slot.cache)
+    memory, cache = prefill(model, batch, search.rows, batch.prompts.shape[1])
+    slot = graphs.slot(model, search, memory, cache, task)
+    slot.load(memory, cache, search.start(task))
     for step in range(1, n_steps + 1):
         slot.step()
-        if step % CHECK_EVERY == 0 and bool(slot.state.done.all()):
-            break
-    real = torch.arange(n_sentences, device=batch.source.device)
+        if step % CHECK_EVERY == 0:
+            if watch:
+                slot.state.assign(watch(slot.state))
+            if bool(slot.state.done.all()):
+                break
+    real = torch.arange(n_sentences, device=batch.prompts.device)
     return search.finish(slot.state.select(real))
 
 
 def round_up(batch: Batch, task: Task, longest: int) -> tuple[Batch, Task]:
     """Pad a batch to one of a few shapes: more source tokens, more sentences, more room."""
-    n_sentences, width = batch.source.shape
-    lengths = batch.lengths
-    if lengths is None:
-        lengths = batch.source.new_full((n_sentences,), width)
-    wider = max(width, min(multiple(width, WIDTH), longest)) - width
+    n_sentences, n_prompt = batch.prompts.shape
     more = few_sizes(n_sentences) - n_sentences
-    padded = Batch(
-        F.pad(batch.source, (0, wider, 0, more)),
-        F.pad(lengths, (0, more), value=1),  # one token to look at, or attention is undefined
-        batch.prompt,
+    batch = replace(
+        batch,
+        prompts=_with_more_rows(batch.prompts, more),
+        first=None if batch.first is None else _with_more_rows(batch.first, more),
     )
-    limits, ids = F.pad(task.limits, (0, more)), F.pad(task.ids, (0, more))
-    room = multiple(len(batch.prompt) + task.room, LENGTH)
-    return padded, replace(task, limits=limits, ids=ids, room=room)
+    if batch.source is not None:
+        batch = _wider_source(batch, more, longest)
+    padded = replace(
+        task,
+        limits=F.pad(task.limits, (0, more)),
+        ids=F.pad(task.ids, (0, more)),
+        newest=_with_more_rows(task.newest, more),
+        seen=None if task.seen is None else _with_more_rows(task.seen, more),
+        room=multiple(n_prompt + task.room, LENGTH),
+    )
+    return batch, padded
+
+
+def _with_more_rows(tensor: Tensor, more: int) -> Tensor:
+    """Append copies of the first row, for a row that holds nothing would break attention."""
+    return torch.cat([tensor, tensor[:1].expand(more, *tensor.shape[1:])])
+
+
+def _wider_source(batch: Batch, more: int, longest: int) -> Batch:
+    source = batch.source
+    assert source is not None
+    n_sentences, width = source.shape
+    lengths = batch.source_lengths
+    if lengths is None:
+        lengths = source.new_full((n_sentences,), width)
+    wider = max(width, min(multiple(width, WIDTH), longest)) - width
+    return replace(
+        batch,
+        source=F.pad(source, (0, wider, 0, more)),
+        source_lengths=F.pad(lengths, (0, more), value=1),  # or attention would be undefined
+    )
 
 
 def multiple(size: int, unit: int) -> int:

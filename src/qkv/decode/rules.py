@@ -39,6 +39,11 @@ def min_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probabilities < p * likeliest, HIDDEN)
 
 
+def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Make tokens that were seen (…, V) less likely: positive logits are divided, others times."""
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
 def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     """Hide these tokens, in place."""
     for token in tokens:  # few; one fill each needs no index tensor, which a graph could not make

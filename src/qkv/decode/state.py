@@ -21,8 +21,9 @@ class Task:
     limits: Tensor  # (B,) int64: most tokens that each sentence may generate; 0: it is mere padding
     ids: Tensor  # (B,) int64: names of the sentences, to which random draws are bound
     seed: int
-    newest: int  # the last token of the prompt, after which the search begins
+    newest: Tensor  # (B,) int64: the last token of each prompt, after which the search begins
     room: int  # N: no limit is larger
+    seen: Tensor | None = None  # (B, V) bool: tokens of the prompts, where repeating is penalised
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,26 @@ class Search(Protocol[S]):
 def write(tokens: Tensor, step: Tensor, newest: Tensor) -> Tensor:
     """Put (B, K) newest tokens at place `step` of (B, K, N) tokens."""
     return tokens.index_copy(2, step.view(1), newest[..., None])
+
+
+def is_one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:
+    """Whether each token is among a few ids."""
+    found = tokens == ids[0]
+    for id in ids[1:]:
+        found = found | (tokens == id)
+    return found
+
+
+def start_seen(task: Task, rows: int) -> Tensor:
+    """The tokens that count as repeated, (B, K, V) bool; V is 0 where nobody asks."""
+    if task.seen is None:
+        return torch.zeros((len(task.limits), rows, 0), dtype=torch.bool, device=task.limits.device)
+    return task.seen[:, None].expand(-1, rows, -1)
+
+
+def see(seen: Tensor, newest: Tensor) -> Tensor:
+    """Add (B, K) newest tokens to those seen."""
+    return seen.scatter(2, newest[..., None], True) if seen.shape[2] else seen
 
 
 def take(tensor: Tensor, index: Tensor) -> Tensor:

@@ -1,63 +1,73 @@
-"""The verbs in which a model decodes: `prefill` once a source, then `decode_one` token a step."""
+"""The verbs in which a model decodes: `prefill` once a batch, then `decode_one` token a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qkv.decode.state import S, Search
-from qkv.model import Cache, EncoderDecoder, Layout, Memory
+from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory
+
+Generative = EncoderDecoder | Decoder
 
 
-def empty_cache(
-    model: EncoderDecoder, memory: Memory, rows: int, length: int, fixed: bool
-) -> Cache:
-    """Room for `rows` outputs of each source, in the number type that attention works in."""
-    key = memory.layers[0].key
-    return Cache.empty(model.config, rows * key.shape[0], length, key, fixed)
+@dataclass(frozen=True)
+class Batch:
+    """What is to be continued: prompts and, for an encoder-decoder, the sources they belong to."""
+
+    prompts: Tensor  # (B, P) int64: padded in front, so that all end in the last column
+    first: Tensor | None = None  # (B, 1) int64: where each prompt begins; None: no padding
+    source: Tensor | None = None  # (B, S) int64
+    source_lengths: Tensor | None = None  # (B,) int64; None: no padding
 
 
-def prefill(
-    model: EncoderDecoder, source: Tensor, layout: Layout, prompt: Sequence[int], rows: int,
-    length: int,
-) -> tuple[Memory, Cache]:  # fmt: skip
-    """Encode each source once, and read all of the prompt but its last token in one pass."""
-    memory = model.remember(source, layout)
-    cache = empty_cache(model, memory, rows, length, fixed=False)
-    read(model, prompt[:-1], memory, cache)
+def prefill(model: Generative, batch: Batch, rows: int, length: int) -> tuple[Memory | None, Cache]:
+    """Encode each source and read each prompt but for its last token, once; then `rows` of each."""
+    memory = None
+    if isinstance(model, EncoderDecoder):
+        assert batch.source is not None
+        memory = model.remember(batch.source, Layout(lengths=batch.source_lengths))
+    cache = empty_cache(model, len(batch.prompts), length)
+    cache.first = batch.first
+    if batch.prompts.shape[1] > 1:
+        read(model, batch.prompts[:, :-1], memory, cache)
+    if rows > 1:
+        each = torch.arange(len(batch.prompts), device=batch.prompts.device)
+        cache.select(each.repeat_interleave(rows))
     return memory, cache
 
 
-def read(model: EncoderDecoder, tokens: Sequence[int], memory: Memory, cache: Cache) -> None:
-    """Let every row see these tokens; what they predict is not asked for."""
-    if tokens:
-        row = torch.tensor(tokens, device=cache.store.device)
-        model.decode(row.expand(cache.store.shape[2], -1), memory, cache=cache)
+def empty_cache(model: Generative, rows: int, length: int, fixed: bool = False) -> Cache:
+    """Room for `rows` outputs, in the number type that attention works in."""
+    weight = next(model.parameters())
+    place = weight.device.type
+    half = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else weight.dtype
+    return Cache.empty(model.config, rows, length, weight.new_empty(0, dtype=half), fixed)
 
 
-def decode_one(model: EncoderDecoder, tokens: Tensor, memory: Memory, cache: Cache) -> Tensor:
+def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:
+    """Let every row see these tokens, (rows, T); what comes out of the last layer, (rows, T, D)."""
+    if isinstance(model, Decoder):
+        return model.hidden(tokens, cache=cache)
+    assert memory is not None
+    return model.decode(tokens, memory, cache=cache)
+
+
+def decode_one(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:
     """Read one token in each row, (rows,), and give logits of the next, (rows, V) float32."""
-    hidden = model.decode(tokens[:, None], memory, cache=cache)
+    hidden = read(model, tokens[:, None], memory, cache)
     logits: Tensor = model.output(hidden[:, -1])
     return logits.float()
 
 
-def follow(cache: Cache, rows: Tensor) -> None:
-    """Make each row of the cache a copy of the row that its hypothesis goes on from."""
-    if isinstance(cache.length, Tensor):
-        cache.select(rows)
-        return
-    moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-    filled = cache.store[..., : cache.length, :]
-    filled[:, :, moved] = filled[:, :, rows[moved]]  # a row that stays needs no copy
-
-
-def advance(model: EncoderDecoder, search: Search[S], memory: Memory, cache: Cache, state: S) -> S:
+def advance(
+    model: Generative, search: Search[S], memory: Memory | None, cache: Cache, state: S
+) -> S:
     """One step of a search: read, choose, and let each row's cache follow its hypothesis."""
     logits = decode_one(model, state.newest.flatten(), memory, cache)
     state, rows = search.step(state, logits)
     if rows is not None:
-        follow(cache, rows)
+        cache.follow(rows)
     return state

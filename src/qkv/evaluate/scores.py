@@ -19,9 +19,11 @@ class Score:
     name: str
     value: float
     signature: str = ""
+    digits: int = 2
 
     def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f}" + (f"  ({self.signature})" if self.signature else "")
+        shown = f"{self.name} {self.value:.{self.digits}f}"
+        return f"{shown}  ({self.signature})" if self.signature else shown
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "auto") -> Score:

@@ -16,6 +16,7 @@ from qkv.model.feed_forward import FeedForward
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.paths import use_path
 from qkv.model.positions import Learned, Order, Positions, Sinusoidal, sinusoids
+from qkv.model.rotary import Rotary
 from qkv.model.stack import Memory, Stack
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Output",
     "Positions",
     "Residual",
+    "Rotary",
     "Sinusoidal",
     "Stack",
     "build_model",

@@ -76,17 +76,38 @@ def fast(
     drawn = None
     if not (mask.hides_nothing or mask.only_causal):
         drawn = mask.boolean(query.shape[-2], key.shape[-2], query.device)
-    added = drawn
     if bias is not None:
         visible = mask.additive(query.shape[-2], key.shape[-2], query.device, bias.dtype)
-        added = (bias + visible).to(query.dtype)
-    heads = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=added, dropout_p=dropout, scale=scale,
-        is_causal=mask.only_causal and bias is None, enable_gqa=query.shape[1] != key.shape[1],
-    )  # fmt: skip
+        heads = _fused(query, key, value, (bias + visible).to(query.dtype), scale, dropout)
+    elif mask.only_causal:
+        heads = _fused(query, key, value, None, scale, dropout, causal=True)
+    else:
+        heads = _grouped(query, key, value, drawn, scale, dropout)
     if drawn is None or not mask.may_be_blind:
         return heads
     return heads.masked_fill(~drawn.any(dim=-1, keepdim=True), 0.0)  # some kernels leave noise
+
+
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, dropout: float,
+    causal: bool = False,
+) -> Tensor:  # fmt: skip
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=added, dropout_p=dropout, scale=scale, is_causal=causal,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+
+
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, drawn: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """Lay the queries that share a key/value head side by side: fast kernels take no groups."""
+    n_groups = key.shape[1]
+    together = query.unflatten(1, (n_groups, -1)).flatten(2, 3)  # (B, G, H/G·T, D/H)
+    if drawn is not None and query.shape[1] != n_groups and drawn.shape[-2] > 1:
+        drawn = drawn.repeat(1, 1, query.shape[1] // n_groups, 1)
+    heads = _fused(together, key, value, drawn, scale, dropout)
+    return heads.unflatten(2, (-1, query.shape[2])).flatten(1, 2)
 
 
 def _has_packed_kernel(query: Tensor) -> bool:
@@ -135,8 +156,8 @@ class Attention(nn.Module):
         """Self-attention: x looks at itself, and at what the cache remembers."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
-        query, key, value = heads.split([n_heads, n_kv_heads, n_kv_heads], dim=1)
-        query, key = order.turn(query), order.turn(key)
+        turned, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
+        query, key = order.turn(turned).split([n_heads, n_kv_heads], dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
         return self._combine(query, key, value, mask, order.bias(key.shape[-2]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
+from qkv.model.mask import Mask
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Cache:
 
     store: Tensor  # (layers, 2, B, G, L, D/H)
     length: int | Tensor
+    first: Tensor | None = None  # (B, 1): where each row begins, if prompts are padded in front
 
     @classmethod
     def empty(
@@ -39,6 +41,17 @@ class Cache:
         """How many keys attention gets once `n_new` tokens are written."""
         return self.store.shape[4] if isinstance(self.length, Tensor) else self.length + n_new
 
+    def mask(self, n_new: int, window: int) -> Mask:
+        """What the next `n_new` tokens may see of what is here, and of one another."""
+        if n_new == 1 and not window and self.first is None and not self.is_fixed:
+            return Mask()  # the newest token sees all of a growing cache
+        return Mask(causal=True, start=self.length, window=window, first=self.first)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether attention always gets the whole buffer."""
+        return isinstance(self.length, Tensor)
+
     def advance(self, n_tokens: int) -> None:
         """Count the tokens that every layer has now written."""
         if isinstance(self.length, Tensor):
@@ -47,14 +60,34 @@ class Cache:
             self.length += n_tokens
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order (beams reordered, finished sentences dropped)."""
+        """Keep these rows, in this order; one may be asked for more than once."""
+        if self.first is not None:
+            self.first = self.first[rows]
         if isinstance(self.length, Tensor):
             self.store.copy_(self.store.index_select(2, rows))
             return
         filled = self.store[..., : self.length, :].index_select(2, rows)
         if len(rows) != self.store.shape[2]:
-            self.store = self.store[:, :, : len(rows)].clone()
+            n_layers, two, _, *rest = self.store.shape
+            self.store = self.store.new_zeros((n_layers, two, len(rows), *rest))
         self.store[..., : self.length, :] = filled
+
+    def follow(self, rows: Tensor) -> None:
+        """Make each row a copy of the one that its hypothesis goes on from, of the same source."""
+        if isinstance(self.length, Tensor):
+            self.store.copy_(self.store.index_select(2, rows))
+            return
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        filled = self.store[..., : self.length, :]
+        filled[:, :, moved] = filled[:, :, rows[moved]]  # a row that stays needs no copy
+
+    def fill(self, other: Cache) -> None:
+        """Take over what another cache of as many rows holds, at this one's own place."""
+        assert isinstance(self.length, Tensor) and isinstance(other.length, int)
+        self.store[..., : other.length, :] = other.store[..., : other.length, :]
+        self.length.fill_(other.length)
+        if self.first is not None and other.first is not None:
+            self.first.copy_(other.first)
 
 
 @dataclass(frozen=True)

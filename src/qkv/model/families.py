@@ -56,7 +56,7 @@ class EncoderDecoder(nn.Module):
         self.encoder = Stack(config, config.n_encoder_layers, causal=False)
         self.decoder = Stack(config, config.n_decoder_layers, causal=True, cross=True)
         self.output = Output(config, None if config.tie == "none" else self.target_embedding)
-        initialise(self)
+        initialise(self, config)
 
     def encode(self, source: Tensor, layout: Layout = FULL) -> Tensor:
         """Source tokens (B, S) to the encoder's output (B, S, D)."""
@@ -97,7 +97,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embedding = Embedding(config, config.vocab_size)
         self.encoder = Stack(config, config.n_encoder_layers, causal=False)
-        initialise(self)
+        initialise(self, config)
 
     def forward(self, tokens: Tensor, layout: Layout = FULL) -> Tensor:
         """Tokens (B, S) to vectors in context (B, S, D)."""
@@ -113,7 +113,7 @@ class Decoder(nn.Module):
         self.embedding = Embedding(config, config.vocab_size)
         self.decoder = Stack(config, config.n_decoder_layers, causal=True)
         self.output = Output(config, None if config.tie == "none" else self.embedding)
-        initialise(self)
+        initialise(self, config)
 
     def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
         """Tokens (B, T) to vectors (B, T, D), after what the cache holds."""

@@ -1,8 +1,10 @@
-"""Initial weights, as the paper's own code draws them."""
+"""Initial weights, as the paper's own code draws them, or as GPT-2's does."""
 
 from torch import nn
 
+from qkv.config import ModelConfig
 from qkv.model.attention import Attention
+from qkv.model.block import Residual
 from qkv.model.positions import Learned
 
 # Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
@@ -10,7 +12,29 @@ from qkv.model.positions import Learned
 PROJECTION_GAIN = 2**-0.5
 
 
-def initialise(model: nn.Module) -> None:
+STANDARD = 0.02
+
+
+def initialise(model: nn.Module, config: ModelConfig) -> None:
+    """Fill in fresh weights, in the way that the config names."""
+    if config.init == "normal":
+        _normal(model)
+    else:
+        _glorot(model)
+
+
+def _normal(model: nn.Module) -> None:
+    """N(0, 0.02); what 2N sublayers add to the residual stream is drawn 1/√2N as large."""
+    n_sublayers = sum(isinstance(module, Residual) for module in model.modules())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            adds = name.endswith(("attention.output", "feed_forward.outer"))
+            nn.init.normal_(module.weight, std=STANDARD * (n_sublayers**-0.5 if adds else 1.0))
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _glorot(model: nn.Module) -> None:
     """Glorot-uniform matrices, zero biases, embeddings N(0, 1/√d_model)."""
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -18,10 +18,13 @@ class Layout:
     lengths: Tensor | None = None  # (B,) real tokens in each row; None: the rows are full
     offsets: Tensor | None = None  # (M+1,) packed sequence m is tokens offsets[m] … offsets[m+1]
     longest: int = 0  # packed: no sequence is longer
+    first: Tensor | None = None  # (B, T) or (B, 1): the column where each token's sequence begins
 
-    def positions(self, n_tokens: int, device: torch.device) -> Tensor:
-        """The place of each token in its own sequence, (T,)."""
-        place = torch.arange(n_tokens, device=device)
+    def positions(self, n_tokens: int, device: torch.device, start: int | Tensor = 0) -> Tensor:
+        """The place of each token in its own sequence, (T,) or (B, T), from column `start` on."""
+        place = torch.arange(n_tokens, device=device) + start
+        if self.first is not None:
+            return (place - self.first).clamp(min=0)  # padding in front stands nowhere
         if self.offsets is None:
             return place
         return place - self.offsets[segments(self.offsets, n_tokens)]
@@ -49,6 +52,7 @@ class Mask:
     longest_key: int = 0
     start: int | Tensor = 0  # with a cache: the place of the first query among the keys
     window: int = 0  # a query sees this many keys up to itself; 0: all
+    first: Tensor | None = None  # (B, T) or (B, 1): a query sees no key before this one
     drawn: Tensor | None = None  # the boolean matrix, where it was drawn once for all layers
 
     @property
@@ -59,22 +63,23 @@ class Mask:
     @property
     def hides_nothing(self) -> bool:
         """Whether every query sees every key."""
-        return not (self.causal or self.packed or self.window or self.key_lengths is not None)
+        return not (self.causal or self.packed or self.window or self._hides_some)
+
+    @property
+    def _hides_some(self) -> bool:
+        """Whether rows hide keys of their own."""
+        return self.key_lengths is not None or self.first is not None
 
     @property
     def may_be_blind(self) -> bool:
         """Whether a query may have nothing to see; a causal one sees itself at least."""
-        return self.packed or self.key_lengths is not None
+        return self.packed or self._hides_some
 
     @property
     def only_causal(self) -> bool:
         """Whether this is the plain lower triangle that fused kernels know by a flag."""
         from_start = isinstance(self.start, int) and self.start == 0
-        return (
-            self.causal
-            and from_start
-            and not (self.packed or self.window or self.key_lengths is not None)
-        )
+        return self.causal and from_start and not (self.packed or self.window or self._hides_some)
 
     def draw(self, n_queries: int, n_keys: int, device: torch.device) -> Mask:
         """The same mask, drawn once so that not every layer draws it, where kernels will need it.
@@ -84,7 +89,7 @@ class Mask:
         """
         if self.hides_nothing or self.only_causal or self.packed:
             return self
-        if not (self.causal or self.window):
+        if not (self.causal or self.window or self.first is not None):
             n_queries = 1
         return replace(self, drawn=self.boolean(n_queries, n_keys, device))
 
@@ -105,6 +110,8 @@ class Mask:
         visible = visible[None, None]
         if self.key_lengths is not None:
             visible = visible & (key < self.key_lengths[:, None, None, None])
+        if self.first is not None:
+            visible = visible & (key >= self.first[:, None, :, None])
         return visible
 
     def additive(
@@ -122,7 +129,10 @@ def self_mask(layout: Layout, causal: bool, window: int = 0) -> Mask:
             causal=causal, window=window, query_offsets=layout.offsets, key_offsets=layout.offsets,
             longest_query=layout.longest, longest_key=layout.longest,
         )  # fmt: skip
-    return Mask(causal=causal, window=window, key_lengths=None if causal else layout.lengths)
+    if layout.first is not None and not causal:
+        raise ValueError("Rows of several sequences are for causal stacks; pack them by offsets.")
+    lengths = None if causal else layout.lengths
+    return Mask(causal=causal, window=window, key_lengths=lengths, first=layout.first)
 
 
 def cross_mask(queries: Layout, keys: Layout) -> Mask:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,11 @@ class Positions(nn.Module):
         """Add to the input, (B, T, D)."""
         return x
 
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+    def angles(self, positions: Tensor) -> Angles | None:
+        """What `turn` needs at these positions, looked up once for all layers."""
+        return None
+
+    def turn(self, x: Tensor, angles: Angles | None) -> Tensor:
         """Turn queries or keys, (B, H, T, D/H)."""
         return x
 
@@ -31,16 +36,29 @@ class Positions(nn.Module):
         return None
 
 
+class Angles(NamedTuple):
+    """cos θ and ±sin θ of each position and dimension, (T, D/H) or (B, 1, T, D/H)."""
+
+    cosine: Tensor
+    sine: Tensor
+
+
 @dataclass(frozen=True)
 class Order:
     """A scheme at the positions of this pass, as attention sees it."""
 
     scheme: Positions
     positions: Tensor  # (T,) or (B, T)
+    angles: Angles | None = None
+
+    @classmethod
+    def of(cls, scheme: Positions, positions: Tensor) -> Order:
+        """Look up once what every layer needs."""
+        return cls(scheme, positions, scheme.angles(positions))
 
     def turn(self, x: Tensor) -> Tensor:
         """Turn queries or keys by their positions."""
-        return self.scheme.turn(x, self.positions)
+        return self.scheme.turn(x, self.angles)
 
     def bias(self, n_keys: int) -> Tensor | None:
         """The bias of these queries on all keys so far."""
@@ -88,11 +106,3 @@ class Learned(Positions):
         """x + the position's own vector."""
         added: Tensor = self.table(positions)
         return x + added.to(x.dtype)
-
-
-def build_positions(config: ModelConfig) -> Positions:
-    """The scheme that the config names."""
-    schemes = {"sinusoidal": Sinusoidal, "sinusoidal_halves": Sinusoidal, "learned": Learned}
-    if config.positions == "none":
-        return Positions()
-    return schemes[config.positions](config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
@@ -12,7 +13,8 @@ from qkv.model.block import Block
 from qkv.model.cache import Cache
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
-from qkv.model.positions import Order, build_positions
+from qkv.model.positions import Order
+from qkv.model.schemes import build_positions
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Stack(nn.Module):
         self, config: ModelConfig, n_layers: int, causal: bool, cross: bool = False
     ) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.max_length = causal, config.max_length
+        self.windows = [config.window_of(layer) if causal else 0 for layer in range(n_layers)]
         self.positions = build_positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_layers))
@@ -56,13 +59,13 @@ class Stack(nn.Module):
         memory: Memory | None = None,
     ) -> Tensor:
         """Embedded tokens in, the last layer's output out, (B, T, D)."""
-        mask, positions = self._place(x, layout, cache)
+        masks, positions = self._place(x, layout, cache)
         x = self.dropout(self.positions.add(x, positions))
-        order = Order(self.positions, positions)
+        order = Order.of(self.positions, positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index, block in enumerate(self.blocks):
             x = block(
-                x, mask, order,
+                x, masks[self.windows[index]], order,
                 cache.layer(index) if cache else None,
                 memory.layers[index] if memory else None, memory_mask,
             )  # fmt: skip
@@ -70,20 +73,30 @@ class Stack(nn.Module):
             cache.advance(x.shape[1])
         return self.norm(x)
 
-    def _place(self, x: Tensor, layout: Layout, cache: Cache | None) -> tuple[Mask, Tensor]:
-        """Where these tokens stand and what they may see: after what the cache holds."""
-        n_tokens = x.shape[1]
-        positions = layout.positions(n_tokens, x.device)
+    def _place(
+        self, x: Tensor, layout: Layout, cache: Cache | None
+    ) -> tuple[dict[int, Mask], Tensor]:
+        """What these tokens may see, by the layer's window, and where they stand."""
+        n_tokens, windows = x.shape[1], sorted(set(self.windows))
         if cache is None:
-            mask = self_mask(layout, self.causal)
-            return mask.draw(n_tokens, n_tokens, x.device), positions
-        start = cache.length
-        if isinstance(start, int) and n_tokens == 1:
-            return Mask(), positions + start  # the newest token sees all of a growing cache
-        mask = Mask(causal=True, start=start)
-        return mask.draw(n_tokens, cache.n_keys(n_tokens), x.device), positions + start
+            masks = {window: self_mask(layout, self.causal, window) for window in windows}
+            positions = layout.positions(n_tokens, x.device)
+            return _drawn(masks, n_tokens, n_tokens, x.device), positions
+        layout = Layout(first=cache.first)
+        positions = layout.positions(n_tokens, x.device, cache.length)
+        if cache.first is not None:  # rows that are done go on beside the others, past the end
+            positions = positions.clamp(max=self.max_length - 1)
+        masks = {window: cache.mask(n_tokens, window) for window in windows}
+        return _drawn(masks, n_tokens, cache.n_keys(n_tokens), x.device), positions
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:
         """Project the encoder's output to K and V once for every layer."""
         layers = (block.cross_attention.remember(memory) for block in self.blocks)  # type: ignore[union-attr,operator]
         return Memory(tuple(layers), layout)
+
+
+def _drawn(
+    masks: dict[int, Mask], n_queries: int, n_keys: int, device: torch.device
+) -> dict[int, Mask]:
+    """Each mask drawn once for all the layers that use it."""
+    return {window: mask.draw(n_queries, n_keys, device) for window, mask in masks.items()}

@@ -6,17 +6,22 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
+from qkv.device import has_bfloat16
 from qkv.errors import UserError
 from qkv.files import write_json
-from qkv.model import EncoderDecoder, Model, build_model
+from qkv.model import Decoder, Encoder, EncoderDecoder, Model, build_model
 from qkv.text import Tokenizer
+from qkv.text.chat import ChatTemplate
 from qkv.weights import load_weights, read_tensors, write_tensors
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
@@ -48,10 +53,36 @@ class Tokenizers:
         return cls(Tokenizer.load(apart) if apart.exists() else target, target)
 
 
-def save_config(folder: Path, task: str, model: ModelConfig, decode: DecodeConfig) -> None:
-    """Write what the model is and how it is best decoded."""
-    content = {"task": task, "model": model.to_dict(), "decode": dataclasses.asdict(decode)}
+@dataclass(frozen=True)
+class Prompting:
+    """How a language model is spoken to, as it was in training."""
+
+    bos: bool = True  # a text begins with BOS
+    chat: ChatTemplate | None = None  # where it was taught to answer
+
+
+def save_config(
+    folder: Path, task: str, model: ModelConfig, decode: DecodeConfig,
+    prompting: Prompting | None = None,
+) -> None:  # fmt: skip
+    """Write what the model is, how it is best decoded and, a language model, how spoken to."""
+    content: dict[str, Any] = {
+        "task": task, "model": model.to_dict(), "decode": dataclasses.asdict(decode),
+    }  # fmt: skip
+    if prompting:
+        content["bos"] = prompting.bos
+        content["chat"] = prompting.chat.to_dict() if prompting.chat else None
     write_json(folder / CONFIG, content)
+
+
+def load_prompting(folder: Path) -> Prompting:
+    """Read how a language model is spoken to."""
+    path = folder / CONFIG
+    content = _read_json(path)
+    bos, chat = content.get("bos", True), content.get("chat")
+    if not isinstance(bos, bool) or not isinstance(chat, dict | None):
+        raise UserError(f"{path}: 'bos' must be true or false, and 'chat' a template or null.")
+    return Prompting(bos, ChatTemplate.from_dict(chat, f"{path}: chat") if chat else None)
 
 
 def save_weights(folder: Path, model: Model) -> None:
@@ -107,9 +138,17 @@ def load_tokenizers(folder: Path, config: ModelConfig) -> Tokenizers:
     return tokenizers
 
 
-def load_encoder_decoder(folder: Path, config: ModelConfig) -> EncoderDecoder:
-    """As `load_model`, for a task that needs this family."""
+def load_family(folder: Path, config: ModelConfig, family: type[M]) -> M:
+    """As `load_model`, for a task that needs a certain family."""
     model = load_model(folder, config)
-    if not isinstance(model, EncoderDecoder):
-        raise UserError(f"{folder} holds a model of family {config.family!r}, not encoder-decoder.")
+    if not isinstance(model, family):
+        needed = "encoder-decoder" if family is EncoderDecoder else family.__name__.lower()
+        raise UserError(f"{folder} holds a model of family {config.family!r}, not {needed}.")
     return model
+
+
+def place(model: M, device: torch.device | None) -> M:
+    """Move a model to where it will run; a GPU that has bfloat16 holds the weights in it."""
+    if device is None or device.type != "cuda":
+        return model
+    return model.to(device, torch.bfloat16 if has_bfloat16(device) else torch.float32)

@@ -14,10 +14,9 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
-from qkv.device import has_bfloat16
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, load_config, load_encoder_decoder, load_tokenizers
+from qkv.tasks.folder import Tokenizers, load_config, load_family, load_tokenizers, place
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
@@ -40,11 +39,9 @@ class Translator:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | None = None) -> Translator:
-        """Read a model folder; a GPU that has bfloat16 holds the weights in it."""
+        """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = load_encoder_decoder(folder, config)
-        if device is not None and device.type == "cuda":
-            model = model.to(device, torch.bfloat16 if has_bfloat16(device) else torch.float32)
+        model = place(load_family(folder, config, EncoderDecoder), device)
         return cls(model, load_tokenizers(folder, config), decode)
 
     def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:

@@ -58,6 +58,23 @@ class Tokenizer:
         """The token that ends a sequence."""
         return self._special("end")
 
+    def special_id(self, name: str) -> int:
+        """Look up a special token by its name."""
+        id = self._backend.token_to_id(name)
+        added = self._backend.get_added_tokens_decoder()
+        if id not in added or not added[id].special:
+            raise UserError(
+                f"The tokenizer has no special token {name!r}; choose a tokenizer that has it, or "
+                f"a chat template that does without, such as 'plain'."
+            )
+        return int(id)
+
+    def add_special(self, names: Sequence[str]) -> int:
+        """Add the special tokens that are missing at the vocabulary's end, and count those."""
+        before = len(self)
+        self._backend.add_special_tokens(list(names))
+        return len(self) - before
+
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without adding special tokens."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from qkv.config import TrainConfig
-from qkv.data import Batch, BatchStream, prefetch
+from qkv.data import Batch, prefetch
 from qkv.errors import UserError
-from qkv.model import EncoderDecoder
 from qkv.train.checkpoint import (
     Progress,
     averaged,
@@ -28,7 +27,7 @@ from qkv.train.checkpoint import (
 from qkv.train.log import Reporter
 from qkv.train.optimizer import build_optimizer, set_learning_rate
 from qkv.train.schedule import learning_rate
-from qkv.train.step import LossSum, accumulate, update
+from qkv.train.step import LossSum, Trained, accumulate, update
 from qkv.train.validate import complaint
 from qkv.weights import load_weights, write_tensors
 
@@ -36,17 +35,24 @@ Scores = dict[str, float]
 LOG_EVERY = 10  # steps between looks at the losses; on a GPU each look waits for it
 
 
+class Stream(Protocol):
+    """Batches without end, from any step on: the same step gives the same batches."""
+
+    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
+        """Yield the batches of each step."""
+
+
 @dataclass
 class Trainer:
     """Everything a run works with. What it remembers from step to step is `progress`."""
 
-    model: EncoderDecoder
-    stream: BatchStream
+    model: Trained
+    stream: Stream
     loss_sum: LossSum
     config: TrainConfig
     device: torch.device
     folder: Path  # for checkpoints
-    evaluate: Callable[[], Scores]  # measures; has at least valid_loss and wrong_source_loss
+    evaluate: Callable[[], Scores]  # measures valid_loss at least
     keep: Callable[[], None]  # saves the model as the best so far
     reporters: Sequence[Reporter]
     frequencies_loss: float  # what knowing each token's frequency alone would score
@@ -180,14 +186,14 @@ class Trainer:
         if self.progress.step < 2 * self.config.warmup:
             return
         sentence = complaint(
-            scores["valid_loss"], scores["wrong_source_loss"], self.frequencies_loss
+            scores["valid_loss"], self.frequencies_loss, scores.get("wrong_source_loss")
         )
         if sentence:
             self.say(f"warning: {sentence}")
 
     def _value(self, scores: Scores) -> float:
         """What 'best' goes by: higher is better."""
-        return -scores["valid_loss"] if self.config.metric == "loss" else scores["bleu"]
+        return -scores["valid_loss"] if self.config.metric == "loss" else scores[self.config.metric]
 
     def _snapshot(self) -> None:
         """Keep these weights for the average of the last few."""

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Logits that stand in memory at one time. A GPU wants large products; a CPU wants them in cache.
-CHUNK_ELEMENTS = {"cuda": 2**27, "cpu": 2**22}
+CHUNK_ELEMENTS = {"cuda": 2**29, "cpu": 2**22}
+# A GPU multiplies by a matrix whose rows are a multiple of this much faster than by one of 50,257.
+ALIGNMENT = {"cuda": 64}
 
 
 def cross_entropy(
@@ -49,16 +51,20 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
         grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
         grad_bias = torch.zeros_like(bias) if needs_gradient and bias is not None else None
-        for part in _chunks(hidden.shape[0], weight.shape[0], hidden.device.type):
-            logits = F.linear(hidden[part], weight, None if bias is None else bias.to(weight.dtype))
-            chunk_loss, slope = _loss_and_slope(logits, labels[part], smoothing, needs_gradient)
+        n_tokens, size = weight.shape[0], _aligned(weight.shape[0], hidden.device.type)
+        wide, offset = _padded(weight, bias, size)
+        for part in _chunks(hidden.shape[0], size, hidden.device.type):
+            logits = F.linear(hidden[part], wide, offset)
+            chunk_loss, slope = _loss_and_slope(
+                logits, labels[part], smoothing, n_tokens, needs_gradient
+            )
             loss = loss + chunk_loss
             if slope is None or grad_hidden is None or grad_weight is None:
                 continue
-            grad_hidden[part] = slope @ weight
-            grad_weight += slope.T @ hidden[part]
+            grad_hidden[part] = slope @ wide
+            grad_weight += (slope.T @ hidden[part])[:n_tokens]
             if grad_bias is not None:
-                grad_bias += slope.sum(0)
+                grad_bias += slope.sum(0)[:n_tokens]
         if needs_gradient:
             ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
             ctx.dtype = weight.dtype
@@ -77,26 +83,47 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         )
 
 
+def _aligned(n_tokens: int, device: str) -> int:
+    """The vocabulary's size as the hardware likes it."""
+    unit = ALIGNMENT.get(device, 1)
+    return -(-n_tokens // unit) * unit
+
+
+def _padded(weight: Tensor, bias: Tensor | None, size: int) -> tuple[Tensor, Tensor | None]:
+    """Rows of zeros up to `size`: logits of tokens that there are not, hidden further down."""
+    more = size - weight.shape[0]
+    bias = None if bias is None else bias.to(weight.dtype)
+    if not more:
+        return weight, bias
+    return F.pad(weight, (0, 0, 0, more)), None if bias is None else F.pad(bias, (0, more))
+
+
 def _chunks(n_tokens: int, vocab_size: int, device: str) -> list[slice]:
     size = max(1, CHUNK_ELEMENTS.get(device, 2**24) // vocab_size)
     return [slice(start, min(start + size, n_tokens)) for start in range(0, n_tokens, size)]
 
 
 def _loss_and_slope(
-    logits: Tensor, labels: Tensor, smoothing: float, needs_gradient: bool
+    logits: Tensor, labels: Tensor, smoothing: float, n_tokens: int, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The chunk's summed loss, and its gradient by the logits: P - target."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    padding = None
+    if n_tokens < logits.shape[-1]:
+        padding = torch.arange(logits.shape[-1], device=logits.device) >= n_tokens
+        exact = exact.masked_fill(padding, float("-inf"))
     counts = labels >= 0
     label = labels.clamp(min=0)[:, None]
     log_total = exact.logsumexp(dim=-1, keepdim=True)
     nll = log_total - exact.gather(1, label)
-    loss = nll if smoothing == 0 else (
-        (1 - smoothing) * nll + smoothing * (log_total - exact.mean(dim=-1, keepdim=True))
-    )  # fmt: skip
+    loss = nll
+    if smoothing:
+        even = log_total - exact[:, :n_tokens].mean(dim=-1, keepdim=True)
+        loss = (1 - smoothing) * nll + smoothing * even
     total = (loss.squeeze(1) * counts).sum()
     if not needs_gradient:
         return total, None
-    slope = (exact - log_total).exp() - smoothing / logits.shape[-1]
+    slope = (exact - log_total).exp() - smoothing / n_tokens
+    slope = slope if padding is None else slope.masked_fill(padding, 0.0)
     slope = slope.scatter_add(1, label, torch.full_like(log_total, smoothing - 1))
     return total, (slope * counts[:, None]).to(logits.dtype)

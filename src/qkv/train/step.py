@@ -10,45 +10,44 @@ from torch import Tensor, nn
 from qkv.config import TrainConfig
 from qkv.data import Batch, Side
 from qkv.device import is_on, mixed_precision
-from qkv.model import EncoderDecoder, Layout
+from qkv.model import Decoder, EncoderDecoder, Layout
 from qkv.train.loss import cross_entropy
 
 LossSum = Callable[[Batch, float], Tensor]
+Trained = EncoderDecoder | Decoder
 
 
 def layout_of(side: Side) -> Layout:
     """How the model is to read one side of a batch."""
-    return Layout(side.lengths, side.offsets, side.longest)
+    return Layout(side.lengths, side.offsets, side.longest, side.first)
 
 
 def summed_loss(
-    model: EncoderDecoder,
-    source: Tensor,
-    target: Tensor,
+    model: Trained,
+    tokens: tuple[Tensor, ...],
+    layouts: tuple[Layout, ...],
     labels: Tensor,
-    source_layout: Layout,
-    target_layout: Layout,
     smoothing: float,
 ) -> Tensor:
-    """The whole pass in parallel, from tokens to the loss summed over labels."""
-    hidden = model.hidden(source, target, source_layout, target_layout)
+    """The whole pass in parallel, from tokens (of source and target) to the summed loss."""
+    hidden = model.hidden(*tokens, *layouts)  # type: ignore[arg-type]
     projection = model.output.projection
     return cross_entropy(hidden, projection.weight, projection.bias, labels, smoothing)
 
 
-def build_loss(model: EncoderDecoder, config: TrainConfig, device: torch.device) -> LossSum:
+def build_loss(
+    model: Trained, config: TrainConfig, device: torch.device, one_shape: bool = False
+) -> LossSum:
     """The loss of a batch, in the chosen precision, compiled where that is on."""
     compute = summed_loss
     if is_on(config.compile, device):
-        padded = not is_on(config.packing, device)
-        compute = torch.compile(summed_loss, fullgraph=True, dynamic=padded)
+        compute = torch.compile(summed_loss, fullgraph=True, dynamic=not one_shape)
 
     def loss_sum(batch: Batch, smoothing: float) -> Tensor:
+        sides = [side for side in (batch.source, batch.target) if side is not None]
+        tokens, layouts = tuple(side.tokens for side in sides), tuple(map(layout_of, sides))
         with mixed_precision(config, device):
-            return compute(
-                model, batch.source.tokens, batch.target.tokens, batch.labels,
-                layout_of(batch.source), layout_of(batch.target), smoothing,
-            )  # fmt: skip
+            return compute(model, tokens, layouts, batch.labels, smoothing)
 
     return loss_sum
 

@@ -1,0 +1,90 @@
+"""Architectures by name: a choice of parts and sizes, never a file of layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qkv.config.fields import suggestion
+from qkv.config.model import ModelConfig
+from qkv.errors import UserError
+
+Values = dict[str, Any]
+
+
+def _sizes(layers: int, d_model: int, n_heads: int, d_ff: int = 0) -> Values:
+    return {
+        "n_decoder_layers": layers, "d_model": d_model, "n_heads": n_heads,
+        "d_ff": d_ff or 4 * d_model,
+    }  # fmt: skip
+
+
+# Radford et al. 2018: post-norm, learned positions
+_GPT: Values = {
+    "family": "decoder", "n_encoder_layers": 0, "positions": "learned", "activation": "gelu_tanh",
+    "embedding_scale": False, "tie": "output", "init": "normal", "max_length": 512,
+    "dropout": 0.1, "attention_dropout": 0.1,
+}  # fmt: skip
+# Radford et al. 2019: the norm moves to the front of each sublayer, and one stands at the end
+_GPT2: Values = {**_GPT, "norm_position": "pre", "max_length": 1024}
+# Brown et al. 2020: every other layer looks at its neighbourhood only
+_GPT3: Values = {**_GPT2, "max_length": 2048, "window": 256, "window_layers": "alternate"}
+# Touvron et al. 2023
+_LLAMA: Values = {
+    "family": "decoder", "n_encoder_layers": 0, "norm": "rms", "norm_position": "pre",
+    "positions": "rotary", "activation": "silu", "gated": True, "bias": False,
+    "embedding_scale": False, "tie": "none", "init": "normal", "max_length": 2048, "dropout": 0.0,
+}  # fmt: skip
+
+PRESETS: dict[str, Values] = {
+    # Vaswani et al. 2017, table 3
+    "transformer-base": {
+        "d_model": 512, "n_heads": 8, "d_ff": 2048,
+        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.1,
+    },
+    "transformer-big": {
+        "d_model": 1024, "n_heads": 16, "d_ff": 4096,
+        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.3,
+    },
+    # The same architecture for less data
+    "transformer-small": {
+        "d_model": 256, "n_heads": 4, "d_ff": 1024,
+        "n_encoder_layers": 3, "n_decoder_layers": 3, "dropout": 0.1,
+    },
+    "transformer-tiny": {
+        "d_model": 128, "n_heads": 4, "d_ff": 512,
+        "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.1,
+    },
+    "gpt": {**_GPT, **_sizes(12, 768, 12)},
+    "gpt2": {**_GPT2, **_sizes(12, 768, 12)},
+    "gpt2-medium": {**_GPT2, **_sizes(24, 1024, 16)},
+    "gpt2-large": {**_GPT2, **_sizes(36, 1280, 20)},
+    "gpt2-xl": {**_GPT2, **_sizes(48, 1600, 25)},
+    "gpt3-small": {**_GPT3, **_sizes(12, 768, 12)},
+    "gpt3": {**_GPT3, **_sizes(96, 12288, 96)},
+    "llama-7b": {**_LLAMA, **_sizes(32, 4096, 32, 11008)},
+    # Llama 3.2, whose angles were scaled from 8,192 tokens to 131,072
+    "llama-1b": {
+        **_LLAMA, **_sizes(16, 2048, 32, 8192), "n_kv_heads": 8, "tie": "output",
+        "max_length": 131_072, "rotary_base": 500_000.0, "rotary_scaling": "llama3",
+        "rotary_factor": 32.0, "rotary_trained_length": 8192,
+    },
+    "smollm2-135m": {
+        **_LLAMA, **_sizes(30, 576, 9, 1536), "n_kv_heads": 3, "tie": "output",
+        "rotary_base": 100_000.0, "max_length": 8192,
+    },
+    # The same architectures for less text
+    "gpt2-mini": {**_GPT2, **_sizes(6, 384, 6), "max_length": 256, "dropout": 0.2},
+    "llama-mini": {
+        **_LLAMA, **_sizes(6, 384, 6, 1024), "tie": "output", "max_length": 256, "dropout": 0.2,
+    },
+    "llama-tiny": {
+        **_LLAMA, **_sizes(4, 128, 4, 384), "tie": "output", "max_length": 256,
+    },
+}  # fmt: skip
+
+
+def preset(name: str, **differences: Any) -> ModelConfig:
+    """Build a preset's config, with what differs from it."""
+    if name not in PRESETS:
+        raise UserError(f"model: unknown preset {name!r}{suggestion(name, PRESETS)}")
+    return ModelConfig.from_dict({**PRESETS[name], **differences})

@@ -1,0 +1,139 @@
+"""Speculative decoding: a small model drafts, the large one checks many tokens in one pass.
+
+The large model's own choice at each place is what counts, so that the output is exactly that of a
+greedy search; a draft that guesses well only saves passes (Leviathan et al. 2022, without draws).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import rules
+from qkv.decode.generate import evaluating, prompt_limits
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.step import empty_cache, read
+from qkv.errors import UserError
+from qkv.model import Cache, Decoder
+
+AHEAD = 5  # tokens that are drafted for each pass of the large model
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What was generated, and how much it took."""
+
+    hypothesis: Hypothesis
+    passes: int  # of the large model, after it read the prompt
+    drafted: int
+    accepted: int
+
+
+@torch.inference_mode()
+def speculate(
+    model: Decoder, draft: Decoder, prompt: Sequence[int], config: DecodeConfig,
+    max_length: int | None = None, *, ahead: int = AHEAD, suppress: Sequence[int] = (),
+) -> Speculation:  # fmt: skip
+    """Greedy search after one prompt, with a draft model of the same vocabulary."""
+    _check(model, draft, config)
+    (limit,) = prompt_limits(model.config, config, [prompt], max_length)
+    with evaluating(model), evaluating(draft):
+        writer = _Speculative(_Reader(model, suppress), _Reader(draft, suppress), list(prompt))
+        return writer.run(limit, ahead)
+
+
+def _check(model: Decoder, draft: Decoder, config: DecodeConfig) -> None:
+    if model.config.vocab_size != draft.config.vocab_size:
+        raise UserError(
+            f"The draft model knows {draft.config.vocab_size:,} tokens and the model "
+            f"{model.config.vocab_size:,}; drafting needs one vocabulary, so train both with it."
+        )
+    if config.sample or config.beams > 1 or config.repetition_penalty != 1.0:
+        raise UserError(
+            "decode: a draft model serves greedy search alone; set beams = 1, sample = false and "
+            "repetition_penalty = 1."
+        )
+
+
+class _Reader:
+    """A model that reads tokens after those it has read, and can take some back."""
+
+    def __init__(self, model: Decoder, suppress: Sequence[int]) -> None:
+        self.model, self.suppress = model, suppress
+        self.cache: Cache = empty_cache(model, 1, model.config.max_length)
+
+    @property
+    def n_read(self) -> int:
+        assert isinstance(self.cache.length, int)
+        return self.cache.length
+
+    def forget_after(self, length: int) -> None:
+        """Take back what was read past this many tokens."""
+        self.cache.length = min(self.n_read, length)
+
+    def read(self, tokens: list[int]) -> Tensor:
+        """Log P of what comes after each of these tokens, (T, V)."""
+        row = torch.tensor([tokens], device=self.cache.store.device)
+        hidden = read(self.model, row, None, self.cache)
+        logits: Tensor = self.model.output(hidden[0]).float()
+        return rules.suppress(logits.log_softmax(dim=-1), self.suppress)
+
+
+class _Speculative:
+    """The text so far, as tokens, and the two who read it."""
+
+    def __init__(self, model: _Reader, draft: _Reader, tokens: list[int]) -> None:
+        self.model, self.draft, self.tokens = model, draft, tokens
+        self.log_probability, self.passes, self.drafted, self.accepted = 0.0, 0, 0, 0
+        if len(tokens) > 1:
+            model.read(tokens[:-1])
+
+    def run(self, limit: int, ahead: int) -> Speculation:
+        """Draft and check until EOS or the limit."""
+        begin = len(self.tokens)
+        end, eos = begin + limit, self.model.model.config.eos_id
+        finished = False
+        while len(self.tokens) < end and not finished:
+            # One token less than there is room for: the large model adds one of its own.
+            guesses = self._guess(min(ahead, end - len(self.tokens) - 1))
+            for token in self._check(guesses):
+                self.tokens.append(token)
+                finished = token == eos
+                if finished:
+                    break
+        tokens = self.tokens[begin : len(self.tokens) - finished]
+        score = self.log_probability / max(len(tokens) + finished, 1)
+        hypothesis = Hypothesis(tokens, self.log_probability, score, finished)
+        return Speculation(hypothesis, self.passes, self.drafted, self.accepted)
+
+    def _guess(self, count: int) -> list[int]:
+        """What the draft model would write next."""
+        count = min(count, self.draft.model.config.max_length - len(self.tokens))
+        guesses: list[int] = []
+        for _ in range(count):
+            fresh = [*self.tokens, *guesses][self.draft.n_read :]
+            guesses.append(int(self.draft.read(fresh)[-1].argmax()))
+        self.drafted += len(guesses)
+        return guesses
+
+    def _check(self, guesses: list[int]) -> list[int]:
+        """The large model's choices after the last token and after each guess that was right."""
+        self.passes += 1
+        found = self.model.read([self.tokens[-1], *guesses])  # (1 + guesses, V)
+        best = found.max(dim=-1)
+        chosen: list[int] = best.indices.tolist()
+        agreed = 0
+        while agreed < len(guesses) and guesses[agreed] == chosen[agreed]:
+            agreed += 1
+        eos = self.model.model.config.eos_id
+        kept = chosen[: agreed + 1]
+        kept = kept[: kept.index(eos) + 1] if eos in kept else kept
+        self.accepted += min(agreed, len(kept))
+        self.log_probability += float(best.values[: len(kept)].sum())
+        for reader in (self.model, self.draft):
+            reader.forget_after(len(self.tokens) + agreed)
+        return kept

@@ -1,0 +1,112 @@
+"""Tokens as they come, one after another, and a cache that the next question can go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import torch
+
+from qkv.config import DecodeConfig
+from qkv.decode.generate import build_task, evaluating, prompt_limits
+from qkv.decode.graph import Graphs
+from qkv.decode.greedy import GreedyState, build_greedy
+from qkv.decode.loop import LENGTH, multiple
+from qkv.decode.state import Search, Task
+from qkv.decode.step import advance, empty_cache, read
+from qkv.model import Cache, Decoder
+
+
+@dataclass
+class Remembered:
+    """Tokens that a model has read, and its cache of them."""
+
+    cache: Cache | None = None
+    tokens: list[int] = field(default_factory=list)
+    n_read: int = (
+        0  # tokens that were read since this was made; less than were asked for, if reused
+    )
+
+    def recall(self, model: Decoder, prompt: Sequence[int]) -> Cache:
+        """A cache that holds all of the prompt but its last token, reading only what is new."""
+        if self.cache is None:
+            self.cache = empty_cache(model, 1, model.config.max_length)
+        device = self.cache.store.device
+        kept = _common(self.tokens, prompt[:-1])
+        self.cache.length = kept
+        fresh = list(prompt[kept:-1])
+        if fresh:
+            read(model, torch.tensor([fresh], device=device), None, self.cache)
+        self.tokens, self.n_read = list(prompt[:-1]), self.n_read + len(fresh)
+        return self.cache
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
+
+
+@torch.inference_mode()
+def stream(
+    model: Decoder, prompt: Sequence[int], config: DecodeConfig, max_length: int | None = None, *,
+    ends: Sequence[int] = (), suppress: Sequence[int] = (), id: int = 0, fixed: bool | None = None,
+    graphs: Graphs | None = None, remembered: Remembered | None = None,
+) -> Iterator[int]:  # fmt: skip
+    """Yield the tokens after one prompt as they are chosen: those of `complete`, without the end.
+
+    With `remembered`, what it shares with the prompt is not read again, and it goes on to remember
+    the prompt and what was generated.
+    """
+    remembered = Remembered() if remembered is None else remembered
+    device = next(model.parameters()).device
+    limits = prompt_limits(model.config, config, [prompt], max_length)
+    task = build_task(model.config, config, [prompt], limits, [id], device)
+    ends = tuple(ends) or (model.config.eos_id,)
+    search = build_greedy(config, ends, tuple(suppress))
+    with evaluating(model):
+        cache = remembered.recall(model, prompt)
+        if device.type == "cuda" if fixed is None else fixed:
+            states = _fixed_states(model, search, cache, task, graphs or Graphs())
+        else:
+            states = _growing_states(model, search, cache, task)
+        newest = prompt[-1]
+        with closing(states):
+            for state in states:
+                remembered.tokens.append(newest)  # the step that chose the next one has read it
+                newest = int(state.newest[0, 0])
+                if newest in ends:
+                    return
+                yield newest
+
+
+def _growing_states(
+    model: Decoder, search: Search[GreedyState], cache: Cache, task: Task
+) -> Generator[GreedyState]:
+    state = search.start(task)
+    while not bool(state.done[0]):
+        state = advance(model, search, None, cache, state)
+        yield state
+
+
+def _fixed_states(
+    model: Decoder, search: Search[GreedyState], cache: Cache, task: Task, graphs: Graphs
+) -> Generator[GreedyState]:
+    """Captured steps on a copy of the cache, whose new part is brought back at the end."""
+    assert isinstance(cache.length, int)
+    begin = cache.length
+    room = multiple(begin + 1 + task.room, LENGTH)
+    slot = graphs.slot(model, search, None, cache, Task(**{**vars(task), "room": room}))
+    slot.load(None, cache, search.start(Task(**{**vars(task), "room": room})))
+    steps = 0
+    try:
+        while not bool(slot.state.done[0]):
+            slot.step()
+            steps += 1
+            yield slot.state
+    finally:
+        cache.length = end = begin + steps
+        cache.store[..., begin:end, :] = slot.cache.store[..., begin:end, :]

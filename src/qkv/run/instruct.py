@@ -1,0 +1,128 @@
+"""Instruction tuning: conversations in, a decoder that answers out; only answers are learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from qkv.config import ChatConfig
+from qkv.data import (
+    Batch,
+    Examples,
+    ExampleStream,
+    Mode,
+    Specials,
+    encode_examples,
+    example_batches,
+    kept_examples,
+    read_conversations,
+)
+from qkv.device import is_on, mixed_precision
+from qkv.evaluate import Score, exact_match
+from qkv.run.job import Finished, Plan, text_length
+from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
+from qkv.run.start import Start, find_start
+from qkv.tasks import LanguageModel, Tokenizers
+from qkv.tasks.folder import Prompting
+from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
+from qkv.train.loop import Scores
+
+VALID_BATCH_TOKENS = 4096
+SCORED_ANSWERS = 200  # of the validation records, answered at each validation
+
+
+class Instruction:
+    """The job of `task = "instruct"`."""
+
+    def __init__(self, plan: Plan) -> None:
+        recipe, device = plan.recipe, plan.device
+        self.plan, start = plan, find_start(recipe, "decoder")
+        self.records = read_conversations(recipe.data, recipe.train.seed)
+        template = chat_template(recipe.chat)
+        bos = start.prompting.bos if start else recipe.data.bos
+        tokenizer = self._tokenizer(start)
+        tokenizer.add_special(template.special_names)
+        self.tokenizers = Tokenizers(tokenizer, tokenizer)
+        self.config = config = fitting_config(plan, start, tokenizer)
+        length = text_length(recipe, config)
+
+        def encode(name: str, conversations: list[list[Message]]) -> Examples:
+            examples = encode_examples(conversations, template, tokenizer, bos)
+            kept, sentence = kept_examples(examples, length)
+            plan.say(f"{name}: {sentence}")
+            return examples.take(kept)
+
+        train = encode("train", self.records.train)
+        self.valid = encode("valid", self.records.valid)
+        self.model = fresh_model(plan, config, start)
+        self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, Prompting(bos, template))
+        self.one_shape = is_on(recipe.train.packing, device) and not config.attention_dropout
+        mode: Mode = "packed" if self.one_shape else "padded"
+        self.stream = ExampleStream(
+            train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
+            recipe.train.seed,
+        )  # fmt: skip
+        self.frequencies_loss = answer_entropy(train)
+        self.loss_sum = eager_loss(plan, self.model)
+
+    def _tokenizer(self, start: Start | None) -> Tokenizer:
+        kept = self.plan.kept_tokenizers or (start.tokenizers if start else None)
+        if kept:
+            return kept.target
+        contents = [turn["content"] for record in self.records.train for turn in record]
+        template = chat_template(self.plan.recipe.chat).to_dict()  # its words must be spelt too
+        return train_tokenizer([*contents, *template.values()], self.plan.recipe.tokenizer)
+
+    @property
+    def special(self) -> Specials:
+        """The ids of the tokens that are not text."""
+        return Specials(self.config.pad_id, self.config.bos_id, self.config.eos_id)
+
+    def _batches(self) -> Iterator[Batch]:
+        for batch in example_batches(self.valid, VALID_BATCH_TOKENS, self.special):
+            yield batch.to(self.plan.device)
+
+    def evaluate(self) -> Scores:
+        """The loss of the answers, and how many are given word for word."""
+        loss, n_labels = total_loss(self.model, self.loss_sum, self._batches())
+        scores = {"valid_loss": loss / n_labels}
+        config = self.plan.recipe.train
+        if config.valid_bleu:
+            with mixed_precision(config, self.plan.device):
+                found = answer_score(self.speaker, self.records.valid[:SCORED_ANSWERS])
+            scores["exact_match"] = found.value
+        return scores
+
+    def keep(self) -> None:
+        """Make the run's folder a model folder of the weights as they are now."""
+        save_speaker(self.plan, self.speaker)
+
+    def finish(self) -> Finished:
+        """Answer validation and test records with the best weights."""
+        best = LanguageModel.load(self.plan.folder, self.plan.device)
+        splits = {"valid": self.records.valid, "test": self.records.test}
+        scores = {name: [answer_score(best, split)] for name, split in splits.items() if split}
+        return Finished(best, scores)
+
+
+def chat_template(config: ChatConfig) -> ChatTemplate:
+    """The template that the recipe names, with the turns that it writes itself."""
+    known = TEMPLATES[config.template].to_dict()
+    own = {role: getattr(config, role) for role in known if getattr(config, role)}
+    return ChatTemplate.from_dict({**known, **own}, "[chat]")
+
+
+def answer_entropy(examples: Examples) -> float:
+    """The loss of one who knows how frequent each token of an answer is and nothing else."""
+    counts = np.bincount(examples.tokens.tokens[examples.counts])
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())
+
+
+def answer_score(speaker: LanguageModel, records: list[list[Message]]) -> Score:
+    """The share of records whose last answer the model gives word for word, greedily."""
+    answered = [messages for messages in records if messages[-1]["role"] == "assistant"]
+    asked = [messages[:-1] for messages in answered]
+    found = speaker.answers(asked, beams=1, n_best=1, sample=False)
+    return exact_match(found, [messages[-1]["content"] for messages in answered])

@@ -1,0 +1,75 @@
+"""Beginning from a model that is there already, with its tokenizer, instead of from nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from qkv.config import ModelConfig, Recipe
+from qkv.errors import UserError
+from qkv.model import Decoder, EncoderDecoder
+from qkv.run.job import BY_TOKENIZER, tokens_of
+from qkv.tasks.folder import (
+    WEIGHTS,
+    Prompting,
+    Tokenizers,
+    load_config,
+    load_prompting,
+    load_tokenizers,
+)
+from qkv.text import Tokenizer
+from qkv.weights import load_weights, read_tensors
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model folder to begin from."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizers: Tokenizers
+    prompting: Prompting
+
+    def model_config(self, recipe: Recipe, tokenizer: Tokenizer) -> ModelConfig:
+        """The folder's model with what the recipe changes, and with room for new tokens."""
+        for name in BY_TOKENIZER:
+            if name in recipe.model:
+                raise UserError(f"[model]: {name} follows from {self.folder}; leave it out.")
+        # Some of other people's models know more tokens than their tokenizer has.
+        size = max(self.config.vocab_size, len(tokenizer))
+        values = {**self.config.to_dict(), **recipe.model, **tokens_of(tokenizer)}
+        return ModelConfig.from_dict({**values, "vocab_size": size}, "[model]")
+
+    def fill(self, model: EncoderDecoder | Decoder) -> None:
+        """Put the folder's weights into the model; tokens that are new begin as the mean of all."""
+        path = self.folder / WEIGHTS
+        weights = read_tensors(path)
+        before, now = self.config.vocab_size, model.config.vocab_size
+        if now > before:
+            shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+            for name, tensor in weights.items():
+                if name in shapes and len(tensor) == before and shapes[name][0] == now:
+                    weights[name] = _grown(tensor, now)
+        load_weights(model, weights, path)
+
+
+def _grown(tensor: Tensor, size: int) -> Tensor:
+    mean = tensor.float().mean(dim=0, keepdim=True).to(tensor.dtype)
+    return torch.cat([tensor, mean.expand(size - len(tensor), *tensor.shape[1:])])
+
+
+def find_start(recipe: Recipe, family: str) -> Start | None:
+    """The folder that the recipe begins from, where it names one."""
+    if not recipe.train.start_from:
+        return None
+    folder = Path(recipe.train.start_from)
+    _, config, _ = load_config(folder)
+    if config.family != family:
+        raise UserError(
+            f"train.start_from: {folder} holds a model of family {config.family!r}, but task = "
+            f"'{recipe.task}' needs {family!r}."
+        )
+    return Start(folder, config, load_tokenizers(folder, config), load_prompting(folder))

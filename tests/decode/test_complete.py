@@ -1,0 +1,182 @@
+"""Going on from prompts: against `transformers`, alone and together, whole and as a stream."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from qkv.config import DecodeConfig
+from qkv.decode import Graphs, Remembered, complete, noise, stream
+from qkv.errors import UserError
+from tests.decode.helpers import assert_same, cut
+from tests.parity.gpt import gpt2_pair, gpt3_pair
+from tests.parity.llama import llama_pair
+
+EOS, PAD = 3, 0
+PAIRS = {
+    "gpt2": lambda: gpt2_pair(3),
+    "gpt3": lambda: gpt3_pair(3),
+    "llama": lambda: llama_pair(3, max_length=48),
+    "window": lambda: llama_pair(3, window=4, max_length=48),
+}
+PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17, 18, 19, 20], [21, 22]]
+CONFIGS = [
+    DecodeConfig(beams=1, max_length=14),
+    DecodeConfig(beams=1, max_length=14, repetition_penalty=1.4),
+    DecodeConfig(beams=3, n_best=2, max_length=14),
+    DecodeConfig(beams=3, n_best=2, max_length=14, repetition_penalty=1.2),
+    DecodeConfig(sample=True, temperature=1.3, max_length=14, seed=5),
+    DecodeConfig(
+        sample=True, temperature=2.0, top_k=40, top_p=0.9, max_length=14, seed=1,
+        repetition_penalty=1.1,
+    ),
+    DecodeConfig(sample=True, temperature=1.5, min_p=0.05, max_length=14, seed=2),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def pair(request):
+    return PAIRS[request.param]()
+
+
+def theirs(model, prompt, config, monkeypatch, row):
+    """`transformers`' tokens, its draws made with our random numbers."""
+    step = torch.zeros((), dtype=torch.int64)
+
+    def draw(probabilities, num_samples):
+        streams = noise.streams(config.seed, torch.tensor([row]), 1)[0]
+        found = probabilities.log() + noise.gumbel(streams, step, probabilities.shape[-1])
+        step.add_(1)
+        return found.argmax(dim=-1, keepdim=True)
+
+    monkeypatch.setattr(torch, "multinomial", draw)
+    sampling = {
+        "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p,
+        "min_p": config.min_p or None,
+    }  # fmt: skip
+    output = model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        generation_config=GenerationConfig(
+            max_new_tokens=config.max_length, do_sample=config.sample,
+            num_beams=1 if config.sample else config.beams,
+            num_return_sequences=1 if config.sample else config.n_best, eos_token_id=EOS,
+            pad_token_id=PAD, repetition_penalty=config.repetition_penalty,
+            **(sampling if config.sample else {}),
+        ),
+    )  # fmt: skip
+    rows = [cut(found[len(prompt) :], EOS, -1) for found in output.tolist()]
+    return [[token for token in row if token != EOS] for row in rows]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_tokens_equal_transformers(pair, config, monkeypatch):
+    model, ours = pair
+    found = complete(ours, PROMPTS, config)
+    for row, (prompt, each) in enumerate(zip(PROMPTS, found, strict=True)):
+        expected = theirs(model, prompt, config, monkeypatch, row)
+        assert [one.tokens for one in each] == expected
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_together_equals_alone_and_fixed_equals_growing(pair, config):
+    _, ours = pair
+    together = complete(ours, PROMPTS, config)
+    assert_same(complete(ours, PROMPTS, config, fixed=True), together)
+    for row, prompt in enumerate(PROMPTS):
+        assert_same(complete(ours, [prompt], config, ids=[row]), [together[row]])
+
+
+@pytest.mark.parametrize("config", [c for c in CONFIGS if c.sample or c.beams == 1], ids=str)
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_stream_equals_the_whole(pair, config, fixed):
+    _, ours = pair
+    expected = [each[0].tokens for each in complete(ours, PROMPTS, config)]
+    found = [
+        list(stream(ours, prompt, config, id=row, fixed=fixed))
+        for row, prompt in enumerate(PROMPTS)
+    ]
+    assert found == expected
+
+
+def test_without_a_cache(pair):
+    """Greedy by hand, the whole text read anew for each token."""
+    _, ours = pair
+    for prompt, each in zip(PROMPTS, complete(ours, PROMPTS, CONFIGS[0]), strict=True):
+        tokens = list(prompt)
+        for _ in range(14):
+            tokens.append(int(ours(torch.tensor([tokens]))[0, -1].argmax()))
+            if tokens[-1] == EOS:
+                break
+        assert tokens[len(prompt) :] == each[0].tokens + [EOS] * each[0].finished
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_remembered_prompt_is_read_once(pair, fixed):
+    _, ours = pair
+    remembered, config = Remembered(), DecodeConfig(beams=1, max_length=6)
+    first = list(stream(ours, PROMPTS[0], config, remembered=remembered, fixed=fixed))
+    assert remembered.n_read == len(PROMPTS[0]) - 1
+    longer = [*PROMPTS[0], *first, 30, 31]
+    again = list(stream(ours, longer, config, remembered=remembered, fixed=fixed))
+    assert again == complete(ours, [longer], config)[0][0].tokens
+    # what was generated had been read by the steps themselves, all but the last token
+    assert remembered.n_read <= len(PROMPTS[0]) - 1 + 3
+    other = [5, 6, 40, 41]
+    found = list(stream(ours, other, config, remembered=remembered, fixed=fixed))
+    assert found == complete(ours, [other], config)[0][0].tokens
+
+
+def test_a_stream_that_is_left_early_remembers_what_was_read(pair):
+    _, ours = pair
+    for fixed in (False, True):
+        remembered, config = Remembered(), DecodeConfig(beams=1, max_length=12)
+        tokens = stream(ours, PROMPTS[0], config, remembered=remembered, fixed=fixed)
+        heard = [next(tokens), next(tokens), next(tokens)]
+        tokens.close()
+        assert remembered.tokens == [*PROMPTS[0], *heard[:2]]
+        longer = [*PROMPTS[0], *heard, 8]
+        found = list(stream(ours, longer, config, remembered=remembered, fixed=fixed))
+        assert found == complete(ours, [longer], config)[0][0].tokens
+
+
+def test_more_ends_than_one(pair):
+    _, ours = pair
+    plain = complete(ours, PROMPTS, CONFIGS[0], suppress=[EOS])
+    end = plain[0][0].tokens[3]
+    found = complete(ours, PROMPTS, CONFIGS[0], suppress=[EOS], ends=[EOS, end])
+    for each, other in zip(found, plain, strict=True):
+        tokens = other[0].tokens
+        expected = tokens[: tokens.index(end)] if end in tokens else tokens
+        assert each[0].tokens == expected and each[0].finished == (end in tokens)
+    streamed = list(stream(ours, PROMPTS[0], CONFIGS[0], suppress=[EOS], ends=[EOS, end]))
+    assert streamed == found[0][0].tokens
+
+
+def test_limits_are_each_prompts_own_and_end_with_the_context(pair):
+    _, ours = pair
+    context = ours.config.max_length if ours.config.max_length < 1000 else 48
+    prompts = [[7] * (context - 3), [9, 10]]
+    config = DecodeConfig(beams=1, max_length=20)
+    for fixed in (False, True):
+        found = complete(ours, prompts, config, suppress=[EOS], fixed=fixed)
+        assert [len(each[0].tokens) for each in found] == [3, 20]
+        alone = complete(ours, prompts[1:], config, suppress=[EOS])
+        assert found[1][0].tokens == alone[0][0].tokens
+
+
+def test_graphs_are_reused():
+    _, ours = PAIRS["llama"]()
+    graphs = Graphs()
+    for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]]):
+        config = DecodeConfig(beams=1, max_length=14)
+        found = complete(ours, prompts, config, fixed=True, graphs=graphs)
+        assert_same(found, complete(ours, prompts, config))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"), [([[5], []], "prompt 2 is empty"), ([[7] * 48], "context of 48")]
+)
+def test_prompts_that_cannot_be_continued(prompts, words):
+    _, ours = PAIRS["gpt2"]()
+    with pytest.raises(UserError, match=words):
+        complete(ours, prompts, DecodeConfig(beams=1))

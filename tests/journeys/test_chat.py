@@ -1,0 +1,155 @@
+"""`qkv chat`: a line a turn, from a terminal or a pipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.cli import chat
+from tests.journeys.conftest import Command
+from tests.run.language_tiny import learned, questions, write_recipe
+
+LONG = "say " + "3" * 50
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that spells a digit."""
+    return learned(tmp_path_factory, "instruct").folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that was never taught to answer."""
+    return learned(tmp_path_factory).folder
+
+
+def talk(folder: Path, *said: str, system: str = "", **settings: object) -> list[str]:
+    """The answers of one conversation."""
+    conversation = package.load(folder).conversation(system, tell=lambda _: None, **settings)
+    return [conversation.say(line) for line in said]
+
+
+def test_lines_are_answered_in_turn(qkv: Command, taught: Path) -> None:
+    words = ["chat", "--model", taught, "--greedy", "--max-length", 9]
+    answer = qkv(*words, stdin="3\n4\n\n  \n")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.lines == talk(taught, "3", "4", max_length=9)
+    assert answer.lines[0] == "three"
+    assert qkv("chat", "--model", taught, stdin="").out == ""
+
+
+def test_one_can_start_afresh_and_leave(qkv: Command, taught: Path) -> None:
+    asked = [question for question, _ in questions()[:4]]
+    text = "\n/new\n".join(asked) + "\n /quit \nsay 3\n"
+    answer = qkv("chat", "--model", taught, stdin=text)
+    assert answer.code == 0
+    assert answer.lines == [talk(taught, question)[0] for question in asked]
+    right = [word for _, word in questions()[:4]]
+    assert sum(one == other for one, other in zip(answer.lines, right, strict=True)) >= 3
+
+
+def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
+    answer = qkv("chat", "--model", taught, "--json", stdin="\ufeffsay 3\r\n我 4\r\n")
+    found = [json.loads(line) for line in answer.lines]
+    assert [each["message"] for each in found] == ["say 3", "我 4"]
+    assert [each["answer"] for each in found] == talk(taught, "say 3", "我 4")
+    assert "我" in answer.out
+
+
+def test_settings_reach_the_talk(qkv: Command, taught: Path) -> None:
+    def say(*words: object) -> list[str]:
+        return qkv("chat", "--model", taught, *words, stdin="say 3\nsay 4\n").lines
+
+    assert say("--max-length", 2) == talk(taught, "say 3", "say 4", max_length=2)
+    assert say("--stop", "r") == talk(taught, "say 3", "say 4", stop="r")
+    assert say("--stop", "r")[0] == "th"
+    hot = ["--temperature", 3, "--max-length", 12]
+    assert say(*hot, "--seed", 1) == say(*hot, "--seed", 1) != say(*hot, "--seed", 2)
+    assert say(*hot, "--top-k", 1) == say("--greedy", "--max-length", 12)
+    system = say("--system", "a", "--max-length", 5)
+    assert system == talk(taught, "say 3", "say 4", system="a", max_length=5)
+    assert say(*hot, "--system", "a") != say(*hot)
+
+
+def test_what_must_be_forgotten_is_told_apart_from_the_answers(qkv: Command, taught: Path) -> None:
+    answer = qkv("chat", "--model", taught, "--max-length", 9, stdin="say 3\n" * 4)
+    assert answer.code == 0
+    assert len(answer.lines) == 4
+    assert "· the conversation has outgrown the model's context of 64 tokens" in answer.err
+
+
+def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
+    qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"say 3\n{LONG}\nsay 4\n"
+    words = ["chat", "--model", taught, "--max-length", 9]
+    answer = qkv(*words, stdin=text)
+    assert (answer.code, answer.lines) == (2, ["three"])
+    assert answer.err.startswith("qkv: This message makes a prompt of ")
+    assert "Traceback" not in answer.err
+    monkeypatch.setattr(chat, "_is_typed", lambda: True)
+    answer = qkv(*words, stdin=text)
+    assert answer.code == 0
+    assert answer.lines == talk(taught, "say 3", "say 4", max_length=9)
+    assert "· This message makes a prompt of " in answer.err
+    assert answer.err.count("> ") == 4  # a sign before each line, and one at the end
+
+
+def test_a_model_that_was_never_taught(qkv: Command, base: Path, model: Path) -> None:
+    mistake = qkv("chat", "--model", base, stdin="say 3\n").mistake
+    assert mistake.startswith("This model was never taught to answer")
+    words = ["chat", "--model", base, "--greedy", "--max-length", 9]
+    answer = qkv(*words, "--template", "plain", stdin="the\n")
+    settings = {"sample": False, "beams": 1, "max_length": 9}
+    assert answer.lines == talk(base, "the", template="plain", **settings)
+    assert "Unknown chat template 'loud'" in qkv(*words, "--template", "loud").mistake
+    assert "no special token '<|im_" in qkv(*words, "--template", "chatml").mistake
+    assert "is no language model" in qkv("chat", "--model", model).mistake
+
+
+def test_mistakes_are_named(qkv: Command, taught: Path) -> None:
+    mistake = qkv("chat", "--model", taught, "--greedy", "--top-p", 0.5).mistake
+    assert "--top-p is about random draws, which --greedy rules out" in mistake
+    answer = qkv("chat", "--model", taught, stdin=b"say 3\nsay \xe4\xb8\n")
+    assert (answer.code, answer.lines) == (2, ["three"])
+    assert answer.err == (
+        "qkv: standard input, line 2: byte 5 of the line (0xe4) is not UTF-8; convert it to UTF-8 "
+        "first.\n"
+    )
+
+
+def test_from_records_to_a_model_that_answers(qkv: Command, tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path, "instruct", chat_template="alpaca"), tmp_path / "run"
+    more = ["--set", "model.max_length=128"]
+    answer = qkv("train", recipe, "--out", out, *more)
+    assert answer.code == 0
+    assert answer.lines[0].startswith("valid: exact match ")
+    assert answer.lines[-1] == f"{out} is ready: qkv chat --model {out}"
+    assert "exact " in answer.err
+    assert qkv("chat", "--model", out, "--max-length", 5, stdin="say 3\n").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "There is no record in"), ("{", "line 1: this is not valid JSON"),
+        ('{"instruction": "a"}', "line 1: there is no answer among 'instruction'"),
+        ('{"output": "a"}', "line 1: there is no field 'instruction' to go with 'output'"),
+        ('{"messages": [{"role": "cat", "content": "a"}]}', "the role is 'cat'"),
+        ("\udcff", "line 1: byte 1 of the line (0xff) is not UTF-8"),
+    ],
+)  # fmt: skip
+def test_records_that_cannot_be_learnt_from(
+    qkv: Command, tmp_path: Path, content: str, words: str
+) -> None:
+    recipe, path = write_recipe(tmp_path, "instruct"), tmp_path / "bad.jsonl"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    out = tmp_path / "run"
+    mistake = qkv("train", recipe, "--out", out, "--set", f"data.records={path}").mistake
+    assert str(path) in mistake
+    assert words in mistake
+    assert not out.exists()

@@ -1,0 +1,263 @@
+"""`qkv generate`, and `qkv train` for what it needs: text in, text that goes on out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qkv as package
+from qkv.config import DecodeConfig
+from qkv.tasks import LanguageModel
+from tests.journeys.conftest import Command
+from tests.run.language_tiny import learned, sentences, write_data, write_lines, write_recipe
+
+GREEDY = ["--greedy", "--max-length", 20]
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of five nouns and one verb."""
+    return learned(tmp_path_factory).folder
+
+
+def greedy(folder: Path, *prompts: str, **settings: Any) -> list[str]:
+    model = package.load(folder, device="cpu")
+    usual = {"sample": False, "beams": 1, "max_length": 20}
+    found: list[str] = model.generate(list(prompts), **{**usual, **settings})
+    return found
+
+
+def test_a_prompt_as_an_argument(qkv: Command, speaker: Path) -> None:
+    answer = qkv("generate", "--model", speaker, "the cat sees", *GREEDY)
+    [text] = greedy(speaker, "the cat sees")
+    assert (answer.code, answer.out, answer.err) == (0, f"the cat sees{text}\n", "")
+    assert " the " in text
+
+
+def test_several_prompts_keep_their_order(qkv: Command, speaker: Path) -> None:
+    prompts = ["the cat sees", "the", "the horse"]
+    answer = qkv("generate", "--model", speaker, *prompts, *GREEDY)
+    texts = greedy(speaker, *prompts)
+    assert answer.lines == [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def test_prompts_from_standard_input(qkv: Command, speaker: Path) -> None:
+    answer = qkv("generate", "--model", speaker, *GREEDY, stdin="the dog\r\n\nthe\n")
+    texts = greedy(speaker, "the dog", "", "the")
+    assert answer.lines == [f"the dog{texts[0]}", texts[1], f"the{texts[2]}"]
+    alone = qkv("generate", "--model", speaker, *GREEDY, stdin="the dog")
+    assert alone.lines == answer.lines[:1]
+    assert qkv("generate", "--model", speaker, stdin="").out == ""
+
+
+def test_json_is_an_object_a_prompt(qkv: Command, speaker: Path) -> None:
+    answer = qkv("generate", "--model", speaker, "--json", "the cat", "我", *GREEDY)
+    found = [json.loads(line) for line in answer.lines]
+    assert [each["prompt"] for each in found] == ["the cat", "我"]
+    assert [each["text"] for each in found] == greedy(speaker, "the cat", "我")
+    assert all(each.keys() == FIELDS for each in found)
+    assert all(each["log_probability"] < 0 for each in found)
+    assert "我" in answer.out
+    one = qkv("generate", "--model", speaker, "--json", "the cat", *GREEDY)
+    alone = json.loads(one.out)
+    assert alone.pop("log_probability") == pytest.approx(found[0].pop("log_probability"), abs=1e-4)
+    assert alone == found[0]
+
+
+FIELDS = {"prompt", "text", "log_probability", "finished", "stopped"}
+
+
+def test_several_texts_of_a_prompt(qkv: Command, speaker: Path) -> None:
+    words = ["generate", "--model", speaker, "--n-best", 3, "--max-length", 9]
+    searched = [*words, "--beams", 3, "the cat"]
+    lines = qkv(*searched).lines
+    best = package.load(speaker).n_best("the cat", sample=False, beams=3, n_best=3, max_length=9)
+    assert lines == [f"the cat{one.text}" for one in best[0]]
+    found = json.loads(qkv(*searched, "--json").out)
+    assert [f"the cat{each['text']}" for each in found["n_best"]] == lines
+    assert found["text"] == found["n_best"][0]["text"]
+    drawn = qkv(*words, "--temperature", 2, "the cat").lines
+    assert len(set(drawn)) > 1
+
+
+def test_draws_can_be_repeated(qkv: Command, speaker: Path) -> None:
+    def draw(*more: object) -> str:
+        return qkv("generate", "--model", speaker, "the", "--max-length", 30, *more).out
+
+    assert draw("--seed", 1) == draw("--seed", 1) != draw("--seed", 2)
+    hot = "--temperature", 3
+    assert draw(*hot, "--seed", 1, "--top-k", 1) == draw("--greedy")
+    assert draw(*hot, "--top-p", 0.001) == draw(*hot, "--min-p", 1.0) == draw("--greedy")
+    together = qkv("generate", "--model", speaker, "the", "a", "--max-length", 30, "--seed", 1)
+    assert together.out.startswith(draw("--seed", 1))  # a stream is the whole
+
+
+def test_a_text_ends_before_a_stop_string(qkv: Command, speaker: Path) -> None:
+    stops = ["--stop", "sees", "--stop", "."]
+    assert qkv("generate", "--model", speaker, "the cat", *GREEDY, *stops).out == "the cat \n"
+    answer = qkv("generate", "--model", speaker, "the cat", *GREEDY, *stops, "--json")
+    assert json.loads(answer.out)["stopped"]
+
+
+def test_a_draft_changes_nothing(qkv: Command, speaker: Path) -> None:
+    words = ["generate", "--model", speaker, "the cat", "--max-length", 90]
+    assert qkv(*words, "--greedy", "--draft", speaker).out == qkv(*words, "--greedy").out
+    assert "--draft makes greedy search faster" in qkv(*words, "--draft", speaker).mistake
+
+
+def test_settings_reach_the_search(
+    qkv: Command, speaker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def stream(self, prompt, **settings):  # type: ignore[no-untyped-def]
+        seen.clear()
+        seen.update(settings)
+        return iter(())
+
+    monkeypatch.setattr(LanguageModel, "stream", stream)
+    qkv("generate", "--model", speaker, "1")
+    assert seen == {"truncate": False}  # the folder's own settings
+    options = {
+        "max_length": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4,
+        "repetition_penalty": 1.2,
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
+    qkv("generate", "--model", speaker, *words, "--truncate", "--stop", "a", "1")
+    assert seen == {**options, "sample": True, "truncate": True, "stop": ("a",)}
+    qkv("generate", "--model", speaker, "--greedy", "1")
+    assert seen == {"truncate": False, "sample": False, "beams": 1}
+
+
+def test_a_folder_that_searches_with_beams_is_no_stream(
+    qkv: Command, speaker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the folder itself says counts, not only what is asked for."""
+    plain = LanguageModel.__init__
+
+    def beams(self, model, tokenizer, decode, prompting=None):  # type: ignore[no-untyped-def]
+        plain(self, model, tokenizer, DecodeConfig(beams=3, max_length=9), prompting)
+
+    [expected] = greedy(speaker, "the cat", beams=3, max_length=9)
+    monkeypatch.setattr(LanguageModel, "__init__", beams)
+    answer = qkv("generate", "--model", speaker, "the cat")
+    assert (answer.code, answer.out) == (0, f"the cat{expected}\n")
+
+
+def test_options_that_contradict_each_other(qkv: Command, speaker: Path) -> None:
+    def ask(*words: object) -> str:
+        return qkv("generate", "--model", speaker, "the", *words).mistake
+
+    assert "--temperature is about random draws, which --greedy rules out" in ask(
+        "--greedy", "--temperature", 0.5
+    )
+    assert "--top-k is about random draws, which --beams rules out" in ask(
+        "--beams", 2, "--top-k", 3
+    )
+    assert "--greedy is a search with one beam, but --beams is 3" in ask("--greedy", "--beams", 3)
+    assert "n_best (2) is larger than beams (1)" in ask("--greedy", "--n-best", 2)
+    assert "top_p is 2.0, but must be at most 1" in ask("--top-p", 2)
+    assert "A stop string is empty" in ask("--stop", "")
+
+
+def test_an_over_long_prompt_is_refused_before_anything_is_shown(
+    qkv: Command, speaker: Path
+) -> None:
+    long = "the cat sees the dog. " * 4
+    mistake = qkv("generate", "--model", speaker, long).mistake
+    assert "Prompt 1 has 89 tokens, but this model's context of 64" in mistake
+    assert "--truncate" in mistake
+    assert "Prompt 2 has" in qkv("generate", "--model", speaker, "the", long).mistake
+    answer = qkv("generate", "--model", speaker, long, "--truncate", *GREEDY)
+    assert answer.out.startswith(long)
+
+
+def test_text_that_is_not_utf8_is_named(qkv: Command, speaker: Path) -> None:
+    mistake = qkv("generate", "--model", speaker, stdin=b"the\n\xff\n").mistake
+    assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
+    assert "Text 2 holds bytes" in qkv("generate", "--model", speaker, "a", "\udce9").mistake
+
+
+def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_path: Path) -> None:
+    assert f"{model} is no language model; use it with `qkv translate`." == (
+        qkv("generate", "--model", model, "the").mistake
+    )
+    assert "is no translator; use it with `qkv generate`" in (
+        qkv("translate", "--model", speaker, "the").mistake
+    )
+    write_lines(tmp_path / "a", ["the"])
+    files = ["--source", tmp_path / "a", "--target", tmp_path / "a"]
+    assert "is no translator" in qkv("evaluate", "--model", speaker, *files).mistake
+    assert "is not a model folder" in qkv("generate", "--model", tmp_path, "the").mistake
+
+
+def test_from_text_to_a_model_that_goes_on(qkv: Command, tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    answer = qkv("train", recipe, "--out", out)
+    assert answer.code == 0
+    assert [line.split()[:2] for line in answer.lines[:3]] == [
+        ["valid:", "loss"], ["valid:", "perplexity"], ["valid:", "bits"],
+    ]  # fmt: skip
+    assert f'{out} is ready: qkv generate --model {out} "…"' in answer.out
+    assert "step 12/12  loss " in answer.err
+    assert qkv("generate", "--model", out, "the", "--max-length", 5).code == 0
+
+
+@pytest.fixture
+def train(qkv: Command, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """`qkv train` on the recipe with changes; gives the sentence that it ends with."""
+    recipe = write_recipe(tmp_path)
+
+    def call(*changes: str) -> str:
+        words = [word for change in changes for word in ("--set", change)]
+        mistake = qkv("train", recipe, "--out", tmp_path / "run", *words).mistake
+        assert not (tmp_path / "run" / "model.safetensors").exists()
+        return mistake
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_text_that_cannot_be_learnt_from(train, tmp_path: Path, kind: str) -> None:
+    path, tokenizer = tmp_path / "a.txt", f"tokenizer.kind={kind}"
+    path.write_bytes("\n".join(sentences(30)).encode() + b"\nthe \xff cat\n")
+    mistake = train(f"data.text={path}", tokenizer)
+    assert f"{path}, line 31: byte 5 of the line (0xff) is not UTF-8" in mistake
+    path.write_bytes(b"")
+    assert f"There is no text in {path}" in train(f"data.text={path}", tokenizer)
+    path.write_bytes(b" \n\n")
+    assert f"There is no text in {path}" in train(f"data.text={path}", tokenizer)
+    missing = tmp_path / "none.txt"
+    assert f"There is no file {missing}" in train(f"data.text={missing}", tokenizer)
+    assert "no text is given" in train("data.text=[]", tokenizer)
+    path.write_bytes(b"a")
+    assert "are left for" in train(f"data.text={path}", tokenizer, "data.bos=false")
+
+
+def test_records_that_do_not_fit_the_template(train, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", ['{"text": "the cat"}', '{"body": "a dog"}', "{"])
+    files = f"data.text={path}"
+    assert f"{path}, line 2: there is no field 'text' among 'body'" in train(files)
+    wanted = "data.template={title}: {text}"
+    assert f"{path}, line 1: the template needs a field 'title'" in train(files, wanted)
+    assert "has a '{' at character 1" in train(files, "data.template={title")
+    path.write_text('{"text": "the cat"}\n{')
+    assert f"{path}, line 2: this is not valid JSON" in train(files)
+
+
+def test_a_run_of_text_goes_on(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    assert qkv("train", recipe, "--out", out).code == 0
+    assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
+    answer = qkv("train", recipe, "--out", out, "--resume", "--set", "train.steps=14")
+    assert "· going on from step 12" in answer.err
+    base = ["--set", f"train.start_from={out}", "--set", "train.steps=2"]
+    answer = qkv("train", recipe, "--out", tmp_path / "next", *base)
+    assert f"· {out}: " in answer.err

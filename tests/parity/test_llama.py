@@ -1,0 +1,150 @@
+"""Llama and Mistral against transformers on copied weights."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.model import Decoder, equation, fast, use_path
+from tests.parity.gpt import Pair, both_logits, laid, prompts
+from tests.parity.llama import llama_pair, same_places
+
+# Of logits of size 10. Transformers computes angles and norms in float32 whatever the weights are,
+# so that float64 is little closer to it.
+TOLERANCE = 1e-4
+PATHS = pytest.mark.parametrize("path", [fast, equation])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+LENGTH = 40
+TRAINED = {"original_max_position_embeddings": 256}
+SCALINGS = {
+    "linear": {
+        "rope": {"rope_type": "linear", "factor": 3.0},
+        "rotary_scaling": "linear", "rotary_factor": 3.0,
+    },
+    "yarn": {
+        "rope": {"rope_type": "yarn", "factor": 4.0, **TRAINED},
+        "rotary_scaling": "yarn", "rotary_factor": 4.0,  # the trained length is max_length / 4
+    },
+    "yarn, other ramp": {
+        "rope": {
+            "rope_type": "yarn", "factor": 8.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED,
+        },
+        "rotary_scaling": "yarn", "rotary_factor": 8.0, "rotary_trained_length": 256,
+        "rotary_fast": 8.0, "rotary_slow": 2.0,
+    },
+    "llama3": {
+        "rope": {
+            "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            **TRAINED,
+        },
+        "rotary_scaling": "llama3", "rotary_factor": 4.0,
+    },
+    "llama3, other ramp": {
+        "rope": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0,
+            **TRAINED,
+        },
+        "rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_trained_length": 256,
+        "rotary_slow": 2.0, "rotary_fast": 16.0,
+    },
+}  # fmt: skip
+SIZES = {
+    "grouped": {},
+    "tied": {"tied": True},
+    "a head for each": {"kv_heads": 4},
+    "one head for all": {"kv_heads": 1, "layers": 1},
+    "narrow": {"d_model": 24, "heads": 6, "kv_heads": 3, "d_ff": 20, "layers": 3},
+    "slow": {"base": 500_000.0, "vocab_size": 301, "max_length": LENGTH},
+    "window": {"window": 3},
+    "window of one": {"window": 1, "kv_heads": 4},
+    "wide window": {"window": 12, "kv_heads": 1, "tied": True},
+}
+CASES = {**SIZES, **SCALINGS}
+ALL = pytest.mark.parametrize("name", CASES)
+
+
+def assert_same_logits(pair: Pair, dtype, path, *case) -> None:
+    theirs, ours = (model.to(dtype) for model in pair)
+    with use_path(ours, path), torch.no_grad():
+        mine, other = both_logits((theirs, ours), *case)
+    torch.testing.assert_close(mine, other, atol=TOLERANCE, rtol=0)
+
+
+@DTYPES
+@PATHS
+@ALL
+def test_logits_equal_transformers(name, dtype, path):
+    assert_same_logits(llama_pair(seed=3, **CASES[name]), dtype, path, [LENGTH, LENGTH])
+
+
+@PATHS
+@ALL
+def test_padded_prompts_equal_transformers(name, path):
+    pair = llama_pair(seed=4, **CASES[name])
+    assert_same_logits(pair, torch.float64, path, [7, 1, 19, 4])
+
+
+@DTYPES
+@PATHS
+@pytest.mark.parametrize(("length", "trained"), [(24, 16), (LENGTH, 10)])
+def test_ntk_is_the_dynamic_scaling_at_one_length(length, trained, dtype, path):
+    """Transformers raises the base as a text grows past the trained length, ours once for all."""
+    dynamic = {"rope_type": "dynamic", "factor": 2.0}
+    theirs, _ = llama_pair(seed=5, max_length=trained, rope=dynamic)
+    _, ours = llama_pair(
+        seed=5, max_length=length, rotary_scaling="ntk",
+        rotary_factor=2.0 * length / trained - (2.0 - 1.0),
+    )  # fmt: skip
+    assert_same_logits((theirs, ours), dtype, path, [length, length - 5])
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@torch.no_grad()
+def test_every_scaling_matters(name):
+    """Were one of them ignored, the logits would differ by far more than the tolerance."""
+    (_, scaled), (_, plain) = llama_pair(**SCALINGS[name]), llama_pair()
+    tokens, _ = prompts([LENGTH, LENGTH])
+    assert (scaled(tokens) - plain(tokens)).abs().mean() > 0.05
+
+
+@pytest.fixture(scope="module", params=["grouped", "window"])
+def pair(request):
+    return llama_pair(**SIZES[request.param])
+
+
+@settings(max_examples=15)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+    path=st.sampled_from([fast, equation]),
+)
+def test_logits_equal_transformers_at_any_lengths(pair, lengths, seed, path):
+    assert_same_logits(pair, torch.float64, path, lengths, seed)
+
+
+@PATHS
+@torch.no_grad()
+def test_padded_prompts_equal_each_prompt_alone(pair, path):
+    ours: Decoder = pair[1].double()
+    lengths = [7, 1, 12, 4]
+    tokens, first = prompts(lengths)
+    with use_path(ours, path):
+        together, _ = both_logits((pair[0].double(), ours), lengths)
+        rows = [row[begin:] for row, begin in zip(tokens, first.flatten(), strict=True)]
+        alone = torch.cat([ours(row[None])[0] for row in rows])
+    torch.testing.assert_close(together, alone, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["grouped", "window", "yarn"])
+def test_gradients_equal_transformers(name):
+    """And every weight has one that matters."""
+    theirs, ours = (model.double() for model in llama_pair(seed=1, **CASES[name]))
+    mine, other = both_logits((theirs, ours), [5, 9, 2])
+    cotangent = torch.randn(mine.shape, dtype=torch.float64)
+    (mine * cotangent).mean().backward()
+    (other * cotangent).mean().backward()
+    for module, parts in same_places(theirs, ours):
+        for kind, parameter in module.named_parameters():
+            expected = laid(parts, kind, gradient=True)
+            assert expected.abs().max() > 1e-3
+            torch.testing.assert_close(parameter.grad, expected, atol=1e-6, rtol=0)

@@ -1,0 +1,242 @@
+"""Language models for tests: some learn in a second or two, others need not learn at all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.config import DecodeConfig, ModelConfig, Recipe, TokenizerConfig, recipe_from
+from qkv.config.toml import to_toml
+from qkv.model import Decoder
+from qkv.run import Run, train
+from qkv.run.job import Plan
+from qkv.tasks import LanguageModel, Prompting
+from qkv.text import Tokenizer, train_tokenizer
+from qkv.train import Trainer
+from tests.run.test_resume import Killed
+from tests.run.tiny import WORDS, silence
+
+ANIMALS = ["cat", "dog", "bird", "fish", "horse"]
+WAYS = [
+    "{}", "say {}", "spell {}", "{}?", "{} now", "read {}", "a {}", "do {} it", "if {}", "{}!",
+]  # fmt: skip
+SPOKEN = ["the cat sees the dog.", "我爱你，猫。", "a fish is a bird 🐟"]
+
+
+def sentences(n: int, seed: int = 1) -> list[str]:
+    """Documents of a language with five nouns and one verb."""
+    draw = random.Random(seed)
+
+    def one() -> str:
+        return "the {} sees the {}.".format(*draw.sample(ANIMALS, 2))
+
+    return [" ".join(one() for _ in range(draw.randint(1, 3))) for _ in range(n)]
+
+
+def questions(seed: int = 1) -> list[tuple[str, str]]:
+    """Instructions that can be checked: a digit, asked for in ten ways, and its word."""
+    found = [(way.format(digit), word) for way in WAYS for digit, word in enumerate(WORDS)]
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_records(path: Path, asked: Sequence[tuple[str, str]]) -> Path:
+    records = [{"instruction": question, "output": answer} for question, answer in asked]
+    return write_lines(path, [json.dumps(record) for record in records])
+
+
+def write_data(folder: Path) -> None:
+    """What the recipes below read, where it is not there yet."""
+    if not (folder / "text.txt").exists():
+        write_lines(folder / "text.txt", sentences(200))
+    if not (folder / "records.jsonl").exists():
+        asked = questions()
+        write_records(folder / "records.jsonl", asked[:80])
+        write_records(folder / "valid.jsonl", asked[80:90])
+        write_records(folder / "test.jsonl", asked[90:])
+
+
+def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    data = {
+        "generate": {"text": str(folder / "text.txt"), "documents": "line"},
+        "instruct": {
+            "records": str(folder / "records.jsonl"), "valid_records": str(folder / "valid.jsonl"),
+        },
+    }  # fmt: skip
+    found: dict[str, Any] = {
+        "task": task,
+        "data": data[task],
+        "tokenizer": {"kind": "char", "vocab_size": 300},
+        "model": {
+            "preset": "llama-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32, "n_decoder_layers": 1,
+            "max_length": 64, "dropout": 0.1,
+        },
+        "train": {
+            "steps": 12, "batch_tokens": 256, "warmup": 8, "lr": 0.01, "valid_every": 4,
+            "checkpoint_every": 5, "tensorboard": False, "device": "cpu", "precision": "float32",
+        },
+    }  # fmt: skip
+    for name, value in differences.items():
+        section, _, key = name.partition("_")
+        found.setdefault(section, {})[key] = value
+    return found
+
+
+def recipe(folder: Path, task: str = "generate", **differences: Any) -> Recipe:
+    write_data(folder)
+    return recipe_from(values(folder, task, **differences))
+
+
+def write_recipe(folder: Path, task: str = "generate", **differences: Any) -> Path:
+    """The text and the recipe as files, as a person would have them."""
+    write_data(folder)
+    path = folder / f"{task}.toml"
+    path.write_text(to_toml(values(folder, task, **differences)), encoding="utf-8")
+    return path
+
+
+def run(folder: Path, out: str = "run", task: str = "generate", **differences: Any) -> Run:
+    """Train in `folder`/out without a word."""
+    return train(recipe(folder, task, **differences), folder / out, console=silence())
+
+
+def plan(folder: Path, task: str = "generate", **differences: Any) -> Plan:
+    """What a job is told."""
+    made = recipe(folder, task, **differences)
+    return Plan(made, folder, torch.device("cpu"), lambda _: None)
+
+
+def killed_and_resumed(
+    step: int, folder: Path, out: str = "cut", task: str = "generate", **differences: Any
+) -> Path:
+    """A run that died in a step, was begun again, and came to its end."""
+    plain = Trainer.take_step
+
+    def dying(trainer: Trainer, batches: Any) -> None:
+        plain(trainer, batches)
+        if trainer.progress.step == step:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Trainer, "take_step", dying)
+        run(folder, out, task, **differences)
+    torch.manual_seed(99)
+    again = recipe(folder, task, **differences)
+    return train(again, folder / out, resume=True, console=silence()).folder
+
+
+# Settings with which a model learns its task.
+LEARNS: dict[str, Any] = {
+    "model_d_model": 32, "model_d_ff": 64, "model_n_decoder_layers": 2, "model_dropout": 0.0,
+    "train_steps": 200, "train_batch_tokens": 600, "train_warmup": 30, "train_valid_every": 50,
+    "train_checkpoint_every": 1000,
+}  # fmt: skip
+
+_trained: dict[str, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory, task: str = "generate") -> Run:
+    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
+    if task not in _trained:
+        folder = factory.mktemp(f"learned-{task}")
+        more = {"data_test_records": str(folder / "test.jsonl")} if task == "instruct" else {}
+        _trained[task] = run(folder, task=task, **LEARNS, **more)
+    return _trained[task]
+
+
+def vocabulary(kind: str = "char", vocab_size: int = 310) -> Tokenizer:
+    """A tokenizer of a little English and Chinese."""
+    config = TokenizerConfig(kind=kind, vocab_size=vocab_size)  # type: ignore[arg-type]
+    return train_tokenizer([*SPOKEN, *sentences(50)], config)
+
+
+GREEDY = DecodeConfig(beams=1, max_length=12)
+
+
+def speaker(
+    tokenizer: Tokenizer, prompting: Prompting | None = None, seed: int = 0, letters: str = "",
+    eos: float = 0.0, **sizes: Any,
+) -> LanguageModel:  # fmt: skip
+    """A model that never learnt anything, in float64; `letters`: it knows how to write only these.
+
+    `eos` is how readily it ends.
+    """
+    config = _config(tokenizer, **{"positions": "rotary", "d_model": 16, **sizes})
+    torch.manual_seed(seed)
+    model = Decoder(config).double().eval()
+    with torch.no_grad():
+        for weight in model.decoder.parameters():
+            weight.mul_(3 if weight.ndim > 1 else 1)  # or it would hardly look at what it reads
+        model.output.projection.weight.mul_(4)  # or all tokens would be about as likely
+        bias = model.output.projection.bias
+        bias.fill_(-100.0 if letters else 0.0)
+        bias[tokenizer.encode(letters)] = 0.0
+        bias[tokenizer.eos_id] = eos
+    return LanguageModel(model, tokenizer, GREEDY, prompting)
+
+
+def scripted(tokenizer: Tokenizer, tokens: Sequence[int], after: int = 1) -> LanguageModel:
+    """A model that goes on with these tokens after a prompt of `after` tokens, whatever they are.
+
+    All it knows is its place: each position has a dimension, which the output reads.
+    """
+    size = after + len(tokens)
+    width = size + size % 2
+    config = _config(
+        tokenizer, positions="learned", d_model=width, n_heads=1, max_length=size, d_ff=2
+    )
+    model = Decoder(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.decoder.norm.weight.fill_(1.0)
+        model.decoder.positions.table.weight.copy_(torch.eye(width)[:size])
+        for place, token in enumerate(tokens, start=after - 1):
+            model.output.projection.weight[token, place] = 10.0
+    return LanguageModel(model, tokenizer, GREEDY)
+
+
+def _config(tokenizer: Tokenizer, **sizes: Any) -> ModelConfig:
+    usual = {
+        "family": "decoder", "n_encoder_layers": 0, "n_decoder_layers": 2, "n_heads": 2, "d_ff": 24,
+        "norm_position": "pre", "tie": "none", "output_bias": True, "max_length": 40,
+        "dropout": 0.0, "embedding_scale": False, "vocab_size": len(tokenizer),
+        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
+    }  # fmt: skip
+    return ModelConfig.from_dict({**usual, **sizes})
+
+
+@torch.no_grad()
+def by_hand(
+    model: Decoder, prompt: Sequence[int], count: int, ends: Sequence[int] | None = None,
+    never: Sequence[int] = (),
+) -> list[int]:  # fmt: skip
+    """Greedy tokens after a prompt, the whole text read anew for each; a full context is halved."""
+    context, tokens, found = model.config.max_length, list(prompt), []
+    for _ in range(count):
+        if len(tokens) == context:
+            tokens = tokens[-(context // 2) :]
+        logits = model(torch.tensor([tokens]))[0, -1]
+        logits[list(never)] = -torch.inf
+        tokens.append(int(logits.argmax()))
+        if tokens[-1] in (ends or [model.config.eos_id]):
+            break
+        found.append(tokens[-1])
+    return found
+
+
+def without_time(log: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A log without what differs between two runs of the same."""
+    return [{**record, "tokens_per_second": 0} for record in log]

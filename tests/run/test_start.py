@@ -1,0 +1,158 @@
+"""Beginning from a model that is there: its tokenizer, its sizes, its weights, and nothing lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.errors import UserError
+from qkv.run import Run
+from qkv.run import train as train_recipe
+from qkv.run.instruct import Instruction
+from qkv.run.language import Language
+from qkv.weights import read_tensors
+from tests.run import tiny
+from tests.run.language_tiny import LEARNS, killed_and_resumed, learned, plan, recipe, run
+from tests.run.test_resume import everything
+from tests.run.tiny import read_log, silence
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return learned(tmp_path_factory)
+
+
+def begun(base: Run, **differences: Any) -> dict[str, Any]:
+    """Settings of a run from there; the sizes that the recipe names are those of the folder."""
+    sizes = {name: value for name, value in LEARNS.items() if name.startswith("model_")}
+    return {"train_start_from": str(base.folder), **sizes, **differences}
+
+
+def test_at_step_0_it_is_the_model_that_it_began_from(base: Run, tmp_path: Path) -> None:
+    text = str(base.folder.parent / "text.txt")
+    job = Language(plan(tmp_path, data_text=text, tokenizer_kind="bpe", **begun(base)))
+    assert job.tokenizers.target.encode("the cat") == base.result.tokenizer.encode("the cat")
+    loss, _, bits = base.scores["valid"]
+    scores = job.evaluate()
+    assert scores["valid_loss"] == pytest.approx(loss.value, rel=1e-6)
+    assert scores["bits_per_byte"] == pytest.approx(bits.value, rel=1e-6)
+    weights = read_tensors(base.folder / "model.safetensors")
+    for name, parameter in job.model.named_parameters():
+        assert torch.equal(parameter.detach(), weights[name])
+
+
+def test_it_goes_on_learning_from_there(base: Run, tmp_path: Path) -> None:
+    text = {"data_text": str(base.folder.parent / "text.txt"), "train_lr": 0.001}
+    done = run(tmp_path, **text, **begun(base))
+    first, fresh = read_log(done.folder)[0]["loss"], read_log(base.folder)[0]["loss"]
+    assert first < 1.3 * base.scores["valid"][0].value < fresh
+    card = (done.folder / "README.md").read_text()
+    assert f"Begun from {base.folder}, " in card
+    again = killed_and_resumed(7, tmp_path, **text, **begun(base))
+    assert everything(again) == everything(done.folder)
+
+
+def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path: Path) -> None:
+    differences = {"model_dropout": 0.3, "model_max_length": 128, "data_max_length": 100}
+    job = Language(plan(tmp_path, **begun(base, **differences)))
+    before = base.result.model.config
+    assert job.config.to_dict() == {**before.to_dict(), "dropout": 0.3, "max_length": 128}
+    assert job.length == 100
+
+
+@pytest.mark.parametrize(
+    ("differences", "words"),
+    [
+        ({"model_d_model": 16}, "does not fit its config"),
+        ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from .*; leave it out"),
+        ({"train_start_from": "nowhere"}, "nowhere is not a model folder"),
+    ],
+)
+def test_what_cannot_be_begun_from_is_explained(
+    base: Run, tmp_path: Path, differences: dict, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        run(tmp_path, **begun(base, **differences))
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_another_family_is_refused(
+    base: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    translator = tiny.learned(tmp_path_factory).folder
+    words = "holds a model of family 'encoder-decoder', but task = '{}' needs 'decoder'"
+    for task in ("generate", "instruct"):
+        with pytest.raises(UserError, match=words.format(task)):
+            run(tmp_path, task=task, train_start_from=str(translator))
+    with pytest.raises(UserError, match="family 'decoder', but task = 'translate' needs 'encoder-"):
+        tiny.run(tmp_path, "other", train_start_from=str(base.folder))
+
+
+def test_a_translator_begins_from_a_translator(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = tiny.learned(tmp_path_factory)
+    sizes = {key: value for key, value in tiny.LEARNS.items() if key.startswith("model_")}
+    settings = {"train_start_from": str(before.folder), "train_lr": 1e-6, "train_average": 1}
+    done = tiny.run(tmp_path, **sizes, **settings)
+    assert done.result.translate("3 1 4") == before.result.translate("3 1 4")
+    first = read_log(done.folder)[0]["loss"]
+    assert first < 0.5 * read_log(before.folder)[0]["loss"]
+
+
+@pytest.mark.parametrize("tie", ["output", "none"])
+def test_new_tokens_begin_as_the_mean_and_old_ones_stay(tmp_path: Path, tie: str) -> None:
+    settings = {"model_tie": tie, "model_output_bias": True}
+    before = run(tmp_path, "base", **settings)
+    more = {"train_start_from": str(before.folder), "chat_template": "chatml"}
+    job = Instruction(plan(tmp_path, "instruct", model_max_length=128, **settings, **more))
+    size = before.result.model.config.vocab_size
+    assert len(job.tokenizers.target) == job.config.vocab_size == size + 2
+    assert job.tokenizers.target.special_id("<|im_start|>") == size
+    weights = read_tensors(before.folder / "model.safetensors")
+    grown = 0
+    for name, parameter in job.model.named_parameters():
+        old, now = weights[name], parameter.detach()
+        assert torch.equal(now[: len(old)], old)
+        for row in now[len(old) :]:
+            grown += 1
+            torch.testing.assert_close(row, old.mean(dim=0))
+    assert grown == {"output": 2 * 2, "none": 3 * 2}[tie]  # embedding, output and its bias
+
+
+def test_an_instructed_model_keeps_what_its_base_began_texts_with(tmp_path: Path) -> None:
+    before = run(tmp_path, "base", data_bos=False, train_steps=2)
+    settings = {"train_start_from": str(before.folder), "train_steps": 2}
+    done = run(tmp_path, "run", "instruct", **settings)
+    assert not done.result.prompting.bos
+    assert done.result.prompting.chat
+
+
+@pytest.mark.parametrize("template", ["plain", "chatml"])
+def test_an_instructed_model_begins_from_a_base_and_resumes_exactly(
+    base: Run, tmp_path: Path, template: str
+) -> None:
+    settings = begun(base, chat_template=template, model_max_length=128, model_dropout=0.1)
+    whole = run(tmp_path, "whole", "instruct", **settings).folder
+    cut = killed_and_resumed(7, tmp_path, "cut", "instruct", **settings)
+    assert everything(cut) == everything(whole)
+
+
+def test_a_base_is_left_as_it_was(base: Run, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
+    made = recipe(tmp_path, "instruct", **begun(base, chat_template="chatml"))
+    train_recipe(made, tmp_path / "run", console=silence())
+    after = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_text_may_follow_instructions(tmp_path: Path) -> None:
+    """The template of a model that was taught to answer is not lost when it reads on."""
+    taught = run(tmp_path, "taught", "instruct", chat_template="chatml", model_max_length=128)
+    settings = {"train_start_from": str(taught.folder), "model_max_length": 128}
+    done = run(tmp_path, "run", **settings, train_steps=2)
+    assert done.result.prompting == taught.result.prompting
+    assert isinstance(done.result.chat("say 3", max_length=9), str)

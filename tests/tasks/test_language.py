@@ -1,0 +1,454 @@
+"""Language models: text goes on from prompts, alone or together, whole or piece by piece."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qkv
+from qkv.config import DecodeConfig
+from qkv.errors import UserError
+from qkv.tasks import LanguageModel, Prompting, Tokenizers, load, writer
+from qkv.tasks.folder import save_config, save_weights
+from qkv.text import TEMPLATES
+from tests.run.language_tiny import GREEDY, SPOKEN, by_hand, scripted, speaker, vocabulary
+
+KINDS = ["bpe", "unigram", "wordpiece", "char", "byte"]
+PROMPTS = ["the cat sees", "the", "", "我爱你，", "a fish is a bird 🐟 "]
+DRAWS = {"sample": True, "temperature": 1.5, "top_p": 0.9, "seed": 3}
+LETTERS = "".join(SPOKEN).replace("🐟", "")
+FAMILY = "👩\u200d👩\u200d👧\u200d👦"
+STREAMED = f"我爱你{FAMILY}，🇨🇳！e\u0301 नमस्ते ok👍🏽"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def any_kind(request: pytest.FixtureRequest) -> LanguageModel:
+    """One model for each kind of tokenizer; what they write breaks characters in every way."""
+    return speaker(vocabulary(request.param), seed=1, max_length=26)
+
+
+@pytest.fixture(scope="module")
+def words() -> LanguageModel:
+    """A model of subwords that writes English and Chinese, and ends at times."""
+    return speaker(vocabulary("bpe"), seed=3, letters=LETTERS)
+
+
+@pytest.fixture(scope="module")
+def endless() -> LanguageModel:
+    return endless_of(2)
+
+
+def never(model: LanguageModel) -> list[int]:
+    return [model.tokenizer.pad_id, model.tokenizer.bos_id]
+
+
+def test_one_prompt_gives_one_text_and_many_give_many(words: LanguageModel) -> None:
+    alone = words.generate("the")
+    assert isinstance(alone, str)
+    assert words.generate(["the"]) == [alone]
+    assert words.generate(("the", "我")) == [alone, words.generate("我")]
+    assert words.generate([]) == []
+    assert words.generate() == words.generate("")
+
+
+def test_greedy_text_is_what_a_plain_loop_finds(any_kind: LanguageModel) -> None:
+    found = any_kind.n_best(PROMPTS, max_length=20)
+    for prompt, (one,) in zip(PROMPTS, found, strict=True):
+        expected = by_hand(any_kind.model, any_kind.encode(prompt), 20, never=never(any_kind))
+        assert one.tokens == expected
+        assert one.finished == (len(expected) < 20)
+
+
+@pytest.mark.parametrize("budget", [1, 60, 100_000])
+@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"repetition_penalty": 1.3}], ids=str)
+def test_batched_is_the_same_as_one_by_one(
+    words: LanguageModel, settings: dict, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [words.generate(prompt, **settings) for prompt in PROMPTS]
+    monkeypatch.setitem(writer.BATCH_TOKENS, "cpu", budget)
+    told: list[int] = []
+    found = words.n_best(PROMPTS, progress=told.append, **settings)
+    assert [one.text for one, *_ in found] == alone
+    assert len(set(alone)) > 3
+    assert sum(told) == len(PROMPTS)
+    assert len(told) == {1: len(PROMPTS), 100_000: 1}.get(budget, len(told))
+
+
+def test_the_seed_decides_the_draws_whatever_the_batch(
+    words: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(seed: int) -> list[str]:
+        return words.generate(PROMPTS, sample=True, temperature=2.0, seed=seed)
+
+    first = draw(1)
+    assert draw(1) == first
+    assert draw(2) != first
+    monkeypatch.setitem(writer.BATCH_TOKENS, "cpu", 1)
+    assert draw(1) == first
+    several = words.n_best("the", sample=True, temperature=2.0, n_best=4)[0]
+    assert len({one.text for one in several}) > 1
+
+
+@pytest.mark.parametrize("settings", [{}, DRAWS], ids=["greedy", "draws"])
+def test_streamed_pieces_make_up_the_text_even_past_the_context(
+    any_kind: LanguageModel, settings: dict
+) -> None:
+    for prompt in PROMPTS:
+        pieces = list(any_kind.stream(prompt, max_length=45, **settings))
+        assert "".join(pieces) == any_kind.generate(prompt, max_length=45, **settings)
+        assert all(pieces)
+
+
+@pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
+def test_no_piece_ends_within_a_character(kind: str) -> None:
+    tokenizer = vocabulary(kind)
+    text = STREAMED if kind == "byte" else STREAMED.replace("e\u0301", "é")  # composed by NFC
+    text = tokenizer.decode(tokenizer.encode(text))
+    model = scripted(tokenizer, [*tokenizer.encode(text), tokenizer.eos_id])
+    pieces = list(model.stream("", max_length=200))
+    assert "".join(pieces) == text == model.generate("", max_length=200)
+    assert "\ufffd" not in text
+    assert any(FAMILY in piece for piece in pieces)
+    assert any("👍🏽" in piece for piece in pieces)
+    assert any("🇨🇳" in piece for piece in pieces)
+    assert not any(piece[0] in "\u200d🏽" for piece in pieces)
+    assert len(pieces) > 8  # and still it comes bit by bit
+
+
+def test_text_that_outgrows_the_context_goes_on_from_its_newer_half(
+    endless: LanguageModel,
+) -> None:
+    context = endless.model.config.max_length
+    found = endless.n_best(PROMPTS, max_length=3 * context)
+    for prompt, (one,) in zip(PROMPTS, found, strict=True):
+        tokens = endless.encode(prompt)
+        assert one.tokens == by_hand(endless.model, tokens, 3 * context, never=never(endless))
+        assert len(one.tokens) == 3 * context
+        assert not one.finished
+
+
+def test_a_text_that_outgrows_the_context_may_still_end() -> None:
+    """And no two halves get the same draws, or they would be alike for ever."""
+    model = speaker(vocabulary("bpe"), seed=3, letters=LETTERS, max_length=12, eos=-1.0)
+    settings = {"max_length": 60, "sample": True, "temperature": 1.5}
+    found = [model.n_best("the", **settings, seed=seed)[0][0] for seed in range(4)]
+    later = [one for one in found if len(one.tokens) > 24]
+    assert any(one.finished for one in later)
+    for one in later:
+        halves = [tuple(one.tokens[start : start + 6]) for start in range(10, 26, 6)]
+        assert len(set(halves)) > 1
+    for seed, one in enumerate(found):
+        assert one.text == "".join(model.stream("the", **settings, seed=seed))
+
+
+def script(text: str, kind: str = "char", after: str = "") -> LanguageModel:
+    """A model that writes a text after another and ends."""
+    tokenizer = vocabulary(kind)
+    before, whole = tokenizer.encode(after), tokenizer.encode(after + text)
+    assert whole[: len(before)] == before
+    tokens = [*whole[len(before) :], tokenizer.eos_id]
+    return scripted(tokenizer, tokens, after=1 + len(before))
+
+
+def test_a_stop_string_ends_the_text_before_it() -> None:
+    model = script("the cat sees the dog.")
+    [[one]] = model.n_best("", stop="sees", max_length=40)
+    assert (one.text, one.stopped, one.finished) == ("the cat ", True, False)
+    assert model.tokenizer.decode(one.tokens) == "the cat sees"  # which took four tokens
+    assert list(model.stream("", stop=["sees"], max_length=40)) == list("the cat ")
+    assert model.generate("", stop=["dog", "cat", "zebra"], max_length=40) == "the "
+    [[late]] = model.n_best("", stop="dog", max_length=40)  # just before its own end
+    assert (late.text, late.stopped, late.finished) == ("the cat sees the ", True, False)
+    [[whole]] = model.n_best("", stop="zebra", max_length=40)
+    assert (whole.text, whole.stopped, whole.finished) == ("the cat sees the dog.", False, True)
+    assert "".join(model.stream("", stop="dog.!", max_length=40)) == whole.text
+    assert model.generate("", stop="the", max_length=40) == ""
+    assert list(model.stream("", stop="the", max_length=40)) == []
+
+
+def test_a_stop_string_within_and_across_characters_of_many_bytes() -> None:
+    model = script("我爱你，👩\u200d👧。", kind="byte")
+    assert model.generate("", stop="你，👩", max_length=60) == "我爱"
+    assert "".join(model.stream("", stop="你，👩", max_length=60)) == "我爱"
+    assert "".join(model.stream("", stop="👩", max_length=60)) == "我爱你，"
+
+
+def test_an_empty_stop_string_is_a_mistake(words: LanguageModel) -> None:
+    with pytest.raises(UserError, match="A stop string is empty"):
+        words.generate("the", stop="")
+    with pytest.raises(UserError, match="A stop string is empty"):
+        list(words.stream("the", stop=["a", ""]))
+
+
+@settings(max_examples=20)
+@given(place=st.integers(0, 200), size=st.integers(1, 9), seed=st.integers(0, 3))
+def test_whole_or_streamed_a_text_is_cut_before_its_first_stop(
+    place: int, size: int, seed: int
+) -> None:
+    """Also where the stop string lies across the place where the context was full."""
+    model = endless_of(seed)
+    whole = model.generate("the", max_length=40)
+    place %= len(whole)
+    stop = whole[place : place + size]
+    expected = whole[: whole.find(stop)]
+    [[one]] = model.n_best("the", max_length=40, stop=stop)
+    assert (one.text, one.stopped) == (expected, True)
+    assert "".join(model.stream("the", max_length=40, stop=stop)) == expected
+
+
+def endless_of(seed: int, made: dict[int, LanguageModel] = {}) -> LanguageModel:  # noqa: B006
+    if seed not in made:
+        made[seed] = speaker(
+            vocabulary("bpe"), seed=seed, letters=LETTERS, eos=-100.0, max_length=24
+        )
+    return made[seed]
+
+
+def test_nobody_works_on_for_long_after_a_stop(
+    endless: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = endless.generate("the", max_length=3)
+    passes = count_passes(endless, monkeypatch)
+    assert endless.n_best("the", max_length=300, stop=stop)[0][0].stopped
+    assert len(passes) <= 10
+    passes.clear()
+    assert "".join(endless.stream("the", max_length=300, stop=stop)) == ""
+    assert len(passes) <= 5
+
+
+def count_passes(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each pass of the model reads."""
+    passes: list[int] = []
+    plain = model.model.hidden
+
+    def noting(tokens: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
+        passes.append(tokens.shape[1])
+        return plain(tokens, *more, **named)
+
+    monkeypatch.setattr(model.model, "hidden", noting)
+    return passes
+
+
+def test_the_n_best_are_different_sorted_and_as_likely_as_they_say(words: LanguageModel) -> None:
+    found = words.n_best(PROMPTS, beams=4, n_best=4, max_length=9)
+    for prompt, each in zip(PROMPTS, found, strict=True):
+        before, eos = words.encode(prompt), words.tokenizer.eos_id
+        assert len({tuple(one.tokens) for one in each}) == 4
+        scores = []
+        for one in each:
+            tokens = [*before, *one.tokens, *[eos] * one.finished]
+            [likely] = words.likelihoods([tokens])
+            gained = likely.log_probabilities[len(before) - 1 :]
+            assert one.log_probability == pytest.approx(sum(gained), abs=1e-4)
+            scores.append(one.log_probability / len(gained))
+        assert scores == sorted(scores, reverse=True)
+    best = words.generate(PROMPTS, beams=4, max_length=9)
+    assert best == [each[0].text for each in found]
+    assert best != words.generate(PROMPTS, max_length=9)
+
+
+def test_a_limit_is_the_most_that_is_generated(words: LanguageModel) -> None:
+    assert all(len(each[0].tokens) <= 5 for each in words.n_best(PROMPTS, max_length=5))
+    endless = endless_of(0)
+    assert len(endless.n_best("the", max_length=5)[0][0].tokens) == 5
+    assert len(endless.n_best("the", max_length=0)[0][0].tokens) == 256
+
+
+def test_repeating_can_be_made_costly(endless: LanguageModel) -> None:
+    [[plain]] = endless.n_best("the", max_length=10)
+    [[various]] = endless.n_best("the", max_length=10, repetition_penalty=1e6)
+    assert len(set(plain.tokens)) < 10
+    seen = [*endless.encode("the"), *various.tokens]
+    assert len(set(seen)) == len(seen)
+    assert various.text == "".join(endless.stream("the", max_length=10, repetition_penalty=1e6))
+
+
+def test_an_over_long_prompt_is_refused_by_number_or_loses_its_beginning(
+    endless: LanguageModel,
+) -> None:
+    context = endless.model.config.max_length
+    fits, long = "the" + " cat" * (context - 3), "the" + " cat" * (context - 2)
+    assert len(endless.encode(fits)) == context - 1
+    assert len(endless.generate(fits)) > 0
+    with pytest.raises(UserError) as caught:
+        endless.generate(["the", long])
+    assert f"Prompt 2 has {context} tokens, but this model's context of {context}" in str(
+        caught.value
+    )
+    with pytest.raises(UserError, match="Prompt 1 has"):
+        list(endless.stream(long))
+    [[one]] = endless.n_best(long, truncate=True)
+    kept = endless.encode(long)[1 - context :]
+    assert one.tokens == by_hand(endless.model, kept, 12, never=never(endless))
+    assert "".join(endless.stream(long, truncate=True)) == one.text
+
+
+@pytest.mark.parametrize("prompt", ["", "the cat"])
+def test_a_model_without_bos_reads_none(prompt: str) -> None:
+    tokenizer = vocabulary("bpe")
+    model = speaker(tokenizer, Prompting(bos=False), seed=1, letters=LETTERS)
+    tokens = tokenizer.encode(prompt) or [tokenizer.eos_id]
+    assert model.encode(prompt) == tokens
+    [[one]] = model.n_best(prompt)
+    assert one.tokens == by_hand(model.model, tokens, 12, never=never(model))
+    assert "".join(model.stream(prompt)) == one.text
+    with_bos = LanguageModel(model.model, tokenizer, GREEDY)
+    assert with_bos.encode(prompt) == [tokenizer.bos_id, *tokenizer.encode(prompt)]
+    assert with_bos.n_best(prompt)[0][0].tokens != one.tokens
+
+
+def test_a_prompt_and_its_text_are_spelt_as_one(words: LanguageModel) -> None:
+    """The first word of a text gets no space, and one that comes after a word keeps its own."""
+    for prompt in ["the", "the ", "the cat", " the", "我", "我爱你，", "the.", "\n", ""]:
+        for one in words.n_best(prompt, sample=True, n_best=5, max_length=6)[0]:
+            whole = words.tokenizer.decode([*words.encode(prompt), *one.tokens])
+            assert prompt + one.text == whole
+    model = script(" cat sees", kind="bpe", after="the")
+    assert model.generate("the", max_length=9) == " cat sees"
+    assert "".join(model.stream("the", max_length=9)) == " cat sees"
+    assert script("the cat", kind="bpe").generate("", max_length=9) == "the cat"
+
+
+def drafts() -> dict[str, LanguageModel]:
+    tokenizer = vocabulary("bpe")
+    return {
+        "the same": endless_of(2),
+        "another": speaker(tokenizer, seed=5, letters=LETTERS, d_model=8, n_decoder_layers=1),
+        "with less room": speaker(tokenizer, seed=6, letters=LETTERS, max_length=10),
+    }
+
+
+@pytest.mark.parametrize("name", ["the same", "another", "with less room"])
+def test_a_draft_changes_nothing(endless: LanguageModel, words: LanguageModel, name: str) -> None:
+    """Not even where a text outgrows the context, or ends, or is stopped."""
+    draft = drafts()[name]
+    for model in (endless, words):
+        alone = model.n_best(PROMPTS[1:], max_length=50)
+        helped = model.n_best(PROMPTS[1:], max_length=50, draft=draft)
+        for (one,), (other,) in zip(alone, helped, strict=True):
+            assert dataclasses.replace(other, log_probability=0.0) == dataclasses.replace(
+                one, log_probability=0.0
+            )
+            assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
+    stop = endless.generate("the", max_length=40)[-9:]
+    expected = endless.generate("the", max_length=40, stop=stop)
+    assert endless.generate("the", max_length=40, stop=stop, draft=draft) == expected
+
+
+def test_a_draft_saves_passes_and_serves_greedy_search_alone(
+    endless: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = LanguageModel(copy.deepcopy(endless.model), endless.tokenizer, GREEDY)
+    passes = count_passes(endless, monkeypatch)
+    endless.generate("the", max_length=30, draft=draft)
+    assert len(passes) <= 8
+    for other in ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}):
+        with pytest.raises(UserError, match="a draft model serves greedy search alone"):
+            endless.generate("the", draft=draft, **other)
+
+
+def test_settings_are_the_folder_s_unless_given(words: LanguageModel) -> None:
+    drawing = LanguageModel(
+        words.model, words.tokenizer, DecodeConfig(sample=True, temperature=2.0, max_length=12)
+    )
+    assert drawing.generate("the", sample=False, beams=1) == words.generate("the")
+    assert drawing.generate("the", temperature=0.0) == words.generate("the")
+    assert drawing.generate("the", seed=1) != drawing.generate("the", seed=2)
+    assert words.settings({"stop": "x"}).stop == words.settings({"stop": ["x"]}).stop == ("x",)
+    with pytest.raises(UserError, match="unknown key 'temprature'; did you mean 'temperature'"):
+        words.generate("the", temprature=1.0)
+    with pytest.raises(UserError, match="beam search has no text before its end"):
+        next(words.stream("the", beams=2))
+
+
+def test_text_that_is_no_unicode_is_named(words: LanguageModel) -> None:
+    for call in (words.generate, words.score):
+        with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
+            call(["the", "\udce9"])
+
+
+def test_generating_leaves_the_model_as_it_was() -> None:
+    model = speaker(vocabulary("bpe"), seed=1, dropout=0.5)
+    model.model.train()
+    state = torch.random.get_rng_state()
+    text = model.generate(PROMPTS, sample=True)
+    pieces = list(itertools.islice(model.stream("the"), 2))
+    assert len(pieces) == 2
+    assert model.model.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    model.model.eval()
+    assert model.generate(PROMPTS, sample=True) == text  # nor did dropout take part
+
+
+def saved(folder: Path, prompting: Prompting) -> LanguageModel:
+    tokenizer = vocabulary("bpe")
+    tokenizer.add_special(TEMPLATES["chatml"].special_names)
+    model = speaker(tokenizer, prompting, seed=1, letters=LETTERS, max_length=60)
+    model.model.float()
+    Tokenizers(tokenizer, tokenizer).save(folder)
+    save_config(folder, "generate", model.model.config, model.decode, prompting)
+    save_weights(folder, model.model)
+    return model
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("template", [None, "plain", "alpaca", "chatml"])
+def test_a_folder_keeps_how_a_model_is_spoken_to(
+    tmp_path: Path, bos: bool, template: str | None
+) -> None:
+    prompting = Prompting(bos, TEMPLATES[template] if template else None)
+    model = saved(tmp_path, prompting)
+    found = qkv.load(tmp_path, device="cpu")
+    assert isinstance(found, LanguageModel)
+    assert qkv.LanguageModel is LanguageModel
+    assert found.prompting == prompting
+    assert found.decode == model.decode
+    assert found.generate(PROMPTS) == model.generate(PROMPTS)
+    if template:
+        assert found.chat("the cat") == model.chat("the cat")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chat": []}, "'chat' a template or null"), ({"chat": "plain"}, "a template or null"),
+        ({"bos": 1}, "'bos' must be true or false"), ({"chat": {"user": "{content}"}}, "missing"),
+        ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
+        ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),
+        ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_how_to_speak_is_said(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    saved(tmp_path, Prompting())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(UserError, match=words) as caught:
+        load(tmp_path, device="cpu")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:
+    saved(tmp_path, Prompting())
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["bos"], content["chat"]
+    path.write_text(json.dumps(content))
+    assert load(tmp_path, device="cpu").prompting == Prompting(bos=True, chat=None)
+
+
+def test_a_completion_is_plain_data(words: LanguageModel) -> None:
+    [[found]] = words.n_best("the")
+    keys = dataclasses.asdict(found).keys()
+    assert keys == {"text", "tokens", "log_probability", "finished", "stopped"}

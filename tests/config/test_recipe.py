@@ -85,7 +85,7 @@ def test_our_own_recipes_load(recipe):
         ({"train": {"lr": True}}, "r.toml: [train]: lr is True, but must be of type float."),
         (
             {"train": {"optimizer": "sgd"}},
-            "r.toml: [train]: optimizer is 'sgd', but must be one of: 'adamw', 'adam'.",
+            "r.toml: [train]: optimizer is 'sgd', but must be one of: 'adamw', 'adam', 'muon'.",
         ),
         ({"train": {"steps": 0}}, "train: steps is 0, but must be at least 1."),
         ({"train": {"beta1": 1.5}}, "train: beta1 is 1.5, but must be at most 0.9999."),
@@ -236,6 +236,6 @@ def test_describe():
     assert rows["beams"] == ("int", 4)
     assert rows["early_stopping"] == ("bool or 'never'", False)
     train = {name: kind for name, kind, *_ in describe(TrainConfig)}
-    assert train["optimizer"] == "'adamw' | 'adam'"
+    assert train["optimizer"] == "'adamw' | 'adam' | 'muon'"
     data = {name: kind for name, kind, *_ in describe(SECTIONS["data"])}
     assert data["source"] == "list of str"

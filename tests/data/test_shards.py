@@ -181,6 +181,7 @@ def test_the_bytes_of_a_cut_text_are_counted(
     make: Make, tokenizers: dict[str, Tokenizer], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens_module, "HELD", 100)
+    monkeypatch.setattr(tokens_module, "MARKS", 5)
     text = "Ein Satz, noch ein Satz.\n" * 8000  # in several pieces
     corpus = make(text, kind, valid_share=0.3)
     tokenizer = tokenizers[kind]

@@ -94,14 +94,14 @@ def test_skipping_assembles_nothing(make_pairs: MakePairs, monkeypatch: pytest.M
     stream = BatchStream(make_pairs(60), SPECIAL, "padded", 200)
     assembled = []
     monkeypatch.setattr(
-        BatchStream, "_assemble", lambda self, indices: assembled.append(indices) or indices
+        BatchStream, "assemble", lambda self, indices: assembled.append(indices) or indices
     )
     next(stream.steps_from(17))
     assert len(assembled) == 1
 
 
 def test_an_empty_corpus_is_refused_instead_of_planned_for_ever() -> None:
-    with pytest.raises(ValueError, match="at least one pair"):
+    with pytest.raises(ValueError, match="something to make batches of"):
         BatchStream(EncodedPairs(Ragged.of([]), Ragged.of([])), SPECIAL, "padded", 8)
 
 

@@ -252,23 +252,28 @@ def test_packed_says_the_same_as_rows() -> None:
         assert first == [example for batch in other for example in examples_of(batch)]
 
 
-def test_segments_are_counted_and_not_guessed_from_the_shortest_document() -> None:
-    long = [[7] * 50 for _ in range(40)]
-    one_short = Tokens.of([*long[:20], [8], *long[20:]], SPECIAL)
-    assert one_short.shortest == 3
-    stream = WindowStream(one_short, SPECIAL, 100, 8, "packed", False)
-    assert stream.windows.n_segments <= 8 * 4
-    short = Tokens.of([[8]] * 40, SPECIAL)
-    assert WindowStream(short, SPECIAL, 9, 2, "packed", False).windows.n_segments >= 2 * 4
-
-
-def test_segments_are_counted_across_the_parts_that_are_looked_through(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("scanned", [7, 1 << 24])
+@given(documents_of, st.integers(2, 9))
+def test_segments_are_as_many_as_the_densest_window_may_have(
+    scanned: int, documents: Documents, length: int
 ) -> None:
-    tokens = make(50, mean=3)
-    whole = WindowStream(tokens, SPECIAL, 20, 1, "packed", False).windows.n_segments
-    monkeypatch.setattr("qkv.data.windows.SCANNED", 7)
-    assert WindowStream(tokens, SPECIAL, 20, 1, "packed", False).windows.n_segments == whole
+    tokens = Tokens.of(documents, SPECIAL, bos=False)
+    stream = WindowStream(tokens, SPECIAL, length, 8, "packed", False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkv.data.windows.SCANNED", scanned)
+        found = stream.windows.n_segments
+    numbers = [number for _, number in flat(documents, bos=False)]
+    parts = [len({*numbers[start : start + length]}) for start in range(len(numbers))]
+    assert 8 * max(parts) <= found <= 8 * (max(parts) + 1)
+
+
+def test_a_very_short_document_among_many_takes_no_room() -> None:
+    long = [[7] * 50 for _ in range(40)]
+    tokens = Tokens.of([*long[:20], [8], *long[20:]], SPECIAL)
+    assert tokens.shortest == 3
+    stream = WindowStream(tokens, SPECIAL, 100, 8, "packed", False)
+    assert stream.windows.n_segments <= 8 * 5
+    assert next(stream.steps_from())[0].target.offsets is not None
 
 
 @pytest.mark.parametrize("mode", MODES)

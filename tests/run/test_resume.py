@@ -80,7 +80,7 @@ def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(
 
 
 def test_the_runs_above_cross_the_border_of_an_epoch(tmp_path: Path) -> None:
-    labels = job(tmp_path).stream.pairs.target_sizes.sum()
+    labels = job(tmp_path).stream.items.target_sizes.sum()
     assert labels < 500 * 9  # 25 steps of 500 tokens are more than two epochs, 9 more than one
 
 

@@ -107,6 +107,9 @@ class TrainConfig:
     optimizer: Literal["adamw", "adam", "muon"] = setting(
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )
+    muon_lr: float = setting(
+        0.02, "muon: peak learning rate of the blocks' matrices; lr is that of all else", least=0
+    )
     lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), 0.001 at most", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
         "inverse_sqrt", "how the learning rate falls after warm-up"
@@ -115,7 +118,7 @@ class TrainConfig:
     beta1: float = setting(0.9, "Adam's memory of the gradient", least=0, most=0.9999)
     beta2: float = setting(0.98, "Adam's memory of its square", least=0, most=0.9999)
     epsilon: float = setting(1e-9, "Adam's ε", least=0)
-    weight_decay: float = setting(0.0, "AdamW's decay, on matrices only", least=0)
+    weight_decay: float = setting(0.0, "decay of AdamW and Muon, on matrices only", least=0)
     clip: float = setting(1.0, "largest gradient norm; 0: no clipping", least=0)
     label_smoothing: float = setting(0.1, "share of the target spread evenly", least=0, most=1)
     precision: Literal["auto", "float32", "bfloat16"] = setting(

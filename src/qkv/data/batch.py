@@ -100,8 +100,8 @@ def padded_batch(
 ) -> Batch:
     """Lay one pair a row and pad to the longest, rounded up to a multiple."""
     chosen = pairs.take(indices)
-    source = _rows(chosen.source_sizes, multiple)
-    target = _rows(chosen.target_sizes, multiple)
+    source = in_rows(chosen.source_sizes, multiple)
+    target = in_rows(chosen.target_sizes, multiple)
     return _batch(chosen, source, target, special)
 
 
@@ -110,13 +110,13 @@ def packed_batch(
 ) -> Batch:
     """Lay pairs end to end; segment m of the target belongs to segment m of the source."""
     chosen = pairs.take(indices)
-    source = _segments(chosen.source_sizes, shape.source_tokens, shape)
-    target = _segments(chosen.target_sizes, shape.target_tokens, shape)
+    source = in_segments(chosen.source_sizes, shape.source_tokens, shape)
+    target = in_segments(chosen.target_sizes, shape.target_tokens, shape)
     return _batch(chosen, source, target, special)
 
 
 @dataclass(frozen=True, eq=False)
-class _Layout:
+class Places:
     """Where the sequences of one side begin, counted through its rows, and what describes them."""
 
     starts: npt.NDArray[np.int64]
@@ -126,18 +126,20 @@ class _Layout:
     longest: int
 
     def side(self, tokens: Tensor) -> Side:
+        """Tokens that were written to these places."""
         lengths = None if self.lengths is None else torch.from_numpy(self.lengths)
         offsets = None if self.offsets is None else torch.from_numpy(self.offsets)
         return Side(tokens, lengths, offsets, self.longest)
 
 
-def _rows(sizes: npt.NDArray[np.int64], multiple: int) -> _Layout:
+def in_rows(sizes: npt.NDArray[np.int64], multiple: int) -> Places:
+    """One sequence a row, all rows as wide as the longest, rounded up."""
     width = round_up(int(sizes.max()), multiple)
     starts = np.arange(len(sizes)) * width
-    return _Layout(starts, (len(sizes), width), sizes, None, width)
+    return Places(starts, (len(sizes), width), sizes, None, width)
 
 
-def _segments(sizes: npt.NDArray[np.int64], n_tokens: int, shape: PackedShape) -> _Layout:
+def in_segments(sizes: npt.NDArray[np.int64], n_tokens: int, shape: PackedShape) -> Places:
     """Cut a side into segments: the sequences, filler to the end, then empty ones.
 
     The filler has segments too, for kernels leave unwritten what lies in none.
@@ -150,10 +152,10 @@ def _segments(sizes: npt.NDArray[np.int64], n_tokens: int, shape: PackedShape) -
     offsets = np.full(shape.sequences + 1, n_tokens, np.int32)
     offsets[0] = 0
     offsets[1 : len(cuts) + 1] = cuts
-    return _Layout(ends - sizes, (1, n_tokens), None, offsets, shape.longest)
+    return Places(ends - sizes, (1, n_tokens), None, offsets, shape.longest)
 
 
-def _batch(chosen: EncodedPairs, source: _Layout, target: _Layout, special: Specials) -> Batch:
+def _batch(chosen: EncodedPairs, source: Places, target: Places, special: Specials) -> Batch:
     return Batch(
         source.side(_ended(chosen.source, source, special.pad, special.eos)),
         target.side(_started(chosen.target, target, special.pad, special.bos)),
@@ -162,7 +164,7 @@ def _batch(chosen: EncodedPairs, source: _Layout, target: _Layout, special: Spec
     )
 
 
-def _started(sequences: Ragged, layout: _Layout, fill: int, bos: int) -> Tensor:
+def _started(sequences: Ragged, layout: Places, fill: int, bos: int) -> Tensor:
     """Write BOS, y₁ … y_m from each start, and `fill` elsewhere."""
     flat = np.full(layout.shape[0] * layout.shape[1], fill, np.int64)
     flat[layout.starts] = bos
@@ -170,7 +172,7 @@ def _started(sequences: Ragged, layout: _Layout, fill: int, bos: int) -> Tensor:
     return torch.from_numpy(flat.reshape(layout.shape))
 
 
-def _ended(sequences: Ragged, layout: _Layout, fill: int, eos: int) -> Tensor:
+def _ended(sequences: Ragged, layout: Places, fill: int, eos: int) -> Tensor:
     """Write y₁ … y_m, EOS from each start, and `fill` elsewhere."""
     flat = np.full(layout.shape[0] * layout.shape[1], fill, np.int64)
     flat[spread(layout.starts, sequences.offsets)] = sequences.tokens

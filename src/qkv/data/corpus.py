@@ -66,7 +66,7 @@ def _cut_off(pairs: list[Pair], size: int, seed: int) -> tuple[list[Pair], list[
 
     Corpora repeat themselves: a validation sentence that is trained on as well measures memory.
     """
-    held_out = _draw_sources(pairs, min(size, len(pairs) // 10), seed)
+    held_out = draw_keys([source for source, _ in pairs], min(size, len(pairs) // 10), seed)
     if not held_out:
         raise UserError(
             f"data: {len(pairs)} pairs are too few, or too alike, to cut a tenth off for "
@@ -76,16 +76,16 @@ def _cut_off(pairs: list[Pair], size: int, seed: int) -> tuple[list[Pair], list[
     return train, [pair for pair in pairs if pair[0] in held_out]
 
 
-def _draw_sources(pairs: list[Pair], size: int, seed: int) -> set[str]:
-    """Draw distinct sources at random that together have at most `size` pairs."""
-    counts = Counter(source for source, _ in pairs)
-    sources = list(counts)
+def draw_keys(keys: list[str], size: int, seed: int) -> set[str]:
+    """Draw distinct keys at random that together occur `size` times at the most."""
+    counts = Counter(keys)
+    distinct = list(counts)
     drawn: set[str] = set()
     left = size
-    for index in np.random.default_rng(seed).permutation(len(sources)):
+    for index in np.random.default_rng(seed).permutation(len(distinct)):
         if left == 0:
             break
-        if counts[sources[index]] <= left:
-            drawn.add(sources[index])
-            left -= counts[sources[index]]
+        if counts[distinct[index]] <= left:
+            drawn.add(distinct[index])
+            left -= counts[distinct[index]]
     return drawn

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, _Layout, _rows, _segments
-from qkv.data.encoded import EncodedPairs, Indices, Ragged, spread
+from qkv.data.batch import IGNORE, Batch, PackedShape, Places, Specials, in_rows, in_segments
+from qkv.data.encoded import Indices, Ragged, spread
 from qkv.data.order import validation_plan
-from qkv.data.stream import BatchStream, Mode
+from qkv.data.stream import SizedStream
 from qkv.errors import UserError
 from qkv.text import ChatTemplate, Message, Tokenizer
 
@@ -90,27 +89,14 @@ def kept_examples(examples: Examples, max_length: int) -> tuple[Indices, str]:
     return kept, f"kept {len(kept):,} of {len(examples):,} records; dropped {dropped}"
 
 
-class ExampleStream(BatchStream):
-    """Endless batches of examples, from any step on, as `BatchStream` has them of pairs."""
+class ExampleStream(SizedStream[Examples]):
+    """Endless batches of examples, from any step on."""
 
-    def __init__(
-        self,
-        examples: Examples,
-        special: Specials,
-        mode: Mode,
-        batch_tokens: int,
-        accumulate: int = 1,
-        seed: int = 0,
-    ) -> None:
-        # A stream asks its pairs for their sizes, and hands them to `_assemble`.
-        pairs = cast(EncodedPairs, examples)
-        super().__init__(pairs, special, mode, batch_tokens, accumulate, seed)
-        self.examples = examples
-
-    def _assemble(self, indices: Indices) -> Batch:
+    def assemble(self, indices: Indices) -> Batch:
+        """Lay out the examples of one batch."""
         if self.shape:
-            return packed_examples(self.examples, indices, self.special, self.shape)
-        return padded_examples(self.examples, indices, self.special)
+            return packed_examples(self.items, indices, self.special, self.shape)
+        return padded_examples(self.items, indices, self.special)
 
 
 def example_batches(examples: Examples, batch_tokens: int, special: Specials) -> list[Batch]:
@@ -124,7 +110,7 @@ def padded_examples(
 ) -> Batch:
     """Lay one example a row and pad to the longest, rounded up to a multiple."""
     chosen = examples.take(indices)
-    return _batch(chosen, _rows(chosen.target_sizes, multiple), special)
+    return _batch(chosen, in_rows(chosen.target_sizes, multiple), special)
 
 
 def packed_examples(
@@ -132,10 +118,10 @@ def packed_examples(
 ) -> Batch:
     """Lay examples end to end, each a segment of its own."""
     chosen = examples.take(indices)
-    return _batch(chosen, _segments(chosen.target_sizes, shape.target_tokens, shape), special)
+    return _batch(chosen, in_segments(chosen.target_sizes, shape.target_tokens, shape), special)
 
 
-def _batch(chosen: Examples, layout: _Layout, special: Specials) -> Batch:
+def _batch(chosen: Examples, layout: Places, special: Specials) -> Batch:
     """Write all tokens but the last as input and, one place ahead, those that count as labels."""
     offsets = chosen.tokens.offsets
     places = spread(layout.starts, offsets - np.arange(len(offsets)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from qkv.config import DataConfig
-from qkv.data.corpus import _draw_sources
+from qkv.data.corpus import draw_keys
 from qkv.data.readers import Paths, listed, read_lines
 from qkv.errors import UserError
 from qkv.text import Message, check_messages, fill
@@ -165,7 +165,7 @@ def _cut_off(
     """
     asked = [(_first_question(messages), messages) for messages in conversations]
     size = min(size, len(asked) // 10)
-    held_out = _draw_sources([(question, "") for question, _ in asked], size, seed)
+    held_out = draw_keys([question for question, _ in asked], size, seed)
     if not held_out:
         raise UserError(
             f"data: {len(asked)} records are too few, or too alike, to cut a tenth off for "

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import count, islice
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from qkv.data.batch import Batch, Specials, packed_batch, padded_batch
 from qkv.data.encoded import EncodedPairs, Indices
-from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
+from qkv.data.order import HasSizes, packed_plan, packed_shape, padded_plan, validation_plan
 
 Mode = Literal["padded", "packed"]
 
 
-class BatchStream:
+Items = TypeVar("Items", bound=HasSizes)
+
+
+class SizedStream(ABC, Generic[Items]):
     """Endless batches, epoch after epoch; the same arguments and step give the same batches.
 
     Step s consumes batches s·accumulate to (s + 1)·accumulate of all epochs laid end to end, so
@@ -22,28 +26,28 @@ class BatchStream:
 
     def __init__(
         self,
-        pairs: EncodedPairs,
+        items: Items,
         special: Specials,
         mode: Mode,
         batch_tokens: int,
         accumulate: int = 1,
         seed: int = 0,
     ) -> None:
-        if not len(pairs):
-            raise ValueError("a stream needs at least one pair")
-        self.pairs, self.special = pairs, special
+        if not len(items):
+            raise ValueError("a stream needs something to make batches of")
+        self.items, self.special = items, special
         self.batch_tokens, self.accumulate, self.seed = batch_tokens, accumulate, seed
-        self.shape = packed_shape(pairs, batch_tokens) if mode == "packed" else None
+        self.shape = packed_shape(items, batch_tokens) if mode == "packed" else None
         # How many batches an epoch has is known once it is planned. By epoch, not as a list: the
         # thread that prepares batches and the one that trains may both write the same entry.
         self._n_batches: dict[int, int] = {}
 
     def plan(self, epoch: int) -> list[Indices]:
-        """The pairs of each batch of an epoch."""
+        """What each batch of an epoch is made of."""
         if self.shape:
-            plan = packed_plan(self.pairs, self.shape, self.seed, epoch)
+            plan = packed_plan(self.items, self.shape, self.seed, epoch)
         else:
-            plan = padded_plan(self.pairs, self.batch_tokens, self.seed, epoch)
+            plan = padded_plan(self.items, self.batch_tokens, self.seed, epoch)
         self._n_batches[epoch] = len(plan)
         return plan
 
@@ -70,15 +74,24 @@ class BatchStream:
 
     def _batches_from(self, epoch: int, index: int) -> Iterator[Batch]:
         for indices in self.plan(epoch)[index:]:
-            yield self._assemble(indices)
+            yield self.assemble(indices)
         for later in count(epoch + 1):
             for indices in self.plan(later):
-                yield self._assemble(indices)
+                yield self.assemble(indices)
 
-    def _assemble(self, indices: Indices) -> Batch:
+    @abstractmethod
+    def assemble(self, indices: Indices) -> Batch:
+        """Lay out one batch."""
+
+
+class BatchStream(SizedStream[EncodedPairs]):
+    """Endless batches of pairs, from any step on."""
+
+    def assemble(self, indices: Indices) -> Batch:
+        """Lay out the pairs of one batch."""
         if self.shape:
-            return packed_batch(self.pairs, indices, self.special, self.shape)
-        return padded_batch(self.pairs, indices, self.special)
+            return packed_batch(self.items, indices, self.special, self.shape)
+        return padded_batch(self.items, indices, self.special)
 
 
 def validation_batches(pairs: EncodedPairs, batch_tokens: int, special: Specials) -> list[Batch]:

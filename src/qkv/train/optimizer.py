@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from qkv.config import TrainConfig
-from qkv.train.muon import Muon, block_matrices
+from qkv.config import ModelConfig, TrainConfig
+from qkv.device import has_bfloat16
+from qkv.train.muon import Muon, hidden_weights
+from qkv.train.schedule import peak_learning_rate
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The optimiser over all weights; its learning rate is set anew at each step."""
-    served = dict(block_matrices(model)) if config.optimizer == "muon" else {}
-    matrices = [p for p in model.parameters() if p.ndim >= 2 and p not in served]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+    adam = {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
+    if config.optimizer == "muon":
+        return _muon(model, config, adam)
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
+    return kind(_groups(model.parameters(), config.weight_decay), lr=0.0, **adam)
+
+
+def _groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, and the gains of norms, do not."""
+    parameters = list(parameters)
+    return [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    if served:
-        parts = {"params": list(served), "parts": list(served.values())}
-        groups.append({**parts, "weight_decay": config.weight_decay})
-    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "muon": Muon}[config.optimizer]
-    return kind(groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+
+
+def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
+    """Muon for the matrices inside the blocks, AdamW for embeddings, output, norms and biases."""
+    hidden = hidden_weights(model)
+    others = [p for p in model.parameters() if p not in hidden]
+    assert isinstance(model.config, ModelConfig)
+    share = config.muon_lr / peak_learning_rate(config, model.config.d_model)
+    half = config.precision == "bfloat16"
+    if config.precision == "auto":
+        half = has_bfloat16(next(iter(hidden)).device)
+    decay = config.weight_decay
+    return Muon(hidden, _groups(others, decay), weight_decay=decay, share=share, half=half, **adam)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use `rate` from the next step on."""
+    """Use `rate` from the next step on; a group with a share of its own uses that much of it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("share", 1.0)

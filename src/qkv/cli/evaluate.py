@@ -61,24 +61,28 @@ def evaluate(
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
+    if not (text or records or examples):
+        scores = _translations(source, target, hypotheses, model, beams, tokenize, output, device)
+        _print(scores, as_json)
+        return
+    speaker = _language_model(model, device)
+    if text:
+        scores = _on_text(speaker, text)
+    elif records:
+        scores = _on_records(speaker, records)
+    elif examples:
+        question = template.replace("\\n", "\n")  # as a shell writes it
+        asked = {"template": question, "answer": answer, "options": tuple(option or ())}
+        scores = _choices(speaker, examples, pool, shots, seed, normalize, asked)
+    _print(scores, as_json)
+
+
+def _language_model(folder: str | None, device: str) -> LanguageModel:
     from qkv.cli.generate import load_language_model
 
-    if text or records or examples:
-        if not model:
-            raise UserError("Give the --model to evaluate.")
-        speaker = load_language_model(model, device)
-        if text:
-            scores = _on_text(speaker, text)
-        elif records:
-            scores = _on_records(speaker, records)
-        else:
-            question = template.replace("\\n", "\n")  # as a shell writes it
-            asked = {"template": question, "answer": answer, "options": tuple(option or ())}
-            assert examples is not None
-            scores = _choices(speaker, examples, pool, shots, seed, normalize, asked)
-    else:
-        scores = _translations(source, target, hypotheses, model, beams, tokenize, output, device)
-    _print(scores, as_json)
+    if not folder:
+        raise UserError("Give the --model to evaluate.")
+    return load_language_model(folder, device)
 
 
 def _print(scores: Sequence[Score], as_json: bool) -> None:

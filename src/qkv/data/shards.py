@@ -229,7 +229,8 @@ def _bytes_before(
     """Bytes of text before a place; only what lies behind the nearest mark is decoded."""
     mark, n_bytes = marks[bisect_right(marks, (place, tokens.n_bytes)) - 1]
     ids = tokens.read(mark, place - mark).tolist()
-    return n_bytes + len(tokenizer.decode(ids).encode())
+    # A cut within a character's bytes makes three of each, and there must not be more than all.
+    return min(n_bytes + len(tokenizer.decode(ids).encode()), tokens.n_bytes)
 
 
 def _open(place: Path) -> Corpus | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.data.readers import read_lines
+from qkv.data.readers import holds_objects, parse_object, read_lines
 from qkv.errors import UserError
 
 Record = dict[str, object]
+EXAMPLE = '{"text": "…", "label": "…"}'
 
 
 def read_examples(path: str | Path, columns: Sequence[str] = ()) -> list[Record]:
@@ -19,34 +19,18 @@ def read_examples(path: str | Path, columns: Sequence[str] = ()) -> list[Record]
     is decompressed.
     """
     path = Path(path)
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     lines = [
         (f"{path}, line {number}", line)
         for number, line in enumerate(read_lines(path), 1)
         if line.strip()
     ]
-    if kind in {".jsonl", ".json"}:
-        records = [_read_object(line, where) for where, line in lines]
+    if holds_objects(path):
+        records = [parse_object(line, where, EXAMPLE) for where, line in lines]
     else:
         records = _read_rows(lines, columns)
     if not records:
         raise UserError(f"There is no record in {path}; give a file with at least one.")
     return records
-
-
-def _read_object(line: str, where: str) -> Record:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where}: this is not valid JSON; a .jsonl file holds one whole object on each line."
-        ) from error
-    if not isinstance(record, dict):
-        raise UserError(
-            f"{where}: this is JSON but no object; each line must look like "
-            f'{{"text": "…", "label": "…"}}.'
-        )
-    return record
 
 
 def _read_rows(lines: Sequence[tuple[str, str]], columns: Sequence[str]) -> list[Record]:

@@ -18,7 +18,7 @@ from qkv.errors import UserError
 
 SHARD = 1 << 26  # tokens in a file
 HELD = 1 << 14  # tokens that wait to be written together
-MARKS = 1 << 12
+MARKS = 1 << 12  # places of a stream of which the bytes before them are kept, at most
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
+from qkv.train import entropy
 from qkv.train.loop import Scores
 
 VALID_BATCH_TOKENS = 4096
@@ -63,7 +64,7 @@ class Instruction:
             train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
             recipe.train.seed,
         )  # fmt: skip
-        self.frequencies_loss = answer_entropy(train)
+        self.frequencies_loss = entropy(np.bincount(train.tokens.tokens[train.counts]))
         self.loss_sum = eager_loss(plan, self.model)
 
     def _tokenizer(self, start: Start | None) -> Tokenizer:
@@ -111,13 +112,6 @@ def chat_template(config: ChatConfig) -> ChatTemplate:
     known = TEMPLATES[config.template].to_dict()
     own = {role: getattr(config, role) for role in known if getattr(config, role)}
     return ChatTemplate.from_dict({**known, **own}, "[chat]")
-
-
-def answer_entropy(examples: Examples) -> float:
-    """The loss of one who knows how frequent each token of an answer is and nothing else."""
-    counts = np.bincount(examples.tokens.tokens[examples.counts])
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
 
 
 def answer_score(speaker: LanguageModel, records: list[list[Message]]) -> Score:

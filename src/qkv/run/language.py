@@ -31,13 +31,13 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.train import build_loss, mean_loss
+from qkv.train import build_loss, entropy, mean_loss
 from qkv.train.loop import Scores
 from qkv.train.step import LossSum
 from qkv.weights import load_weights, read_tensors
 
 TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learnt from; more change little
-COUNTED = 4_000_000  # tokens whose frequencies are counted
+COUNTED = 200_000  # tokens whose frequencies are counted
 
 
 class Language:
@@ -67,7 +67,8 @@ class Language:
             corpus.train, self.special, self.length, self.rows, self._mode(),
             recipe.data.across, recipe.train.accumulate, recipe.train.seed,
         )  # fmt: skip
-        self.frequencies_loss = token_entropy(corpus.train)
+        some = corpus.train.read(0, min(len(corpus.train), COUNTED))
+        self.frequencies_loss = entropy(np.bincount(some))
         self.loss_sum = eager_loss(plan, self.model)
 
     def _tokenizer(self, start: Start | None) -> Tokenizer:
@@ -98,7 +99,7 @@ class Language:
     def _measured(self, tokens: Tokens) -> list[Score]:
         """Loss, perplexity and bits a byte over the whole of a text."""
         loss, n_labels = total_loss(self.model, self.loss_sum, self._batches(tokens))
-        return language_scores(loss, n_labels, tokens.n_bytes)
+        return language_scores(loss, n_labels, max(tokens.n_bytes, 1))
 
     def evaluate(self) -> Scores:
         """Measure on the whole validation text."""
@@ -158,13 +159,6 @@ def save_speaker(plan: Plan, speaker: LanguageModel) -> None:
     Tokenizers(speaker.tokenizer, speaker.tokenizer).save(folder)
     save_config(folder, "generate", speaker.model.config, speaker.decode, speaker.prompting)
     save_weights(folder, speaker.model)
-
-
-def token_entropy(tokens: Tokens) -> float:
-    """The loss of one who knows how frequent each token is and nothing else, in nats."""
-    counts = np.bincount(tokens.read(0, min(len(tokens), COUNTED)))
-    share = counts[counts > 0] / counts.sum()
-    return float(-(share * np.log(share)).sum())
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from qkv.train.loss import cross_entropy
 from qkv.train.optimizer import build_optimizer
 from qkv.train.schedule import learning_rate, peak_learning_rate
 from qkv.train.step import accumulate, build_loss, layout_of, summed_loss, update
-from qkv.train.validate import complaint, label_entropy, mean_loss, with_wrong_sources
+from qkv.train.validate import complaint, entropy, label_entropy, mean_loss, with_wrong_sources
 
 __all__ = [
     "Curves",
@@ -26,6 +26,7 @@ __all__ = [
     "build_optimizer",
     "complaint",
     "cross_entropy",
+    "entropy",
     "label_entropy",
     "layout_of",
     "learning_rate",

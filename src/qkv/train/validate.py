@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from qkv.data import Batch, EncodedPairs, Side
@@ -37,7 +38,11 @@ def with_wrong_sources(batch: Batch) -> Batch:
 
 def label_entropy(pairs: EncodedPairs) -> float:
     """The loss of one who knows how frequent each token is and nothing else, in nats."""
-    counts = np.append(np.bincount(pairs.target.tokens), len(pairs))  # each target ends once
+    return entropy(np.append(np.bincount(pairs.target.tokens), len(pairs)))  # each target ends once
+
+
+def entropy(counts: npt.NDArray[np.int64]) -> float:
+    """The loss of always giving each token the share that it has among these, in nats."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
 

@@ -22,6 +22,7 @@ from qkv.data import Batch, Side
 from qkv.decode import Graphs, complete
 from qkv.device import mixed_precision
 from qkv.model import Decoder
+from qkv.tasks.folder import lay_by_columns
 from qkv.train import accumulate, build_loss, build_optimizer, update
 from qkv.train.optimizer import set_learning_rate
 
@@ -192,6 +193,8 @@ def decode_row(
 ) -> None:
     dtype = torch.bfloat16 if options.device.type == "cuda" else torch.float32
     model = lively(fresh_model(config, options.device, dtype)).eval()
+    if options.device.type == "cpu":
+        model = lay_by_columns(model)  # as `qkv.load` does
     decoding = our_decoding(model, prompts, length, Graphs(compiled=options.compiled))
     if options.profile:
         decoding()

@@ -52,6 +52,16 @@ def test_one_can_start_afresh_and_leave(qkv: Command, taught: Path) -> None:
     assert sum(one == other for one, other in zip(answer.lines, right, strict=True)) >= 3
 
 
+def test_what_was_said_before_matters_unless_one_starts_afresh(qkv: Command, taught: Path) -> None:
+    goes_on = []
+    for seed in range(4):
+        hot = ["chat", "--model", taught, "--temperature", 4, "--max-length", 5, "--seed", seed]
+        afresh, on = qkv(*hot, stdin="3\n/new\n3").lines, qkv(*hot, stdin="3\n3").lines
+        assert afresh[0] == afresh[1] == on[0]
+        goes_on.append(on[0] != on[1])
+    assert any(goes_on)
+
+
 def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
     answer = qkv("chat", "--model", taught, "--json", stdin="\ufeffsay 3\r\n我 4\r\n")
     found = [json.loads(line) for line in answer.lines]

@@ -124,7 +124,7 @@ def test_text_is_measured_from_its_beginning_to_its_end(
     qkv: Command, speaker: Path, tmp_path: Path
 ) -> None:
     """Also where it is much longer than the context, and over several files."""
-    texts = ["\n".join(sentences(20, seed=6)), "我爱你"]
+    texts = ["\n".join(sentences(20, seed=6)), "我爱你猫"]
     files = []
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text + "\n")
@@ -222,7 +222,7 @@ def test_mistakes_about_language_models_are_named(
     assert "Give the question as --template" in ask("--examples", path, *both)
     assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
     assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")
-    assert "needs its possible answers" in ask(*examples)
+    assert "Give the possible answers" in ask(*examples)
     others = ["--option", "x", "--option", "y"]
     assert "the answer ' b' is not among the options (' x', ' y')" in ask(*examples, *others)
     few = ask(*examples, *both, "--shots", 2, "--pool", path)

@@ -38,7 +38,7 @@ def test_a_prompt_as_an_argument(qkv: Command, speaker: Path) -> None:
 
 
 def test_several_prompts_keep_their_order(qkv: Command, speaker: Path) -> None:
-    prompts = ["the cat sees", "the", "the horse"]
+    prompts = ["the cat sees", "the", "the 猫"]
     answer = qkv("generate", "--model", speaker, *prompts, *GREEDY)
     texts = greedy(speaker, *prompts)
     assert answer.lines == [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
@@ -174,6 +174,8 @@ def test_an_over_long_prompt_is_refused_before_anything_is_shown(
     assert "Prompt 2 has" in qkv("generate", "--model", speaker, "the", long).mistake
     answer = qkv("generate", "--model", speaker, long, "--truncate", *GREEDY)
     assert answer.out.startswith(long)
+    together = qkv("generate", "--model", speaker, long, long, "--truncate", *GREEDY)
+    assert together.out == 2 * answer.out
 
 
 def test_text_that_is_not_utf8_is_named(qkv: Command, speaker: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from qkv.train import Trainer
 from tests.run.test_resume import Killed
 from tests.run.tiny import WORDS, silence
 
-ANIMALS = ["cat", "dog", "bird", "fish", "horse"]
+ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
 WAYS = [
     "{}", "say {}", "spell {}", "{}?", "{} now", "read {}", "a {}", "do {} it", "if {}", "{}!",
 ]  # fmt: skip
@@ -235,8 +235,3 @@ def by_hand(
             break
         found.append(tokens[-1])
     return found
-
-
-def without_time(log: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A log without what differs between two runs of the same."""
-    return [{**record, "tokens_per_second": 0} for record in log]

@@ -180,7 +180,8 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> N
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     """A vocabulary that is lost and learnt again from another corpus has another size."""
     folder = killed_at(7, tmp_path)
-    (folder / "checkpoints" / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "text.json"):
+        (folder / "checkpoints" / name).unlink()
     other = "".join(f"{'a ' * n}\t{'b ' * n}\n" for n in range(1, 25))
     (tmp_path / "digits.tsv").write_text(other)
     with pytest.raises(UserError, match=r"does not fit its config: .* should be"):
@@ -205,5 +206,13 @@ def test_a_measure_that_is_not_taken_cannot_be_gone_by(tmp_path: Path) -> None:
 
 def test_validation_text_is_never_trained_on(tmp_path: Path) -> None:
     write_pairs(tmp_path / "digits.tsv", 300)
-    text = job(tmp_path).text
+    text = job(tmp_path).split
     assert not {source for source, _ in text.train} & {source for source, _ in text.valid}
+
+
+def test_changed_text_is_not_gone_on_with(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "digits.tsv", 300)
+    folder = killed_at(7, tmp_path)
+    write_pairs(tmp_path / "digits.tsv", 301)
+    with pytest.raises(UserError, match=f"The text has changed since the run in {folder} began"):
+        resumed(tmp_path)

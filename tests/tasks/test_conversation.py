@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import qkv
 from qkv.errors import UserError
-from qkv.tasks import Conversation, LanguageModel, Prompting
+from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
+from qkv.tasks.folder import save_config, save_weights
 from qkv.text import TEMPLATES, ChatTemplate, Message
 from tests.run.language_tiny import by_hand, speaker, vocabulary
 
@@ -205,14 +209,16 @@ def test_what_is_no_conversation_is_explained(messages: list[Any], words: str) -
 @pytest.mark.parametrize("name", CHATS)
 @pytest.mark.parametrize("settings", [{}, {"stop": "t"}, {"max_length": 5}], ids=str)
 def test_answers_together_are_those_of_each_alone(name: str, settings: dict) -> None:
-    model = talker(name)
+    model = talker(name, ready=2.5)
     conversations = [
         [user("the cat")], [user("a")], [{"role": "system", "content": "dog"}, user("bird")],
         [user("the"), {"role": "assistant", "content": "cat"}, user("of")],
+        *([user(content)] for content in SAID),
     ]  # fmt: skip
     found = model.answers(conversations, **settings)
     assert found == [model.chat(messages, **settings) for messages in conversations]
-    assert len(set(found)) > 2
+    assert len(set(found)) > 1
+    assert settings or any(len(answer) < 12 for answer in found)  # some end
     assert model.answers([]) == []
 
 
@@ -254,3 +260,62 @@ def test_an_answer_comes_as_it_is_written() -> None:
     with pytest.raises(UserError, match="chat with beams = 1"):
         talker().conversation(beams=4)
     assert isinstance(talker().conversation(beams=4, sample=True), Conversation)
+
+
+def saved(folder: Path, prompting: Prompting) -> LanguageModel:
+    tokenizer = vocabulary("bpe")
+    tokenizer.add_special(TEMPLATES["chatml"].special_names)
+    model = speaker(tokenizer, prompting, seed=1, letters=LETTERS, max_length=60)
+    model.model.float()
+    Tokenizers(tokenizer, tokenizer).save(folder)
+    save_config(folder, "generate", model.model.config, model.decode, prompting)
+    save_weights(folder, model.model)
+    return model
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("template", [None, "plain", "alpaca", "chatml"])
+def test_a_folder_keeps_how_a_model_is_spoken_to(
+    tmp_path: Path, bos: bool, template: str | None
+) -> None:
+    prompting = Prompting(bos, TEMPLATES[template] if template else None)
+    model = saved(tmp_path, prompting)
+    found = qkv.load(tmp_path, device="cpu")
+    assert isinstance(found, LanguageModel)
+    assert qkv.LanguageModel is LanguageModel
+    assert found.prompting == prompting
+    assert found.decode == model.decode
+    assert found.generate(SAID) == model.generate(SAID)
+    if template:
+        assert found.chat("the cat") == model.chat("the cat")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chat": []}, "'chat' a template or null"), ({"chat": "plain"}, "a template or null"),
+        ({"bos": 1}, "'bos' must be true or false"), ({"chat": {"user": "{content}"}}, "missing"),
+        ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
+        ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),
+        ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_how_to_speak_is_said(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    saved(tmp_path, Prompting())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(UserError, match=words) as caught:
+        load(tmp_path, device="cpu")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:
+    saved(tmp_path, Prompting())
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["bos"], content["chat"]
+    path.write_text(json.dumps(content))
+    assert load(tmp_path, device="cpu").prompting == Prompting(bos=True, chat=None)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import DecodeConfig, TokenizerConfig
+from qkv.config import DecodeConfig, TokenizerConfig, preset
 from qkv.errors import UserError
-from qkv.model import EncoderDecoder, build_model
+from qkv.model import Decoder, EncoderDecoder, build_model
 from qkv.tasks import Tokenizers, load
-from qkv.tasks.folder import load_config, load_model, save_config, save_weights
+from qkv.tasks.folder import lay_by_columns, load_config, load_model, save_config, save_weights
 from qkv.text import train_pair
-from qkv.weights import read_tensors, write_tensors
+from qkv.weights import load_weights, read_tensors, write_tensors
 from tests.model.tiny import tiny_config
 from tests.run.tiny import sources, spell
 
@@ -178,3 +178,18 @@ def test_a_tokenizer_with_more_tokens_than_the_model_knows_is_refused(copy: Path
 
 def test_a_file_is_no_folder(folder: Path) -> None:
     assert "is not a model folder" in complaint(folder / "config.json")
+
+
+def test_memory_order_changes_no_number(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = Decoder(preset("gpt2-mini", vocab_size=50, d_model=24, n_heads=2, d_ff=96)).eval()
+    turned = lay_by_columns(Decoder(plain.config).eval())
+    load_weights(turned, dict(plain.named_parameters()), tmp_path)
+    wide = turned.decoder.blocks[0].feed_forward.inner.weight
+    assert wide.stride() == (1, 96) and wide.shape == (96, 24)
+    tokens = torch.randint(50, (3, 9))
+    torch.testing.assert_close(turned(tokens), plain(tokens))
+    save_weights(tmp_path, turned)
+    saved = read_tensors(tmp_path / "model.safetensors")
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(saved[name], parameter)

@@ -109,9 +109,9 @@ def _on_text(speaker: LanguageModel, paths: Sequence[Path]) -> list[Score]:
 
 def _on_records(speaker: LanguageModel, path: Path) -> list[Score]:
     from qkv.data import read_records
-    from qkv.run.instruct import answer_score
+    from qkv.run.instruct import answer_score, answered
 
-    return [answer_score(speaker, read_records([path]))]
+    return [answer_score(speaker, answered(read_records([path])))]
 
 
 def _choices(
@@ -126,6 +126,8 @@ def _choices(
 
     if normalize not in ("none", "tokens", "bytes"):
         raise UserError(f"--normalize is {normalize!r}, but must be none, tokens or bytes.")
+    if not asked["options"]:
+        raise UserError("Give the possible answers, each as an --option.")
     if not asked["template"]:
         raise UserError("Give the question as --template, like 'Review: {text} Sentiment:'.")
     if shots and not pool:

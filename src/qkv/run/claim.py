@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from qkv.config import Recipe, load_recipe, recipe_to_dict
 from qkv.errors import UserError
+from qkv.files import write_json
 from qkv.tasks.folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
+TEXT = "text.json"  # a fingerprint of what the run is trained on
 MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
 
 
@@ -52,6 +55,17 @@ def _check_same(path: Path, recipe: Recipe) -> None:
                     f"resume with `qkv train {path} --out {path.parent} --resume`, or start anew "
                     f"with another --out."
                 )
+
+
+def check_text(folder: Path, text: str, resume: bool) -> None:
+    """Refuse to go on with other text than the run began with; note what it begins with."""
+    path = folder / CHECKPOINTS / TEXT
+    if resume and path.exists() and json.loads(path.read_text(encoding="utf-8")) != text:
+        raise UserError(
+            f"The text has changed since the run in {folder} began, so that it cannot go on as it "
+            f"would have; put the text back, or start anew with another --out."
+        )
+    write_json(path, text)
 
 
 def _differing(before: object, now: object) -> list[str]:

@@ -20,7 +20,7 @@ from qkv.data import (
 )
 from qkv.device import is_on, mixed_precision
 from qkv.evaluate import Score, exact_match
-from qkv.run.job import Finished, Plan, text_length
+from qkv.run.job import Finished, Plan, fingerprint, text_length
 from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
 from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
@@ -40,6 +40,9 @@ class Instruction:
         recipe, device = plan.recipe, plan.device
         self.plan, start = plan, find_start(recipe, "decoder")
         self.records = read_conversations(recipe.data, recipe.train.seed)
+        self.asked = {
+            "valid": answered(self.records.valid), "test": answered(self.records.test),
+        }  # fmt: skip
         template = chat_template(recipe.chat)
         bos = start.prompting.bos if start else recipe.data.bos
         tokenizer = self._tokenizer(start)
@@ -64,6 +67,7 @@ class Instruction:
             train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
             recipe.train.seed,
         )  # fmt: skip
+        self.text = fingerprint(len(train), train.tokens.tokens)
         self.frequencies_loss = entropy(np.bincount(train.tokens.tokens[train.counts]))
         self.loss_sum = eager_loss(plan, self.model)
 
@@ -89,9 +93,9 @@ class Instruction:
         loss, n_labels = total_loss(self.model, self.loss_sum, self._batches())
         scores = {"valid_loss": loss / n_labels}
         config = self.plan.recipe.train
-        if config.valid_bleu:
+        if config.valid_bleu and self.asked["valid"]:
             with mixed_precision(config, self.plan.device):
-                found = answer_score(self.speaker, self.records.valid[:SCORED_ANSWERS])
+                found = answer_score(self.speaker, self.asked["valid"][:SCORED_ANSWERS])
             scores["exact_match"] = found.value
         return scores
 
@@ -102,8 +106,7 @@ class Instruction:
     def finish(self) -> Finished:
         """Answer validation and test records with the best weights."""
         best = LanguageModel.load(self.plan.folder, self.plan.device)
-        splits = {"valid": self.records.valid, "test": self.records.test}
-        scores = {name: [answer_score(best, split)] for name, split in splits.items() if split}
+        scores = {name: [answer_score(best, split)] for name, split in self.asked.items() if split}
         return Finished(best, scores)
 
 
@@ -116,7 +119,11 @@ def chat_template(config: ChatConfig) -> ChatTemplate:
 
 def answer_score(speaker: LanguageModel, records: list[list[Message]]) -> Score:
     """The share of records whose last answer the model gives word for word, greedily."""
-    answered = [messages for messages in records if messages[-1]["role"] == "assistant"]
-    asked = [messages[:-1] for messages in answered]
+    asked = [messages[:-1] for messages in records]
     found = speaker.answers(asked, beams=1, n_best=1, sample=False)
-    return exact_match(found, [messages[-1]["content"] for messages in answered])
+    return exact_match(found, [messages[-1]["content"] for messages in records])
+
+
+def answered(records: list[list[Message]]) -> list[list[Message]]:
+    """The records that end with an answer, which can be compared."""
+    return [messages for messages in records if messages[-1]["role"] == "assistant"]

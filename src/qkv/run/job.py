@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
@@ -58,6 +61,7 @@ class Job(Protocol):
     tokenizers: Tokenizers
     one_shape: bool  # all training batches have the same shape
     frequencies_loss: float  # what knowing each token's frequency alone would score
+    text: str  # a fingerprint of what is trained on
 
     @property
     def model(self) -> EncoderDecoder | Decoder:
@@ -75,6 +79,14 @@ class Job(Protocol):
 
     def finish(self) -> Finished:
         """Score the best weights."""
+
+
+def fingerprint(*facts: int | npt.NDArray[Any]) -> str:
+    """A short name of some numbers, which others are most unlikely to have."""
+    digest = hashlib.blake2b(digest_size=16)
+    for fact in facts:
+        digest.update(np.ascontiguousarray(fact).tobytes())
+    return digest.hexdigest()
 
 
 def model_config(recipe: Recipe, tokenizer: Tokenizer, **more: Any) -> ModelConfig:

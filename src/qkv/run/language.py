@@ -26,7 +26,7 @@ from qkv.data.shards import check_corpus
 from qkv.device import is_on
 from qkv.evaluate import Score, language_scores
 from qkv.model import Decoder
-from qkv.run.job import Finished, Plan, model_config, text_length
+from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting, save_config, save_weights
@@ -46,11 +46,13 @@ class Language:
     def __init__(self, plan: Plan) -> None:
         recipe = plan.recipe
         self.plan, start = plan, find_start(recipe, "decoder")
-        check_corpus(recipe.data)  # before a vocabulary is learnt from it
+        bos = start.prompting.bos if start else recipe.data.bos
+        data = dataclasses.replace(recipe.data, bos=bos)
+        check_corpus(data)  # before a vocabulary is learnt from it
         tokenizer = self._tokenizer(start)
         self.tokenizers = Tokenizers(tokenizer, tokenizer)
         with _bar("reading text") as progress:
-            corpus = load_corpus(recipe.data, tokenizer, plan.folder, progress)
+            corpus = load_corpus(data, tokenizer, plan.folder, progress)
         self.splits = {"valid": corpus.valid} | ({"test": corpus.test} if corpus.test else {})
         plan.say(
             f"train: {len(corpus.train):,} tokens in {corpus.train.n_documents:,} documents; "
@@ -58,7 +60,7 @@ class Language:
         )
         self.config = config = fitting_config(plan, start, tokenizer)
         self.model = fresh_model(plan, config, start)
-        prompting = Prompting(recipe.data.bos, start.prompting.chat if start else None)
+        prompting = Prompting(bos, start.prompting.chat if start else None)
         self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, prompting)
         self.length = text_length(recipe, config)
         self.rows = max(1, recipe.train.batch_tokens // self.length)
@@ -69,6 +71,7 @@ class Language:
         )  # fmt: skip
         some = corpus.train.read(0, min(len(corpus.train), COUNTED))
         self.frequencies_loss = entropy(np.bincount(some))
+        self.text = fingerprint(len(corpus.train), corpus.train.n_bytes, some)
         self.loss_sum = eager_loss(plan, self.model)
 
     def _tokenizer(self, start: Start | None) -> Tokenizer:

@@ -23,6 +23,7 @@ from qkv.run.claim import (
     LOG,
     RECIPE,
     check_claim,
+    check_text,
     forget_run,
     is_run_on,
 )
@@ -84,6 +85,7 @@ def train(
     job = JOBS[recipe.task](Plan(recipe, folder, device, partial(_say, console), resume))
     if replace:
         forget_run(folder)
+    check_text(folder, job.text, resume)
     write_text(folder / RECIPE, to_toml(recipe_to_dict(recipe)))
     job.tokenizers.save(folder / CHECKPOINTS)
     progress = _train(recipe, job, folder, resume, console)

@@ -21,7 +21,7 @@ from qkv.data import (
 from qkv.device import is_on, mixed_precision
 from qkv.evaluate import Score, bleu, exact_match, translation_scores
 from qkv.model import EncoderDecoder
-from qkv.run.job import Finished, Plan, model_config, text_length
+from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start
 from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import save_config, save_weights
@@ -39,17 +39,17 @@ class Translation:
     def __init__(self, plan: Plan) -> None:
         recipe, device = plan.recipe, plan.device
         self.plan, start = plan, find_start(recipe, "encoder-decoder")
-        self.text = read_parallel(recipe.data, recipe.train.seed)
+        self.split = read_parallel(recipe.data, recipe.train.seed)
         self.tokenizers = (
             plan.kept_tokenizers
             or (start and start.tokenizers)
-            or train_tokenizers(self.text.train, recipe)
+            or train_tokenizers(self.split.train, recipe)
         )
         config = translation_config(recipe, self.tokenizers, start)
         limits = text_length(recipe, config), recipe.data.max_ratio
-        train, report = filter_pairs(encode(self.text.train, self.tokenizers), *limits)
+        train, report = filter_pairs(encode(self.split.train, self.tokenizers), *limits)
         plan.say(f"train: {report.describe()}")
-        valid, report = filter_pairs(encode(self.text.valid, self.tokenizers), *limits)
+        valid, report = filter_pairs(encode(self.split.valid, self.tokenizers), *limits)
         plan.say(f"valid: {report.describe()}")
         torch.manual_seed(recipe.train.seed)
         self.model = EncoderDecoder(config)
@@ -65,6 +65,7 @@ class Translation:
             recipe.train.seed,
         )  # fmt: skip
         self.frequencies_loss = label_entropy(train)
+        self.text = fingerprint(len(train), train.source.tokens, train.target.tokens)
         self._measure_on(valid, special)
 
     def _measure_on(self, valid: EncodedPairs, special: Specials) -> None:
@@ -85,7 +86,7 @@ class Translation:
             "wrong_source_loss": mean_loss(self.model, self.loss_sum, self.wrong),
         }
         if config.valid_bleu:
-            scored = self.text.valid[:SCORED_LINES]
+            scored = self.split.valid[:SCORED_LINES]
             references = [target for _, target in scored]
             with mixed_precision(config, device):
                 found = self.translator.translate(
@@ -106,7 +107,7 @@ class Translation:
     def finish(self) -> Finished:
         """Translate and score validation and test text with the best weights."""
         best = Translator.load(self.plan.folder, self.plan.device)
-        splits = {"valid": self.text.valid, "test": self.text.test}
+        splits = {"valid": self.split.valid, "test": self.split.test}
         pairs = {name: split for name, split in splits.items() if split}
         scores = {name: score_pairs(best, split) for name, split in pairs.items()}
         return Finished(best, scores, pairs)

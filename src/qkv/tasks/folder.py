@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
@@ -144,6 +145,17 @@ def load_family(folder: Path, config: ModelConfig, family: type[M]) -> M:
     if not isinstance(model, family):
         needed = "encoder-decoder" if family is EncoderDecoder else family.__name__.lower()
         raise UserError(f"{folder} holds a model of family {config.family!r}, not {needed}.")
+    return model
+
+
+def lay_by_columns(model: M) -> M:
+    """Lay matrices that widen in memory as one token at a time is best multiplied on a CPU.
+
+    A CPU reads them almost twice as fast then; with four rows or more it is some percent slower.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.out_features > module.in_features:
+            module.weight.data = module.weight.data.t().contiguous().t()
     return model
 
 

@@ -19,6 +19,7 @@ from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.folder import (
     Prompting,
+    lay_by_columns,
     load_config,
     load_family,
     load_prompting,
@@ -57,7 +58,9 @@ class LanguageModel:
     def load(cls, folder: Path, device: torch.device | None = None) -> LanguageModel:
         """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = place(load_family(folder, config, Decoder), device)
+        model = load_family(folder, config, Decoder)
+        on_gpu = device is not None and device.type == "cuda"
+        model = place(model, device) if on_gpu else lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
 
@@ -178,7 +181,11 @@ class LanguageModel:
         """
         opening = [{"role": "system", "content": system}] if system else []
         return Conversation(
-            self, self._template(template), [*opening, *messages], self.settings(settings), tell
+            self,
+            self._template(template),
+            [*opening, *messages],
+            self.settings({"beams": 1, **settings}),
+            tell,
         )
 
     def _template(self, given: str | ChatTemplate | None) -> ChatTemplate:
@@ -219,6 +226,8 @@ class LanguageModel:
     def settings(self, differences: Mapping[str, Any]) -> DecodeConfig:
         """How to decode: as the model's folder says, with what differs."""
         given = dict(differences)
+        if given.get("beams", 1) > 1:
+            given.setdefault("sample", False)  # whoever names beams wants a search
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         return from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | given, "decode")

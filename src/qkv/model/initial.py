@@ -10,9 +10,7 @@ from qkv.model.positions import Learned
 # Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
 # Smaller first scores let a post-norm model bear a learning rate that would else wreck it.
 PROJECTION_GAIN = 2**-0.5
-
-
-STANDARD = 0.02
+DEVIATION = 0.02  # GPT-2's
 
 
 def initialise(model: nn.Module, config: ModelConfig) -> None:
@@ -29,7 +27,7 @@ def _normal(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             adds = name.endswith(("attention.output", "feed_forward.outer"))
-            nn.init.normal_(module.weight, std=STANDARD * (n_sublayers**-0.5 if adds else 1.0))
+            nn.init.normal_(module.weight, std=DEVIATION * (n_sublayers**-0.5 if adds else 1.0))
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

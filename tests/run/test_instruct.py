@@ -43,7 +43,10 @@ def test_a_run_learns_to_answer_and_says_how_often(
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"]
     assert done.scores.keys() == {"valid", "test"}
     assert [score.name for score in done.scores["test"]] == ["exact match"]
-    assert min(scores[0].value for scores in done.scores.values()) >= 80
+    assert [score.name for score in done.scores["valid"]] == ["loss", "exact match"]
+    least = min(score["valid_loss"] for score in measured)
+    assert done.scores["valid"][0].value == pytest.approx(least, abs=1e-4)
+    assert min(scores[-1].value for scores in done.scores.values()) >= 80
     card = (done.folder / "README.md").read_text()
     assert card.startswith("# run: a language model that answers\n")
     assert f"qkv chat --model {done.folder}" in card

@@ -19,15 +19,16 @@ from qkv.data import (
     read_conversations,
 )
 from qkv.device import is_on, mixed_precision
-from qkv.evaluate import Score, exact_match
+from qkv.evaluate import Score, exact_match, loss
 from qkv.run.job import Finished, Plan, fingerprint, text_length
 from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
 from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
-from qkv.tasks.folder import Prompting
+from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
 from qkv.train import entropy
 from qkv.train.loop import Scores
+from qkv.weights import load_weights, read_tensors
 
 VALID_BATCH_TOKENS = 4096
 SCORED_ANSWERS = 200  # of the validation records, answered at each validation
@@ -104,9 +105,15 @@ class Instruction:
         save_speaker(self.plan, self.speaker)
 
     def finish(self) -> Finished:
-        """Answer validation and test records with the best weights."""
+        """Measure the best weights on validation records, and answer those and the test's."""
         best = LanguageModel.load(self.plan.folder, self.plan.device)
-        scores = {name: [answer_score(best, split)] for name, split in self.asked.items() if split}
+        path = self.plan.folder / WEIGHTS
+        load_weights(self.model, read_tensors(path), path)
+        scores = {"valid": [loss(*total_loss(self.model, self.loss_sum, self._batches()))]}
+        wanted = {"valid": self.plan.recipe.train.valid_bleu, "test": True}
+        for name, split in self.asked.items():
+            if split and wanted[name]:
+                scores.setdefault(name, []).append(answer_score(best, split))
         return Finished(best, scores)
 
 

@@ -138,6 +138,24 @@ def test_a_stream_that_is_left_early_remembers_what_was_read(pair):
         assert found == complete(ours, [longer], config)[0][0].tokens
 
 
+def test_a_stream_that_breaks_while_it_reads_remembers_nothing_wrong(pair, monkeypatch):
+    _, ours = pair
+    remembered, config = Remembered(), DecodeConfig(beams=1, max_length=6)
+    list(stream(ours, PROMPTS[2], config, remembered=remembered, fixed=False))
+    plain = ours.hidden
+
+    def interrupted(*arguments, **more):
+        plain(*arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ours, "hidden", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream(ours, [*range(30, 40)], config, remembered=remembered, fixed=False))
+    found = list(stream(ours, PROMPTS[2], config, remembered=remembered, fixed=False))
+    assert found == complete(ours, [PROMPTS[2]], config)[0][0].tokens
+
+
 def test_more_ends_than_one(pair):
     _, ours = pair
     plain = complete(ours, PROMPTS, CONFIGS[0], suppress=[EOS])

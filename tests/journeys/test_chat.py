@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,16 @@ def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
     assert [each["message"] for each in found] == ["say 3", "我 4"]
     assert [each["answer"] for each in found] == talk(taught, "say 3", "我 4")
     assert "我" in answer.out
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_program_gets_each_answer_s_line_before_it_asks_again(
+    taught: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, pipe = package.load(taught).conversation(), io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
+    chat._answer(conversation, "say 3", as_json)
+    assert pipe.getvalue().endswith(b"\n")
 
 
 def test_settings_reach_the_talk(qkv: Command, taught: Path) -> None:

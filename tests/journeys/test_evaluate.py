@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -189,17 +190,21 @@ def test_a_question_may_have_lines(
     r"""In a shell, "\n" is what one writes."""
     write_lines(tmp_path / "a.tsv", ["text\tlabel", "the cat\tgood", "a dog\tbad"])
     prompts: list[str] = []
+    answers: list[Sequence[str]] = []
     plain = LanguageModel.choose
 
     def noting(self, given, options, normalize):  # type: ignore[no-untyped-def]
         prompts.extend(given)
+        answers.extend(options)
         return plain(self, given, options, normalize)
 
     monkeypatch.setattr(LanguageModel, "choose", noting)
     options = ["--option", "good", "--option", "bad", "--template", r"It: {text}\nSo:"]
+    options += ["--answer", r"\n{label}"]
     answer = qkv("evaluate", "--model", speaker, "--examples", tmp_path / "a.tsv", *options)
     assert answer.code == 0
     assert prompts == ["It: the cat\nSo:", "It: a dog\nSo:"]
+    assert answers == 2 * [["\ngood", "\nbad"]]
 
 
 def test_mistakes_about_language_models_are_named(
@@ -219,6 +224,8 @@ def test_mistakes_about_language_models_are_named(
     )
     (tmp_path / "empty").write_text("")
     assert "nothing to score" in ask("--text", tmp_path / "empty")
+    for other in ("--records", "--examples", "--source", "--hypotheses"):
+        assert "are scored in different ways" in ask("--text", path, other, path)
     assert "Give the question as --template" in ask("--examples", path, *both)
     assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
     assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")

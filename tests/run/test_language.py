@@ -131,6 +131,20 @@ def test_a_resumed_run_learns_no_vocabulary_and_reads_no_text_again(
         train(recipe(tmp_path, data_across=True), folder, resume=True, console=silence())
 
 
+@pytest.mark.parametrize("use", ["train", "valid"])
+def test_a_change_of_the_text_is_seen_wherever_it_is(tmp_path: Path, use: str) -> None:
+    lines = {name: sentences(200, seed) for seed, name in enumerate(("train", "valid"))}
+    paths = {name: write_lines(tmp_path / f"{name}.txt", lines[name]) for name in lines}
+    settings = {"data_text": str(paths["train"]), "data_valid_text": str(paths["valid"])}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language, "COUNTED", 50)  # or the text would have to be long
+        folder = run(tmp_path, **settings).folder
+        lines[use][150] = lines[use][150][::-1]  # as long as before
+        write_lines(paths[use], lines[use])
+        with pytest.raises(UserError, match="The text has changed"):
+            train(recipe(tmp_path, **settings), folder, resume=True, console=silence())
+
+
 def never(*arguments: Any, **named: Any) -> None:
     raise AssertionError("this is done again")
 
@@ -246,4 +260,4 @@ def test_what_is_read_is_told(tmp_path: Path) -> None:
 def test_contradictions_are_explained(tmp_path: Path, differences: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
         run(tmp_path, **differences)
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run").exists()  # nor has a long text been read for nothing

@@ -216,3 +216,13 @@ def test_changed_text_is_not_gone_on_with(tmp_path: Path) -> None:
     write_pairs(tmp_path / "digits.tsv", 301)
     with pytest.raises(UserError, match=f"The text has changed since the run in {folder} began"):
         resumed(tmp_path)
+
+
+def test_a_run_without_a_checkpoint_begins_again_with_what_it_is_told_now(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "digits.tsv", 300)
+    folder = killed_at(1, tmp_path)
+    assert not list((folder / "checkpoints").glob("*.safetensors"))
+    write_pairs(tmp_path / "digits.tsv", 301)
+    settings = {"tokenizer_vocab_size": 50}
+    fresh = run(tmp_path, "fresh", **settings).folder
+    assert everything(resumed(tmp_path, **settings)) == everything(fresh)

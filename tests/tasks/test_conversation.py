@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,15 @@ def test_an_answer_comes_as_it_is_written() -> None:
     with pytest.raises(UserError, match="chat with beams = 1"):
         talker().conversation(beams=4)
     assert isinstance(talker().conversation(beams=4, sample=True), Conversation)
+
+
+def test_a_talk_goes_on_from_one_answer_even_if_the_folder_asks_for_more_texts() -> None:
+    model = talker()
+    with pytest.raises(UserError, match="chat with n_best = 1"):
+        model.conversation(sample=True, n_best=2)
+    several = dataclasses.replace(model.decode, sample=True, n_best=3)
+    drawing = LanguageModel(model.model, model.tokenizer, several, model.prompting)
+    assert drawing.chat("the cat") == model.chat("the cat", sample=True)
 
 
 def saved(folder: Path, prompting: Prompting) -> LanguageModel:

@@ -363,6 +363,10 @@ def test_settings_are_the_folder_s_unless_given(words: LanguageModel) -> None:
         words.generate("the", temprature=1.0)
     with pytest.raises(UserError, match="beam search has no text before its end"):
         next(words.stream("the", beams=2))
+    with pytest.raises(UserError, match="a stream is one text; stream with n_best = 1"):
+        next(words.stream("the", n_best=2, sample=True))
+    with pytest.raises(UserError, match="beams is None, but must be"):
+        words.generate("the", beams=None)
 
 
 def test_text_that_is_no_unicode_is_named(words: LanguageModel) -> None:

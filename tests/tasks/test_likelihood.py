@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
+from qkv.errors import UserError
 from qkv.tasks import LanguageModel, Prompting, likelihood
 from tests.run.language_tiny import SPOKEN, sentences, speaker, vocabulary
 
@@ -173,6 +175,23 @@ def test_a_choice_without_bos_and_with_nothing_in_common() -> None:
     [choice] = model.choose(["the "], [["cat", "dog"]])
     expected = [sum(gains(model, model.encode(f"the {one}"))[3:]) for one in ("cat", "dog")]
     assert choice.scores == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "normalize", "words"),
+    [
+        ("ab", [["a"], ["b"]], "none", "Give a list of prompts"),
+        (["a"], [["a"], ["b"]], "none", "for each of them, a list of options"),
+        (["a", "b"], [["a"], []], "none", "Prompt 2 has the options \\[\\]"),
+        (["a"], ["ab"], "none", "Prompt 1 has the options 'ab'"),
+        (["a"], [["a", "b"]], "words", "normalize is 'words', but must be one of none, tokens"),
+    ],
+)
+def test_what_cannot_be_chosen_among(
+    model: LanguageModel, prompts: list[str], options: list[list[str]], normalize: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        model.choose(prompts, options, normalize)
 
 
 def test_scoring_leaves_the_model_as_it_was() -> None:

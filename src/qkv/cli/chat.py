@@ -72,12 +72,13 @@ def chat(
 
 def _answer(talk: Conversation, line: str, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"message": line, "answer": talk.say(line)}, ensure_ascii=False))
+        content = {"message": line, "answer": talk.say(line)}
+        print(json.dumps(content, ensure_ascii=False), flush=True)
         return
     for piece in talk.stream(line):
         sys.stdout.write(piece)
         sys.stdout.flush()
-    print()
+    print(flush=True)  # a program that asks through pipes waits for the end of the line
 
 
 def _tell(sentence: str) -> None:

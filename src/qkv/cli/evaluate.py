@@ -61,6 +61,7 @@ def evaluate(
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
+    _check_one_kind(source or hypotheses, text, records, examples)
     if not (text or records or examples):
         scores = _translations(source, target, hypotheses, model, beams, tokenize, output, device)
         _print(scores, as_json)
@@ -71,10 +72,19 @@ def evaluate(
     elif records:
         scores = _on_records(speaker, records)
     elif examples:
-        question = template.replace("\\n", "\n")  # as a shell writes it
-        asked = {"template": question, "answer": answer, "options": tuple(option or ())}
+        question, solution = (one.replace("\\n", "\n") for one in (template, answer))  # of a shell
+        asked = {"template": question, "answer": solution, "options": tuple(option or ())}
         scores = _choices(speaker, examples, pool, shots, seed, normalize, asked)
     _print(scores, as_json)
+
+
+def _check_one_kind(*given: object) -> None:
+    """Nobody should take a score for that of a file which was not looked at."""
+    if sum(map(bool, given)) > 1:
+        raise UserError(
+            "Translations, --text, --records and --examples are scored in different ways; give "
+            "one of them at a time."
+        )
 
 
 def _language_model(folder: str | None, device: str) -> LanguageModel:

@@ -47,9 +47,10 @@ def check_ranges(config: Any, where: str) -> None:
         least, most = field.metadata.get("least"), field.metadata.get("most")
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if least is not None and value < least:
+        # Asked in this way, what is not a number is at neither side.
+        if least is not None and not value >= least:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
-        if most is not None and value > most:
+        if most is not None and not value <= most:
             raise UserError(f"{where}: {field.name} is {value}, but must be at most {most}.")
 
 

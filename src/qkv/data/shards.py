@@ -27,7 +27,7 @@ from qkv.text import Tokenizer
 if sys.platform != "win32":
     import fcntl
 
-FORMAT = 1  # goes up when the same text would be laid down in another way
+FORMAT = 2  # goes up when the same text would be laid down in another way
 BATCH = 1 << 16  # characters that are encoded together, on as many cores as they have pieces
 FEW = 20  # with fewer documents, validation is the end of the text and not some of them
 SETTINGS = ("text_field", "template", "documents", "bos", "valid_share")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class Tokens:
     longest: int
     begin: int
     end: int
+    digest: str = ""
+    """Of the whole stream, where it was written to files: another text has another."""
 
     @classmethod
     def of(
@@ -112,6 +115,7 @@ class TokenWriter:
         self._ids: list[int] = []  # not written yet
         self._starts: list[int] = []
         self._start = 0  # of the document that came last
+        self._digest = hashlib.blake2b(digest_size=16)
 
     @property
     def n_tokens(self) -> int:
@@ -135,7 +139,7 @@ class TokenWriter:
         if len(self._ids) >= HELD:
             self._write()
 
-    def finish(self) -> dict[str, int]:
+    def finish(self) -> dict[str, Any]:
         """Write what is left, see it to the disk, and tell what `open_tokens` must know."""
         self._write()
         for path in self.folder.glob(f"{self.name}*"):
@@ -147,11 +151,13 @@ class TokenWriter:
             "bytes": self.n_bytes,
             "shortest": self.shortest or 0,
             "longest": self.longest,
+            "digest": self._digest.hexdigest(),
         }
 
     def _write(self) -> None:
         ids = np.array(self._ids, self.dtype)
         self._ids.clear()
+        self._digest.update(ids.data)
         while len(ids):
             number, used = divmod(self.written, SHARD)
             part, ids = np.split(ids, [SHARD - used])
@@ -164,7 +170,7 @@ class TokenWriter:
             del self.marks[1::2]  # memory must not grow with the text
 
 
-def open_tokens(folder: Path, name: str, dtype: str, bos: bool, facts: Mapping[str, int]) -> Tokens:
+def open_tokens(folder: Path, name: str, dtype: str, bos: bool, facts: Mapping[str, Any]) -> Tokens:
     """Map what a `TokenWriter` has written into memory, whole files only."""
     n_tokens = facts["tokens"]
     sizes = [min(SHARD, n_tokens - start) for start in range(0, n_tokens, SHARD)]
@@ -179,6 +185,7 @@ def open_tokens(folder: Path, name: str, dtype: str, bos: bool, facts: Mapping[s
         longest=facts["longest"],
         begin=0,
         end=n_tokens,
+        digest=facts["digest"],
     )
 
 

@@ -108,7 +108,7 @@ class Beam:
     def _continuations(self, state: BeamState, logits: Tensor) -> Candidates:
         """The best tokens after any of a sentence's beams: so many that K of them at least go on.
 
-        Since one beam can end in one way only, twice as many as there are beams will do.
+        A beam can end in as many ways as there are ends, so that one more for each beam will do.
         """
         total = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
         total = total.unflatten(0, state.scores.shape)

@@ -35,6 +35,7 @@ class Remembered:
         device = self.cache.store.device
         kept = _common(self.tokens, prompt[:-1])
         self.cache.length = kept
+        del self.tokens[kept:]  # whoever is interrupted below has read no more than this
         fresh = list(prompt[kept:-1])
         if fresh:
             read(model, torch.tensor([fresh], device=device), None, self.cache)

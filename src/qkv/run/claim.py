@@ -12,7 +12,7 @@ from qkv.files import write_json
 from qkv.tasks.folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
-TEXT = "text.json"  # a fingerprint of what the run is trained on
+TEXT = "text.json"  # a fingerprint of what the run is trained on and validated with
 MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
 
 
@@ -23,7 +23,7 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
         _check_free(folder)
     elif resume:
         _check_same(path, recipe)
-    elif _has_begun(folder):
+    elif has_begun(folder):
         raise UserError(
             f"{folder} holds a run already; go on with --resume, or choose another --out."
         )
@@ -38,13 +38,13 @@ def _check_free(folder: Path) -> None:
             )
 
 
-def _has_begun(folder: Path) -> bool:
+def has_begun(folder: Path) -> bool:
     """Whether there is anything to lose: a checkpoint or a model."""
     return (folder / WEIGHTS).exists() or any((folder / CHECKPOINTS).glob("*.safetensors"))
 
 
 def _check_same(path: Path, recipe: Recipe) -> None:
-    if not _has_begun(path.parent):
+    if not has_begun(path.parent):
         return
     before, now = recipe_to_dict(load_recipe(path)), recipe_to_dict(recipe)
     for section in now:

@@ -68,7 +68,7 @@ class Instruction:
             train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
             recipe.train.seed,
         )  # fmt: skip
-        self.text = fingerprint(len(train), train.tokens.tokens)
+        self.text = fingerprint(len(train), train.tokens.tokens, self.valid.tokens.tokens)
         self.frequencies_loss = entropy(np.bincount(train.tokens.tokens[train.counts]))
         self.loss_sum = eager_loss(plan, self.model)
 

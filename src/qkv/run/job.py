@@ -61,7 +61,7 @@ class Job(Protocol):
     tokenizers: Tokenizers
     one_shape: bool  # all training batches have the same shape
     frequencies_loss: float  # what knowing each token's frequency alone would score
-    text: str  # a fingerprint of what is trained on
+    text: str  # a fingerprint of what is trained on and validated with
 
     @property
     def model(self) -> EncoderDecoder | Decoder:
@@ -81,8 +81,8 @@ class Job(Protocol):
         """Score the best weights."""
 
 
-def fingerprint(*facts: int | npt.NDArray[Any]) -> str:
-    """A short name of some numbers, which others are most unlikely to have."""
+def fingerprint(*facts: int | str | npt.NDArray[Any]) -> str:
+    """A short name of some facts, which others are most unlikely to have."""
     digest = hashlib.blake2b(digest_size=16)
     for fact in facts:
         digest.update(np.ascontiguousarray(fact).tobytes())

@@ -51,6 +51,10 @@ class Language:
         check_corpus(data)  # before a vocabulary is learnt from it
         tokenizer = self._tokenizer(start)
         self.tokenizers = Tokenizers(tokenizer, tokenizer)
+        # Whatever may be wrong with the model shows before a long text is read.
+        self.config = config = fitting_config(plan, start, tokenizer)
+        self.length = text_length(recipe, config)
+        self.model = fresh_model(plan, config, start)
         with _bar("reading text") as progress:
             corpus = load_corpus(data, tokenizer, plan.folder, progress)
         self.splits = {"valid": corpus.valid} | ({"test": corpus.test} if corpus.test else {})
@@ -58,11 +62,8 @@ class Language:
             f"train: {len(corpus.train):,} tokens in {corpus.train.n_documents:,} documents; "
             f"valid: {len(corpus.valid):,} tokens"
         )
-        self.config = config = fitting_config(plan, start, tokenizer)
-        self.model = fresh_model(plan, config, start)
         prompting = Prompting(bos, start.prompting.chat if start else None)
         self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, prompting)
-        self.length = text_length(recipe, config)
         self.rows = max(1, recipe.train.batch_tokens // self.length)
         self.one_shape = True
         self.stream = WindowStream(
@@ -71,7 +72,7 @@ class Language:
         )  # fmt: skip
         some = corpus.train.read(0, min(len(corpus.train), COUNTED))
         self.frequencies_loss = entropy(np.bincount(some))
-        self.text = fingerprint(len(corpus.train), corpus.train.n_bytes, some)
+        self.text = fingerprint(len(corpus.train), corpus.train.digest, corpus.valid.digest)
         self.loss_sum = eager_loss(plan, self.model)
 
     def _tokenizer(self, start: Start | None) -> Tokenizer:

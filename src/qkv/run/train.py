@@ -25,6 +25,7 @@ from qkv.run.claim import (
     check_claim,
     check_text,
     forget_run,
+    has_begun,
     is_run_on,
 )
 from qkv.run.instruct import Instruction
@@ -82,6 +83,8 @@ def train(
     replace = anew and is_run_on(folder, recipe.data.corpus)
     if not replace:
         check_claim(folder, recipe, resume)
+    # One that was killed before its first checkpoint begins again, be its settings others or not.
+    resume = resume and has_begun(folder)
     job = JOBS[recipe.task](Plan(recipe, folder, device, partial(_say, console), resume))
     if replace:
         forget_run(folder)

@@ -65,7 +65,8 @@ class Translation:
             recipe.train.seed,
         )  # fmt: skip
         self.frequencies_loss = label_entropy(train)
-        self.text = fingerprint(len(train), train.source.tokens, train.target.tokens)
+        sides = train.source, train.target, valid.source, valid.target
+        self.text = fingerprint(len(train), *(side.tokens for side in sides))
         self._measure_on(valid, special)
 
     def _measure_on(self, valid: EncodedPairs, special: Specials) -> None:

@@ -28,6 +28,8 @@ class Conversation:
     ) -> None:  # fmt: skip
         if settings.beams > 1 and not settings.sample:
             raise UserError("decode: an answer is given as it comes; chat with beams = 1.")
+        if settings.n_best > 1:
+            raise UserError("decode: a talk goes on from one answer; chat with n_best = 1.")
         self.speaker, self.template = speaker, template
         self.messages: list[Message] = (
             check_messages(messages, "The conversation") if messages else []

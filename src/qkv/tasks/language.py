@@ -137,6 +137,8 @@ class LanguageModel:
             raise UserError(
                 "decode: beam search has no text before its end; stream with beams = 1."
             )
+        if config.n_best > 1:
+            raise UserError("decode: a stream is one text; stream with n_best = 1.")
         tokens = self._encode([prompt], truncate)[0]
         yield from self.flow(tokens, config, after=tokens, remembered=remembered)
 
@@ -184,7 +186,7 @@ class LanguageModel:
             self,
             self._template(template),
             [*opening, *messages],
-            self.settings({"beams": 1, **settings}),
+            self.settings({"beams": 1, "n_best": 1, **settings}),
             tell,
         )
 
@@ -226,7 +228,7 @@ class LanguageModel:
     def settings(self, differences: Mapping[str, Any]) -> DecodeConfig:
         """How to decode: as the model's folder says, with what differs."""
         given = dict(differences)
-        if given.get("beams", 1) > 1:
+        if given.get("beams") not in (None, 1):
             given.setdefault("sample", False)  # whoever names beams wants a search
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)

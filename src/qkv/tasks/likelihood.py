@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor
 
 from qkv.decode.generate import evaluating
+from qkv.errors import UserError
 from qkv.model import Decoder, Layout
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
@@ -112,6 +113,7 @@ def choices(
     normalize: Normalize,
 ) -> list[Choice]:  # fmt: skip
     """Rank each prompt's options by the log-probability of what they add to the prompt."""
+    _check(prompts, options, normalize)
     wholes = [
         [speaker.encode(prompt + option) for option in each]
         for prompt, each in zip(prompts, options, strict=True)
@@ -128,6 +130,17 @@ def choices(
             scores.append(math.fsum(gained) / max(units, 1))
         found.append(Choice(max(range(len(scores)), key=scores.__getitem__), scores))
     return found
+
+
+def _check(prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: str) -> None:
+    if isinstance(prompts, str) or len(prompts) != len(options):
+        raise UserError("Give a list of prompts and, for each of them, a list of options.")
+    for number, each in enumerate(options, start=1):
+        if isinstance(each, str) or not each:
+            raise UserError(f"Prompt {number} has the options {each!r}; give a list of them.")
+    if normalize not in get_args(Normalize):
+        known = ", ".join(get_args(Normalize))
+        raise UserError(f"normalize is {normalize!r}, but must be one of {known}.")
 
 
 def _common(sequences: Sequence[Sequence[int]]) -> int:

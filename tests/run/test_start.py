@@ -66,7 +66,8 @@ def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path
 @pytest.mark.parametrize(
     ("differences", "words"),
     [
-        ({"model_d_model": 16}, "does not fit its config"),
+        ({"model_d_model": 16}, r"\[model\]: d_model follows from .*; leave it out"),
+        ({"model_positions": "none"}, "positions follows from"),
         ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from .*; leave it out"),
         ({"train_start_from": "nowhere"}, "nowhere is not a model folder"),
     ],

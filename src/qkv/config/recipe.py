@@ -48,7 +48,7 @@ class DataConfig:
     bos: bool = setting(True, "begin each document with BOS; each ends with EOS in any case")
     across: bool = setting(False, "let attention run on from one document into the next")
     valid_share: float = setting(
-        0.05, "of the documents, or the end of a single one, where no valid_text is given",
+        0.05, "of the documents or, where these are few, the text's end; if no valid_text is set",
         least=0, most=0.5,
     )  # fmt: skip
     shards: str = setting("", "folder for the text's tokens; empty: in the run folder")

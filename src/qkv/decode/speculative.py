@@ -6,7 +6,7 @@ greedy search; a draft that guesses well only saves passes (Leviathan et al. 202
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,13 +37,17 @@ class Speculation:
 def speculate(
     model: Decoder, draft: Decoder, prompt: Sequence[int], config: DecodeConfig,
     max_length: int | None = None, *, ahead: int = AHEAD, suppress: Sequence[int] = (),
+    over: Callable[[list[int]], bool] | None = None,
 ) -> Speculation:  # fmt: skip
-    """Greedy search after one prompt, with a draft model of the same vocabulary."""
+    """Greedy search after one prompt, with a draft model of the same vocabulary.
+
+    `over` is asked after each pass whether the tokens so far, EOS not among them, are enough.
+    """
     _check(model, draft, config)
     (limit,) = prompt_limits(model.config, config, [prompt], max_length)
     with evaluating(model), evaluating(draft):
         writer = _Speculative(_Reader(model, suppress), _Reader(draft, suppress), list(prompt))
-        return writer.run(limit, ahead)
+        return writer.run(limit, ahead, over)
 
 
 def _check(model: Decoder, draft: Decoder, config: DecodeConfig) -> None:
@@ -92,8 +96,8 @@ class _Speculative:
         if len(tokens) > 1:
             model.read(tokens[:-1])
 
-    def run(self, limit: int, ahead: int) -> Speculation:
-        """Draft and check until EOS or the limit."""
+    def run(self, limit: int, ahead: int, over: Callable[[list[int]], bool] | None) -> Speculation:
+        """Draft and check until EOS, the limit, or until it is said to be over."""
         begin = len(self.tokens)
         end, eos = begin + limit, self.model.model.config.eos_id
         finished = False
@@ -105,6 +109,8 @@ class _Speculative:
                 finished = token == eos
                 if finished:
                     break
+            if over and not finished and over(self.tokens[begin:]):
+                break
         tokens = self.tokens[begin : len(self.tokens) - finished]
         score = self.log_probability / max(len(tokens) + finished, 1)
         hypothesis = Hypothesis(tokens, self.log_probability, score, finished)

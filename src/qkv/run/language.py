@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import numpy as np
 import torch
@@ -37,6 +39,7 @@ from qkv.train.step import LossSum
 from qkv.weights import load_weights, read_tensors
 
 TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learnt from; more change little
+MEASURED = 2_000_000  # tokens of a long validation text that are read while training goes on
 COUNTED = 200_000  # tokens whose frequencies are counted
 
 
@@ -93,21 +96,22 @@ class Language:
         packed = is_on(self.plan.recipe.train.packing, self.plan.device)
         return "packed" if packed and not self.config.attention_dropout else "rows"
 
-    def _batches(self, tokens: Tokens) -> Iterator[Batch]:
+    def _batches(self, tokens: Tokens, most: int) -> Iterator[Batch]:
         across = self.plan.recipe.data.across
-        for batch in window_batches(
-            tokens, self.special, self.length, self.rows, self._mode(), across
-        ):
+        batches = window_batches(tokens, self.special, self.length, self.rows, self._mode(), across)
+        for batch in islice(batches, max(1, most // (self.rows * self.length))):
             yield batch.to(self.plan.device)
 
-    def _measured(self, tokens: Tokens) -> list[Score]:
-        """Loss, perplexity and bits a byte over the whole of a text."""
-        loss, n_labels = total_loss(self.model, self.loss_sum, self._batches(tokens))
-        return language_scores(loss, n_labels, max(tokens.n_bytes, 1))
+    def _measured(self, tokens: Tokens, most: int) -> list[Score]:
+        """Loss, perplexity and bits a byte over a text, or about the first `most` tokens of it."""
+        loss, n_labels = total_loss(self.model, self.loss_sum, self._batches(tokens, most))
+        share = min(1.0, max(most, self.rows * self.length) / len(tokens))
+        return language_scores(loss, n_labels, max(round(tokens.n_bytes * share), 1))
 
     def evaluate(self) -> Scores:
-        """Measure on the whole validation text."""
-        loss, perplexity, bits = (score.value for score in self._measured(self.splits["valid"]))
+        """Measure on the validation text; of one that is very long, on its beginning."""
+        measured = self._measured(self.splits["valid"], MEASURED)
+        loss, perplexity, bits = (score.value for score in measured)
         return {"valid_loss": loss, "perplexity": perplexity, "bits_per_byte": bits}
 
     def keep(self) -> None:
@@ -118,7 +122,7 @@ class Language:
         """Measure the best weights, in the precision that they were trained in."""
         path = self.plan.folder / WEIGHTS
         load_weights(self.model, read_tensors(path), path)
-        scores = {name: self._measured(tokens) for name, tokens in self.splits.items()}
+        scores = {name: self._measured(tokens, sys.maxsize) for name, tokens in self.splits.items()}
         return Finished(LanguageModel.load(self.plan.folder, self.plan.device), scores)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.config import ModelConfig, Recipe
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder
-from qkv.run.job import BY_TOKENIZER, tokens_of
+from qkv.run.job import tokens_of
 from qkv.tasks.folder import (
     WEIGHTS,
     Prompting,
@@ -22,6 +22,13 @@ from qkv.tasks.folder import (
 )
 from qkv.text import Tokenizer
 from qkv.weights import load_weights, read_tensors
+
+# Weights know nothing of these; all else would silently make another model of them.
+MAY_DIFFER = (
+    "dropout", "attention_dropout", "activation_dropout", "max_length", "rotary_base",
+    "rotary_scaling", "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast",
+    "window", "window_layers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,12 @@ class Start:
 
     def model_config(self, recipe: Recipe, tokenizer: Tokenizer) -> ModelConfig:
         """The folder's model with what the recipe changes, and with room for new tokens."""
-        for name in BY_TOKENIZER:
-            if name in recipe.model:
-                raise UserError(f"[model]: {name} follows from {self.folder}; leave it out.")
+        for name, value in recipe.model.items():
+            if name not in MAY_DIFFER and value != getattr(self.config, name):
+                raise UserError(
+                    f"[model]: {name} follows from {self.folder}, which the run begins from; leave "
+                    f"it out. What may differ: {', '.join(MAY_DIFFER)}."
+                )
         # Some of other people's models know more tokens than their tokenizer has.
         size = max(self.config.vocab_size, len(tokenizer))
         values = {**self.config.to_dict(), **recipe.model, **tokens_of(tokenizer)}

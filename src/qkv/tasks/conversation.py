@@ -58,7 +58,10 @@ class Conversation:
             prompt = self._prompt()
             room = self._room(prompt)
             settings = dataclasses.replace(self.settings, max_length=room)
-            pieces = self.speaker.flow(prompt, settings, ends=self.ends, remembered=self.remembered)
+            pieces = self.speaker.flow(
+                prompt, settings, ends=self.ends, remembered=self.remembered,
+                id=len(self.messages),  # or each turn would get the same draws
+            )  # fmt: skip
             for piece in pieces:
                 heard.append(piece)
                 yield piece

@@ -38,7 +38,7 @@ class Completion:
 
     text: str
     tokens: list[int]
-    log_probability: float  # of all tokens that were generated
+    log_probability: float  # of the tokens
     finished: bool  # ended by itself, with EOS
     stopped: bool  # ended by a stop string, which is no part of the text
 
@@ -144,11 +144,11 @@ class LanguageModel:
 
     def flow(
         self, prompt: list[int], config: DecodeConfig, *, after: Sequence[int] = (),
-        ends: Sequence[int] = (), remembered: Remembered | None = None,
+        ends: Sequence[int] = (), remembered: Remembered | None = None, id: int = 0,
     ) -> Iterator[str]:  # fmt: skip
         """Text after a prompt of tokens; it is spelt as it stands `after` these tokens."""
         text = TextFlow(self.tokenizer, config.stop, after)
-        for token in self.writer.stream(prompt, config, ends, remembered):
+        for token in self.writer.stream(prompt, config, ends, remembered, id):
             if piece := text.push([token]):
                 yield piece
             if text.stopped:
@@ -260,4 +260,9 @@ class LanguageModel:
 
     def _read(self, one: Hypothesis, prompt: list[int], config: DecodeConfig) -> Completion:
         tokens, text, stopped = cut_at_stop(self.tokenizer, one.tokens, config.stop, prompt)
-        return Completion(text, tokens, one.log_probability, one.finished and not stopped, stopped)
+        if not stopped:
+            return Completion(text, tokens, one.log_probability, one.finished, stopped)
+        # A search notices a stop some tokens late: only those up to it count.
+        (whole,) = self.likelihoods([[*prompt, *tokens]])
+        gained = sum(whole.log_probabilities[len(whole.log_probabilities) - len(tokens) :])
+        return Completion(text, tokens, gained, finished=False, stopped=True)

@@ -82,15 +82,15 @@ class Writer:
 
     def stream(
         self, prompt: list[int], config: DecodeConfig, ends: Sequence[int] = (),
-        remembered: Remembered | None = None,
+        remembered: Remembered | None = None, id: int = 0,
     ) -> Iterator[int]:  # fmt: skip
-        """The tokens of `search_on` for one prompt, as they come."""
+        """The tokens of `search_on` for one prompt, as they come; `id` names its draws."""
         wanted, finished, turn = _wanted(config), False, 0
         while wanted and not finished:
             limit = min(wanted, self.model.config.max_length - len(prompt))
             tokens = stream(
                 self.model, prompt, config, limit, ends=ends, suppress=self._never(ends),
-                id=turn * TURN, graphs=self.graphs, remembered=remembered,
+                id=id + turn * TURN, graphs=self.graphs, remembered=remembered,
             )  # fmt: skip
             fresh: list[int] = []
             for token in tokens:
@@ -106,9 +106,18 @@ class Writer:
         """Greedy outputs that a smaller model helped with."""
         never, given = self._never(), limits or [_wanted(config)] * len(prompts)
         return [
-            [speculate(self.model, draft, prompt, config, limit, suppress=never).hypothesis]
+            [
+                speculate(
+                    self.model, draft, prompt, config, limit, suppress=never,
+                    over=lambda tokens: self._has_stop(tokens, config),
+                ).hypothesis
+            ]
             for prompt, limit in zip(prompts, given, strict=True)
-        ]
+        ]  # fmt: skip
+
+    def _has_stop(self, tokens: list[int], config: DecodeConfig) -> bool:
+        text = self.tokenizer.decode(tokens) if config.stop else ""
+        return any(stop in text for stop in config.stop)
 
     def _newer_half(self, tokens: list[int]) -> list[int]:
         return tokens[-max(1, self.model.config.max_length // 2) :]
@@ -125,11 +134,10 @@ class Writer:
 
         def watch(state: GreedyState) -> GreedyState:
             tokens, lengths = state.tokens.flatten(0, 1).tolist(), state.lengths.flatten().tolist()
-            texts = [
-                self.tokenizer.decode(row[:length])
+            ended = [
+                self._has_stop(row[:length], config)
                 for row, length in zip(tokens, lengths, strict=True)
             ]
-            ended = [any(stop in text for stop in config.stop) for text in texts]
             return close_outputs(state, torch.tensor(ended, device=state.open.device))
 
         return watch

@@ -121,6 +121,24 @@ def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
     assert answer.err.count("> ") == 4  # a sign before each line, and one at the end
 
 
+def test_an_interrupted_answer_does_not_end_a_talk(
+    qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = chat._answer
+
+    def impatient(talk: object, line: str, as_json: bool) -> None:
+        if line == "say 3":
+            raise KeyboardInterrupt
+        plain(talk, line, as_json)
+
+    monkeypatch.setattr(chat, "_answer", impatient)
+    words = ["chat", "--model", taught, "--max-length", 9]
+    assert qkv(*words, stdin="say 3\nsay 4\n").code == 130
+    monkeypatch.setattr(chat, "_is_typed", lambda: True)
+    answer = qkv(*words, stdin="say 3\nsay 4\n")
+    assert (answer.code, answer.lines) == (0, ["", *talk(taught, "say 4", max_length=9)])
+
+
 def test_a_model_that_was_never_taught(qkv: Command, base: Path, model: Path) -> None:
     mistake = qkv("chat", "--model", base, stdin="say 3\n").mistake
     assert mistake.startswith("This model was never taught to answer")

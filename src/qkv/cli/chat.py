@@ -37,7 +37,7 @@ def chat(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object an answer.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
 ) -> None:
-    """Talk with a model; /new starts afresh, /quit or the end of input leaves.
+    """Talk with a model; /new starts afresh, Ctrl-C ends an answer, /quit or no more input leaves.
 
     \b
     Example: qkv chat --model runs/instruct
@@ -68,6 +68,10 @@ def chat(
                 if not _is_typed():
                     raise
                 _tell(str(error))  # the talk is as it was before, and need not end for this
+            except KeyboardInterrupt:
+                if not _is_typed():
+                    raise
+                print()  # the answer was long enough; what was heard of it stays in the talk
 
 
 def _answer(talk: Conversation, line: str, as_json: bool) -> None:

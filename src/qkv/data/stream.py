@@ -62,10 +62,6 @@ class SizedStream(ABC, Generic[Items]):
             index -= self._n_batches[epoch]
         return epoch, index
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch in which a step begins."""
-        return self.position(step)[0]
-
     def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
         """Yield the `accumulate` batches of each step, from `step` on, without end."""
         batches = self._batches_from(*self.position(step))

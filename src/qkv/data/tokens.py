@@ -36,9 +36,6 @@ class Tokens:
     bos: bool
     n_bytes: int
     """UTF-8 bytes of the range's text."""
-    shortest: int
-    """No document of the stream is shorter, BOS and EOS counted."""
-    longest: int
     begin: int
     end: int
     digest: str = ""
@@ -55,14 +52,11 @@ class Tokens:
         """Lay documents down in memory."""
         start = [special.bos] if bos else []
         laid = Ragged.of([[*start, *ids, special.eos] for ids in documents])
-        lengths = laid.lengths
         return cls(
             parts=(laid.tokens,),
             documents=laid.offsets[:-1],
             bos=bos,
             n_bytes=n_bytes,
-            shortest=int(lengths.min()),
-            longest=int(lengths.max()),
             begin=0,
             end=len(laid.tokens),
         )
@@ -108,13 +102,10 @@ class TokenWriter:
     def __init__(self, folder: Path, name: str, dtype: str, bos: int | None, eos: int) -> None:
         self.folder, self.name, self.dtype = folder, name, dtype
         self.bos, self.eos = bos, eos
-        self.n_bytes = self.n_documents = self.longest = 0
-        self.shortest: int | None = None
-        self.written = 0
+        self.n_bytes = self.n_documents = self.written = 0
         self.marks = [(0, 0)]  # tokens and bytes up to the ends of some pieces
         self._ids: list[int] = []  # not written yet
         self._starts: list[int] = []
-        self._start = 0  # of the document that came last
         self._digest = hashlib.blake2b(digest_size=16)
 
     @property
@@ -125,17 +116,13 @@ class TokenWriter:
     def add(self, piece: Piece, ids: Sequence[int]) -> None:
         """Lay down a piece behind those before it."""
         if piece.starts:
-            self._start = self.n_tokens
-            self._starts.append(self._start)
+            self._starts.append(self.n_tokens)
             self._ids += [] if self.bos is None else [self.bos]
         self._ids += ids
         self.n_bytes += len(piece.text.encode())
         if piece.ends:
             self._ids.append(self.eos)
-            length = self.n_tokens - self._start
             self.n_documents += 1
-            self.longest = max(self.longest, length)
-            self.shortest = min(self.shortest or length, length)
         if len(self._ids) >= HELD:
             self._write()
 
@@ -149,8 +136,6 @@ class TokenWriter:
             "tokens": self.n_tokens,
             "documents": self.n_documents,
             "bytes": self.n_bytes,
-            "shortest": self.shortest or 0,
-            "longest": self.longest,
             "digest": self._digest.hexdigest(),
         }
 
@@ -181,8 +166,6 @@ def open_tokens(folder: Path, name: str, dtype: str, bos: bool, facts: Mapping[s
         documents=_mapped(_starts(folder, name), "<i8", facts["documents"]),
         bos=bos,
         n_bytes=facts["bytes"],
-        shortest=facts["shortest"],
-        longest=facts["longest"],
         begin=0,
         end=n_tokens,
         digest=facts["digest"],

@@ -132,10 +132,6 @@ class WindowStream:
         before = int(ends[epoch - 1]) if epoch else 0
         return cycle * self.n_phases + epoch, index - before
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch in which a step begins."""
-        return self.position(step)[0]
-
     def _phases(self, epochs: Indices, cycle: int) -> Indices:
         return permuted(epochs, self.n_phases, self.seed, cycle)
 

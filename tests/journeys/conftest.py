@@ -62,3 +62,15 @@ def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model that spells digits."""
     return learned(tmp_path_factory).folder
+
+
+def mistakes_in_training(qkv: Command, recipe: Path, out: Path) -> Callable[..., str]:
+    """`qkv train` on the recipe with changes; gives the sentence that it ends with."""
+
+    def call(*changes: str) -> str:
+        words = [word for change in changes for word in ("--set", change)]
+        mistake = qkv("train", recipe, "--out", out, *words).mistake
+        assert not (out / "model.safetensors").exists()
+        return mistake
+
+    return call

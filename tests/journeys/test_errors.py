@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,13 @@ import torch
 
 import qkv as package
 from qkv.weights import read_tensors, write_tensors
-from tests.journeys.conftest import Command
+from tests.journeys.conftest import Command, mistakes_in_training
 from tests.run.tiny import write_recipe
 
 
 @pytest.fixture
-def train(qkv: Command, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """`qkv train` on the recipe with changes; gives the sentence that it ends with."""
-    recipe = write_recipe(tmp_path)
-
-    def call(*changes: str) -> str:
-        words = [word for change in changes for word in ("--set", change)]
-        mistake = qkv("train", recipe, "--out", tmp_path / "run", *words).mistake
-        assert not (tmp_path / "run" / "model.safetensors").exists()
-        return mistake
-
-    return call
+def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
+    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import qkv as package
 from qkv.config import DecodeConfig
 from qkv.tasks import LanguageModel
-from tests.journeys.conftest import Command
+from tests.journeys.conftest import Command, mistakes_in_training
 from tests.run.language_tiny import learned, sentences, write_data, write_lines, write_recipe
 
 GREEDY = ["--greedy", "--max-length", 20]
@@ -210,17 +211,8 @@ def test_from_text_to_a_model_that_goes_on(qkv: Command, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def train(qkv: Command, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """`qkv train` on the recipe with changes; gives the sentence that it ends with."""
-    recipe = write_recipe(tmp_path)
-
-    def call(*changes: str) -> str:
-        words = [word for change in changes for word in ("--set", change)]
-        mistake = qkv("train", recipe, "--out", tmp_path / "run", *words).mistake
-        assert not (tmp_path / "run" / "model.safetensors").exists()
-        return mistake
-
-    return call
+def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
+    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -17,7 +19,7 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from qkv.config import ModelConfig
-from qkv.model import Block, Decoder, sinusoids
+from qkv.model import Block, Decoder, Encoder, sinusoids
 
 CausalPeer = GPT2LMHeadModel | LlamaForCausalLM
 Places = Iterator[tuple[nn.Module, list[nn.Module]]]
@@ -202,3 +204,55 @@ def causal_loss(model: CausalPeer, tokens: Tensor, labels: Tensor) -> Tensor:
     """The mean loss as transformers takes it: logits in float32; nothing is left to shift."""
     logits = model(input_ids=tokens, use_cache=False).logits.float()
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+@torch.no_grad()
+def masked_peer(ours: Encoder) -> BertForMaskedLM:
+    """transformers' BERT with our sizes and our weights, on our device and in our number type."""
+    weight = ours.embedding.table.weight
+    with making(weight.device, weight.dtype):
+        theirs = bert(ours.config)
+    missing = set(theirs.parameters())
+    for mine, parts in same_in_bert(ours, theirs):
+        for kind, weight in mine.named_parameters():
+            values = [getattr(part, kind) for part in parts]
+            for value, piece in zip(values, weight.split(list(map(len, values))), strict=True):
+                value.copy_(piece)
+                missing.discard(value)
+    assert not missing, f"{len(missing)} of their weights have no counterpart in ours"
+    return theirs
+
+
+def bert(config: ModelConfig) -> BertForMaskedLM:
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=config.vocab_size, max_position_embeddings=config.max_length,
+            hidden_size=config.d_model, num_hidden_layers=config.n_encoder_layers,
+            num_attention_heads=config.n_heads, intermediate_size=config.d_ff,
+            hidden_act=config.activation, type_vocab_size=config.n_segments,
+            layer_norm_eps=config.norm_epsilon, hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.attention_dropout, pad_token_id=config.pad_id,
+            attn_implementation="sdpa",
+        )
+    )  # fmt: skip
+
+
+def same_in_bert(ours: Encoder, theirs: BertForMaskedLM) -> Places:
+    """Each module of ours and those of theirs that it holds, one under the other."""
+    embeddings, guess = theirs.bert.embeddings, theirs.cls.predictions
+    yield ours.embedding.table, [embeddings.word_embeddings]
+    yield ours.encoder.positions.table, [embeddings.position_embeddings]
+    yield ours.segments, [embeddings.token_type_embeddings]
+    yield ours.encoder.input_norm, [embeddings.LayerNorm]
+    for block, layer in zip(ours.encoder.blocks, theirs.bert.encoder.layer, strict=True):
+        attention = layer.attention
+        projections = [attention.self.query, attention.self.key, attention.self.value]
+        yield block.self_attention.query_key_value, projections
+        yield block.self_attention.output, [attention.output.dense]
+        yield block.self_attention_residual.norm, [attention.output.LayerNorm]
+        yield block.feed_forward.inner, [layer.intermediate.dense]
+        yield block.feed_forward.outer, [layer.output.dense]
+        yield block.feed_forward_residual.norm, [layer.output.LayerNorm]
+    yield ours.head.dense, [guess.transform.dense]
+    yield ours.head.norm, [guess.transform.LayerNorm]
+    yield ours.head.projection, [guess.decoder]

@@ -8,16 +8,42 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.run import train
-    from qkv.tasks import LanguageModel, Translator, load
+    from qkv.tasks import (
+        Answerer,
+        Classifier,
+        Encoder,
+        ImageClassifier,
+        LanguageModel,
+        Tagger,
+        Translator,
+        load,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["LanguageModel", "Translator", "UserError", "__version__", "load", "train"]
+__all__ = [
+    "Answerer",
+    "Classifier",
+    "Encoder",
+    "ImageClassifier",
+    "LanguageModel",
+    "Tagger",
+    "Translator",
+    "UserError",
+    "__version__",
+    "load",
+    "train",
+]
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
     "load": "qkv.tasks",
     "Translator": "qkv.tasks",
     "LanguageModel": "qkv.tasks",
+    "Encoder": "qkv.tasks",
+    "ImageClassifier": "qkv.tasks",
+    "Classifier": "qkv.tasks",
+    "Answerer": "qkv.tasks",
+    "Tagger": "qkv.tasks",
     "train": "qkv.run",
 }
 

@@ -44,11 +44,11 @@ from qkv.errors import UserError
         ),
         (
             {"d_model": 15, "n_heads": 5},
-            "model: sinusoidal positions need an even d_model, but it is 15.",
+            "model: sinusoidal positions need an even width, but d_model (or d_embedding) is 15.",
         ),
         (
             {"d_model": 15, "n_heads": 5, "positions": "sinusoidal_halves"},
-            "model: sinusoidal positions need an even d_model, but it is 15.",
+            "model: sinusoidal positions need an even width, but d_model (or d_embedding) is 15.",
         ),
         (
             {"d_model": 12, "n_heads": 4, "positions": "rotary"},

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+import transformers
 
 from qkv.config import PRESETS, ModelConfig, preset
-from qkv.model import Decoder, Layout, build_model
+from qkv.model import Decoder, Encoder, Layout, build_model
 
 # The released checkpoints' own counts; a tied matrix counts once.
 SIZES = {
@@ -19,7 +20,47 @@ SIZES = {
     "llama-1b": (128_256, 1_235_814_400),
     "smollm2-135m": (49_152, 134_515_008),
 }
-DECODERS = [name for name in PRESETS if not name.startswith("transformer")]
+# Those of encoders, with what differs: some have a pooler where ours has none, or the reverse.
+PRE_TRAINING = {"head": "masked", "pair_head": True}
+ENCODER_SIZES = [
+    ("bert-base", {"vocab_size": 30_522}, 109_482_240),
+    ("bert-base", {"vocab_size": 30_522, **PRE_TRAINING}, 110_106_428),
+    ("bert-large", {"vocab_size": 30_522}, 335_141_888),
+    # One segment for all tokens, and positions that begin after the padding's
+    ("roberta-base", {"vocab_size": 50_265, "n_segments": 1, "max_length": 514}, 124_645_632),
+    ("albert-base", {"vocab_size": 30_000}, 11_683_584),
+    ("deberta-base", {"vocab_size": 128_100, "pooler": "none"}, 183_831_552),
+    ("vit-base", {"pooler": "tanh"}, 86_389_248),
+    ("vit-base", {"head": "sequence", "n_labels": 1000}, 86_567_656),
+]
+BASE = {
+    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072,
+}  # fmt: skip
+DEBERTA = {
+    "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
+    "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False,
+}  # fmt: skip
+BUILT = {
+    "BertModel": ("bert-base", {}, {}),
+    "BertForPreTraining": ("bert-base", PRE_TRAINING, {}),
+    "BertForSequenceClassification": ("bert-base", {"head": "sequence", "n_labels": 2}, {}),
+    "RobertaModel": (
+        "roberta-base", {"n_segments": 1, "max_length": 514},
+        {"max_position_embeddings": 514, "type_vocab_size": 1},
+    ),
+    "AlbertModel": ("albert-base", {}, {}),
+    "AlbertForPreTraining": ("albert-base", PRE_TRAINING, {}),
+    "DebertaV2Model": ("deberta-base", {"pooler": "none"}, DEBERTA),
+    "DebertaV2ForMaskedLM": ("deberta-base", {"pooler": "none", "head": "masked"}, DEBERTA),
+    "DebertaV2ForSequenceClassification": (
+        "deberta-base", {"head": "sequence", "n_labels": 2}, DEBERTA,
+    ),
+    "ViTForImageClassification": ("vit-base", {"head": "sequence", "n_labels": 2}, {}),
+}  # fmt: skip
+"""What transformers builds: our preset with what differs, and what their config is told."""
+DECODERS = [name for name in PRESETS if PRESETS[name].get("family") == "decoder"]
+ENCODERS = [name for name in PRESETS if PRESETS[name].get("family") == "encoder"]
 PARTS = {
     "gpt": {
         "norm": "layer", "norm_position": "post", "positions": "learned",
@@ -47,6 +88,28 @@ PARTS = {
         "tie": "output", "rotary_base": 100_000.0, "rotary_scaling": "none", "max_length": 8192,
         "kv_heads": 3, "d_head": 64,
     },
+    "bert-base": {
+        "norm": "layer", "norm_position": "post", "norm_epsilon": 1e-12, "positions": "learned",
+        "activation": "gelu", "bias": True, "embedding_norm": True, "n_segments": 2,
+        "pooling": "first", "pooler": "tanh", "max_length": 512, "d_head": 64, "dropout": 0.1,
+        "attention_dropout": 0.1,
+    },
+    "bert-large": {"n_encoder_layers": 24, "d_model": 1024, "d_ff": 4096, "d_head": 64},
+    "roberta-base": {"n_segments": 0, "pair_separators": 2, "norm_epsilon": 1e-5, "pooler": "tanh"},
+    "albert-base": {
+        "shared_layers": True, "d_embedding": 128, "activation": "gelu_tanh", "n_segments": 2,
+        "dropout": 0.0,
+    },
+    "deberta-base": {
+        "positions": "disentangled", "relative_buckets": 256, "relative_length": 0,
+        "max_length": 512, "n_segments": 0, "pooler": "gelu", "norm_epsilon": 1e-7,
+        "n_score_parts": 3,
+    },
+    "vit-base": {
+        "norm_position": "pre", "positions": "learned", "image_size": 224, "patch_size": 16,
+        "n_channels": 3, "n_positions": 197, "embedding_norm": False, "pooler": "none",
+        "activation": "gelu",
+    },
 }  # fmt: skip
 
 
@@ -73,6 +136,22 @@ def test_presets_have_the_parts_of_their_papers(name):
 def test_presets_have_the_size_of_the_checkpoints(name):
     vocab_size, count = SIZES[name]
     assert n_parameters(preset(name, vocab_size=vocab_size)) == count
+
+
+@pytest.mark.parametrize(("name", "differences", "count"), ENCODER_SIZES, ids=str)
+def test_encoders_have_the_size_of_the_checkpoints(name, differences, count):
+    assert n_parameters(preset(name, **differences)) == count
+
+
+@pytest.mark.parametrize("kind", BUILT)
+def test_encoders_have_the_size_of_what_transformers_builds(kind):
+    name, differences, choices = BUILT[kind]
+    build = getattr(transformers, kind)
+    their_config = build.config_class(**BASE, **choices)
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in build(their_config).parameters())
+    vocab_size = getattr(their_config, "vocab_size", 1)
+    assert n_parameters(preset(name, vocab_size=vocab_size, **differences)) == count
 
 
 def test_gpt3_has_175_billion_parameters():
@@ -108,7 +187,39 @@ def test_the_architectures_run_at_any_size(name):
     assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["gpt2-mini", "llama-mini", "llama-tiny"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_have_no_decoder_and_no_scaled_embedding(name):
+    config = preset(name)
+    assert (config.family, config.n_decoder_layers) == ("encoder", 0)
+    assert not config.embedding_scale and config.head == "none" and not config.pair_head
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_run_at_any_size(name):
+    """Every encoder's parts, made tiny: labels of the right shape, and gradients everywhere."""
+    config = dataclasses.replace(
+        preset(name), vocab_size=11, d_model=12, n_heads=4, d_ff=8, n_encoder_layers=2,
+        max_length=32, relative_buckets=8, head="sequence", n_labels=3, dropout=0.0,
+    )  # fmt: skip
+    if config.d_embedding:
+        config = dataclasses.replace(config, d_embedding=6)
+    model = build_model(config)
+    assert isinstance(model, Encoder)
+    if config.patch_size:
+        inputs = torch.randn(4, config.n_channels, config.image_size, config.image_size)
+    else:
+        inputs = torch.randint(11, (4, 32))
+    said = model(inputs)
+    assert said.shape == (4, 3)
+    said.square().mean().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpt2-mini", "llama-mini", "llama-tiny", "bert-mini", "bert-tiny", "roberta-mini",
+     "albert-mini", "deberta-mini", "vit-tiny"],
+)  # fmt: skip
 def test_small_presets_are_small(name):
     """Of a size that one processor trains."""
     assert n_parameters(preset(name, vocab_size=8000)) < 15e6

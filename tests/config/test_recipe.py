@@ -72,13 +72,15 @@ def test_our_own_recipes_load(recipe):
         (
             {"xyz": {}},
             "r.toml: unknown key 'xyz'; "
-            "it may be one of chat, data, decode, model, task, tokenizer, train.",
+            "it may be one of answer, chat, classify, data, decode, embed, mask, model, tag, task, "
+            "tokenizer, train.",
         ),
         ({"train": 3}, "r.toml: train must be a section, [train], with keys under it."),
         ({"model": "big"}, "r.toml: model must be a section, [model], with keys under it."),
         (
             {"task": "transalte"},
-            "r.toml: task is 'transalte', but must be one of: 'translate', 'generate', 'instruct'.",
+            "r.toml: task is 'transalte', but must be one of: "
+            "'translate', 'generate', 'instruct', 'fill', 'classify', 'tag', 'answer', 'embed'.",
         ),
         ({"train": {"stps": 1}}, "r.toml: [train]: unknown key 'stps'; did you mean 'steps'?"),
         ({"train": {"steps": 1.5}}, "r.toml: [train]: steps is 1.5, but must be of type int."),
@@ -113,6 +115,11 @@ def test_our_own_recipes_load(recipe):
             {"model": {"d_model": 30}},
             "model: d_model (30) is not divisible by n_heads (4); "
             "choose n_heads among the divisors of d_model.",
+        ),
+        (
+            {"task": "embed", "model": {"preset": "vit-tiny"}},
+            "r.toml: [model]: task = 'embed' reads text, but this model reads images, and an image "
+            "has no words to hide or to label; choose another preset, or another task.",
         ),
     ],
     ids=str,

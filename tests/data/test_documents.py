@@ -296,3 +296,13 @@ def test_a_sample_of_a_small_text_is_all_of_it(tmp_path: Path) -> None:
     assert "".join(read_sample([zipped], 10 * len(text))) == text
     lines = read_sample([path], 10 * len(text), documents="line")
     assert lines == [line for line in text.split("\n") if line]
+
+
+def test_a_table_gives_the_column_that_is_named(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.tsv", "label\ttext\ngood\ta fine film\n\nbad\tno wit\n")
+    assert texts([table]) == ["a fine film", "no wit"]
+    assert texts([table], text_field="label") == ["good", "bad"]
+    assert texts([table], template="{text} is {label}") == ["a fine film is good", "no wit is bad"]
+    assert "line 2: there is no field 'body' among 'label', 'text'" in complaint(
+        [table], text_field="body"
+    )

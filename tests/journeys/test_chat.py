@@ -148,7 +148,7 @@ def test_a_model_that_was_never_taught(qkv: Command, base: Path, model: Path) ->
     assert answer.lines == talk(base, "the", template="plain", **settings)
     assert "Unknown chat template 'loud'" in qkv(*words, "--template", "loud").mistake
     assert "no special token '<|im_" in qkv(*words, "--template", "chatml").mistake
-    assert "is no language model" in qkv("chat", "--model", model).mistake
+    assert "is a translation model and no language model" in qkv("chat", "--model", model).mistake
 
 
 def test_mistakes_are_named(qkv: Command, taught: Path) -> None:

@@ -13,7 +13,7 @@ from qkv.config.toml import to_toml
 from qkv.data import demo as demo_room
 from qkv.tasks import load
 from tests.journeys.conftest import Command
-from tests.run.tiny import read_log
+from tests.run.common import read_log
 
 HURRIED = [
     "train.steps=2", "train.batch_tokens=256", "train.valid_bleu=false", "train.tensorboard=false",

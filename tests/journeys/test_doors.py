@@ -54,7 +54,10 @@ def test_what_is_asked_for_wrongly_is_a_mistake_too(qkv: Command) -> None:
 
 
 def test_the_package_offers_its_verbs_and_nothing_else() -> None:
-    tasks = {"LanguageModel", "Translator"}
+    tasks = {
+        "Answerer", "Classifier", "Encoder", "ImageClassifier", "LanguageModel", "Tagger",
+        "Translator",
+    }  # fmt: skip
     assert set(package.__all__) == tasks | {"UserError", "__version__", "load", "train"}
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'lod'"):

@@ -135,7 +135,7 @@ def test_a_full_disk(
         ("task.x=3", "task"),
         ("steps=3", "unknown key 'steps'"),
         ("model.preset=transformer-smal", "did you mean 'transformer-small'?"),
-        ("model.preset=rnn", "it may be one of gpt"),
+        ("model.preset=rnn", "it may be one of albert-base"),
         ("train.device=tpu", "Unknown device 'tpu'"),
         ("train.metric=bleu\ntrain.valid_bleu=false", "metric = 'bleu' needs valid_bleu"),
         ("tokenizer.vocab_size=10", "vocab_size is 10, but must be at least 16"),

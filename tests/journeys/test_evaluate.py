@@ -217,7 +217,7 @@ def test_mistakes_about_language_models_are_named(
     examples = ["--examples", path, "--template", "{text}"]
     both = ["--option", "b", "--option", "c"]
     assert "Give the --model" in qkv("evaluate", "--text", path).mistake
-    assert "is no language model" in ask("--text", path, folder=model)
+    assert "is a translation model and no language model" in ask("--text", path, folder=model)
     assert "There is no file" in ask("--text", tmp_path / "none")
     assert "never taught to answer" in ask(
         "--records", write_records(tmp_path / "r.jsonl", questions())
@@ -226,6 +226,9 @@ def test_mistakes_about_language_models_are_named(
     assert "nothing to score" in ask("--text", tmp_path / "empty")
     for other in ("--records", "--examples", "--source", "--hypotheses"):
         assert "are scored in different ways" in ask("--text", path, other, path)
+    idle = f"is of no use here: {speaker} is a language model; leave it out."
+    for option in ("--output", "--picture", "--label-field"):
+        assert ask("--text", path, option, tmp_path / "x") == f"{option} {idle}"
     assert "Give the question as --template" in ask("--examples", path, *both)
     assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
     assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")

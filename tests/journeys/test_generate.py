@@ -186,15 +186,15 @@ def test_text_that_is_not_utf8_is_named(qkv: Command, speaker: Path) -> None:
 
 
 def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_path: Path) -> None:
-    assert f"{model} is no language model; use it with `qkv translate`." == (
-        qkv("generate", "--model", model, "the").mistake
+    assert qkv("generate", "--model", model, "the").mistake == (
+        f"{model} is a translation model and no language model; use it with `qkv translate`."
     )
-    assert "is no translator; use it with `qkv generate`" in (
+    assert "is a language model and no translator; use it with `qkv generate`" in (
         qkv("translate", "--model", speaker, "the").mistake
     )
     write_lines(tmp_path / "a", ["the"])
     files = ["--source", tmp_path / "a", "--target", tmp_path / "a"]
-    assert "is no translator" in qkv("evaluate", "--model", speaker, *files).mistake
+    assert "and no translator" in qkv("evaluate", "--model", speaker, *files).mistake
     assert "is not a model folder" in qkv("generate", "--model", tmp_path, "the").mistake
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from qkv.weights import read_tensors
-from tests.run.tiny import read_log, write_recipe
+from tests.run.common import read_log
+from tests.run.tiny import write_recipe
 
 STEPS = 240
 SETTINGS: dict[str, Any] = {

@@ -10,7 +10,8 @@ import pytest
 from qkv.config import load_recipe
 from qkv.train import Trainer
 from tests.journeys.conftest import Command
-from tests.run.tiny import LEARNS, read_log, sources, spell, write_pairs, write_recipe
+from tests.run.common import read_log
+from tests.run.tiny import LEARNS, sources, spell, write_pairs, write_recipe
 
 
 def test_from_text_to_a_scored_translator(qkv: Command, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def test_no_scheme_changes_nothing():
     assert type(scheme) is Positions
     x, places = torch.randn(1, 2, 3, 4), torch.arange(3)
     order = Order(scheme, places)
-    assert scheme.add(x, places) is x and order.turn(x) is x and order.bias(3) is None
+    assert scheme.add(x, places) is x and order.turn(x) is x
+    assert order.bias(x, x, lambda vectors: (vectors, vectors)) is None
 
 
 @torch.no_grad()

@@ -197,7 +197,7 @@ def test_nothing_is_added_and_nothing_learnt():
     rotary = Rotary(config())
     x = torch.randn(1, 3, 64)
     assert rotary.add(x, torch.arange(3)) is x
-    assert rotary.bias(torch.arange(3), 3) is None
+    assert rotary.distances(torch.arange(3), torch.arange(3)) is None
     assert not rotary.state_dict() and not list(rotary.parameters())
 
 

@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.config import DecodeConfig, ModelConfig, Recipe, TokenizerConfig, recipe_from
-from qkv.config.toml import to_toml
+from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.model import Decoder
-from qkv.run import Run, train
-from qkv.run.job import Plan
+from qkv.run import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.train import Trainer
-from tests.run.test_resume import Killed
-from tests.run.tiny import WORDS, silence
+from tests.run.common import TRAINING, Runs, with_differences
+from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
 WAYS = [
@@ -69,6 +66,7 @@ def write_data(folder: Path) -> None:
 
 def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
+    write_data(folder)
     data = {
         "generate": {"text": str(folder / "text.txt"), "documents": "line"},
         "instruct": {
@@ -83,58 +81,14 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
             "preset": "llama-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32, "n_decoder_layers": 1,
             "max_length": 64, "dropout": 0.1,
         },
-        "train": {
-            "steps": 12, "batch_tokens": 256, "warmup": 8, "lr": 0.01, "valid_every": 4,
-            "checkpoint_every": 5, "tensorboard": False, "device": "cpu", "precision": "float32",
-        },
+        "train": dict(TRAINING),
     }  # fmt: skip
-    for name, value in differences.items():
-        section, _, key = name.partition("_")
-        found.setdefault(section, {})[key] = value
-    return found
+    return with_differences(found, differences)
 
 
-def recipe(folder: Path, task: str = "generate", **differences: Any) -> Recipe:
-    write_data(folder)
-    return recipe_from(values(folder, task, **differences))
-
-
-def write_recipe(folder: Path, task: str = "generate", **differences: Any) -> Path:
-    """The text and the recipe as files, as a person would have them."""
-    write_data(folder)
-    path = folder / f"{task}.toml"
-    path.write_text(to_toml(values(folder, task, **differences)), encoding="utf-8")
-    return path
-
-
-def run(folder: Path, out: str = "run", task: str = "generate", **differences: Any) -> Run:
-    """Train in `folder`/out without a word."""
-    return train(recipe(folder, task, **differences), folder / out, console=silence())
-
-
-def plan(folder: Path, task: str = "generate", **differences: Any) -> Plan:
-    """What a job is told."""
-    made = recipe(folder, task, **differences)
-    return Plan(made, folder, torch.device("cpu"), lambda _: None)
-
-
-def killed_and_resumed(
-    step: int, folder: Path, out: str = "cut", task: str = "generate", **differences: Any
-) -> Path:
-    """A run that died in a step, was begun again, and came to its end."""
-    plain = Trainer.take_step
-
-    def dying(trainer: Trainer, batches: Any) -> None:
-        plain(trainer, batches)
-        if trainer.progress.step == step:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "take_step", dying)
-        run(folder, out, task, **differences)
-    torch.manual_seed(99)
-    again = recipe(folder, task, **differences)
-    return train(again, folder / out, resume=True, console=silence()).folder
+RUNS = Runs(values)
+recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+killed_and_resumed = RUNS.killed_and_resumed
 
 
 # Settings with which a model learns its task.

@@ -8,7 +8,8 @@ import pytest
 from qkv.config import DataConfig
 from qkv.errors import UserError
 from qkv.run import train
-from tests.run.tiny import recipe, run, silence
+from tests.run.common import silence
+from tests.run.tiny import recipe, run
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.json", "tokenizer.json"])

@@ -19,6 +19,7 @@ from qkv.run import train
 from qkv.run.instruct import Instruction, answer_score, chat_template
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
+from tests.run.common import everything, read_log, silence
 from tests.run.language_tiny import (
     killed_and_resumed,
     learned,
@@ -29,8 +30,6 @@ from tests.run.language_tiny import (
     write_lines,
     write_records,
 )
-from tests.run.test_resume import everything
-from tests.run.tiny import read_log, silence
 
 
 def test_a_run_learns_to_answer_and_says_how_often(

@@ -22,6 +22,7 @@ from qkv.run import language, train
 from qkv.run.language import Language
 from qkv.tasks import LanguageModel
 from qkv.weights import read_tensors
+from tests.run.common import everything, read_log, silence
 from tests.run.language_tiny import (
     LEARNS,
     killed_and_resumed,
@@ -32,8 +33,6 @@ from tests.run.language_tiny import (
     sentences,
     write_lines,
 )
-from tests.run.test_resume import everything
-from tests.run.tiny import read_log, silence
 
 SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
 

@@ -6,59 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import qkv
 from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run import train
 from qkv.run import translate as translating
-from qkv.run.job import Plan
 from qkv.train import Trainer
-from qkv.weights import read_tensors
-from tests.run.tiny import read_log, recipe, run, silence, write_pairs
+from tests.run.common import Killed, everything, read_log, silence
+from tests.run.tiny import RUNS, recipe, run, write_pairs
 
-
-class Killed(BaseException):
-    """As sudden as a signal."""
-
-
-def killed_at(step: int, folder: Path, out: str = "cut", **settings: Any) -> Path:
-    """A run that died in a step."""
-    plain = Trainer.take_step
-
-    def dying(trainer: Trainer, batches: Any) -> None:
-        plain(trainer, batches)
-        if trainer.progress.step == step:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(Trainer, "take_step", dying)
-        run(folder, out, **settings)
-    return folder / out
-
-
-def resumed(folder: Path, out: str = "cut", **settings: Any) -> Path:
-    torch.manual_seed(99)
-    return train(recipe(folder, **settings), folder / out, resume=True, console=silence()).folder
+killed_at, resumed = RUNS.killed_at, RUNS.resumed
 
 
 def job(folder: Path) -> translating.Translation:
-    device = torch.device("cpu")
-    return translating.Translation(Plan(recipe(folder), folder, device, lambda _: None))
-
-
-def everything(folder: Path) -> dict[str, Any]:
-    """All that a run leaves, but for how long it took."""
-    log = [{**record, "tokens_per_second": 0} for record in read_log(folder)]
-    newest = max((folder / "checkpoints").glob("step-*"))
-    tensors = {
-        f"{path.name}:{name}": tensor.tolist()
-        for path in (folder / "model.safetensors", newest)
-        for name, tensor in read_tensors(path).items()
-    }
-    names = ["config.json", "tokenizer.json", "recipe.toml"]
-    return {"log": log, **tensors, **{name: (folder / name).read_text() for name in names}}
+    return translating.Translation(RUNS.plan(folder))
 
 
 @pytest.mark.parametrize("step", [2, 9])

@@ -15,9 +15,8 @@ from qkv.run.instruct import Instruction
 from qkv.run.language import Language
 from qkv.weights import read_tensors
 from tests.run import tiny
+from tests.run.common import everything, read_log, silence
 from tests.run.language_tiny import LEARNS, killed_and_resumed, learned, plan, recipe, run
-from tests.run.test_resume import everything
-from tests.run.tiny import read_log, silence
 
 
 @pytest.fixture(scope="module")

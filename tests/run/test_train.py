@@ -16,13 +16,12 @@ from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run import train
 from qkv.weights import read_tensors
+from tests.run.common import read_log, silence
 from tests.run.tiny import (
     LEARNS,
     learned,
-    read_log,
     recipe,
     run,
-    silence,
     sources,
     spell,
     write_pairs,

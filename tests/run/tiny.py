@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from qkv.config import Recipe, recipe_from
-from qkv.config.toml import to_toml
 from qkv.run import Run, train
+from tests.run.common import TRAINING, Runs, with_differences
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -44,6 +40,8 @@ def write_pairs(path: Path, n: int = 200, seed: int = 1, shuffled: bool = False)
 
 def values(folder: Path, **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
+    if not (folder / "digits.tsv").exists():
+        write_pairs(folder / "digits.tsv")
     found: dict[str, dict[str, Any]] = {
         "data": {"pairs": str(folder / "digits.tsv"), "max_length": 30},
         "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
@@ -51,42 +49,13 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
             "d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1, "n_decoder_layers": 1,
             "max_length": 32, "dropout": 0.1,
         },
-        "train": {
-            "steps": 12, "batch_tokens": 200, "warmup": 8, "lr": 0.01, "valid_every": 4,
-            "checkpoint_every": 5, "tensorboard": False, "device": "cpu", "precision": "float32",
-        },
+        "train": {**TRAINING, "batch_tokens": 200},
     }  # fmt: skip
-    for name, value in differences.items():
-        section, _, key = name.partition("_")
-        found.setdefault(section, {})[key] = value
-    return found
+    return with_differences(found, differences)
 
 
-def recipe(folder: Path, **differences: Any) -> Recipe:
-    if not (folder / "digits.tsv").exists():
-        write_pairs(folder / "digits.tsv")
-    return recipe_from(values(folder, **differences))
-
-
-def write_recipe(folder: Path, **differences: Any) -> Path:
-    """The corpus and the recipe as files, as a person would have them."""
-    recipe(folder, **differences)
-    path = folder / "digits.toml"
-    path.write_text(to_toml(values(folder, **differences)), encoding="utf-8")
-    return path
-
-
-def run(folder: Path, out: str = "run", **differences: Any) -> Run:
-    """Train in `folder`/out without a word."""
-    return train(recipe(folder, **differences), folder / out, console=silence())
-
-
-def silence() -> Console:
-    return Console(file=StringIO())
-
-
-def read_log(folder: Path) -> list[Mapping[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+RUNS = Runs(values, "digits")
+recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
 
 
 # Settings with which the model learns the task: some 95 % of new lines exactly right.

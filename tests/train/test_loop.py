@@ -179,3 +179,13 @@ def test_a_run_that_does_not_learn_is_told_of_after_its_warm_up(tmp_path: Path) 
     warnings = [sentence for sentence in listener.said if sentence.startswith("warning: ")]
     assert len(warnings) == 3  # at steps 8, 12 and 16; at 4 it is still warming up
     assert "does not learn" in warnings[0]
+
+
+def test_a_run_that_is_judged_by_its_labels_is_not_told_so(tmp_path: Path) -> None:
+    trainer, listener, _ = small_trainer(
+        tmp_path, lambda _: {"valid_loss": 7.0, "accuracy": 90.0}, steps=16, patience=0, average=1,
+        metric="accuracy",
+    )  # fmt: skip
+    trainer.frequencies_loss = 6.5
+    trainer.run()
+    assert not [sentence for sentence in listener.said if sentence.startswith("warning: ")]

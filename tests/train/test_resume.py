@@ -13,7 +13,7 @@ from qkv.train import loop
 from qkv.train.checkpoint import newest_checkpoints
 from qkv.train.log import JsonLog
 from qkv.weights import read_tensors, write_tensors
-from tests.run.tiny import read_log
+from tests.run.common import read_log
 from tests.train.helpers import assert_equal, copy_of, small_trainer
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import typer
 
+from qkv.cli.answer import answer
 from qkv.cli.chat import chat
+from qkv.cli.classify import classify
 from qkv.cli.demo import demo
+from qkv.cli.embed import embed
 from qkv.cli.evaluate import evaluate
+from qkv.cli.fill import fill
 from qkv.cli.generate import generate
+from qkv.cli.tag import tag
 from qkv.cli.train import train
 from qkv.cli.translate import translate
 
@@ -19,6 +24,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "translate": translate,
     "generate": generate,
     "chat": chat,
+    "fill": fill,
+    "embed": embed,
+    "classify": classify,
+    "tag": tag,
+    "answer": answer,
     "evaluate": evaluate,
 }
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from qkv.cli import evaluate_options as options
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,63 +17,53 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str | None, typer.Option(help="Model folder.")] = None,
-    source: Annotated[Path | None, typer.Option(help="Sources to translate.")] = None,
-    target: Annotated[Path | None, typer.Option(help="References, a line a sentence.")] = None,
-    hypotheses: Annotated[
-        Path | None, typer.Option(help="Score these translations instead of a model's.")
-    ] = None,
-    beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
-    tokenize: Annotated[
-        str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
-    ] = "auto",
-    output: Annotated[Path | None, typer.Option(help="Also write the translations here.")] = None,
-    text: Annotated[
-        list[Path] | None, typer.Option(help="Text to measure a language model on; repeatable.")
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option(help="Instructions, to be answered word for word.")
-    ] = None,
-    examples: Annotated[
-        Path | None, typer.Option(help="Labelled examples (.jsonl, .tsv) to choose answers for.")
-    ] = None,
-    pool: Annotated[Path | None, typer.Option(help="Where solved examples come from.")] = None,
-    shots: Annotated[int, typer.Option(help="Solved examples before each question.")] = 0,
-    template: Annotated[
-        str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")
-    ] = "",
-    answer: Annotated[str, typer.Option(help="The answer after it.")] = " {label}",
-    option: Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")] = None,
-    normalize: Annotated[
-        str, typer.Option(help="Compare options by log P as it is (none), by tokens or bytes.")
-    ] = "none",
-    seed: Annotated[int, typer.Option(help="Decides which examples are drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    model: options.Model = None,
+    source: options.Source = None,
+    target: options.Target = None,
+    hypotheses: options.Hypotheses = None,
+    beams: options.Beams = None,
+    tokenize: options.Tokenize = "auto",
+    output: options.Output = None,
+    text: options.Text = None,
+    records: options.Records = None,
+    examples: options.Examples = None,
+    label_field: options.LabelField = None,
+    text_field: options.TextField = None,
+    picture: options.Picture = None,
+    pool: options.Pool = None,
+    shots: options.Shots = 0,
+    template: options.Template = "",
+    answer: options.Answer = " {label}",
+    option: options.Choice = None,
+    normalize: options.Normalize = "none",
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
-    """Score translations, a language model's text, its answers, or its choices.
+    """Score translations, a language model, or a model that labels, tags, answers or embeds.
 
     \b
     Example: qkv evaluate --model runs/multi30k --source test.en --target test.de
     Example: qkv evaluate --model runs/shakespeare --text more.txt
     Example: qkv evaluate --model runs/instruct --records test.jsonl
+    Example: qkv evaluate --model runs/sst2 --examples test.tsv --picture pictures
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
     _check_one_kind(source or hypotheses, text, records, examples)
+    choosing = {"pool": pool, "shots": shots, "template": template, "option": option}
+    reading = {"label_field": label_field, "text_field": text_field, "picture": picture}
+    if model and _understands(model):
+        _check_idle(choosing | {"target": target, "beams": beams}, model)
+        _examples(model, device, examples, reading, output, as_json)
+        return
+    _check_idle(reading, model)
     if not (text or records or examples):
         scores = _translations(source, target, hypotheses, model, beams, tokenize, output, device)
-        _print(scores, as_json)
-        return
-    speaker = _language_model(model, device)
-    if text:
-        scores = _on_text(speaker, text)
-    elif records:
-        scores = _on_records(speaker, records)
-    elif examples:
-        question, solution = (one.replace("\\n", "\n") for one in (template, answer))  # of a shell
-        asked = {"template": question, "answer": solution, "options": tuple(option or ())}
-        scores = _choices(speaker, examples, pool, shots, seed, normalize, asked)
+    else:
+        _check_idle({"output": output}, model)
+        asked = choosing | {"answer": answer, "normalize": normalize, "seed": seed}
+        scores = _language(_speaker(model, device), text, records, examples, asked)
     _print(scores, as_json)
 
 
@@ -87,7 +76,60 @@ def _check_one_kind(*given: object) -> None:
         )
 
 
-def _language_model(folder: str | None, device: str) -> LanguageModel:
+def _check_idle(given: Mapping[str, object], model: str | None) -> None:
+    """Nor should anybody wait for what will not come."""
+    for name, value in given.items():
+        if value:
+            what = f"{model} is {_kind(model)}" if model else "there is no --model"
+            raise UserError(f"--{name.replace('_', '-')} is of no use here: {what}; leave it out.")
+
+
+def _kind(model: str) -> str:
+    """What a model folder holds, in words."""
+    from qkv.run.card import KINDS
+    from qkv.tasks.folder import load_config
+
+    task, *_ = load_config(Path(model))
+    return KINDS[task][0] if task in KINDS else f"a model of the unknown task {task!r}"
+
+
+def _understands(model: str) -> bool:
+    from qkv.tasks.folder import load_config
+
+    return load_config(Path(model))[1].family == "encoder"
+
+
+def _examples(
+    model: str, device: str, examples: Path | None, reading: dict[str, Any], output: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Score a model that understands texts."""
+    from qkv.cli.evaluate_understanding import Asked, evaluate_examples
+
+    if not examples:
+        raise UserError(f"{model} is {_kind(model)}; give what it is scored on as --examples.")
+    fields = reading["label_field"], reading["text_field"] or ()
+    asked = Asked(model, device, examples, *fields, picture=reading["picture"])
+    evaluate_examples(asked, output, as_json)
+
+
+def _language(
+    speaker: LanguageModel, text: Sequence[Path] | None, records: Path | None,
+    examples: Path | None, asked: dict[str, Any],
+) -> list[Score]:  # fmt: skip
+    """Score a language model."""
+    from qkv.cli.evaluate_language import Questions, score_choices, score_records, score_text
+
+    if text:
+        return score_text(speaker, text)
+    if records:
+        return score_records(speaker, records)
+    assert examples is not None
+    possible = asked.pop("option") or ()
+    return score_choices(speaker, examples, Questions(options=possible, **asked))
+
+
+def _speaker(folder: str | None, device: str) -> LanguageModel:
     from qkv.cli.generate import load_language_model
 
     if not folder:
@@ -104,63 +146,12 @@ def _print(scores: Sequence[Score], as_json: bool) -> None:
         print(score)
 
 
-def _on_text(speaker: LanguageModel, paths: Sequence[Path]) -> list[Score]:
-    """Loss, perplexity and bits a byte of whole files, each read from its beginning."""
-    from qkv.data import read_lines
-    from qkv.evaluate import language_scores
-
-    found = [speaker.score("\n".join(read_lines(path))) for path in paths]
-    return language_scores(
-        -sum(one.log_probability for one in found),
-        sum(one.n_tokens for one in found),
-        sum(one.n_bytes for one in found),
-    )
-
-
-def _on_records(speaker: LanguageModel, path: Path) -> list[Score]:
-    from qkv.data import read_records
-    from qkv.run.instruct import answer_score, answered
-
-    return [answer_score(speaker, answered(read_records([path])))]
-
-
-def _choices(
-    speaker: LanguageModel, examples: Path, pool: Path | None, shots: int, seed: int,
-    normalize: Any, asked: dict[str, Any],
-) -> list[Score]:  # fmt: skip
-    """Accuracy of the likeliest option, beside that of always the commonest one."""
-    from qkv.cli.translate import progress_bar
-    from qkv.data import read_examples
-    from qkv.evaluate import Score
-    from qkv.tasks.few_shot import FewShot, few_shot_accuracy
-
-    if normalize not in ("none", "tokens", "bytes"):
-        raise UserError(f"--normalize is {normalize!r}, but must be none, tokens or bytes.")
-    if not asked["options"]:
-        raise UserError("Give the possible answers, each as an --option.")
-    if not asked["template"]:
-        raise UserError("Give the question as --template, like 'Review: {text} Sentiment:'.")
-    if shots and not pool:
-        raise UserError("Solved examples come from a file of their own; give it as --pool.")
-    records = read_examples(examples)
-    solved = read_examples(pool) if pool else []
-    with progress_bar(len(records)) as advance:
-        report = few_shot_accuracy(
-            speaker, records, solved, FewShot(**asked), shots, seed, normalize, advance
-        )
-    what = f"{report.n} records, {shots} shots, seed {seed}, normalize {normalize}"
-    return [
-        Score("accuracy", report.accuracy, what),
-        Score("always the commonest", report.majority),
-    ]
-
-
 def _translations(
     source: Path | None, target: Path | None, hypotheses: Path | None, model: str | None,
     beams: int | None, tokenize: str, output: Path | None, device: str,
 ) -> list[Score]:  # fmt: skip
     """BLEU (with its sacreBLEU signature), chrF and exact match."""
-    from qkv.cli.translate import one_line
+    from qkv.cli.common import one_line
     from qkv.data import read_lines
     from qkv.evaluate import check_tokenizer, translation_scores
     from qkv.files import write_text
@@ -193,7 +184,8 @@ def _check_aligned(given: Path, n_lines: int, target: Path, n_references: int) -
 
 
 def _translate(sources: list[str], model: str, beams: int | None, device: str) -> list[str]:
-    from qkv.cli.translate import load_translator, progress_bar
+    from qkv.cli.common import progress_bar
+    from qkv.cli.translate import load_translator
 
     settings: dict[str, Any] = {} if beams is None else {"beams": beams, "n_best": 1}
     translator = load_translator(model, device)

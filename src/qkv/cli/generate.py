@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qkv.cli import sampling
-from qkv.cli.translate import progress_bar, read_stdin
+from qkv.cli.common import load_as, progress_bar, read_stdin
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,12 +73,9 @@ def generate(
 
 def load_language_model(folder: str, device: str) -> LanguageModel:
     """Load a model folder that must hold a language model."""
-    from qkv.tasks import LanguageModel, load
+    from qkv.tasks import LanguageModel
 
-    found = load(folder, device)
-    if not isinstance(found, LanguageModel):
-        raise UserError(f"{folder} is no language model; use it with `qkv translate`.")
-    return found
+    return load_as(folder, device, LanguageModel, "language model")
 
 
 def _grows(speaker: LanguageModel, settings: dict[str, Any]) -> bool:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli.common import load_as, one_line, progress_bar, read_stdin
 from qkv.errors import UserError
 
 FOR_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from qkv.tasks import Translation, Translator
 
 
@@ -67,12 +64,9 @@ def translate(
 
 def load_translator(folder: str, device: str) -> Translator:
     """Load a model folder that must hold a translator."""
-    from qkv.tasks import Translator, load
+    from qkv.tasks import Translator
 
-    found = load(folder, device)
-    if not isinstance(found, Translator):
-        raise UserError(f"{folder} is no translator; use it with `qkv generate` or `qkv chat`.")
-    return found
+    return load_as(folder, device, Translator, "translator")
 
 
 def _as_text(translations: Sequence[Translation]) -> str:
@@ -82,11 +76,6 @@ def _as_text(translations: Sequence[Translation]) -> str:
     return one_line(translations[0].text) if translations else ""
 
 
-def one_line(text: str) -> str:
-    """A text that keeps to its line, so that those after it keep their places."""
-    return text.replace("\r", " ").replace("\n", " ")
-
-
 def _as_json(line: str, translations: Sequence[Translation]) -> str:
     best: dict[str, Any] = {"source": line, "translation": ""}
     if translations:
@@ -94,26 +83,3 @@ def _as_json(line: str, translations: Sequence[Translation]) -> str:
     if len(translations) > 1:
         best["n_best"] = [{"translation": t.text, "score": t.score} for t in translations]
     return json.dumps(best, ensure_ascii=False)
-
-
-def read_stdin() -> list[str]:
-    """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    from qkv.data import lines_of
-
-    return lines_of(sys.stdin.buffer.read(), "standard input")
-
-
-@contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar with the count and time left on the error stream, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if total < 20 or not console.is_terminal:
-        yield None
-        return
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.advance(task, count)

@@ -13,15 +13,27 @@ from qkv.config.recipe import (
     recipe_from,
     recipe_to_dict,
 )
+from qkv.config.understand import (
+    AnswerConfig,
+    ClassifyConfig,
+    EmbedConfig,
+    MaskConfig,
+    TagConfig,
+)
 
 __all__ = [
     "PRESETS",
+    "AnswerConfig",
     "ChatConfig",
+    "ClassifyConfig",
     "DataConfig",
     "DecodeConfig",
+    "EmbedConfig",
     "Family",
+    "MaskConfig",
     "ModelConfig",
     "Recipe",
+    "TagConfig",
     "TokenizerConfig",
     "TrainConfig",
     "load_recipe",

@@ -40,7 +40,9 @@ class ModelConfig:
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
-    positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "rotary", "none"] = setting(
+    positions: Literal[
+        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "disentangled", "none"
+    ] = setting(
         "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1)
@@ -61,6 +63,12 @@ class ModelConfig:
         0.0, "rotary: pairs that turn more often are left as they are; 0: 32 (yarn), 4 (llama3)",
         least=0,
     )  # fmt: skip
+    relative_buckets: int = setting(
+        256, "disentangled: distances to each side that are told apart; far ones share", least=2
+    )
+    relative_length: int = setting(
+        0, "disentangled: the farthest distance that is told apart; 0: max_length", least=0
+    )
     window: int = setting(
         0, "a decoder's token sees this many tokens up to itself; 0: all", least=0
     )
@@ -71,6 +79,35 @@ class ModelConfig:
         "glorot", "first weights: the paper's, or N(0, 0.02) with smaller residual outputs (GPT-2)"
     )
     embedding_scale: bool = setting(True, "multiply embeddings by √d_model, as the paper does")
+    embedding_norm: bool = setting(False, "a norm on the embeddings before the first block (BERT)")
+    d_embedding: int = setting(
+        0, "width of narrower embeddings, widened to d_model after them (ALBERT); 0: d_model",
+        least=0,
+    )  # fmt: skip
+    n_segments: int = setting(
+        0, "kinds of segment with an embedding of their own; BERT tells two texts apart", least=0
+    )
+    pair_separators: int = setting(
+        1, "an encoder's EOS tokens between the two texts of a pair; RoBERTa has 2", least=1
+    )
+    shared_layers: bool = setting(False, "one block's weights serve for all layers (ALBERT)")
+    image_size: int = setting(0, "images: height and width in pixels", least=0)
+    patch_size: int = setting(
+        0, "images: height and width of a patch, which is a token (ViT); 0: the input is text",
+        least=0,
+    )  # fmt: skip
+    n_channels: int = setting(1, "images: 1 for grey, 3 for colours", least=1)
+    pooling: Literal["first", "mean"] = setting(
+        "first", "how an encoder's head sees a whole text: its first token, or the mean of all"
+    )
+    pooler: Literal["none", "tanh", "gelu"] = setting(
+        "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu)"
+    )
+    head: Literal["none", "masked", "sequence", "token"] = setting(
+        "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"
+    )
+    n_labels: int = setting(0, "labels that a head chooses among", least=0)
+    pair_head: bool = setting(False, "a second head that tells true pairs of texts from others")
     tie: Literal["all", "output", "none"] = setting(
         "all", "share one matrix among both embeddings and output, output and its input, or none"
     )
@@ -96,9 +133,10 @@ class ModelConfig:
                 f"model: n_heads ({self.n_heads}) is not divisible by n_kv_heads "
                 f"({self.n_kv_heads}); each key/value head serves the same number of heads."
             )
-        if self.positions.startswith("sinusoidal") and self.d_model % 2:
+        if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
             raise UserError(
-                f"model: sinusoidal positions need an even d_model, but it is {self.d_model}."
+                f"model: sinusoidal positions need an even width, but d_model (or d_embedding) is "
+                f"{self.embedding_width}."
             )
         if self.positions == "rotary" and self.d_head % 2:
             raise UserError(
@@ -106,6 +144,7 @@ class ModelConfig:
                 f"/ n_heads is {self.d_head}."
             )
         self._check_rotary()
+        self._check_encoder()
         if self.tie == "all" and self.source_vocab_size:
             raise UserError(
                 "model: tie = 'all' needs one shared vocabulary; "
@@ -124,6 +163,33 @@ class ModelConfig:
             raise UserError(
                 f"model: rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
             )
+
+    def _check_encoder(self) -> None:
+        if self.positions == "disentangled" and (
+            self.family != "encoder" or self.kv_heads != self.n_heads
+        ):
+            raise UserError(
+                "model: disentangled positions are for an encoder whose heads have keys of their "
+                "own; choose other positions, or leave n_kv_heads out."
+            )
+        for name in ("d_embedding", "n_segments", "patch_size", "n_labels", "pair_head"):
+            if getattr(self, name) and self.family != "encoder":
+                raise UserError(
+                    f"model: {name} is for encoders, but the family is {self.family!r}; leave it "
+                    f"out."
+                )
+        if self.patch_size and (self.n_segments or self.head == "masked"):
+            raise UserError(
+                "model: an image has no words to hide and no segments; leave n_segments out, and "
+                "choose another head than 'masked'."
+            )
+        if self.patch_size and (not self.image_size or self.image_size % self.patch_size):
+            raise UserError(
+                f"model: image_size ({self.image_size}) must be a multiple of patch_size "
+                f"({self.patch_size})."
+            )
+        if self.head in ("sequence", "token") and not self.n_labels:
+            raise UserError(f"model: head = '{self.head}' needs n_labels of at least 1.")
 
     def _check_layers(self) -> None:
         needed = {
@@ -146,6 +212,21 @@ class ModelConfig:
     def d_head(self) -> int:
         """Width of one head: d_k in the paper."""
         return self.d_model // self.n_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embeddings, with the default filled in."""
+        return self.d_embedding or self.d_model
+
+    @property
+    def n_positions(self) -> int:
+        """Tokens that can stand in a row; an image's are its patches and one before them."""
+        return 1 + (self.image_size // self.patch_size) ** 2 if self.patch_size else self.max_length
+
+    @property
+    def n_score_parts(self) -> int:
+        """Products that sum up to a score: disentangled, content and position meet three times."""
+        return 3 if self.positions == "disentangled" else 1
 
     @property
     def trained_length(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from qkv.config.fields import suggestion
@@ -11,11 +12,16 @@ from qkv.errors import UserError
 Values = dict[str, Any]
 
 
-def _sizes(layers: int, d_model: int, n_heads: int, d_ff: int = 0) -> Values:
+def _sizes(
+    layers: int, d_model: int, n_heads: int, d_ff: int = 0, stack: str = "decoder"
+) -> Values:
     return {
-        "n_decoder_layers": layers, "d_model": d_model, "n_heads": n_heads,
+        f"n_{stack}_layers": layers, "d_model": d_model, "n_heads": n_heads,
         "d_ff": d_ff or 4 * d_model,
     }  # fmt: skip
+
+
+_encoder_sizes = partial(_sizes, stack="encoder")
 
 
 # Radford et al. 2018: post-norm, learned positions
@@ -33,6 +39,30 @@ _LLAMA: Values = {
     "family": "decoder", "n_encoder_layers": 0, "norm": "rms", "norm_position": "pre",
     "positions": "rotary", "activation": "silu", "gated": True, "bias": False,
     "embedding_scale": False, "tie": "none", "init": "normal", "max_length": 2048, "dropout": 0.0,
+}  # fmt: skip
+# Devlin et al. 2019: what a text's two parts are is told by segments, and a norm comes first
+_BERT: Values = {
+    "family": "encoder", "n_decoder_layers": 0, "positions": "learned", "activation": "gelu",
+    "norm_epsilon": 1e-12, "embedding_scale": False, "embedding_norm": True, "n_segments": 2,
+    "tie": "output", "init": "normal", "max_length": 512, "pooler": "tanh",
+    "dropout": 0.1, "attention_dropout": 0.1,
+}  # fmt: skip
+# Liu et al. 2019: no next-sentence prediction, so no segments
+_ROBERTA: Values = {**_BERT, "n_segments": 0, "pair_separators": 2, "norm_epsilon": 1e-5}
+# Lan et al. 2020: one block for all layers, narrow embeddings
+_ALBERT: Values = {
+    **_BERT, "shared_layers": True, "d_embedding": 128, "activation": "gelu_tanh",
+    "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+# He et al. 2021 and 2023: distances instead of places
+_DEBERTA: Values = {
+    **_BERT, "positions": "disentangled", "n_segments": 0, "norm_epsilon": 1e-7, "pooler": "gelu",
+}  # fmt: skip
+# Dosovitskiy et al. 2021
+_VIT: Values = {
+    "family": "encoder", "n_decoder_layers": 0, "positions": "learned", "activation": "gelu",
+    "norm_position": "pre", "norm_epsilon": 1e-12, "embedding_scale": False, "tie": "none",
+    "init": "normal", "dropout": 0.0, "vocab_size": 1,
 }  # fmt: skip
 
 PRESETS: dict[str, Values] = {
@@ -79,6 +109,35 @@ PRESETS: dict[str, Values] = {
     },
     "llama-tiny": {
         **_LLAMA, **_sizes(4, 128, 4, 384), "tie": "output", "max_length": 256,
+    },
+    "bert-base": {**_BERT, **_encoder_sizes(12, 768, 12)},
+    "bert-large": {**_BERT, **_encoder_sizes(24, 1024, 16)},
+    "roberta-base": {**_ROBERTA, **_encoder_sizes(12, 768, 12)},
+    "albert-base": {**_ALBERT, **_encoder_sizes(12, 768, 12)},
+    "deberta-base": {**_DEBERTA, **_encoder_sizes(12, 768, 12)},
+    "vit-base": {
+        **_VIT, **_encoder_sizes(12, 768, 12), "image_size": 224, "patch_size": 16, "n_channels": 3,
+    },
+    # The same architectures for less text, or smaller images
+    "bert-mini": {
+        **_BERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "attention_dropout": 0.0,
+    },
+    "bert-small": {
+        **_BERT, **_encoder_sizes(4, 512, 8), "max_length": 256, "attention_dropout": 0.0,
+    },
+    "bert-tiny": {
+        **_BERT, **_encoder_sizes(2, 128, 2), "max_length": 256, "attention_dropout": 0.0,
+    },
+    "roberta-mini": {
+        **_ROBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "attention_dropout": 0.0,
+    },
+    "albert-mini": {**_ALBERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "d_embedding": 64},
+    "deberta-mini": {
+        **_DEBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "relative_buckets": 64,
+        "attention_dropout": 0.0,
+    },
+    "vit-tiny": {
+        **_VIT, **_encoder_sizes(4, 64, 4), "image_size": 8, "patch_size": 2, "dropout": 0.1,
     },
 }  # fmt: skip
 

@@ -13,6 +13,13 @@ from qkv.config.decode import DecodeConfig
 from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS
+from qkv.config.understand import (
+    AnswerConfig,
+    ClassifyConfig,
+    EmbedConfig,
+    MaskConfig,
+    TagConfig,
+)
 from qkv.errors import UserError
 
 
@@ -34,11 +41,11 @@ class DataConfig:
     target_field: str = setting("target", "the target's key in .jsonl files")
     text: tuple[str, ...] = setting(
         (),
-        "text to learn to continue: .txt, .jsonl, .gz; files, folders or patterns like 'a/*.txt'",
+        "plain text to learn from: .txt, .jsonl, .tsv, .gz; files, folders or patterns ('a/*.txt')",
     )
     valid_text: tuple[str, ...] = setting((), "validation text")
     test_text: tuple[str, ...] = setting((), "test text, measured once at the end")
-    text_field: str = setting("text", "the text's key in .jsonl files")
+    text_field: str = setting("text", "the text's key in .jsonl files, or column in .tsv files")
     template: str = setting(
         "", "instead: a .jsonl record's text with its fields filled in, like '{title}: {body}'"
     )
@@ -57,9 +64,23 @@ class DataConfig:
     )
     valid_records: tuple[str, ...] = setting((), "validation records")
     test_records: tuple[str, ...] = setting((), "test records, answered once at the end")
+    examples: tuple[str, ...] = setting(
+        (),
+        "what to understand: labelled texts (.tsv, .csv, .jsonl), tagged words (.conll), questions "
+        "(.json), pairs of like texts, or images (.npz, folders)",
+    )
+    valid_examples: tuple[str, ...] = setting((), "validation examples")
+    test_examples: tuple[str, ...] = setting((), "test examples, scored once at the end")
+    label_field: str = setting("label", "the label's column or key in examples")
+    text_fields: tuple[str, ...] = setting(
+        (), "the column of the text, or both of a pair; none: all columns but the label"
+    )
+    n_examples: int = setting(
+        0, "train on so many, drawn by the seed, as many of each class; 0: all", least=0
+    )
     valid_size: int = setting(
         1000,
-        "pairs or records cut off for validation where none are given (at most a tenth)",
+        "pairs, records or examples cut off for validation where none are given (at most a tenth)",
         least=1,
     )
     max_length: int = setting(
@@ -124,7 +145,9 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "of matrix products; auto: bfloat16 where there are instructions for it"
     )
-    compile: Literal["auto", "on", "off"] = setting("auto", "torch.compile; auto: on a GPU")
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto", "torch.compile; auto: on a GPU, where all batches have one shape"
+    )
     packing: Literal["auto", "on", "off"] = setting(
         "auto", "sequences end to end instead of padded; auto: on a GPU"
     )
@@ -134,7 +157,7 @@ class TrainConfig:
     valid_bleu: bool = setting(
         True, "write out and score validation text at each validation (translations, answers)"
     )
-    metric: Literal["loss", "bleu", "exact_match"] = setting(
+    metric: Literal["loss", "bleu", "exact_match", "accuracy", "f1", "correlation"] = setting(
         "loss", "what 'best' and early stopping go by"
     )
     patience: int = setting(8, "validations without a new best before stopping; 0: never", least=0)
@@ -143,7 +166,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "train")
-        if self.metric != "loss" and not self.valid_bleu:
+        if self.metric in ("bleu", "exact_match") and not self.valid_bleu:
             raise UserError(
                 f"train: metric = '{self.metric}' needs valid_bleu = true, which measures it."
             )
@@ -161,7 +184,9 @@ class ChatConfig:
     assistant: str = setting("", "instead: an answer; what follows '{content}' ends it")
 
 
-Task = Literal["translate", "generate", "instruct"]
+Task = Literal[
+    "translate", "generate", "instruct", "fill", "classify", "tag", "answer", "embed"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -176,16 +201,31 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
+    mask: MaskConfig = field(default_factory=MaskConfig)
+    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
+    tag: TagConfig = field(default_factory=TagConfig)
+    answer: AnswerConfig = field(default_factory=AnswerConfig)
+    embed: EmbedConfig = field(default_factory=EmbedConfig)
 
 
 SECTIONS = {
     "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
-    "chat": ChatConfig,
+    "chat": ChatConfig, "mask": MaskConfig, "classify": ClassifyConfig, "tag": TagConfig,
+    "answer": AnswerConfig, "embed": EmbedConfig,
 }  # fmt: skip
 
 _LANGUAGE_TRAINING = {
     "label_smoothing": 0.0, "weight_decay": 0.1, "schedule": "cosine", "warmup": 100,
     "beta2": 0.95, "epsilon": 1e-8, "average": 1,
+}  # fmt: skip
+# Devlin et al. 2019: a small rate that rises briefly and falls to nothing, few epochs
+_FINE_TUNING = {
+    "label_smoothing": 0.0, "weight_decay": 0.01, "schedule": "linear", "warmup": 50,
+    "beta2": 0.999, "epsilon": 1e-8, "average": 1, "lr": 5e-5, "steps": 1000, "valid_every": 100,
+    "checkpoint_every": 200, "batch_tokens": 2048,
+}  # fmt: skip
+_UNDERSTANDING: dict[str, dict[str, Any]] = {
+    "data": {"max_length": 0}, "model": {"preset": "bert-mini"}, "train": _FINE_TUNING,
 }  # fmt: skip
 TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "translate": {},
@@ -201,6 +241,22 @@ TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
         "train": {**_LANGUAGE_TRAINING, "steps": 2000, "lr": 3e-4, "valid_every": 100},
         "decode": {"beams": 1},
     },
+    "fill": {
+        "data": {"max_length": 0, "documents": "line"},
+        "model": {"preset": "bert-mini"},
+        "train": {
+            **_LANGUAGE_TRAINING,
+            "schedule": "linear",
+            "warmup": 500,
+            "weight_decay": 0.01,
+            "batch_tokens": 16_384,
+            "lr": 5e-4,
+        },
+    },
+    "classify": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "accuracy"}},
+    "tag": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
+    "answer": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
+    "embed": _UNDERSTANDING,
 }
 """What differs, by task, from the defaults of the settings."""
 
@@ -232,7 +288,7 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         if not isinstance(values[name], Mapping):
             raise UserError(f"{where}: {name} must be a section, [{name}], with keys under it.")
     task = from_mapping(Recipe, {k: v for k, v in values.items() if k == "task"}, where).task
-    usual = TASK_DEFAULTS[task]
+    usual = _usual(task, values)
     sections: dict[str, Any] = {
         name: from_mapping(
             cls, {**usual.get(name, {}), **values.get(name, {})}, f"{where}: [{name}]"
@@ -246,23 +302,51 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         raise UserError(f"{where}: [model]: unknown preset {name!r}{known_presets}")
     # Checked now, so that a mistake shows before a tokenizer is trained
     config = ModelConfig.from_dict({**PRESETS[name], **model}, f"{where}: [model]")
-    _check_task(task, config, sections["train"], where)
+    _check_task(task, config, sections, where)
     return Recipe(task=task, preset=name, model=model, **sections)
 
 
-def _check_task(task: Task, model: ModelConfig, train: TrainConfig, where: str) -> None:
+FAMILIES: dict[str, str] = {
+    "translate": "encoder-decoder", "generate": "decoder", "instruct": "decoder",
+}  # fmt: skip
+"""The family that a task needs; all others need an encoder."""
+MEASURED: dict[str, tuple[str, ...]] = {
+    "translate": ("bleu", "exact_match"), "instruct": ("exact_match",),
+    "fill": ("accuracy",), "embed": ("accuracy",), "tag": ("f1", "accuracy"),
+    "answer": ("f1", "exact_match"),
+}  # fmt: skip
+"""What a task can be judged by beside its loss."""
+
+
+def _usual(task: Task, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The defaults of a task; where it is to find a number, accuracy says nothing."""
+    usual = TASK_DEFAULTS[task]
+    if task == "classify" and values.get("classify", {}).get("kind") == "number":
+        return {**usual, "train": {**usual["train"], "metric": "correlation"}}
+    return usual
+
+
+def _check_task(task: Task, model: ModelConfig, sections: Mapping[str, Any], where: str) -> None:
     """Check that the parts of a recipe are of one kind."""
-    family = "encoder-decoder" if task == "translate" else "decoder"
+    family = FAMILIES.get(task, "encoder")
     if model.family != family:
         raise UserError(
             f"{where}: [model]: task = '{task}' needs a model of family '{family}', but this one "
             f"is of '{model.family}'; choose another preset, or another task."
         )
-    measured = {"translate": ("loss", "bleu", "exact_match"), "instruct": ("loss", "exact_match")}
-    if train.metric not in measured.get(task, ("loss",)):
+    if model.patch_size and task != "classify":
+        raise UserError(
+            f"{where}: [model]: task = '{task}' reads text, but this model reads images, and an "
+            f"image has no words to hide or to label; choose another preset, or another task."
+        )
+    train, kind = sections["train"], sections["classify"].kind
+    measured = ("loss", *MEASURED.get(task, ()))
+    if task == "classify":
+        measured = ("loss", "correlation") if kind == "number" else ("loss", "accuracy", "f1")
+    if train.metric not in measured:
         raise UserError(
             f"{where}: [train]: metric = '{train.metric}' is not measured by task = '{task}'; "
-            f"use 'loss'."
+            f"use one of: {', '.join(map(repr, measured))}."
         )
 
 

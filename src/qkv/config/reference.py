@@ -21,6 +21,13 @@ from qkv.config.recipe import (
     recipe_from,
     recipe_to_dict,
 )
+from qkv.config.understand import (
+    AnswerConfig,
+    ClassifyConfig,
+    EmbedConfig,
+    MaskConfig,
+    TagConfig,
+)
 
 COMMAND = "python -m qkv.config.reference > docs/settings.md"
 TOP = f"""\
@@ -28,13 +35,15 @@ TOP = f"""\
 
 <!-- Generated, not to be edited: {COMMAND} -->
 
-A recipe is a TOML file: a `task` and the six sections below. Leave a setting out and it has its
+A recipe is a TOML file: a `task` and the sections below. Leave a setting out and it has its
 default. On the command line, `--set section.name=value` changes one; a name that does not exist is
 an error that suggests the nearest one. [train.md](train.md) shows recipes at work.
 
 At the top of a recipe stands `task`: `"translate"` (an encoder-decoder from sentence pairs; the
-default), `"generate"` (a decoder from text) or `"instruct"` (a decoder that answers, from questions
-and answers). Some defaults depend on it:
+default), `"generate"` (a decoder from text), `"instruct"` (a decoder that answers, from questions
+and answers), `"fill"` (an encoder from text), `"classify"`, `"tag"`, `"answer"` or `"embed"` (an
+encoder that labels texts or words, finds answers, or tells which texts are alike, from examples).
+Some defaults depend on it:
 """
 SECTIONS: dict[str, tuple[type, str]] = {
     "data": (DataConfig, "What to train, validate and test on: see [data.md](data.md)."),
@@ -54,6 +63,30 @@ SECTIONS: dict[str, tuple[type, str]] = {
     "chat": (
         ChatConfig,
         'How turns are written, for `task = "instruct"`: see [tasks.md](tasks.md).',
+    ),
+    "mask": (
+        MaskConfig,
+        'What is hidden and which pairs are shown, for `task = "fill"`: see\n'
+        "[understanding.md](understanding.md).",
+    ),
+    "classify": (
+        ClassifyConfig,
+        'What a label is, for `task = "classify"`: see [understanding.md](understanding.md).',
+    ),
+    "tag": (
+        TagConfig,
+        'Where labels stand and which are valid, for `task = "tag"`: see\n'
+        "[understanding.md](understanding.md).",
+    ),
+    "answer": (
+        AnswerConfig,
+        'How answers are looked for, for `task = "answer"`: see\n'
+        "[understanding.md](understanding.md).",
+    ),
+    "embed": (
+        EmbedConfig,
+        'How a text becomes a vector, for `task = "embed"` and `"fill"`: see\n'
+        "[understanding.md](understanding.md).",
     ),
 }
 WORDS = {
@@ -104,10 +137,11 @@ def _settings(config: type) -> str:
 
 def _presets() -> str:
     """A table for each kind, for presets of different kinds differ in nearly everything."""
-    kinds: dict[tuple[str, str], dict[str, ModelConfig]] = {}
+    kinds: dict[tuple[str, str, bool], dict[str, ModelConfig]] = {}
     for name in PRESETS:
         config = preset(name)
-        kinds.setdefault((config.family, config.positions), {})[name] = config
+        kind = config.family, config.positions, bool(config.patch_size)
+        kinds.setdefault(kind, {})[name] = config
     usual = (
         f"`preset` is one of these; without it, `{Recipe.preset}`. A preset comes before the "
         f"defaults\nfurther down, and what the recipe says comes before both.\n"

@@ -26,6 +26,16 @@ from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_pl
 from qkv.data.prefetch import prefetch
 from qkv.data.readers import Pair, lines_of, read_lines, read_pairs
 from qkv.data.records import Conversations, read_conversations, read_records
+from qkv.data.sequences import (
+    Framed,
+    Sequences,
+    SequenceStream,
+    Twins,
+    TwinStream,
+    frame,
+    sequence_batches,
+    twin_batches,
+)
 from qkv.data.shards import Corpus, load_corpus
 from qkv.data.shuffle import permuted
 from qkv.data.stream import BatchStream, Mode, validation_batches
@@ -43,6 +53,7 @@ __all__ = [
     "ExampleStream",
     "Examples",
     "FilterReport",
+    "Framed",
     "Indices",
     "Mode",
     "PackedShape",
@@ -50,15 +61,20 @@ __all__ = [
     "ParallelText",
     "Piece",
     "Ragged",
+    "SequenceStream",
+    "Sequences",
     "Side",
     "Specials",
     "Tokens",
+    "TwinStream",
+    "Twins",
     "WindowBatches",
     "WindowMode",
     "WindowStream",
     "encode_examples",
     "example_batches",
     "filter_pairs",
+    "frame",
     "kept_examples",
     "kept_indices",
     "lines_of",
@@ -80,6 +96,8 @@ __all__ = [
     "read_parallel",
     "read_records",
     "sample_text",
+    "sequence_batches",
+    "twin_batches",
     "validation_batches",
     "validation_plan",
     "window_batches",

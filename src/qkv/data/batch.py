@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -60,38 +61,57 @@ class Side:
     """The longest sequence that a kernel must expect; padded: T; packed: always the same."""
     first: Tensor | None = None
     """Rows that hold several sequences: int64 (B, T), the column where each token's one begins."""
+    segments: Tensor | None = None
+    """Encoders: int64, in the shape of `tokens`; 0 in a pair's first text, 1 in its second."""
 
     def to(self, device: torch.device) -> Side:
         """Copy to a device."""
         return Side(
-            _moved(self.tokens, device),
-            None if self.lengths is None else _moved(self.lengths, device),
-            None if self.offsets is None else _moved(self.offsets, device),
+            moved(self.tokens, device),
+            moved(self.lengths, device),
+            moved(self.offsets, device),
             self.longest,
-            None if self.first is None else _moved(self.first, device),
+            moved(self.first, device),
+            moved(self.segments, device),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sources, and targets twice: as the decoder's input and, one place ahead, as its labels."""
+    """Sources, and targets twice: as the decoder's input and, one place ahead, as its labels.
+
+    An encoder reads `target` alone, and its labels are what its head is to say.
+    """
 
     source: Side | None
-    """X: x₁ … x_n, EOS; None where a decoder stands alone."""
+    """X: x₁ … x_n, EOS; None where a decoder or an encoder stands alone."""
     target: Side
-    """Y_shift: BOS, y₁ … y_m."""
+    """Y_shift: BOS, y₁ … y_m; an encoder's tokens (or pixels)."""
     labels: Tensor
     """Y_label: y₁ … y_m, EOS, in the shape of `target.tokens`; IGNORE where nothing is real."""
     n_labels: int
     """How many labels count."""
+    places: Tensor | None = None
+    """Where labels stand at some tokens only: int64 (K,), their places in the flattened tokens."""
+    pairs: Tensor | None = None
+    """Pre-training on pairs: int64 (M,), 1 where the second text is the true one, else 0."""
+
+    @property
+    def n_tokens(self) -> int:
+        """What a step's pace is counted in: labels or, where few tokens have one, all tokens."""
+        tokens = self.target.tokens
+        few_labels = tokens.dim() == 2 and self.labels.shape != tokens.shape
+        return tokens.numel() if few_labels else self.n_labels
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device, without waiting for the copy where that is a GPU."""
         return Batch(
             None if self.source is None else self.source.to(device),
             self.target.to(device),
-            _moved(self.labels, device),
+            moved(self.labels, device),
             self.n_labels,
+            moved(self.places, device),
+            moved(self.pairs, device),
         )
 
 
@@ -185,8 +205,16 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+@overload
+def moved(tensor: Tensor, device: torch.device) -> Tensor: ...
+@overload
+def moved(tensor: None, device: torch.device) -> None: ...
+
+
+def moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
     """Copy to a device; from pinned memory, a copy to a GPU runs beside the computation."""
+    if tensor is None:
+        return None
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

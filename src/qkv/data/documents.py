@@ -16,6 +16,7 @@ from qkv.data.readers import (
     Paths,
     explained,
     holds_objects,
+    holds_table,
     listed,
     not_utf8,
     parse_object,
@@ -63,6 +64,8 @@ def read_documents(paths: Paths, config: DataConfig, told: Told | None = None) -
         chunks = _unix_lines(_decoded(_chunks(path, told), str(path)))
         if holds_objects(path):
             pieces = _from_objects(chunks, path, config)
+        elif holds_table(path):
+            pieces = _from_table(chunks, path, config)
         else:
             pieces = _from_text(chunks, config.documents)
         for piece in pieces:
@@ -166,12 +169,26 @@ def _from_objects(chunks: Iterable[str], path: Path, config: DataConfig) -> Iter
         if line.strip():
             where = f"{path}, line {number}"
             record = parse_object(line, where, f'{{"{config.text_field}": "…"}}')
-            if config.template:
-                text = fill(config.template, record, where)
-            else:
-                text = string_field(record, config.text_field, "text_field", where)
-            if text.strip():
-                yield from _in_pieces(text)
+            yield from _from_record(record, where, config)
+
+
+def _from_table(chunks: Iterable[str], path: Path, config: DataConfig) -> Iterator[Piece]:
+    """The rows of a .tsv file whose first line names the columns."""
+    lines = enumerate(_lines(chunks), 1)
+    columns = next(lines)[1].split("\t")
+    for number, line in lines:
+        if line.strip():
+            record: dict[str, object] = dict(zip(columns, line.split("\t"), strict=False))
+            yield from _from_record(record, f"{path}, line {number}", config)
+
+
+def _from_record(record: dict[str, object], where: str, config: DataConfig) -> Iterator[Piece]:
+    if config.template:
+        text = fill(config.template, record, where)
+    else:
+        text = string_field(record, config.text_field, "text_field", where)
+    if text.strip():
+        yield from _in_pieces(text)
 
 
 def _lines(chunks: Iterable[str]) -> Iterator[str]:

@@ -92,7 +92,7 @@ def kept_examples(examples: Examples, max_length: int) -> tuple[Indices, str]:
 class ExampleStream(SizedStream[Examples]):
     """Endless batches of examples, from any step on."""
 
-    def assemble(self, indices: Indices) -> Batch:
+    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
         """Lay out the examples of one batch."""
         if self.shape:
             return packed_examples(self.items, indices, self.special, self.shape)

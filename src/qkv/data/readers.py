@@ -123,10 +123,20 @@ def _split_columns(line: str, where: str) -> Pair:
     return columns[0], columns[1]
 
 
+def kind_of(path: Path) -> str:
+    """What a file's name says that it holds, like ".tsv", compressed or not."""
+    name = path.name.lower().removesuffix(".gz")  # some systems write .CSV
+    return Path(name).suffix
+
+
 def holds_objects(path: Path) -> bool:
-    """Whether a file holds a JSON object a line, by its name, compressed or not."""
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    return kind in {".jsonl", ".json"}
+    """Whether a file holds a JSON object a line, by its name."""
+    return kind_of(path) in {".jsonl", ".json"}
+
+
+def holds_table(path: Path) -> bool:
+    """Whether a file holds columns under a line of names, by its name."""
+    return kind_of(path) == ".tsv"
 
 
 def parse_object(line: str, where: str, example: str) -> dict[str, object]:

@@ -69,21 +69,21 @@ class SizedStream(ABC, Generic[Items]):
             yield list(islice(batches, self.accumulate))
 
     def _batches_from(self, epoch: int, index: int) -> Iterator[Batch]:
-        for indices in self.plan(epoch)[index:]:
-            yield self.assemble(indices)
+        for number, indices in enumerate(self.plan(epoch)[index:], index):
+            yield self.assemble(indices, (epoch, number))
         for later in count(epoch + 1):
-            for indices in self.plan(later):
-                yield self.assemble(indices)
+            for number, indices in enumerate(self.plan(later)):
+                yield self.assemble(indices, (later, number))
 
     @abstractmethod
-    def assemble(self, indices: Indices) -> Batch:
-        """Lay out one batch."""
+    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
+        """Lay out one batch; its epoch and number there decide whatever is drawn by chance."""
 
 
 class BatchStream(SizedStream[EncodedPairs]):
     """Endless batches of pairs, from any step on."""
 
-    def assemble(self, indices: Indices) -> Batch:
+    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
         """Lay out the pairs of one batch."""
         if self.shape:
             return packed_batch(self.items, indices, self.special, self.shape)

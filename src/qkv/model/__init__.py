@@ -3,6 +3,7 @@
 from qkv.model.attention import Attention, KeysValues, equation, fast, scores, weights
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
+from qkv.model.disentangled import Disentangled
 from qkv.model.families import (
     Decoder,
     Embedding,
@@ -13,7 +14,9 @@ from qkv.model.families import (
     build_model,
 )
 from qkv.model.feed_forward import FeedForward
+from qkv.model.heads import LabelHead, MaskedHead, Pooler, pool
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
+from qkv.model.patches import Patches
 from qkv.model.paths import use_path
 from qkv.model.positions import Learned, Order, Positions, Sinusoidal, sinusoids
 from qkv.model.rotary import Rotary
@@ -24,18 +27,23 @@ __all__ = [
     "Block",
     "Cache",
     "Decoder",
+    "Disentangled",
     "Embedding",
     "Encoder",
     "EncoderDecoder",
     "FeedForward",
     "KeysValues",
+    "LabelHead",
     "Layout",
     "Learned",
     "Mask",
+    "MaskedHead",
     "Memory",
     "Model",
     "Order",
     "Output",
+    "Patches",
+    "Pooler",
     "Positions",
     "Residual",
     "Rotary",
@@ -45,6 +53,7 @@ __all__ = [
     "cross_mask",
     "equation",
     "fast",
+    "pool",
     "scores",
     "self_mask",
     "sinusoids",

@@ -139,7 +139,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = config.n_heads, config.kv_heads
         self.d_head = config.d_head
-        self.scale = config.d_head**-0.5
+        self.scale = (config.d_head * config.n_score_parts) ** -0.5
         self.dropout = config.attention_dropout
         self.attend: Attend = fast
         d_model, d_kv = config.d_model, config.kv_heads * config.d_head
@@ -160,7 +160,19 @@ class Attention(nn.Module):
         query, key = order.turn(turned).split([n_heads, n_kv_heads], dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        return self._combine(query, key, value, mask, order.bias(key.shape[-2]))
+        bias = order.bias(query, key, self.project)
+        return self._combine(query, key, value, mask, None if bias is None else bias * self.scale)
+
+    def project(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys of vectors that stand for no token, (R, D) to (H, R, D/H) twice."""
+        fused, size = self.query_key_value, (self.n_heads + self.n_kv_heads) * self.d_head
+        both = F.linear(
+            vectors, fused.weight[:size], None if fused.bias is None else fused.bias[:size]
+        )
+        query, key = self._split(both[None], self.n_heads + self.n_kv_heads)[0].split(
+            [self.n_heads, self.n_kv_heads]
+        )
+        return query, key
 
     def remember(self, memory: Tensor) -> KeysValues:
         """K and V of the encoder's output, to be looked at by every target token."""

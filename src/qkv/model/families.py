@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 from qkv.model.cache import Cache
+from qkv.model.heads import LabelHead, MaskedHead, Pooler
 from qkv.model.initial import initialise
 from qkv.model.mask import Layout
+from qkv.model.patches import Patches
 from qkv.model.stack import Memory, Stack
 
 FULL = Layout()  # rows without padding
@@ -21,7 +24,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocab_size, config.d_model)
+        self.table = nn.Embedding(vocab_size, config.embedding_width)
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -90,18 +93,46 @@ class EncoderDecoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder-only: everything sees everything but padding."""
+    """Encoder-only: everything sees everything but padding; a head says something about it.
+
+    Heads are parts of the config, so that a folder's weights say what the model is for.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config, config.vocab_size)
+        words = None if config.patch_size else Embedding(config, config.vocab_size)
+        self.embedding = words or Patches(config)
+        width = config.embedding_width
+        self.segments = nn.Embedding(config.n_segments, width) if config.n_segments else None
         self.encoder = Stack(config, config.n_encoder_layers, causal=False)
+        self.pooler = Pooler(config)
+        self.head: nn.Module = nn.Identity()
+        if config.head == "masked":
+            assert words is not None
+            self.head = MaskedHead(config, words.table)
+        elif config.head != "none":
+            self.head = LabelHead(config, config.n_labels)
+        self.pair_head = LabelHead(config, 2) if config.pair_head else None
         initialise(self, config)
 
-    def forward(self, tokens: Tensor, layout: Layout = FULL) -> Tensor:
-        """Tokens (B, S) to vectors in context (B, S, D)."""
-        return self.encoder(self.embedding(tokens), layout)
+    def hidden(
+        self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
+    ) -> Tensor:
+        """Tokens (B, S), or an image's pixels, to vectors in context (B, S, D)."""
+        x = self.embedding(tokens)
+        if self.segments is not None:
+            if segments is None or self.config.n_segments == 1:  # RoBERTa tells no texts apart
+                segments = torch.zeros_like(tokens)
+            x = x + self.segments(segments)
+        return self.encoder(x, layout)
+
+    def forward(
+        self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
+    ) -> Tensor:
+        """What the head says: of each token (B, S, …), or of each sequence (M, …)."""
+        x = self.hidden(tokens, layout, segments)
+        return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
 class Decoder(nn.Module):

@@ -5,7 +5,9 @@ from torch import nn
 from qkv.config import ModelConfig
 from qkv.model.attention import Attention
 from qkv.model.block import Residual
+from qkv.model.disentangled import Disentangled
 from qkv.model.positions import Learned
+from qkv.model.stack import Stack
 
 # Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
 # Smaller first scores let a post-norm model bear a learning rate that would else wreck it.
@@ -23,7 +25,11 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
 
 def _normal(model: nn.Module) -> None:
     """N(0, 0.02); what 2N sublayers add to the residual stream is drawn 1/√2N as large."""
-    n_sublayers = sum(isinstance(module, Residual) for module in model.modules())
+    n_sublayers = sum(
+        len(stack.windows) // len(stack.blocks)  # a shared block adds as often as it is passed
+        * sum(isinstance(module, Residual) for module in stack.modules())
+        for stack in model.modules() if isinstance(stack, Stack)
+    )  # fmt: skip
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             adds = name.endswith(("attention.output", "feed_forward.outer"))
@@ -42,8 +48,8 @@ def _glorot(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Attention):
             _initialise_projections(module)
-        if isinstance(module, Learned):
-            nn.init.normal_(module.table.weight, std=0.02)
+        if isinstance(module, Learned | Disentangled):
+            nn.init.normal_(module.table.weight, std=DEVIATION)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and not name.endswith("positions.table"):
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)

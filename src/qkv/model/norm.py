@@ -5,8 +5,8 @@ from torch import nn
 from qkv.config import ModelConfig
 
 
-def build_norm(config: ModelConfig) -> nn.Module:
+def build_norm(config: ModelConfig, width: int = 0) -> nn.Module:
     """LayerNorm: (x - mean) / std · g + b; RMSNorm: x / rms(x) · g."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.d_model, eps=config.norm_epsilon)
-    return nn.LayerNorm(config.d_model, eps=config.norm_epsilon)
+        return nn.RMSNorm(width or config.d_model, eps=config.norm_epsilon)
+    return nn.LayerNorm(width or config.d_model, eps=config.norm_epsilon)

@@ -7,6 +7,7 @@ scores. Attention knows those three places and no scheme by name.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,9 +32,26 @@ class Positions(nn.Module):
         """Turn queries or keys, (B, H, T, D/H)."""
         return x
 
-    def bias(self, positions: Tensor, n_keys: int) -> Tensor | None:
-        """A bias on the scores, (1, H, T, S)."""
+    def distances(self, positions: Tensor, key_positions: Tensor) -> Distances | None:
+        """What `bias` needs between these queries and keys, looked up once for all layers."""
         return None
+
+    def bias(
+        self, query: Tensor, key: Tensor, project: Project, distances: Distances | None
+    ) -> Tensor | None:
+        """A bias on the scores before they are divided by √d_k, (B or 1, H, T, S)."""
+        return None
+
+
+Project = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A layer's queries and keys of vectors that stand for no token, (R, D) to (H, R, D/H) twice."""
+
+
+class Distances(NamedTuple):
+    """Which distance lies between query and key, (T, S) or (B, 1, T, S), and a vector for each."""
+
+    number: Tensor
+    vectors: Tensor  # (R, D)
 
 
 class Angles(NamedTuple):
@@ -50,19 +68,21 @@ class Order:
     scheme: Positions
     positions: Tensor  # (T,) or (B, T)
     angles: Angles | None = None
+    distances: Distances | None = None
 
     @classmethod
     def of(cls, scheme: Positions, positions: Tensor) -> Order:
-        """Look up once what every layer needs."""
-        return cls(scheme, positions, scheme.angles(positions))
+        """Look up once what every layer needs, for keys that stand where the queries do."""
+        angles, distances = scheme.angles(positions), scheme.distances(positions, positions)
+        return cls(scheme, positions, angles, distances)
 
     def turn(self, x: Tensor) -> Tensor:
         """Turn queries or keys by their positions."""
         return self.scheme.turn(x, self.angles)
 
-    def bias(self, n_keys: int) -> Tensor | None:
+    def bias(self, query: Tensor, key: Tensor, project: Project) -> Tensor | None:
         """The bias of these queries on all keys so far."""
-        return self.scheme.bias(self.positions, n_keys)
+        return self.scheme.bias(query, key, project, self.distances)
 
 
 def sinusoids(length: int, d_model: int, halves: bool = False) -> Tensor:
@@ -87,7 +107,7 @@ class Sinusoidal(Positions):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         halves = config.positions == "sinusoidal_halves"
-        table = sinusoids(config.max_length, config.d_model, halves)
+        table = sinusoids(config.n_positions, config.embedding_width, halves)
         self.register_buffer("table", table, persistent=False)
 
     def add(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -100,7 +120,7 @@ class Learned(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(config.max_length, config.d_model)
+        self.table = nn.Embedding(config.n_positions, config.embedding_width)
 
     def add(self, x: Tensor, positions: Tensor) -> Tensor:
         """x + the position's own vector."""

@@ -24,7 +24,7 @@ class Rotary(Positions):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         rate = rates(config)
-        angle = torch.arange(config.max_length, dtype=torch.float64)[:, None] * rate  # (L, D/2H)
+        angle = torch.arange(config.n_positions, dtype=torch.float64)[:, None] * rate  # (L, D/2H)
         sine, cosine = angle.sin() * loudness(config), angle.cos() * loudness(config)
         self.register_buffer("cosine", torch.cat([cosine, cosine], 1).float(), persistent=False)
         self.register_buffer("sine", torch.cat([-sine, sine], 1).float(), persistent=False)

@@ -1,6 +1,7 @@
 """The position schemes by name."""
 
 from qkv.config import ModelConfig
+from qkv.model.disentangled import Disentangled
 from qkv.model.positions import Learned, Positions, Sinusoidal
 from qkv.model.rotary import Rotary
 
@@ -9,6 +10,7 @@ SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal_halves": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
+    "disentangled": Disentangled,
 }
 
 

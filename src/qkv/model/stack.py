@@ -45,9 +45,14 @@ class Stack(nn.Module):
         super().__init__()
         self.causal, self.max_length = causal, config.max_length
         self.windows = [config.window_of(layer) if causal else 0 for layer in range(n_layers)]
+        width = config.embedding_width
         self.positions = build_positions(config)
+        self.input_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_layers))
+        narrow = width != config.d_model
+        self.widen = nn.Linear(width, config.d_model) if narrow else nn.Identity()
+        n_blocks = 1 if config.shared_layers else n_layers
+        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_blocks))
         pre = config.norm_position == "pre"
         self.norm = build_norm(config) if pre else nn.Identity()
 
@@ -60,11 +65,11 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Embedded tokens in, the last layer's output out, (B, T, D)."""
         masks, positions = self._place(x, layout, cache)
-        x = self.dropout(self.positions.add(x, positions))
+        x = self.widen(self.dropout(self.input_norm(self.positions.add(x, positions))))
         order = Order.of(self.positions, positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
-        for index, block in enumerate(self.blocks):
-            x = block(
+        for index in range(len(self.windows)):
+            x = self.blocks[index % len(self.blocks)](
                 x, masks[self.windows[index]], order,
                 cache.layer(index) if cache else None,
                 memory.layers[index] if memory else None, memory_mask,
@@ -91,8 +96,8 @@ class Stack(nn.Module):
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:
         """Project the encoder's output to K and V once for every layer."""
-        layers = (block.cross_attention.remember(memory) for block in self.blocks)  # type: ignore[union-attr,operator]
-        return Memory(tuple(layers), layout)
+        layers = [block.cross_attention.remember(memory) for block in self.blocks]  # type: ignore[union-attr,operator]
+        return Memory(tuple(layers * (len(self.windows) // len(layers))), layout)
 
 
 def _drawn(

@@ -9,34 +9,45 @@ import qkv
 from qkv.config import ModelConfig, Recipe
 from qkv.evaluate import Score
 from qkv.files import write_text
-from qkv.model import Decoder, EncoderDecoder
+from qkv.model import Model
+from qkv.run.job import reads_images
 from qkv.tasks.folder import CARD
 
 KINDS = {
     "translate": ("a translation model", 'qkv translate --model {} "…"'),
     "generate": ("a language model", 'qkv generate --model {} "…"'),
     "instruct": ("a language model that answers", "qkv chat --model {}"),
+    "fill": ("an encoder", 'qkv fill --model {} "… <mask> …"'),
+    "classify": ("a classifier", 'qkv classify --model {} "…"'),
+    "tag": ("a tagger", 'qkv tag --model {} "…"'),
+    "answer": ("a model that finds answers", 'qkv answer --model {} --context FILE "…?"'),
+    "embed": ("an encoder of sentences", 'qkv embed --model {} "…"'),
 }
+
+
+IMAGES = ("a classifier of images", "qkv classify --model {} image.png")
 
 
 def write_card(
     folder: Path,
     recipe: Recipe,
-    model: EncoderDecoder | Decoder,
+    model: Model,
     scores: Mapping[str, Sequence[Score]],
 ) -> None:
     """Write README.md for people who find the folder."""
     data = recipe.data
-    files = [*data.source, *data.target, *data.pairs, *data.text, *data.records]
-    what, _ = KINDS[recipe.task]
+    files = [*data.source, *data.target, *data.pairs, *data.text, *data.records, *data.examples]
+    what, _ = _kind(recipe)
+    material = "Images" if reads_images(recipe) else "Text"
     lines = [
         f"# {folder.resolve().name}: {what}",
         "",
         f"Made with qkv {qkv.__version__}. {_describe(recipe, model)}",
         "",
-        f"- Text: {data.corpus or ', '.join(files)} (licence: {data.licence})",
-        f"- Decoding: {_decoding(recipe)}",
+        f"- {material}: {data.corpus or ', '.join(files)} (licence: {data.licence})",
     ]
+    if model.config.family != "encoder":
+        lines.append(f"- Decoding: {_decoding(recipe)}")
     for split, found in scores.items():
         lines += [f"- Scores on {split}:"] + [f"  - {score}" for score in found]
     lines += ["", "```", usage(recipe, folder), "```", ""]
@@ -45,10 +56,22 @@ def write_card(
 
 def usage(recipe: Recipe, folder: Path) -> str:
     """The command that tries the model."""
-    return KINDS[recipe.task][1].format(folder)
+    return _kind(recipe)[1].format(folder)
 
 
-def _describe(recipe: Recipe, model: EncoderDecoder | Decoder) -> str:
+def reading(config: ModelConfig) -> str:
+    """What the model can read."""
+    if not config.patch_size:
+        return f"vocabulary {config.vocab_size:,}"
+    size, patch = config.image_size, config.patch_size
+    return f"images of {size} × {size} pixels in patches of {patch} × {patch}"
+
+
+def _kind(recipe: Recipe) -> tuple[str, str]:
+    return IMAGES if reads_images(recipe) else KINDS[recipe.task]
+
+
+def _describe(recipe: Recipe, model: Model) -> str:
     config = model.config
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     beginning = (
@@ -56,14 +79,13 @@ def _describe(recipe: Recipe, model: EncoderDecoder | Decoder) -> str:
     )
     return (
         f"{beginning} {n_parameters:,} parameters: {_layers(config)} layers, d_model "
-        f"{config.d_model}, {config.n_heads} heads, vocabulary {config.vocab_size:,}."
+        f"{config.d_model}, {config.n_heads} heads, {reading(config)}."
     )
 
 
 def _layers(config: ModelConfig) -> str:
-    if config.family == "decoder":
-        return str(config.n_decoder_layers)
-    return f"{config.n_encoder_layers} + {config.n_decoder_layers}"
+    layers = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
+    return " + ".join(str(layers[stack]) for stack in config.family.split("-"))
 
 
 def _decoding(recipe: Recipe) -> str:

@@ -26,7 +26,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
-from qkv.train import entropy
+from qkv.train import entropy, next_token
 from qkv.train.loop import Scores
 from qkv.weights import load_weights, read_tensors
 
@@ -36,6 +36,8 @@ SCORED_ANSWERS = 200  # of the validation records, answered at each validation
 
 class Instruction:
     """The job of `task = "instruct"`."""
+
+    objective = staticmethod(next_token)
 
     def __init__(self, plan: Plan) -> None:
         recipe, device = plan.recipe, plan.device

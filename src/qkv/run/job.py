@@ -16,10 +16,11 @@ from qkv.config import PRESETS, ModelConfig, Recipe
 from qkv.data import Pair
 from qkv.errors import UserError
 from qkv.evaluate import Score
-from qkv.model import Decoder, EncoderDecoder
+from qkv.model import Model
 from qkv.run.claim import CHECKPOINTS
 from qkv.tasks.folder import Tokenizers
 from qkv.text import Tokenizer
+from qkv.train import Objective
 from qkv.train.loop import Scores, Stream
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
@@ -58,14 +59,21 @@ class Finished:
 class Job(Protocol):
     """One task's part of a run. Making it reads the text and builds the model, fresh."""
 
-    tokenizers: Tokenizers
     one_shape: bool  # all training batches have the same shape
     frequencies_loss: float  # what knowing each token's frequency alone would score
     text: str  # a fingerprint of what is trained on and validated with
 
     @property
-    def model(self) -> EncoderDecoder | Decoder:
+    def tokenizers(self) -> Tokenizers | None:
+        """The vocabularies; none where the model reads images."""
+
+    @property
+    def model(self) -> Model:
         """What is trained."""
+
+    @property
+    def objective(self) -> Objective:
+        """What it is taught."""
 
     @property
     def stream(self) -> Stream:
@@ -104,6 +112,11 @@ def tokens_of(tokenizer: Tokenizer) -> dict[str, int]:
         "vocab_size": len(tokenizer), "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id,
         "eos_id": tokenizer.eos_id,
     }  # fmt: skip
+
+
+def reads_images(recipe: Recipe) -> bool:
+    """Whether the recipe's model reads images, and not text."""
+    return bool({**PRESETS[recipe.preset], **recipe.model}.get("patch_size"))
 
 
 def text_length(recipe: Recipe, model: ModelConfig) -> int:

@@ -33,7 +33,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.train import build_loss, entropy, mean_loss
+from qkv.train import build_loss, entropy, mean_loss, next_token
 from qkv.train.loop import Scores
 from qkv.train.step import LossSum
 from qkv.weights import load_weights, read_tensors
@@ -45,6 +45,8 @@ COUNTED = 200_000  # tokens whose frequencies are counted
 
 class Language:
     """The job of `task = "generate"`."""
+
+    objective = staticmethod(next_token)
 
     def __init__(self, plan: Plan) -> None:
         recipe = plan.recipe
@@ -58,7 +60,7 @@ class Language:
         self.config = config = fitting_config(plan, start, tokenizer)
         self.length = text_length(recipe, config)
         self.model = fresh_model(plan, config, start)
-        with _bar("reading text") as progress:
+        with reading_bar("reading text") as progress:
             corpus = load_corpus(data, tokenizer, plan.folder, progress)
         self.splits = {"valid": corpus.valid} | ({"test": corpus.test} if corpus.test else {})
         plan.say(
@@ -170,7 +172,7 @@ def save_speaker(plan: Plan, speaker: LanguageModel) -> None:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """A bar over bytes read on a terminal, shown once there is something to wait for."""
     console = Console(stderr=True)
     if not console.is_terminal:

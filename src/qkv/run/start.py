@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.errors import UserError
-from qkv.model import Decoder, EncoderDecoder
+from qkv.model import Encoder, Model
 from qkv.run.job import tokens_of
 from qkv.tasks.folder import (
     WEIGHTS,
@@ -27,8 +27,12 @@ from qkv.weights import load_weights, read_tensors
 MAY_DIFFER = (
     "dropout", "attention_dropout", "activation_dropout", "max_length", "rotary_base",
     "rotary_scaling", "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast",
-    "window", "window_layers",
+    "window", "window_layers", "pooling", "pooler",
 )  # fmt: skip
+
+
+# What stands on an encoder. One that another task needs begins fresh, and one it lacks is left out.
+HEADS = ("head.", "pair_head.", "pooler.")
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,11 @@ class Start:
         # Some of other people's models know more tokens than their tokenizer has.
         size = max(self.config.vocab_size, len(tokenizer))
         values = {**self.config.to_dict(), **recipe.model, **tokens_of(tokenizer)}
+        if self.config.positions == "disentangled":  # distances keep the buckets they had
+            values["relative_length"] = self.config.relative_length or self.config.max_length
         return ModelConfig.from_dict({**values, "vocab_size": size}, "[model]")
 
-    def fill(self, model: EncoderDecoder | Decoder) -> None:
+    def fill(self, model: Model) -> None:
         """Put the folder's weights into the model; tokens that are new begin as the mean of all."""
         path = self.folder / WEIGHTS
         weights = read_tensors(path)
@@ -63,7 +69,33 @@ class Start:
             for name, tensor in weights.items():
                 if name in shapes and len(tensor) == before and shapes[name][0] == now:
                     weights[name] = _grown(tensor, now)
+        self._cut_positions(model, weights)
+        if isinstance(model, Encoder):
+            weights = _with_heads_of(model, weights)
         load_weights(model, weights, path)
+
+    def _cut_positions(self, model: Model, weights: dict[str, Tensor]) -> None:
+        """Leave out learnt places that a shorter model has no use for."""
+        for name, parameter in model.named_parameters():
+            if not name.endswith(".positions.table.weight") or name not in weights:
+                continue
+            if len(parameter) > len(weights[name]):
+                raise UserError(
+                    f"[model]: max_length ({len(parameter)}) is over the {len(weights[name])} "
+                    f"places that {self.folder} has learnt; leave it out or lower it."
+                )
+            weights[name] = weights[name][: len(parameter)]
+
+
+def _with_heads_of(model: Encoder, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the body, and those of heads where both models have one of that shape."""
+    found = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
+    for name, parameter in model.named_parameters():
+        if name.startswith(HEADS):
+            before = weights.get(name)
+            fits = before is not None and before.shape == parameter.shape
+            found[name] = before if before is not None and fits else parameter.detach()
+    return found
 
 
 def _grown(tensor: Tensor, size: int) -> Tensor:
@@ -81,5 +113,10 @@ def find_start(recipe: Recipe, family: str) -> Start | None:
         raise UserError(
             f"train.start_from: {folder} holds a model of family {config.family!r}, but task = "
             f"'{recipe.task}' needs {family!r}."
+        )
+    if config.patch_size:
+        raise UserError(
+            f"train.start_from: {folder} holds a model of images, but task = '{recipe.task}' reads "
+            f"text; begin from an encoder of text."
         )
     return Start(folder, config, load_tokenizers(folder, config), load_prompting(folder))

@@ -16,7 +16,8 @@ from qkv.data import Pair
 from qkv.device import pick_device
 from qkv.evaluate import Score
 from qkv.files import write_text
-from qkv.run.card import write_card
+from qkv.run.answer import Answering
+from qkv.run.card import reading, write_card
 from qkv.run.claim import (
     CHECKPOINTS,
     CURVES,
@@ -28,10 +29,15 @@ from qkv.run.claim import (
     has_begun,
     is_run_on,
 )
+from qkv.run.classify import Classifying
+from qkv.run.embed import Contrasting
+from qkv.run.fill import Filling
 from qkv.run.instruct import Instruction
-from qkv.run.job import Job, Plan
+from qkv.run.job import Job, Plan, reads_images
 from qkv.run.language import Language
+from qkv.run.tag import TaggingJob
 from qkv.run.translate import Translation
+from qkv.run.vision import ImageClassifying
 from qkv.train import (
     Curves,
     Display,
@@ -47,6 +53,11 @@ JOBS: dict[str, Callable[[Plan], Job]] = {
     "translate": Translation,
     "generate": Language,
     "instruct": Instruction,
+    "fill": Filling,
+    "classify": Classifying,
+    "tag": TaggingJob,
+    "answer": Answering,
+    "embed": Contrasting,
 }
 
 
@@ -85,16 +96,24 @@ def train(
         check_claim(folder, recipe, resume)
     # One that was killed before its first checkpoint begins again, be its settings others or not.
     resume = resume and has_begun(folder)
-    job = JOBS[recipe.task](Plan(recipe, folder, device, partial(_say, console), resume))
+    job = job_of(recipe)(Plan(recipe, folder, device, partial(_say, console), resume))
     if replace:
         forget_run(folder)
     check_text(folder, job.text, resume)
     write_text(folder / RECIPE, to_toml(recipe_to_dict(recipe)))
-    job.tokenizers.save(folder / CHECKPOINTS)
+    if job.tokenizers:
+        job.tokenizers.save(folder / CHECKPOINTS)
     progress = _train(recipe, job, folder, resume, console)
     finished = job.finish()
     write_card(folder, recipe, job.model, finished.scores)
     return Run(folder, progress, finished.scores, finished.pairs, finished.result)
+
+
+def job_of(recipe: Recipe) -> Callable[[Plan], Job]:
+    """The job of a task; what is classified may be text or images, as the model has it."""
+    if recipe.task == "classify" and reads_images(recipe):
+        return ImageClassifying
+    return JOBS[recipe.task]
 
 
 def _say(console: Console, remark: str) -> None:
@@ -106,7 +125,7 @@ def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Consol
     trainer = Trainer(
         model=job.model,
         stream=job.stream,
-        loss_sum=build_loss(job.model, config, device, job.one_shape),
+        loss_sum=build_loss(job.model, config, device, job.one_shape, job.objective),
         config=config,
         device=device,
         folder=folder / CHECKPOINTS,
@@ -121,8 +140,7 @@ def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Consol
     beginning = config.start_from or recipe.preset
     _say(
         console,
-        f"{beginning}: {n_parameters:,} parameters, "
-        f"vocabulary {job.model.config.vocab_size:,}, on {device}",
+        f"{beginning}: {n_parameters:,} parameters, {reading(job.model.config)}, on {device}",
     )
     trainer.reporters = _reporters(recipe, folder, trainer.progress.step, console)
     try:

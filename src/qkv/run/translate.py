@@ -26,7 +26,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import save_config, save_weights
 from qkv.text import train_pair
-from qkv.train import build_loss, label_entropy, mean_loss, with_wrong_sources
+from qkv.train import build_loss, label_entropy, mean_loss, next_token, with_wrong_sources
 from qkv.train.loop import Scores
 
 VALID_BATCH_TOKENS = 4096
@@ -35,6 +35,8 @@ SCORED_LINES = 1000  # of the validation text, translated at each validation
 
 class Translation:
     """The job of `task = "translate"`."""
+
+    objective = staticmethod(next_token)
 
     def __init__(self, plan: Plan) -> None:
         recipe, device = plan.recipe, plan.device

@@ -23,6 +23,7 @@ from qkv.weights import load_weights, read_tensors, write_tensors
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
+T = TypeVar("T")
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 
 
@@ -63,17 +64,26 @@ class Prompting:
 
 
 def save_config(
-    folder: Path, task: str, model: ModelConfig, decode: DecodeConfig,
-    prompting: Prompting | None = None,
+    folder: Path, task: str, model: ModelConfig, decode: DecodeConfig | None = None,
+    prompting: Prompting | None = None, **sections: Any,
 ) -> None:  # fmt: skip
-    """Write what the model is, how it is best decoded and, a language model, how spoken to."""
-    content: dict[str, Any] = {
-        "task": task, "model": model.to_dict(), "decode": dataclasses.asdict(decode),
-    }  # fmt: skip
+    """Write what the model is, how it is decoded or spoken to, and what else its task knows."""
+    content: dict[str, Any] = {"task": task, "model": model.to_dict()}
+    if decode:
+        content["decode"] = dataclasses.asdict(decode)
     if prompting:
         content["bos"] = prompting.bos
         content["chat"] = prompting.chat.to_dict() if prompting.chat else None
-    write_json(folder / CONFIG, content)
+    write_json(folder / CONFIG, content | sections)
+
+
+def load_section(folder: Path, name: str, cls: type[T]) -> T:
+    """Read one of the sections that `save_config` was given, as the dataclass `cls`."""
+    path = folder / CONFIG
+    section = _read_json(path).get(name, {})
+    if not isinstance(section, dict):
+        raise UserError(f"{path}: {name!r} must be an object; restore the file.")
+    return from_mapping(cls, section, f"{path}: {name}")
 
 
 def load_prompting(folder: Path) -> Prompting:

@@ -7,20 +7,32 @@ from typing import Any
 
 from qkv.device import pick_device
 from qkv.errors import UserError
+from qkv.tasks.answer import Answerer
+from qkv.tasks.classify import Classifier
+from qkv.tasks.encoder import Encoder
 from qkv.tasks.folder import load_config
 from qkv.tasks.language import LanguageModel
+from qkv.tasks.tag import Tagger
 from qkv.tasks.translate import Translator
+from qkv.tasks.vision import ImageClassifier
 
-TASKS: dict[str, type[Translator] | type[LanguageModel]] = {
+TASKS: dict[str, Any] = {
     "translate": Translator,
     "generate": LanguageModel,
+    "fill": Encoder,
+    "embed": Encoder,
+    "classify": Classifier,
+    "tag": Tagger,
+    "answer": Answerer,
 }
 
 
 def load(folder: str | Path, device: str = "auto") -> Any:
     """Read a model folder and give the object of its task, ready to use."""
-    task, *_ = load_config(Path(folder))
+    task, model, _ = load_config(Path(folder))
     if task not in TASKS:
         known = ", ".join(TASKS)
         raise UserError(f"{folder}: unknown task {task!r}; this version of qkv knows {known}.")
-    return TASKS[task].load(Path(folder), pick_device(device))
+    sees = task == "classify" and model.patch_size  # else it reads
+    kind = ImageClassifier if sees else TASKS[task]
+    return kind.load(Path(folder), pick_device(device))

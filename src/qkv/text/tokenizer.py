@@ -11,13 +11,15 @@ import tokenizers
 from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.text.pieces import BOS, EOS, PAD, UNK, readable
+from qkv.text.spans import Span, Spelt, SpeltWords, join_words, locate, moved, own_tokens
 
-# What other people's tokenizers call the same four tokens, the likeliest name first.
+# What other people's tokenizers call the same tokens, the likeliest name first.
 USUAL_NAMES = {
     "padding": (PAD, "[PAD]", "<|pad|>"),
     "unknown": (UNK, "[UNK]", "<|unk|>"),
     "start": (BOS, "<s>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
     "end": (EOS, "</s>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
 
 
@@ -58,6 +60,17 @@ class Tokenizer:
         """The token that ends a sequence."""
         return self._special("end")
 
+    @property
+    def mask_id(self) -> int:
+        """The token that stands where one is to be guessed."""
+        return self._special("mask")
+
+    @property
+    def special_ids(self) -> list[int]:
+        """All special tokens, in the order of their ids."""
+        added = self._backend.get_added_tokens_decoder()
+        return sorted(id for id, token in added.items() if token.special)
+
     def special_id(self, name: str) -> int:
         """Look up a special token by its name."""
         id = self._backend.token_to_id(name)
@@ -84,6 +97,44 @@ class Tokenizer:
         """Encode texts in parallel."""
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def spell(self, text: str) -> Spelt:
+        """Encode a text, and say which of its characters each token stands for."""
+        return self.spell_many([text])[0]
+
+    def spell_many(self, texts: Sequence[str]) -> list[Spelt]:
+        """Encode texts in parallel, and say which of its characters each token stands for."""
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        return [
+            Spelt(encoding.ids, locate(text, encoding, self._backend.normalizer))
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def spell_words(self, words: Sequence[str]) -> SpeltWords:
+        """Encode words as in a sentence, and say which of them each token belongs to.
+
+        Each word has at least one token, be it the unknown one, and none in common with another:
+        where the sentence has one piece for two words, they are spelt each by itself.
+        """
+        return self.spell_words_many([words])[0]
+
+    def spell_words_many(self, sentences: Sequence[Sequence[str]]) -> list[SpeltWords]:
+        """Encode the words of sentences in parallel, each as `spell_words` does."""
+        joined = [join_words(words) for words in sentences]
+        whole = self.spell_many([text for text, _ in joined])
+        return [
+            self._by_word(words, spelt, places)
+            for words, spelt, (_, places) in zip(sentences, whole, joined, strict=True)
+        ]
+
+    def _by_word(self, words: Sequence[str], whole: Spelt, places: Sequence[Span]) -> SpeltWords:
+        ids, spans, word = [], [], []
+        for number, own in enumerate(own_tokens(whole, places)):
+            alone = own or moved(self.spell(words[number]), places[number][0])
+            ids += alone.ids or [self.unk_id]
+            spans += alone.spans or [places[number]]
+            word += [number] * (len(alone.ids) or 1)
+        return SpeltWords(ids, spans, word)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Turn ids into text; special tokens are skipped."""

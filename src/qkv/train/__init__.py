@@ -9,15 +9,28 @@ from qkv.train.display import Display
 from qkv.train.log import Curves, JsonLog, Reporter, tensorboard_installed
 from qkv.train.loop import Trainer
 from qkv.train.loss import cross_entropy
+from qkv.train.objectives import (
+    Objective,
+    contrast,
+    hidden_tokens,
+    layout_of,
+    many_classes,
+    next_token,
+    number,
+    one_class,
+    spans,
+    token_labels,
+)
 from qkv.train.optimizer import build_optimizer
 from qkv.train.schedule import learning_rate, peak_learning_rate
-from qkv.train.step import accumulate, build_loss, layout_of, summed_loss, update
+from qkv.train.step import accumulate, build_loss, update
 from qkv.train.validate import complaint, entropy, label_entropy, mean_loss, with_wrong_sources
 
 __all__ = [
     "Curves",
     "Display",
     "JsonLog",
+    "Objective",
     "Progress",
     "Reporter",
     "Trainer",
@@ -25,15 +38,22 @@ __all__ = [
     "build_loss",
     "build_optimizer",
     "complaint",
+    "contrast",
     "cross_entropy",
     "entropy",
+    "hidden_tokens",
     "label_entropy",
     "layout_of",
     "learning_rate",
+    "many_classes",
     "mean_loss",
+    "next_token",
+    "number",
+    "one_class",
     "peak_learning_rate",
-    "summed_loss",
+    "spans",
     "tensorboard_installed",
+    "token_labels",
     "update",
     "with_wrong_sources",
 ]

@@ -70,7 +70,10 @@ class Display:
 
 def describe_scores(record: Record) -> str:
     """The validation's figures as people read them."""
-    names = {"valid_loss": "valid", "bleu": "BLEU", "exact_match": "exact"}
+    names = {
+        "valid_loss": "valid", "bleu": "BLEU", "exact_match": "exact", "accuracy": "accuracy",
+        "f1": "F1", "correlation": "correlation", "pair_accuracy": "pairs",
+    }  # fmt: skip
     shown = [
         f"{label} {record[name]:.3f}" if name == "valid_loss" else f"{label} {record[name]:.1f}"
         for name, label in names.items()

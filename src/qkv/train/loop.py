@@ -15,6 +15,7 @@ import torch
 from qkv.config import TrainConfig
 from qkv.data import Batch, prefetch
 from qkv.errors import UserError
+from qkv.model import Model
 from qkv.train.checkpoint import (
     Progress,
     averaged,
@@ -27,7 +28,7 @@ from qkv.train.checkpoint import (
 from qkv.train.log import Reporter
 from qkv.train.optimizer import build_optimizer, set_learning_rate
 from qkv.train.schedule import learning_rate
-from qkv.train.step import LossSum, Trained, accumulate, update
+from qkv.train.step import LossSum, accumulate, update
 from qkv.train.validate import complaint
 from qkv.weights import load_weights, write_tensors
 
@@ -46,7 +47,7 @@ class Stream(Protocol):
 class Trainer:
     """Everything a run works with. What it remembers from step to step is `progress`."""
 
-    model: Trained
+    model: Model
     stream: Stream
     loss_sum: LossSum
     config: TrainConfig
@@ -118,7 +119,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         loss = accumulate(self.loss_sum, batches, config.label_smoothing)
         update(self.model, self.optimizer, config.clip)
-        self.tokens += sum(batch.n_labels for batch in batches)
+        self.tokens += sum(batch.n_tokens for batch in batches)
         self.pending.append({"step": step, "loss": loss, "lr": rate})
 
     def _elapsed(self) -> float:
@@ -182,8 +183,12 @@ class Trainer:
         self.flush(scores)
 
     def _complain(self, scores: Scores) -> None:
-        """Say so when a run that has warmed up has learnt nothing."""
-        if self.progress.step < 2 * self.config.warmup:
+        """Say so when a run that has warmed up has learnt nothing.
+
+        A loss may rise while labels get better: a run that is judged by those says how good it is.
+        """
+        by_labels = self.config.metric in ("accuracy", "f1", "correlation")
+        if by_labels or self.progress.step < 2 * self.config.warmup:
             return
         sentence = complaint(
             scores["valid_loss"], self.frequencies_loss, scores.get("wrong_source_loss")

@@ -8,46 +8,33 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import TrainConfig
-from qkv.data import Batch, Side
+from qkv.data import Batch
 from qkv.device import is_on, mixed_precision
-from qkv.model import Decoder, EncoderDecoder, Layout
-from qkv.train.loss import cross_entropy
+from qkv.model import Model
+from qkv.train.objectives import Objective, next_token
 
 LossSum = Callable[[Batch, float], Tensor]
-Trained = EncoderDecoder | Decoder
-
-
-def layout_of(side: Side) -> Layout:
-    """How the model is to read one side of a batch."""
-    return Layout(side.lengths, side.offsets, side.longest, side.first)
-
-
-def summed_loss(
-    model: Trained,
-    tokens: tuple[Tensor, ...],
-    layouts: tuple[Layout, ...],
-    labels: Tensor,
-    smoothing: float,
-) -> Tensor:
-    """The whole pass in parallel, from tokens (of source and target) to the summed loss."""
-    hidden = model.hidden(*tokens, *layouts)  # type: ignore[arg-type]
-    projection = model.output.projection
-    return cross_entropy(hidden, projection.weight, projection.bias, labels, smoothing)
 
 
 def build_loss(
-    model: Trained, config: TrainConfig, device: torch.device, one_shape: bool = False
+    model: Model,
+    config: TrainConfig,
+    device: torch.device,
+    one_shape: bool = False,
+    objective: Objective = next_token,
 ) -> LossSum:
-    """The loss of a batch, in the chosen precision, compiled where that is on."""
-    compute = summed_loss
-    if is_on(config.compile, device):
-        compute = torch.compile(summed_loss, fullgraph=True, dynamic=not one_shape)
+    """The loss of a batch, in the chosen precision, compiled where that is on.
+
+    By itself it is on only where `one_shape` says that all batches are alike: compiling takes
+    longer than many a fine-tuning, and shapes without end would make it do so again and again.
+    """
+    compute = objective
+    if is_on(config.compile, device) and (one_shape or config.compile == "on"):
+        compute = torch.compile(objective, fullgraph=one_shape, dynamic=not one_shape)
 
     def loss_sum(batch: Batch, smoothing: float) -> Tensor:
-        sides = [side for side in (batch.source, batch.target) if side is not None]
-        tokens, layouts = tuple(side.tokens for side in sides), tuple(map(layout_of, sides))
         with mixed_precision(config, device):
-            return compute(model, tokens, layouts, batch.labels, smoothing)
+            return compute(model, batch, smoothing)
 
     return loss_sum
 
@@ -58,7 +45,8 @@ def accumulate(loss_sum: LossSum, batches: Sequence[Batch], smoothing: float) ->
     Each batch's sum is divided by the labels of the whole step, so that the result does not depend
     on how the step was split into batches.
     """
-    n_labels = sum(batch.n_labels for batch in batches)
+    # There may be none: in a text of unknown characters, there is nothing to guess.
+    n_labels = max(1, sum(batch.n_labels for batch in batches))
     losses = []
     for batch in batches:
         loss = loss_sum(batch, smoothing) / n_labels

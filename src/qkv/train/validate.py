@@ -10,13 +10,14 @@ import numpy.typing as npt
 import torch
 
 from qkv.data import Batch, EncodedPairs, Side
-from qkv.train.step import LossSum, Trained
+from qkv.model import Model
+from qkv.train.step import LossSum
 
 # Nats by which a true source must beat a wrong one; below this the source is as good as unread.
 LEAST_SOURCE_GAIN = 0.05
 
 
-def mean_loss(model: Trained, loss_sum: LossSum, batches: Iterable[Batch]) -> float:
+def mean_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> float:
     """Cross-entropy for each label, in nats, without smoothing and without dropout."""
     losses, n_labels = [], 0
     model.eval()

@@ -1,0 +1,119 @@
+"""`qkv answer`: questions and a text in, the words of the text that answer them out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkv.cli.common import load_as, one_line, progress_bar, read_stdin
+from qkv.errors import UserError
+
+if TYPE_CHECKING:
+    from qkv.tasks import Answerer, Found
+
+
+def answer(
+    question: Annotated[
+        list[str] | None, typer.Argument(help="Questions; none: lines of standard input.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    context: Annotated[
+        Path | None, typer.Option(help="A file with the text to look for answers in.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Instead: the text itself.")] = None,
+    input_: Annotated[
+        Path | None,
+        typer.Option("--input", help="Instead: questions and texts in SQuAD's form (.json)."),
+    ] = None,
+    n_best: Annotated[int, typer.Option(help="Answers for each question.")] = 1,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="One JSON object a question; with --input, one of ids and answers."
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+) -> None:
+    """Find the answers to questions in a text, a line each; a blank one where there is none.
+
+    \b
+    Example: qkv answer --model runs/xquad_en --context article.txt "Who wrote it?"
+    Example: qkv answer --model runs/cmrc2018 --text "我们三月去了北京。" 什么时候去的？ --n-best 3
+    Example: qkv answer --model runs/xquad_en --input dev.json --json > predictions.json
+    """
+    if sum(given is not None for given in (context, text, input_)) != 1:
+        raise UserError(
+            "Give the text to look in as --context FILE or as --text, or a file of questions and "
+            "texts as --input; one of the three."
+        )
+    if input_:
+        _answer_file(input_, model, question, n_best, as_json, device)
+        return
+    questions = question if question else read_stdin()
+    passage = text if context is None else _read(context)
+    found = _find(load_answerer(model, device), [(one, passage or "") for one in questions], n_best)
+    several = n_best > 1
+    for one, answers in zip(questions, found, strict=True):
+        print(_as_json(one, answers, several) if as_json else _as_text(answers, several))
+
+
+def load_answerer(folder: str, device: str) -> Answerer:
+    """Load a model folder that must hold a model which finds answers."""
+    from qkv.tasks import Answerer
+
+    return load_as(folder, device, Answerer, "model that finds answers")
+
+
+def _answer_file(
+    path: Path, model: str, question: list[str] | None, n_best: int, as_json: bool, device: str
+) -> None:
+    """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
+    from qkv.data.squad import read_squad
+
+    if question:
+        raise UserError(f"{path} brings its own questions; leave {question[0]!r} out.")
+    if as_json and n_best > 1:
+        raise UserError("--json with --input gives one answer for each id; leave --n-best out.")
+    questions = read_squad([path], answered=False)
+    pairs = [(one.question, one.context) for one in questions]
+    found = _find(load_answerer(model, device), pairs, n_best)
+    if as_json:
+        best = {one.id: answers[0].text for one, answers in zip(questions, found, strict=True)}
+        print(json.dumps(best, ensure_ascii=False))
+        return
+    for answers in found:
+        print(_as_text(answers, n_best > 1))
+
+
+def _find(answerer: Answerer, pairs: Sequence[tuple[str, str]], n_best: int) -> list[list[Found]]:
+    with progress_bar(len(pairs)) as advance:
+        return answerer.answers(pairs, n_best, advance)
+
+
+def _read(path: Path) -> str:
+    from qkv.data import read_lines
+
+    return "\n".join(read_lines(path))
+
+
+def _as_text(answers: Sequence[Found], several: bool) -> str:
+    """The answer alone; several as lines of probability and answer."""
+    if several:
+        return "\n".join(f"{one.probability:.4f}\t{one_line(one.text)}" for one in answers)
+    return one_line(answers[0].text)
+
+
+def _as_json(question: str, answers: Sequence[Found], several: bool) -> str:
+    found = [
+        {
+            "answer": one.text, "start": one.start, "end": one.end, "score": one.score,
+            "probability": one.probability,
+        }
+        for one in answers
+    ]  # fmt: skip
+    content = {"question": question, **found[0]} | ({"n_best": found} if several else {})
+    return json.dumps(content, ensure_ascii=False)

@@ -1,0 +1,173 @@
+"""Hiding tokens for an encoder to guess: one by one, in whole words, or in spans of words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from qkv.config import MaskConfig
+from qkv.data.encoded import Indices, Ragged
+
+Ids = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """Sequences in which some tokens are hidden, and what these were."""
+
+    tokens: Ids
+    """End to end, as in the `Ragged` that they come from."""
+    places: Indices
+    """(K,), increasing: which of `tokens` are to be guessed."""
+    labels: Indices
+    """(K,): the tokens that stood there, even where they still do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masker:
+    """Hides round(share·n) of the n ordinary tokens of each sequence, and at least one.
+
+    Whole words and spans never hide more than that. They hide fewer where no further word fits in,
+    and single tokens where not even the shortest word does.
+    """
+
+    config: MaskConfig
+    mask_id: int
+    special: Flags
+    """(V,): ids that are never hidden and never drawn in another's place."""
+    word_starts: Callable[[Ids], Flags]
+    """Which tokens of a sequence start a word."""
+
+    def __post_init__(self) -> None:
+        if not self.special[self.mask_id]:
+            raise ValueError(f"the mask token {self.mask_id} is not among the special ones")
+
+    def __call__(self, sequences: Ragged, random: np.random.Generator) -> Masked:
+        """Choose tokens and hide them: behind the mask token, a random one, or not at all."""
+        words = self._words(sequences)
+        if self.config.units == "span":
+            span = np.repeat(_draw_spans(words, self.config, random), words.sizes)
+            hidden = span >= 0
+            chance = random.random(span.max(initial=-1) + 1)[span[hidden]]  # one way for a span
+        else:
+            hidden = np.repeat(_draw_words(words, random), words.sizes)
+            chance = random.random(int(hidden.sum()))
+        places = words.places[hidden]
+        tokens = sequences.tokens.copy()
+        labels = tokens[places].astype(np.int64)
+        tokens[places] = self._replaced(tokens[places], chance, random)
+        return Masked(tokens, places, labels)
+
+    def _replaced(
+        self, tokens: Ids, chance: npt.NDArray[np.float64], random: np.random.Generator
+    ) -> Ids:
+        drawn = self._ordinary[random.integers(len(self._ordinary), size=len(tokens))]
+        shown = np.where(chance < self.config.random, drawn, tokens)
+        return np.where(chance < self.config.random + self.config.kept, shown, self.mask_id)
+
+    @cached_property
+    def _ordinary(self) -> Ids:
+        return np.flatnonzero(~self.special).astype(np.int32)
+
+    def _words(self, sequences: Ragged) -> _Words:
+        """Cut what may be hidden into words, or into tokens."""
+        places = np.flatnonzero(~self.special[sequences.tokens])
+        owner = np.repeat(np.arange(len(sequences)), sequences.lengths)[places]
+        n_ordinary = np.bincount(owner, minlength=len(sequences))
+        budget = np.maximum(np.rint(self.config.share * n_ordinary), n_ordinary > 0)
+        apart = (np.diff(places, prepend=-2) > 1) | (np.diff(owner, prepend=-1) > 0)
+        starts = np.ones(len(places), np.bool_)
+        if self.config.units != "token":
+            starts = self.word_starts(sequences.tokens)[places] | apart
+            sizes = _sizes(starts)
+            shortest = np.full(len(sequences), len(places))
+            np.minimum.at(shortest, owner[starts], sizes)
+            starts |= (shortest > budget)[owner]
+        return _Words(places, _sizes(starts), owner[starts], apart[starts], budget.astype(np.int64))
+
+
+def most_hidden(n_tokens: int, n_sequences: int, share: float) -> int:
+    """How many tokens are hidden at most in so many sequences that have `n_tokens` together."""
+    return min(n_tokens, int(share * n_tokens) + n_sequences)  # max(1, round(x)) ≤ x + 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Words:
+    """The words of several sequences, in order."""
+
+    places: Indices
+    """Of all their tokens."""
+    sizes: Indices
+    """Tokens in each word."""
+    owner: Indices
+    """The sequence that each is in."""
+    apart: Flags
+    """Whether another sequence, or a special token, lies before a word."""
+    budget: Indices
+    """For each sequence: how many tokens are to be hidden."""
+
+
+def _draw_words(words: _Words, random: np.random.Generator) -> Flags:
+    """Take words in random order, each that still fits in."""
+    hidden = np.zeros(len(words.sizes), np.bool_)
+    room = words.budget.copy()
+    waiting = np.argsort(words.owner + random.random(len(words.owner)))
+    while len(waiting := waiting[words.sizes[waiting] <= room[words.owner[waiting]]]):
+        owner, sizes = words.owner[waiting], words.sizes[waiting]
+        # Those in a row that fit in together; what comes after them is looked at again.
+        fits = _running_sums(sizes, owner) <= room[owner]
+        hidden[waiting[fits]] = True
+        room -= np.bincount(owner[fits], sizes[fits], len(room)).astype(np.int64)
+        waiting = waiting[~fits]
+    return hidden
+
+
+def _draw_spans(words: _Words, config: MaskConfig, random: np.random.Generator) -> Indices:
+    """Number spans of words from random ones on (Joshi et al. 2020, 3.1), -1 where there is none.
+
+    In each round each sequence has one more, cut where it would meet another or the budget's end.
+    """
+    spans = np.full(len(words.sizes), -1)
+    room = words.budget.copy()
+    n_spans = 0
+    shares = (1 - 1 / config.span_length) ** np.arange(config.longest_span)
+    while len(free := np.flatnonzero((spans < 0) & (words.sizes <= room[words.owner]))):
+        first = np.flatnonzero(np.diff(words.owner[free], prepend=-1))
+        counts = np.diff(first, append=len(free))
+        starts = free[first + (random.random(len(first)) * counts).astype(np.int64)]
+        lengths = 1 + random.choice(len(shares), len(first), p=shares / shares.sum())
+        chosen, number = _extended(words, starts, lengths, spans < 0, room)
+        spans[chosen] = n_spans + number
+        n_spans += len(first)
+        used = np.bincount(words.owner[chosen], words.sizes[chosen], len(room))
+        room -= used.astype(np.int64)
+    return spans
+
+
+def _extended(
+    words: _Words, starts: Indices, lengths: Indices, free: Flags, room: Indices
+) -> tuple[Indices, Indices]:
+    """The words from `starts` on, up to `lengths` of them, and which start each belongs to."""
+    step = np.arange(lengths.max())
+    place = np.minimum(starts[:, None] + step, len(free) - 1)
+    inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[place]
+    inside &= (step == 0) | ~words.apart[place]
+    inside &= np.cumsum(words.sizes[place], axis=1) <= room[words.owner[starts]][:, None]
+    inside = np.logical_and.accumulate(inside, axis=1)
+    return place[inside], np.nonzero(inside)[0]
+
+
+def _sizes(starts: Flags) -> Indices:
+    return np.diff(np.flatnonzero(starts), append=len(starts))
+
+
+def _running_sums(values: Indices, owner: Indices) -> Indices:
+    """Sums up to each value, from the first of the same owner on."""
+    sums = np.cumsum(values)
+    begins = np.diff(owner, prepend=-1) > 0
+    return sums - np.maximum.accumulate(np.where(begins, sums - values, 0))

@@ -1,0 +1,88 @@
+"""What stands on an encoder: a vector for a whole text, and what is said of it or of its tokens."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig
+from qkv.model.feed_forward import ACTIVATIONS
+from qkv.model.mask import Layout, segments
+from qkv.model.norm import build_norm
+
+
+def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
+    """One vector for each sequence, (B, T, D) to (M, D): its first token's, or the mean of all.
+
+    Sequences that are empty give a vector without meaning.
+    """
+    if how == "first":
+        if layout.offsets is None:
+            return x[:, 0]
+        return x[0, layout.offsets[:-1].long().clamp(max=x.shape[1] - 1)]
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # long sums drown in bfloat16
+    if layout.offsets is not None:
+        sizes = layout.offsets.diff()
+        total = wide.new_zeros(len(sizes), x.shape[2])
+        total = total.index_add(0, segments(layout.offsets, x.shape[1]), wide[0])
+    elif layout.lengths is not None:
+        sizes = layout.lengths
+        real = torch.arange(x.shape[1], device=x.device) < sizes[:, None]  # (B, T)
+        total = (wide * real[:, :, None]).sum(dim=1)
+    else:
+        return wide.mean(dim=1).to(x.dtype)
+    return (total / sizes.clamp(min=1)[:, None]).to(x.dtype)
+
+
+class Pooler(nn.Module):
+    """A text as one vector, with a layer of its own where the config asks for one."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.how, self.activation = config.pooling, config.pooler
+        self.dense = (
+            nn.Identity() if config.pooler == "none" else nn.Linear(config.d_model, config.d_model)
+        )
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """(B, T, D) to (M, D)."""
+        vector = self.dense(pool(x, layout, self.how))
+        if self.activation == "none":
+            return vector
+        return torch.tanh(vector) if self.activation == "tanh" else F.gelu(vector)
+
+
+class MaskedHead(nn.Module):
+    """Vectors to logits of hidden tokens: a small layer, then the embedding itself."""
+
+    def __init__(self, config: ModelConfig, table: nn.Embedding) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.dense = nn.Linear(config.d_model, width)
+        self.activation = ACTIVATIONS[config.activation]
+        self.norm = build_norm(config, width)
+        self.projection = nn.Linear(width, config.vocab_size)
+        if config.tie != "none":
+            self.projection.weight = table.weight
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """What is multiplied with the embedding, (…, E)."""
+        return self.norm(self.activation(self.dense(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, V)."""
+        return self.projection(self.hidden(x))
+
+
+class LabelHead(nn.Module):
+    """Vectors to logits of labels."""
+
+    def __init__(self, config: ModelConfig, n_labels: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.projection = nn.Linear(config.d_model, n_labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, C)."""
+        return self.projection(self.dropout(x))

@@ -1,0 +1,250 @@
+"""Extractive question answering: a question and a text in, the words of the text that answer it."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from qkv.config.understand import AnswerConfig
+from qkv.data import Framed
+from qkv.data.overlaps import Window, windows
+from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.tasks.folder import load_section
+from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
+from qkv.text import Tokenizer
+from qkv.text.spans import Span, Spelt
+
+CHUNK = 256  # questions that are read at a time, so that a large file takes little memory
+POOL = 100  # spans that share the probability; those after them have next to none
+NOWHERE: Span = (-1, -1)
+
+
+@dataclass(frozen=True)
+class Answers(AnswerConfig):
+    """How answers are looked for, and whether there may be none; stored with the model."""
+
+    unanswerable: bool = False  # training had questions that the text does not answer
+
+
+@dataclass(frozen=True)
+class Found:
+    """A stretch of the text that may be the answer; an empty one, at -1, says that there is none.
+
+    Probabilities are shared by the 100 best stretches (more, where more are asked for), and by no
+    answer where the model has learnt that there may be none.
+    """
+
+    text: str
+    start: int  # in characters: text == context[start:end]
+    end: int
+    score: float  # start logit + end logit
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answered(Found):
+    """The best answer to a question, and the others that were asked for."""
+
+    n_best: tuple[Found, ...] = ()  # best first; the first one is the answer itself
+
+
+@dataclass(frozen=True)
+class Context:
+    """A text to look for answers in, with its tokens."""
+
+    text: str
+    spelt: Spelt
+    visible: Tensor  # bool: which tokens are more than white space
+
+    @classmethod
+    def of(cls, text: str, spelt: Spelt) -> Context:
+        """See which tokens an answer may start and end at."""
+        visible = [bool(text[start:end].strip()) for start, end in spelt.spans]
+        return cls(text, spelt, torch.tensor(visible, dtype=torch.bool))
+
+    def tokens(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and the last token of some characters; None where they have no token."""
+        part = self.text[start:end]
+        visible_end = start + len(part.rstrip())
+        start += len(part) - len(part.lstrip())
+        first = bisect_right(self.spelt.spans, start, key=lambda span: span[1])
+        last = bisect_left(self.spelt.spans, visible_end, key=lambda span: span[0]) - 1
+        return (first, last) if first <= last else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One window over a text, framed with the question."""
+
+    framed: Framed
+    owner: int  # the number of the question
+    window: Window  # which tokens of the text
+
+    @property
+    def begin(self) -> int:
+        """The place of the window's first token in the frame, whose last token is EOS."""
+        first, beyond = self.window
+        return len(self.framed.tokens) - 1 - (beyond - first)
+
+    def allowed(self, visible: Tensor) -> Tensor:
+        """Which tokens of the frame an answer may start and end at."""
+        found = torch.zeros(len(self.framed.tokens), dtype=torch.bool)
+        found[self.begin : -1] = visible[slice(*self.window)]
+        return found
+
+
+class Answerer:
+    """An encoder with a head that says of each token whether the answer starts or ends there."""
+
+    def __init__(self, model: Encoder, tokenizer: Tokenizer, settings: Answers) -> None:
+        self.model, self.tokenizer, self.settings = model, tokenizer, settings
+        self.reader = Reader(model, tokenizer)
+        if self.reader.room(pair=True) < 2:
+            raise UserError(
+                f"A model of max_length {model.config.max_length} has no room for a question and "
+                f"a text; give it a larger one."
+            )
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | None = None) -> Answerer:
+        """Read a model folder."""
+        model, tokenizer = load_encoder(folder, device)
+        config = model.config
+        if (config.head, config.n_labels) != ("token", 2):
+            raise UserError(
+                f"{folder} has no head with the two labels start and end; restore config.json."
+            )
+        return cls(model, tokenizer, load_section(folder, "answer", Answers))
+
+    def save(self, folder: Path) -> None:
+        """Make a folder a model folder of this."""
+        settings = dataclasses.asdict(self.settings)
+        save_encoder(folder, "answer", self.model, self.tokenizer, answer=settings)
+
+    def answer(self, question: str, context: str, n_best: int = 1) -> Answered:
+        """Find what answers a question in a text."""
+        [found] = self.answers([(question, context)], n_best)
+        return Answered(**vars(found[0]), n_best=tuple(found))
+
+    def answers(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        n_best: int = 1,
+        progress: Progress | None = None,
+    ) -> list[list[Found]]:
+        """Answer many questions, each with the text to look in; for each `n_best`, best first.
+
+        Where there may be no answer, that comes first unless the best span scores more than
+        `no_answer` above it: the larger that is, the more questions are left unanswered (it is
+        SQuAD 2.0's threshold with the sign turned). A blank question has no answer.
+        """
+        if n_best < 1:
+            raise UserError(f"n_best is {n_best}, but must be at least 1.")
+        answers: list[list[Found]] = []
+        contexts: dict[str, Context] = {}
+        for first in range(0, len(pairs), CHUNK):
+            some = pairs[first : first + CHUNK]
+            contexts = self.spell((context for _, context in some), contexts)
+            answers += self._answer(some, contexts, n_best)
+            if progress:
+                progress(len(some))
+        return answers
+
+    def spell(
+        self, texts: Iterable[str], known: Mapping[str, Context] | None = None
+    ) -> dict[str, Context]:
+        """The tokens of texts, each read once, however often it comes; `known` ones not at all."""
+        found = {text: (known or {}).get(text) for text in texts}
+        new = [text for text, context in found.items() if context is None]
+        check_text(new)
+        spelt = dict(zip(new, self.tokenizer.spell_many(new), strict=True))
+        return {text: old or Context.of(text, spelt[text]) for text, old in found.items()}
+
+    def frame(self, questions: Sequence[str], contexts: Sequence[Context]) -> list[Part]:
+        """Each question with each window over its text: BOS question EOS window EOS."""
+        room, settings = self.reader.room(pair=True), self.settings
+        longest = min(settings.max_question, room // 2)
+        encoded = self.reader.encode(questions)
+        parts: list[Part] = []
+        for owner, (tokens, context) in enumerate(zip(encoded, contexts, strict=True)):
+            question, ids = tokens[:longest], context.spelt.ids
+            size = room - len(question)
+            stride = size - min(settings.overlap, size // 2)
+            for window in windows(len(ids), size, stride):
+                framed = self.reader.frame(question, ids[slice(*window)])
+                parts.append(Part(framed, owner, window))
+        return parts
+
+    def _answer(
+        self, pairs: Sequence[tuple[str, str]], contexts: Mapping[str, Context], n_best: int
+    ) -> list[list[Found]]:
+        texts = [contexts[context] for _, context in pairs]
+        parts = self.frame([question for question, _ in pairs], texts)
+        logits = self.reader.run([part.framed for part in parts])
+        of_pair: list[list[tuple[Part, Tensor]]] = [[] for _ in pairs]
+        for part, said in zip(parts, logits, strict=True):
+            of_pair[part.owner].append((part, said))
+        return [
+            self._best(bool(question.strip()), context, said, n_best)
+            for (question, _), context, said in zip(pairs, texts, of_pair, strict=True)
+        ]
+
+    def _best(
+        self, asked: bool, context: Context, said: Sequence[tuple[Part, Tensor]], n_best: int
+    ) -> list[Found]:
+        """The best answers from what the model says of each window, (T, 2)."""
+        ends = [logits[:, 0] for _, logits in said], [logits[:, 1] for _, logits in said]
+        found: dict[Span, float] = {}
+        if asked:
+            found = self._spans(context, [part for part, _ in said], ends, max(n_best, POOL))
+        if self.settings.unanswerable or not found:
+            found = {NOWHERE: null_score(*ends), **found}
+        shares = torch.tensor(list(found.values()), dtype=torch.float64).softmax(0).tolist()
+        candidates = [
+            Found("" if span == NOWHERE else context.text[slice(*span)], *span, score, share)
+            for (span, score), share in zip(found.items(), shares, strict=True)
+        ]
+        # The sort is stable: at the threshold itself, no answer stays first.
+        return sorted(candidates, key=self._rank, reverse=True)[:n_best]
+
+    def _rank(self, found: Found) -> float:
+        return found.score if found.start >= 0 else found.score + self.settings.no_answer
+
+    def _spans(
+        self,
+        context: Context,
+        parts: Sequence[Part],
+        ends: tuple[Sequence[Tensor], Sequence[Tensor]],
+        count: int,
+    ) -> dict[Span, float]:
+        """The best stretches of the text with their scores, best first.
+
+        Two windows, or two bytes of one character, may find the same stretch: its best score
+        counts. So more spans of tokens are asked for until there are enough stretches.
+        """
+        allowed = [part.allowed(context.visible) for part in parts]
+        asked = count
+        while True:
+            spans = best_spans(*ends, allowed, asked, self.settings.max_answer)
+            found: dict[Span, float] = {}
+            for span in spans:
+                found.setdefault(_place(span, context, parts), span.score)
+            if len(found) >= count or len(spans) < asked:
+                return dict(islice(found.items(), count))
+            asked *= 2
+
+
+def _place(span: SpanScore, context: Context, parts: Sequence[Part]) -> Span:
+    """The characters of a span of a window's tokens."""
+    part, places = parts[span.window], context.spelt.spans
+    shift = part.window[0] - part.begin
+    return places[span.start + shift][0], places[span.end + shift][1]

@@ -1,0 +1,354 @@
+"""An encoder by itself: texts as vectors, and gaps in texts filled."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.config import EmbedConfig
+from qkv.data import Framed
+from qkv.data.overlaps import windows
+from qkv.decode.generate import evaluating
+from qkv.errors import UserError
+from qkv.model import Encoder as EncoderModel
+from qkv.model import Layout, pool
+from qkv.tasks.folder import load_section
+from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.text import Tokenizer
+from qkv.text.spans import UNSPACED
+
+GAP = re.compile(r"<mask>|\[MASK\]")
+WORDS = "0123456789abcdefghijklmnopqrstuvwxyz"  # what may stand in for the word in a gap
+LINES_AT_ONCE = 8192  # that are looked through, and
+QUERIES_AT_ONCE = 1024  # for so many: 32 MiB of scores
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One of the lines that are most like a text."""
+
+    index: int
+    text: str
+    score: float  # the cosine of the angle between the two vectors
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that may stand in a gap."""
+
+    token: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text without its gaps, and what may stand in each of them while all are hidden."""
+
+    text: str
+    masks: tuple[tuple[Candidate, ...], ...]
+
+
+@dataclass
+class _Gapped:
+    """A text whose gaps are filled one after the other."""
+
+    parts: list[str]  # around the gaps, as they were typed
+    tokens: list[int]
+    places: list[int]  # of the gaps among the tokens
+    masks: list[tuple[Candidate, ...]] = field(default_factory=list)
+
+
+class Encoder:
+    """An encoder without a head, or with the one that guesses hidden tokens."""
+
+    def __init__(
+        self, model: EncoderModel, tokenizer: Tokenizer, embedding: EmbedConfig | None = None
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.embedding = embedding or EmbedConfig()
+        self.reader = Reader(model, tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | None = None) -> Encoder:
+        """Read a model folder; one of another task gives the encoder under its head."""
+        model, tokenizer = load_encoder(folder, device)
+        return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))
+
+    def save(self, folder: Path, task: Literal["fill", "embed"]) -> None:
+        """Make a folder a model folder of this."""
+        embedding = dataclasses.asdict(self.embedding)
+        save_encoder(folder, task, self.model, self.tokenizer, embed=embedding)
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        pooling: Literal["mean", "first"] | None = None,
+        normalize: bool | None = None,
+        progress: Progress | None = None,
+    ) -> Tensor:
+        """A vector (D,) of one text, or vectors (N, D) of many in one go, in float32 on the CPU.
+
+        A text that is longer than the model is read in windows, whose vectors count by their
+        tokens.
+        """
+        if isinstance(texts, str):
+            return self.embed([texts], pooling, normalize, progress)[0]
+        how = pooling or self.embedding.pooling
+        if how not in ("mean", "first"):
+            raise UserError(f"pooling is {how!r}, but must be 'mean' or 'first'.")
+        if not texts:
+            return torch.empty(0, self.model.config.d_model)
+
+        def say(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
+            return pool(self.model.hidden(tokens, layout, segments).float(), layout, how)
+
+        framed, owners = self._windows(texts)
+        advance = progress and by_text(progress, len(texts), len(framed))
+        vectors = torch.stack(self.reader.run(framed, say, advance)).double()
+        weights = torch.tensor([[len(one.tokens)] for one in framed], dtype=torch.float64)
+        total = torch.zeros(len(texts), 1 + vectors.shape[1], dtype=torch.float64)
+        weighted = torch.cat([weights, weights * vectors], dim=1)
+        total.index_add_(0, torch.tensor(owners), weighted)
+        means = (total[:, 1:] / total[:, :1]).float()
+        scaled = self.embedding.normalize if normalize is None else normalize
+        return F.normalize(means, dim=-1) if scaled else means
+
+    def _windows(self, texts: Sequence[str]) -> tuple[list[Framed], list[int]]:
+        """Texts as the model reads them, and whose each window is."""
+        room = self.reader.room()
+        framed: list[Framed] = []
+        owners: list[int] = []
+        for owner, tokens in enumerate(self.reader.encode(texts)):
+            new = [self.reader.frame(tokens[a:b]) for a, b in windows(len(tokens), room, room)]
+            framed += new
+            owners += [owner] * len(new)
+        return framed, owners
+
+    def similarity(
+        self, one: str | Sequence[str] | Tensor, other: str | Sequence[str] | Tensor
+    ) -> Tensor:
+        """The cosine of each of one with each of the other, (N, M): texts, or their vectors."""
+        return self._directions(one) @ self._directions(other).T
+
+    def _directions(
+        self, given: str | Sequence[str] | Tensor, progress: Progress | None = None
+    ) -> Tensor:
+        """Vectors of length 1, (N, D)."""
+        if isinstance(given, Tensor):
+            rows = given.float().cpu()
+            return F.normalize(rows[None] if rows.ndim == 1 else rows, dim=-1)
+        texts = [given] if isinstance(given, str) else given
+        return self.embed(texts, normalize=True, progress=progress)
+
+    def nearest(
+        self,
+        queries: str | Sequence[str] | Tensor,
+        lines: Sequence[str],
+        k: int = 5,
+        progress: Progress | None = None,
+    ) -> list[list[Neighbour]]:
+        """For each query the k lines most like it, best first, equal ones in their order.
+
+        All lines are compared, some thousands at a time; blank ones are nobody's neighbours.
+        `progress` is told how many lines are done.
+        """
+        if k < 1:
+            raise UserError(f"k is {k}, but must be at least 1.")
+        places: dict[str, list[int]] = {}
+        for index, line in enumerate(lines):
+            if line.strip():
+                places.setdefault(line.strip(), []).append(index)
+        texts = list(places)  # each is read once, so that lines that are equal have equal scores
+        blocks = self._directions(queries).split(QUERIES_AT_ONCE)
+        best = [(torch.empty(len(block), 0),) * 2 for block in blocks]
+        for start in range(0, len(texts), LINES_AT_ONCE):
+            vectors = self._directions(texts[start : start + LINES_AT_ONCE], progress)
+            best = [
+                _best(known, block @ vectors.T, start, k)
+                for known, block in zip(best, blocks, strict=True)
+            ]
+        rows = [row for both in best for row in zip(*both, strict=True)]
+        return [_neighbours(*row, texts, places, lines)[:k] for row in rows]
+
+    def fill(
+        self, texts: str | Sequence[str], top_k: int = 5, progress: Progress | None = None
+    ) -> Any:
+        """Fill the gaps, "<mask>" or "[MASK]", of one text (`Filled`), or of a list of texts.
+
+        The surest gap is filled first, and then the others are looked at again, so that words
+        agree. A blank text stays as it is.
+        """
+        if isinstance(texts, str):
+            return self.fill([texts], top_k, progress)[0]
+        self._check(texts, top_k)
+        gapped = [self._gapped(text, number) for number, text in enumerate(texts, start=1)]
+        asked = [one for one in gapped if one.places]
+        for rows in self.reader.batches([self.reader.frame(one.tokens) for one in asked]):
+            self._fill([asked[row] for row in rows], top_k)
+            if progress:
+                progress(len(rows))
+        return [Filled(self._written(one), tuple(one.masks)) for one in gapped]
+
+    def _check(self, texts: Sequence[str], top_k: int) -> None:
+        if self.model.config.head != "masked":
+            raise UserError(
+                "This model can embed texts, but not fill gaps in them, for it has no head that "
+                "guesses hidden tokens; use one that was trained with task = 'fill'."
+            )
+        if top_k < 1:
+            raise UserError(f"top_k is {top_k}, but must be at least 1.")
+        check_text(texts)
+
+    def _gapped(self, text: str, number: int) -> _Gapped:
+        """Find the gaps of a text, and its tokens as it has them with words in the gaps."""
+        parts = GAP.split(text)
+        if len(parts) == 1 and text.strip():
+            raise UserError(
+                f'Line {number} has no gap to fill; mark one with <mask>, as in "the <mask> sat".'
+            )
+        tokens: list[int] = []
+        places: list[int] = []
+        inner = GAP.split(text.strip())
+        for index, part in enumerate(inner):
+            tokens += self._pieces(part, index > 0, index < len(inner) - 1)
+            if index < len(inner) - 1:
+                places.append(len(tokens))
+                tokens.append(self.tokenizer.mask_id)
+        if len(tokens) > self.reader.room():
+            raise UserError(
+                f"Line {number} has {len(tokens)} tokens, but this model reads at most "
+                f"{self.reader.room()}; leave some text out."
+            )
+        return _Gapped(parts, tokens, places)
+
+    def _pieces(self, part: str, after_gap: bool, before_gap: bool) -> list[int]:
+        """The tokens that a part has beside words in the gaps around it.
+
+        The space before a word may belong to the word's token, or be a token, or none; so a word
+        is put into the gap, unless it would grow together with a letter of the part.
+        """
+        if not part:
+            return []
+        before = self._word if after_gap and not part[:1].isalnum() else ""
+        after = self._word if before_gap and not part[-1:].isalnum() else ""
+        spelt = self.tokenizer.spell(before + part + after)
+        start, end = len(before), len(before) + len(part)
+        kept: list[int] = []
+        for id, (first, last) in zip(spelt.ids, spelt.spans, strict=True):
+            if start <= first and last <= end:
+                kept.append(id)
+            elif first < end and last > start:  # one piece for a part of both
+                return self.tokenizer.encode(part.strip())
+        return kept
+
+    @cached_property
+    def _word(self) -> str:
+        """A word that is one token together with the space before it, where there are such."""
+        for word in WORDS:
+            both = self.tokenizer.encode(f"{word} {word}")
+            if len(both) == 2 and self.tokenizer.decode(both) == f"{word} {word}":
+                return word
+        return WORDS[0]
+
+    @cached_property
+    def _never(self) -> list[int]:
+        """Tokens that are no text: special ones, and rows of the embedding that nothing names."""
+        unnamed = range(len(self.tokenizer), self.model.config.vocab_size)
+        return [*self.tokenizer.special_ids, *unnamed]
+
+    def _fill(self, texts: Sequence[_Gapped], top_k: int) -> None:
+        """Choose a token for every gap, one gap of each text at a time."""
+        count = min(top_k, self.model.config.vocab_size - len(self._never))
+        hidden = [list(one.places) for one in texts]
+        while any(hidden):
+            waiting = [row for row, places in enumerate(hidden) if places]
+            probable, ids = self._guess([texts[row] for row in waiting], count)
+            sizes = [len(hidden[row]) for row in waiting]
+            guesses = zip(waiting, probable.split(sizes), ids.split(sizes), strict=True)
+            for row, values, tokens in guesses:
+                if not texts[row].masks:
+                    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+                    texts[row].masks = [self._candidates(*pair) for pair in pairs]
+                surest = int(values[:, 0].argmax())
+                texts[row].tokens[hidden[row].pop(surest)] = int(tokens[surest, 0])
+
+    @torch.inference_mode()
+    def _guess(self, texts: Sequence[_Gapped], count: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens of all hidden places, and how likely they are, (K, count)."""
+        framed = [self.reader.frame(one.tokens) for one in texts]
+        with evaluating(self.model):
+            tokens, layout, segments = self.reader.pad(framed)
+            x = self.model.hidden(tokens, layout, segments)
+            logits = self.model.head(x[tokens == self.tokenizer.mask_id])
+        probable = logits.float().softmax(-1)
+        probable[:, self._never] = 0
+        values, ids = probable.topk(count)
+        return values.cpu(), ids.cpu()
+
+    def _candidates(self, ids: list[int], probable: list[float]) -> tuple[Candidate, ...]:
+        pairs = zip(ids, probable, strict=True)
+        return tuple(Candidate(id, self._name(id), value) for id, value in pairs)
+
+    def _name(self, id: int) -> str:
+        """What a token writes; a part of a character, or nothing, is named."""
+        text = self._spelt([id])
+        readable = text and "\ufffd" not in text
+        return (text.strip() or text) if readable else self.tokenizer.tokens([id])[0]
+
+    def _spelt(self, ids: Sequence[int]) -> str:
+        """What tokens write after a word, with a space in front where they put one."""
+        word = self.tokenizer.encode(self._word)
+        return self.tokenizer.decode([*word, *ids])[len(self.tokenizer.decode(word)) :]
+
+    def _written(self, gapped: _Gapped) -> str:
+        """The text as it was typed, with the tokens in its gaps; gaps side by side are one."""
+        text, run = gapped.parts[0], []
+        for place, part in zip(gapped.places, gapped.parts[1:], strict=True):
+            run.append(gapped.tokens[place])
+            if part or place == gapped.places[-1]:
+                text = _joined(text, self._spelt(run)) + part
+                run = []
+        return text
+
+
+def _joined(before: str, filling: str) -> str:
+    """Put a filling after a text, apart from its last word if they are two words."""
+    word = filling.lstrip()
+    if not word:  # white space is what some models write
+        return before + filling
+    letters = before[-1:].isalnum() and not UNSPACED.match(before[-1]) and not UNSPACED.match(word)
+    return before + (" " if letters and filling != word else "") + word
+
+
+def _best(
+    known: tuple[Tensor, Tensor], scores: Tensor, start: int, k: int
+) -> tuple[Tensor, Tensor]:
+    """The k highest scores so far with the numbers of their texts, (Q, k), earlier ones first."""
+    numbers = torch.arange(start, start + scores.shape[1]).expand_as(scores)
+    values = torch.cat([known[0], scores], dim=1)
+    values, order = values.sort(dim=1, descending=True, stable=True)
+    order = order[:, :k]
+    return values[:, :k], torch.cat([known[1].long(), numbers], dim=1).gather(1, order)
+
+
+def _neighbours(
+    scores: Tensor, numbers: Tensor, texts: Sequence[str], places: dict[str, list[int]],
+    lines: Sequence[str],
+) -> list[Neighbour]:  # fmt: skip
+    """All lines that have these texts, best first, equally good ones in their order."""
+    found = [
+        Neighbour(index, lines[index], score)
+        for score, number in zip(scores.tolist(), numbers.tolist(), strict=True)
+        for index in places[texts[number]]
+    ]
+    return sorted(found, key=lambda one: (-one.score, one.index))

@@ -1,0 +1,144 @@
+"""Classification of images: files or arrays in, labels with probabilities out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv.data.images import read_image
+from qkv.data.pixels import BRIGHTEST, Scale
+from qkv.decode.generate import evaluating
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.tasks.classify import Classification, check_labels
+from qkv.tasks.folder import (
+    SOURCE_TOKENIZER,
+    TOKENIZER,
+    load_config,
+    load_family,
+    load_section,
+    place,
+    save_config,
+    save_weights,
+)
+from qkv.tasks.reading import BATCH_TOKENS, Progress
+
+Array = npt.NDArray[Any] | Tensor
+Image = str | Path | Array
+
+
+@dataclass(frozen=True)
+class ImageClasses:
+    """What a classifier of images says, and how pixels are scaled; stored with the model."""
+
+    labels: tuple[str, ...] = ()
+    mean: tuple[float, ...] = (0.0,)  # of the images that were learnt from, by channel
+    deviation: tuple[float, ...] = (1.0,)
+
+    @property
+    def scale(self) -> Scale:
+        """How pixels between 0 and 1 are scaled."""
+        return Scale(self.mean, self.deviation)
+
+
+class ImageClassifier:
+    """An encoder that reads images, with a head of labels."""
+
+    def __init__(self, model: Encoder, classes: ImageClasses) -> None:
+        self.model, self.classes = model, classes
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | None = None) -> ImageClassifier:
+        """Read a model folder."""
+        _, config, _ = load_config(folder)
+        classes = load_section(folder, "classify", ImageClasses)
+        n_labels = config.n_labels if config.head == "sequence" else 0
+        sizes = (len(classes.labels), len(classes.mean), len(classes.deviation))
+        if not config.patch_size or sizes != (n_labels, config.n_channels, config.n_channels):
+            raise UserError(
+                f"{folder} holds no model that classifies images, or its config.json has no label "
+                f"for each output or no mean and deviation for each channel; restore it."
+            )
+        if not all(deviation > 0 for deviation in classes.deviation):
+            raise UserError(
+                f"{folder} has a deviation that is not above 0 in config.json; restore it."
+            )
+        check_labels(classes.labels, n_labels, folder)
+        return cls(place(load_family(folder, config, Encoder), device), classes)
+
+    def save(self, folder: Path) -> None:
+        """Make a folder a model folder of this."""
+        for name in (TOKENIZER, SOURCE_TOKENIZER):
+            (folder / name).unlink(missing_ok=True)  # of a model that was here before
+        save_config(
+            folder, "classify", self.model.config, classify=dataclasses.asdict(self.classes)
+        )
+        save_weights(folder, self.model)
+
+    def classify(self, images: Image | Sequence[Image], progress: Progress | None = None) -> Any:
+        """Label one image, or a list (or an array of four dimensions) of them in one go.
+
+        An image is a file's path, which is scaled to the model's size, or an array (C, H, W),
+        (H, W, C) or, in grey, (H, W): whole numbers from 0 to 255, or others from 0 to 1.
+        """
+        if isinstance(images, np.ndarray | Tensor) and images.ndim == 4:
+            images = list(images)
+        if isinstance(images, str | Path | np.ndarray | Tensor):
+            return self.classify([images], progress)[0]
+        return [self._read(one) for one in self.logits(images, progress)]
+
+    @torch.inference_mode()
+    def logits(self, images: Sequence[Image], progress: Progress | None = None) -> list[Tensor]:
+        """What the head says of each image, (C,), in float32 on the CPU."""
+        weight = next(self.model.parameters())
+        count = max(1, BATCH_TOKENS[weight.device.type] // self.model.config.n_positions)
+        found: list[Tensor] = []
+        with evaluating(self.model):
+            for start in range(0, len(images), count):
+                some = enumerate(images[start : start + count], start + 1)
+                pixels = self.classes.scale(torch.stack([self._pixels(*one) for one in some]))
+                found += self.model(pixels.to(weight.device, weight.dtype)).float().cpu()
+                if progress:
+                    progress(len(pixels))
+        return found
+
+    def _pixels(self, number: int, image: Image) -> Tensor:
+        """One image as float32 pixels between 0 and 1, (C, H, W)."""
+        size, channels = self.model.config.image_size, self.model.config.n_channels
+        if isinstance(image, str | Path):
+            image = read_image(image, size, channels)
+        values = _between_0_and_1(number, image)
+        if values.shape == (size, size):
+            values = values[None]
+        elif values.shape == (size, size, channels) != (channels, size, size):
+            values = values.permute(2, 0, 1)
+        if values.shape != (channels, size, size):
+            raise UserError(
+                f"Image {number} has the shape {tuple(image.shape)}, but the model reads images of "
+                f"the shape {(channels, size, size)}; scale it first."
+            )
+        return values
+
+    def _read(self, logits: Tensor) -> Classification:
+        found = dict(zip(self.classes.labels, logits.softmax(-1).tolist(), strict=True))
+        return Classification((max(found, key=lambda label: found[label]),), found)
+
+
+def _between_0_and_1(number: int, image: Array) -> Tensor:
+    # Copied, for arrays may be read-only or run backwards, which torch does not bear.
+    given = image if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
+    values = given.float().cpu() / (1 if given.is_floating_point() else BRIGHTEST)
+    if given.dtype == torch.bool or not ((values >= 0) & (values <= 1)).all():
+        raise UserError(
+            f"Image {number} has pixels that are out of range or no numbers; give whole numbers "
+            f"from 0 to 255, or others from 0 to 1."
+        )
+    return values

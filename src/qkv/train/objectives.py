@@ -1,0 +1,151 @@
+"""What a model is taught: one function for each objective, from a batch to a summed loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data import IGNORE, Batch, Side
+from qkv.model import Encoder, Layout, MaskedHead, pool
+from qkv.train.loss import cross_entropy
+
+Objective = Callable[[Any, Batch, float], Tensor]
+"""A model, a batch and the label smoothing in; the loss summed over the batch's labels out."""
+
+
+def layout_of(side: Side) -> Layout:
+    """How the model is to read one side of a batch."""
+    return Layout(side.lengths, side.offsets, side.longest, side.first)
+
+
+def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:
+    """Each next token, from those before it (and from the source): the whole pass in parallel."""
+    sides = [side for side in (batch.source, batch.target) if side is not None]
+    hidden = model.hidden(*(side.tokens for side in sides), *map(layout_of, sides))
+    projection = model.output.projection
+    return cross_entropy(hidden, projection.weight, projection.bias, batch.labels, smoothing)
+
+
+def encoded(model: Encoder, side: Side) -> Tensor:
+    """An encoder's vectors of one side, (B, T, D)."""
+    return model.hidden(side.tokens, layout_of(side), side.segments)
+
+
+def at_places(x: Tensor, batch: Batch) -> Tensor:
+    """The vectors of the tokens that have labels, (K, D)."""
+    return x.flatten(0, 1)[batch.places]
+
+
+def hidden_tokens(pair_weight: float = 0.0) -> Objective:
+    """The tokens that were hidden, computed at their places only; and which pairs are true.
+
+    `pair_weight` is how many hidden tokens a pair counts for. It is a constant, so that the loss
+    does not depend on how a step is split into batches.
+    """
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        head = model.head
+        assert isinstance(head, MaskedHead)
+        x = encoded(model, batch.target)
+        projection = head.projection
+        total = cross_entropy(
+            head.hidden(at_places(x, batch)), projection.weight, projection.bias, batch.labels,
+            smoothing,
+        )  # fmt: skip
+        if batch.pairs is None or model.pair_head is None or not pair_weight:
+            return total
+        logits = model.pair_head(model.pooler(x, layout_of(batch.target)))
+        wrong = F.cross_entropy(_exact(logits), batch.pairs, reduction="sum", ignore_index=IGNORE)
+        return total + pair_weight * wrong
+
+    return loss
+
+
+def one_class(weights: Tensor | None = None) -> Objective:
+    """One class of several for each sequence; rare classes may weigh more."""
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        logits = _said(model, batch)
+        scale = None if weights is None else weights.to(logits)
+        return F.cross_entropy(
+            logits, batch.labels, scale, reduction="sum", ignore_index=IGNORE,
+            label_smoothing=smoothing,
+        )  # fmt: skip
+
+    return loss
+
+
+def many_classes(weights: Tensor | None = None) -> Objective:
+    """Any number of classes at once for each sequence: a yes or no to each."""
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        logits = _said(model, batch)
+        wanted = batch.labels.to(logits) * (1 - smoothing) + smoothing / 2
+        scale = None if weights is None else weights.to(logits)
+        each = F.binary_cross_entropy_with_logits(
+            logits, wanted, reduction="none", pos_weight=scale
+        )
+        return each.mean(dim=-1).sum()
+
+    return loss
+
+
+def number(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+    """A number for each sequence: the squared distance from it."""
+    said = _said(model, batch)[:, 0]
+    return F.mse_loss(said, batch.labels.to(said), reduction="sum")
+
+
+def token_labels(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+    """A label for each of some tokens, computed at their places only."""
+    logits = _exact(model.head(at_places(encoded(model, batch.target), batch)))
+    return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+
+
+def spans(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+    """Where an answer starts and ends: two softmaxes over the tokens of each sequence."""
+    logits = _said(model, batch)  # (B, T, 2)
+    lengths = batch.target.lengths
+    assert lengths is not None
+    place = torch.arange(logits.shape[1], device=logits.device)
+    hidden = (place >= lengths[:, None])[:, :, None]
+    logits = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
+    return F.cross_entropy(logits, batch.labels, reduction="sum") / 2
+
+
+def contrast(pooling: str, temperature: float) -> Objective:
+    """Each first text is nearer to its own second than to the others of the batch, and back."""
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        assert batch.source is not None
+        first, second = (
+            F.normalize(_exact(pool(encoded(model, side), layout_of(side), pooling)), dim=-1)
+            for side in (batch.source, batch.target)
+        )
+        # Likenesses near 1 are steps of 1/256 apart in bfloat16, and the temperature widens them.
+        with torch.autocast(first.device.type, enabled=False):
+            likeness = first @ second.T / temperature  # (M, M)
+        groups = batch.labels
+        own = torch.eye(len(groups), dtype=torch.bool, device=groups.device)
+        same = (groups[:, None] == groups) & ~own
+        likeness = likeness.masked_fill(same, float("-inf"))
+        right = torch.arange(len(groups), device=groups.device)
+        there = F.cross_entropy(likeness, right, reduction="sum")
+        return (there + F.cross_entropy(likeness.T, right, reduction="sum")) / 2
+
+    return loss
+
+
+def _said(model: Encoder, batch: Batch) -> Tensor:
+    """What the head says."""
+    side = batch.target
+    return _exact(model(side.tokens, layout_of(side), side.segments))
+
+
+def _exact(x: Tensor) -> Tensor:
+    """In float32 at the least, for a loss is a sum of many."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,256 @@
+"""`qkv evaluate` for models that label, tag, answer and embed: scores, tables, pictures, files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.data.conll import read_conll
+from qkv.data.labelled import read_labelled
+from qkv.data.squad import read_squad
+from qkv.run.answer import answerer_scores
+from qkv.run.classify import Verdict, judge
+from qkv.run.tag import tagger_report
+from qkv.tasks.reading import save_encoder
+from tests.journeys.conftest import Command
+from tests.run import classify_tiny, tag_tiny, test_answer
+from tests.tasks.understand_tiny import TOKENIZER, encoder
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return classify_tiny.learned(tmp_path_factory).folder
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """Of a task that the model has learnt, but some labels are wrong."""
+    rows = classify_tiny.one_of_three(60, seed=8)
+    wrong = [(text, "metal" if n % 6 == 0 else label) for n, (text, label) in enumerate(rows)]
+    return classify_tiny.write_rows(tmp_path / "examples.tsv", wrong)
+
+
+def verdict(model: Path, examples: Path, kind: str = "class") -> Verdict:
+    return judge(package.load(model), read_labelled([examples], kind))  # type: ignore[arg-type]
+
+
+def test_a_classifier_s_scores_report_confusions_and_trust(
+    qkv: Command, classifier: Path, examples: Path
+) -> None:
+    expected = verdict(classifier, examples)
+    assert 70 < expected.scores[0].value < 95
+    answer = qkv("evaluate", "--model", classifier, "--examples", examples)
+    assert (answer.code, answer.err) == (0, "")
+    scores = "\n".join(map(str, expected.scores))
+    report, trust = expected.report, expected.trust
+    assert answer.out == (
+        f"{scores}\n\n{report.table()}\n\n{report.matrix()}\n\nIt {trust.describe()}.\n"
+    )
+
+
+def test_everything_for_machines(qkv: Command, classifier: Path, examples: Path) -> None:
+    expected = verdict(classifier, examples)
+    found = json.loads(qkv("evaluate", "--model", classifier, "--examples", examples, "--json").out)
+    for score in expected.scores:
+        assert found.pop(score.name) == dataclasses.asdict(score)
+    assert found.keys() == {"classes", "means", "confusion", "calibration"}
+    labels = ["animal", "metal", "plant"]
+    assert list(found["classes"]) == found["confusion"]["labels"] == labels
+    assert found["classes"]["metal"] == dataclasses.asdict(expected.report.classes[1])
+    assert found["means"].keys() == {"macro", "weighted"}
+    assert found["confusion"]["matrix"] == expected.report.confusion.tolist()
+    assert sum(map(sum, found["confusion"]["matrix"])) == 60
+    assert sum(part["count"] for part in found["calibration"]["bins"]) == 60
+    assert found["calibration"] == json.loads(json.dumps(dataclasses.asdict(expected.trust)))
+
+
+def test_pictures_go_into_a_folder_or_beside_each_other(
+    qkv: Command, classifier: Path, examples: Path, tmp_path: Path
+) -> None:
+    words = ["evaluate", "--model", classifier, "--examples", examples, "--picture"]
+    plain = qkv(*words[:-1]).out
+    assert qkv(*words, tmp_path / "new" / "folder").out == plain
+    names = sorted(path.name for path in (tmp_path / "new" / "folder").iterdir())
+    assert names == ["confusion.png", "reliability.png"]
+    qkv(*words, tmp_path / "found.svg")
+    for name, text in (("found.svg", "metal"), ("found-reliability.svg", "confidence")):
+        content = (tmp_path / name).read_text()
+        assert content.startswith("<?xml")
+        assert text in content
+
+
+def test_predictions_are_lines_as_classify_prints_them(
+    qkv: Command, classifier: Path, examples: Path, tmp_path: Path
+) -> None:
+    words = ["evaluate", "--model", classifier, "--examples", examples]
+    assert qkv(*words, "--output", tmp_path / "found.txt").out == qkv(*words).out
+    printed = qkv("classify", "--model", classifier, "--input", examples).out
+    assert (tmp_path / "found.txt").read_text() == printed
+    assert printed.count("\n") == 60
+
+
+def test_several_classes_and_numbers(
+    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for task in ("classes", "number"):
+        folder = classify_tiny.learned(tmp_path_factory, task).folder
+        path = folder.parent / f"{task}.test.tsv"
+        expected = verdict(folder, path, task)
+        words = ["evaluate", "--model", folder, "--examples", path]
+        out = "\n".join(map(str, expected.scores)) + "\n"
+        if expected.report:
+            out += f"\n{expected.report.table()}\n"
+        assert qkv(*words).out == out
+        found = json.loads(qkv(*words, "--json").out)
+        more = {"classes", "means"} if task == "classes" else set()
+        assert found.keys() == {score.name for score in expected.scores} | more
+        mistake = qkv(*words, "--picture", tmp_path / "pictures").mistake
+        assert "does not give one class of several; leave --picture out" in mistake
+    assert found["Pearson"]["value"] > 95
+
+
+def test_fields_are_those_of_the_recipe_or_as_told(qkv: Command, tmp_path: Path) -> None:
+    """A run on a table with more columns is scored on such a table without further ado."""
+    fields = {"data_label_field": "kind", "data_text_fields": ["said"], "train_steps": 2}
+    for name in ("train", "valid"):
+        rows = classify_tiny.one_of_three(60)
+        lines = [f"{n}\t{text}\t{label}" for n, (text, label) in enumerate(rows)]
+        (tmp_path / f"class.{name}.tsv").write_text("\n".join(["n\tsaid\tkind", *lines]))
+    folder = classify_tiny.run(tmp_path, **fields).folder
+    words = ["evaluate", "--model", folder, "--examples"]
+    expected = qkv(*words, tmp_path / "class.valid.tsv")
+    assert expected.code == 0
+    plain = classify_tiny.write_rows(tmp_path / "plain.tsv", rows)
+    assert "no field 'kind' among" in qkv(*words, plain).mistake
+    told = ["--label-field", "label", "--text-field", "text"]
+    assert qkv(*words, plain, *told).out == expected.out
+    (folder / "recipe.toml").unlink()  # a model folder needs none
+    assert qkv(*words, plain).out == expected.out
+
+
+def test_a_tagger_s_entities_by_type(
+    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tag_tiny.learned(tmp_path_factory).folder
+    path = tag_tiny.write_conll(tmp_path / "test.conll", tag_tiny.sentences(30, seed=9))
+    model, sentences = package.load(folder), read_conll([path])
+    report = tagger_report(model, sentences)
+    words = ["evaluate", "--model", folder, "--examples", path]
+    answer = qkv(*words, "--output", tmp_path / "found.txt")
+    scores = "\n".join(map(str, report.scores()))
+    assert answer.out == f"{scores}\n\n{report.table()}\n"
+    labels = [one.labels for one in model.tag([tuple(one.words) for one in sentences])]
+    assert (tmp_path / "found.txt").read_text().splitlines() == [" ".join(one) for one in labels]
+    found = json.loads(qkv(*words, "--json").out)
+    assert list(found["types"]) == ["person", "place"]
+    assert found["types"]["place"] == dataclasses.asdict(report.types["place"])
+    assert found["whole"] == dataclasses.asdict(report.whole)
+    assert "--picture draws what classifiers confuse" in qkv(*words, "--picture", "x").mistake
+
+
+def test_a_tagger_s_labels_without_entities(qkv: Command, tmp_path: Path) -> None:
+    for name, seed in (("train", 1), ("valid", 2)):
+        tag_tiny.write_conll(tmp_path / f"{name}.conll", tag_tiny.parts_of_speech(40, seed))
+    folder = tag_tiny.run(tmp_path, train_steps=4).folder
+    path = tmp_path / "valid.conll"
+    report = tagger_report(package.load(folder), read_conll([path]))
+    words = ["evaluate", "--model", folder, "--examples", path]
+    scores = "\n".join(map(str, report.scores()))
+    assert qkv(*words).out == f"{scores}\n\n{report.table()}\n"
+    assert set(json.loads(qkv(*words, "--json").out)["classes"]) == set(report.labels)
+
+
+def test_answers_are_scored_as_squad_does(
+    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done = test_answer.learned(tmp_path_factory)
+    path = test_answer.write_questions(tmp_path / "test.json", 12, seed=7)
+    model, questions = package.load(done.folder), read_squad([path])
+    expected = answerer_scores(model, questions)
+    words = ["evaluate", "--model", done.folder, "--examples", path]
+    answer = qkv(*words, "--output", tmp_path / "found.txt")
+    assert answer.lines == list(map(str, expected))
+    assert [score.name for score in expected[:2]] == ["exact match", "F1"]
+    lines = [model.answer(one.question, one.context).text for one in questions]
+    assert (tmp_path / "found.txt").read_text().splitlines() == lines
+    found = json.loads(qkv(*words, "--json").out)
+    assert found == {score.name: dataclasses.asdict(score) for score in expected}
+
+
+@pytest.fixture
+def gaps(tmp_path: Path) -> Path:
+    """A folder of an encoder that fills gaps, badly."""
+    folder = tmp_path / "gaps"
+    save_encoder(folder, "fill", encoder(head="masked").float(), TOKENIZER)
+    return folder
+
+
+def test_an_embedder_is_scored_by_whom_it_finds(qkv: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "embedder"
+    save_encoder(folder, "embed", encoder(head="none").float(), TOKENIZER, embed={})
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
+    words = ["evaluate", "--model", folder, "--examples"]
+    assert qkv(*words, path).lines == [
+        "accuracy 100.00  (of 3 pairs)", "mean reciprocal rank 1.0000"
+    ]  # fmt: skip
+    (tmp_path / "alone.txt").write_text("the cat\na dog\n")
+    [line] = qkv(*words, tmp_path / "alone.txt").lines
+    assert line.startswith("uniformity -")
+    mistake = qkv(*words, path, "--output", tmp_path / "x").mistake
+    assert "--output has nothing to write of vectors" in mistake
+
+
+def test_wrong_combinations_are_explained(
+    qkv: Command, classifier: Path, examples: Path, model: Path, gaps: Path, tmp_path: Path
+) -> None:
+    def ask(*words: object, folder: Path = classifier) -> str:
+        return qkv("evaluate", "--model", folder, *words).mistake
+
+    assert ask() == f"{classifier} is a classifier; give what it is scored on as --examples."
+    assert "give what it is scored on as --examples" in ask("--text", examples)
+    assert "give what it is scored on as --examples" in ask("--source", examples)
+    for option in ("--template", "--option", "--pool"):
+        assert ask("--examples", examples, option, "x") == (
+            f"{option} is of no use here: {classifier} is a classifier; leave it out."
+        )
+    assert "--shots is of no use here" in ask("--examples", examples, "--shots", 2)
+    assert "--target is of no use here" in ask("--examples", examples, "--target", examples)
+    assert "--picture is of no use here: there is no --model; leave it out" in (
+        qkv("evaluate", "--hypotheses", examples, "--target", examples, "--picture", "x").mistake
+    )
+    translated = ["--source", examples, "--target", examples]
+    assert f"--picture is of no use here: {model} is a translation model" in ask(
+        *translated, "--picture", "x", folder=model
+    )
+    assert "--label-field is of no use here" in ask(*translated, "--label-field", "x", folder=model)
+    assert f"{gaps} fills gaps, of which there are no labelled" in ask(
+        "--examples", examples, folder=gaps
+    )
+    assert "are scored in different ways" in ask("--examples", examples, "--text", examples)
+    assert "There is no file" in ask("--examples", tmp_path / "none.tsv")
+    other = classify_tiny.write_rows(tmp_path / "other.tsv", [("tin", "tin"), ("a cat", "animal")])
+    assert "the label 'tin', which the model does not know; its labels are animal" in ask(
+        "--examples", other
+    )
+
+
+def test_options_are_named_where_they_are_at_hand(
+    qkv: Command, classifier: Path, examples: Path, tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    def ask(*words: object, folder: Path = classifier, of: Path = examples) -> str:
+        return qkv("evaluate", "--model", folder, "--examples", of, *words).mistake
+
+    assert ask("--label-field", "kind").endswith("name the right one as --label-field.")
+    assert ask("--text-field", "review").endswith("name the right one as --text-field.")
+    tagger = tag_tiny.learned(tmp_path_factory).folder
+    assert f"name columns of a table, which {tagger} is not scored on" in ask(
+        "--label-field", "ner", folder=tagger
+    )
+    assert ask("--output", tmp_path) == f"{tmp_path} is a directory; name the file to write in it."
+    assert "name a folder, or a .png or .svg file" in ask("--picture", tmp_path / "all.pdf")

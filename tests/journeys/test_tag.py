@@ -1,0 +1,177 @@
+"""`qkv tag`, and `qkv train` for what it needs: sentences in, entities out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.data.conll import read_conll
+from tests.journeys.conftest import Command, mistakes_in_training
+from tests.run.tag_tiny import learned, parts_of_speech, run, write_conll, write_recipe
+
+LINE = "anna stone  goes to new york ."
+MARKED = "[anna stone|person]  goes to [new york|place] ."
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model that knows some people and places."""
+    return learned(tmp_path_factory).folder
+
+
+def test_entities_are_marked_in_the_text(qkv: Command, tagger: Path) -> None:
+    answer = qkv("tag", "--model", tagger, LINE, "the old house")
+    assert (answer.code, answer.out, answer.err) == (0, f"{MARKED}\nthe old house\n", "")
+
+
+def test_lines_of_standard_input_keep_their_places(qkv: Command, tagger: Path) -> None:
+    answer = qkv("tag", "--model", tagger, stdin=f"\ufeff{LINE}\n\nthe old\r\n  \nbob sees rome")
+    assert answer.lines == [MARKED, "", "the old", "  ", "[bob|person] sees [rome|place]"]
+    assert qkv("tag", "--model", tagger, stdin="").out == ""
+    assert qkv("tag", "--model", tagger, "the\nold").lines == ["the old"]
+
+
+def test_lines_of_a_file(qkv: Command, tagger: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt.gz"
+    path.write_bytes(gzip.compress(f"{LINE}\n\nthe\n".encode()))
+    assert qkv("tag", "--model", tagger, "--input", path).lines == [MARKED, "", "the"]
+    mistake = qkv("tag", "--model", tagger, "--input", tmp_path / "none").mistake
+    assert f"There is no file {tmp_path / 'none'}" in mistake
+    mistake = qkv("tag", "--model", tagger, "--input", path, "anna").mistake
+    assert "both as arguments and as --input" in mistake
+
+
+def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, tagger: Path) -> None:
+    lines = [" ".join(one.words) for one in parts_of_speech(30, seed=9)]
+    together = qkv("tag", "--model", tagger, stdin="\n".join(lines)).lines
+    assert len(together) == 30
+    assert qkv("tag", "--model", tagger, lines[7]).lines == [together[7]]
+
+
+def test_columns_can_be_read_back(qkv: Command, tagger: Path, tmp_path: Path) -> None:
+    answer = qkv("tag", "--model", tagger, "--columns", stdin=f"{LINE}\n\nthe\n")
+    assert answer.lines[:3] == ["anna\tB-person", "stone\tI-person", "goes\tO"]
+    assert answer.lines[7:] == ["", "", "the\tO", ""]
+    path = tmp_path / "found.conll"
+    path.write_text(answer.out)
+    first, second = read_conll([path])
+    assert first.words == tuple(LINE.split())
+    assert second.labels == ("O",)
+
+
+def test_json_is_an_object_a_line(qkv: Command, tagger: Path) -> None:
+    text = "😀 在北京 bob"
+    answer = qkv("tag", "--model", tagger, "--json", stdin=f"{text}\n\n{LINE}\n")
+    first, blank, last = (json.loads(line) for line in answer.lines)
+    assert "北京" in answer.out
+    assert blank == {"text": "", "tokens": [], "entities": []}
+    assert first["text"] == text
+    assert [one["word"] for one in first["tokens"]] == ["😀", "在", "北", "京", "bob"]
+    for one in first["tokens"]:
+        assert one.keys() == {"word", "label", "probability", "start", "end"}
+        assert text[one["start"] : one["end"]] == one["word"]
+    person, place = last["entities"]
+    assert person == {
+        "type": "person", "text": "anna stone", "start": 0, "end": 10,
+        "probability": pytest.approx(
+            last["tokens"][0]["probability"] * last["tokens"][1]["probability"]
+        ),
+    }  # fmt: skip
+    assert (place["type"], LINE[place["start"] : place["end"]]) == ("place", "new york")
+    assert package.load(tagger).tag(LINE).entities[1].start == place["start"]
+    mistake = qkv("tag", "--model", tagger, "--json", "--columns", LINE).mistake
+    assert "--columns and --json are two forms" in mistake
+
+
+def test_parts_of_speech_are_words_with_labels(qkv: Command, tmp_path: Path) -> None:
+    write_conll(tmp_path / "train.conll", parts_of_speech(60))
+    write_conll(tmp_path / "valid.conll", parts_of_speech(20, seed=4))
+    folder = run(tmp_path, train_steps=2).folder
+    [line, blank] = qkv("tag", "--model", folder, stdin="anna sees  rome.\n\n").lines
+    labels = package.load(folder).tag("anna sees  rome.").labels
+    words = ["anna", "sees", "rome", "."]
+    assert line.split(" ") == [f"{w}/{label}" for w, label in zip(words, labels, strict=True)]
+    assert blank == ""
+    assert json.loads(qkv("tag", "--model", folder, "--json", "anna").out)["entities"] == []
+
+
+def test_text_that_is_not_utf8_is_named(qkv: Command, tagger: Path) -> None:
+    mistake = qkv("tag", "--model", tagger, stdin=b"the\n\xff\n").mistake
+    assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
+    assert "Line 2 holds bytes" in qkv("tag", "--model", tagger, "a", "\udce9").mistake
+
+
+def test_each_model_has_its_door(qkv: Command, tagger: Path, model: Path, tmp_path: Path) -> None:
+    assert qkv("tag", "--model", model, "anna").mistake == (
+        f"{model} is a translation model and no tagger; use it with `qkv translate`."
+    )
+    assert (
+        "is a tagger and no translator; use it with `qkv tag`"
+        in qkv("translate", "--model", tagger, "anna").mistake
+    )
+    assert "is not a model folder" in qkv("tag", "--model", tmp_path, "anna").mistake
+
+
+def test_help_shows_what_comes_out(qkv: Command) -> None:
+    answer = qkv("tag", "-h")
+    assert answer.code == 0
+    assert "[Angela Merkel|person] visited [Paris|location]" in answer.out
+
+
+def test_from_columns_to_a_model_that_tags(qkv: Command, tmp_path: Path) -> None:
+    recipe, out = write_recipe(tmp_path), tmp_path / "run"
+    test = f"data.test_examples={tmp_path / 'test.conll'}"
+    answer = qkv("train", recipe, "--out", out, "--set", test)
+    assert answer.code == 0
+    names = ["entity F1", "entity precision", "entity recall", "token accuracy"]
+    expected = [f"{split}: {name}" for split in ("valid", "test") for name in names]
+    assert [line.rpartition(" ")[0] for line in answer.lines[:8]] == expected
+    assert f'{out} is ready: qkv tag --model {out} "…"' in answer.out
+    assert "· train: 120 examples; valid: 60 examples; test: 60 examples" in answer.err
+    assert "step 12/12  loss " in answer.err
+    assert qkv("tag", "--model", out, LINE).code == 0
+    assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
+    longer = ["--resume", "--set", "train.steps=14", "--set", test]
+    answer = qkv("train", recipe, "--out", out, *longer)
+    assert "· going on from step 12" in answer.err
+
+
+@pytest.fixture
+def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
+    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
+
+
+def test_columns_that_cannot_be_learnt_from(train: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "bad.conll"
+    files = f"data.examples={path}"
+    assert f"There is no file {path}" in train(files)
+    path.write_text("\n\n")
+    assert f"There is no sentence in {path}" in train(files)
+    path.write_text("anna\tB-person\nsees\n")
+    assert f"{path}, line 2" in train(files)
+    path.write_bytes(b"anna\tB-person\n\xff\tO\n")
+    assert f"{path}, line 2: byte 1 of the line (0xff) is not UTF-8" in train(files)
+    path.write_text("anna\tO\nsees\tO\n")
+    assert "have only the label 'O'" in train(files)
+    assert "no examples are given; set examples" in train("data.examples=[]")
+    path.write_text("anna\tB-person\nsees\tX\n")
+    assert "tag.scheme: 'X' is no label of the scheme bioes" in train(files, "tag.scheme=bioes")
+    path.write_text("anna\tb-person\nsees\to\n")
+    assert "no training example has any of the labels B-person" in train(files)
+
+
+def test_a_mistyped_label_is_noticed(qkv: Command, tmp_path: Path) -> None:
+    path = tmp_path / "some.conll"
+    path.write_text("anna\tB-person\nsees\t0\nrome\tB-place\n")
+    words = [f"data.examples={path}", f"data.valid_examples={path}", "train.steps=2"]
+    changes = [word for change in words for word in ("--set", change)]
+    trained = qkv("train", write_recipe(tmp_path), "--out", tmp_path / "run", *changes)
+    assert "the label 0 spells no entity as others do" in trained.err
+    path.write_text("anna\tNOUN\nsees\tVERB\n")
+    trained = qkv("train", write_recipe(tmp_path), "--out", tmp_path / "more", *changes)
+    assert "spells no entity" not in trained.err

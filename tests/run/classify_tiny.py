@@ -1,0 +1,123 @@
+"""Classifiers that a test can train: words decide the label, one layer, a second or two."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.run import Run
+from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+
+FILLER = ["the", "one", "with", "a", "on", "that", "was", "so", "and", "there"]
+NOUNS = {"cat": "animal", "dog": "animal", "rose": "plant", "oak": "plant", "iron": "metal"}
+Rows = list[tuple[str, ...]]
+
+
+def sentence(draw: random.Random, *words: str) -> str:
+    """The words among others that say nothing."""
+    found = [*words, *draw.choices(FILLER, k=draw.randint(1, 5))]
+    draw.shuffle(found)
+    return " ".join(found)
+
+
+def one_of_three(n: int, seed: int = 1, rare: float = 1.0) -> Rows:
+    """A noun decides the class; `rare` is how often metal comes beside the other nouns."""
+    draw = random.Random(seed)
+    weights = [rare if kind == "metal" else 1.0 for kind in NOUNS.values()]
+    nouns = draw.choices(list(NOUNS), weights, k=n)
+    return [(sentence(draw, noun), NOUNS[noun]) for noun in nouns]
+
+
+def some_of_three(n: int, seed: int = 1) -> Rows:
+    """Each noun that is there gives its own label; there may be none."""
+    draw = random.Random(seed)
+    found = [draw.sample(["cat", "rose", "iron"], draw.randint(0, 3)) for _ in range(n)]
+    return [(sentence(draw, *nouns), "|".join(sorted(nouns))) for nouns in found]
+
+
+def how_many(n: int, seed: int = 1) -> Rows:
+    """A number: 10 for each cat, and 50 to begin with."""
+    draw = random.Random(seed)
+    counts = [draw.randint(0, 4) for _ in range(n)]
+    return [(sentence(draw, *["cat"] * count), str(50 + 10 * count)) for count in counts]
+
+
+def which_first(n: int, seed: int = 1) -> Rows:
+    """Pairs: which of the two texts has the cat."""
+    draw = random.Random(seed)
+    found: Rows = []
+    for _ in range(n):
+        nouns = draw.sample(["cat", "dog"], 2)
+        label = "first" if nouns[0] == "cat" else "second"
+        found.append((sentence(draw, nouns[0]), sentence(draw, nouns[1]), label))
+    return found
+
+
+TASKS: dict[str, Callable[..., Rows]] = {
+    "class": one_of_three, "classes": some_of_three, "number": how_many, "pairs": which_first,
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "class": {},
+    "classes": {"classify_kind": "classes", "train_metric": "f1"},
+    "number": {"classify_kind": "number"},
+    "pairs": {},
+}
+
+
+def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> Path:
+    columns = ["first", "second", "label"] if len(rows[0]) == 3 else ["text", "label"]
+    lines = ["\t".join(row) for row in (columns, *rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_data(folder: Path, task: str) -> None:
+    """What the recipes below read, where it is not there yet."""
+    for name, n, seed in (("train", 240, 1), ("valid", 40, 2), ("test", 60, 3)):
+        path = folder / f"{task}.{name}.tsv"
+        if not path.exists():
+            write_rows(path, TASKS[task](n, seed))
+
+
+def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    write_data(folder, task)
+    found: dict[str, Any] = {
+        "task": "classify",
+        "data": {
+            "examples": str(folder / f"{task}.train.tsv"),
+            "valid_examples": str(folder / f"{task}.valid.tsv"),
+        },
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 100},
+        "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
+        "train": dict(TRAINING),
+    }
+    return with_differences(found, {**SETTINGS[task], **differences})
+
+
+RUNS = Runs(values)
+recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+killed_and_resumed = RUNS.killed_and_resumed
+
+
+# Settings with which a model learns its task.
+LEARNS: dict[str, Any] = {
+    "model_dropout": 0.0, "model_norm_position": "pre", "model_init": "glorot",
+    "model_pooling": "mean", "train_steps": 100, "train_warmup": 10, "train_valid_every": 50,
+    "train_checkpoint_every": 1000,
+}  # fmt: skip
+
+_trained: dict[str, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory, task: str = "class") -> Run:
+    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
+    if task not in _trained:
+        folder = factory.mktemp(f"learned-{task}")
+        more = {"data_test_examples": str(folder / f"{task}.test.tsv")}
+        _trained[task] = run(folder, task=task, **LEARNS, **more)
+    return _trained[task]

@@ -1,0 +1,124 @@
+"""What tests of runs share: recipes with differences, sudden deaths, and all that a run leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from qkv.config import Recipe, recipe_from
+from qkv.config.toml import to_toml
+from qkv.run import Run, train
+from qkv.run.job import Plan
+from qkv.train import Trainer
+from qkv.weights import read_tensors
+
+# Few steps, with validations and checkpoints between them
+TRAINING: dict[str, Any] = {
+    "steps": 12, "batch_tokens": 256, "warmup": 8, "lr": 0.01, "valid_every": 4,
+    "checkpoint_every": 5, "tensorboard": False, "device": "cpu", "precision": "float32",
+}  # fmt: skip
+ENCODER: dict[str, Any] = {
+    "preset": "bert-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1,
+}  # fmt: skip
+
+
+class Killed(BaseException):
+    """As sudden as a signal."""
+
+
+def with_differences(values: dict[str, Any], differences: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's plain values with others, which are named section_key."""
+    for name, value in differences.items():
+        section, _, key = name.partition("_")
+        values.setdefault(section, {})[key] = value
+    return values
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of a task's tests. `values` gives a folder's recipe, and sees that its data is there."""
+
+    values: Callable[..., dict[str, Any]]
+    name: str = "tiny"  # of the recipe, as a file
+
+    def recipe(self, folder: Path, *which: Any, **differences: Any) -> Recipe:
+        return recipe_from(self.values(folder, *which, **differences))
+
+    def write_recipe(self, folder: Path, *which: Any, **differences: Any) -> Path:
+        """The data and the recipe as files, as a person would have them."""
+        path = folder / f"{self.name}.toml"
+        path.write_text(to_toml(self.values(folder, *which, **differences)), encoding="utf-8")
+        return path
+
+    def run(self, folder: Path, out: str = "run", *which: Any, **differences: Any) -> Run:
+        """Train in `folder`/out without a word."""
+        recipe = self.recipe(folder, *which, **differences)
+        return train(recipe, folder / out, console=silence())
+
+    def plan(
+        self, folder: Path, *which: Any, said: list[str] | None = None, **differences: Any
+    ) -> Plan:
+        """What a job is told; what it says is put into `said`."""
+        heard = [] if said is None else said
+        recipe = self.recipe(folder, *which, **differences)
+        return Plan(recipe, folder, torch.device("cpu"), heard.append)
+
+    def killed_at(
+        self, step: int, folder: Path, out: str = "cut", *which: Any, **differences: Any
+    ) -> Path:
+        """A run that died in a step."""
+        plain = Trainer.take_step
+
+        def dying(trainer: Trainer, batches: Any) -> None:
+            plain(trainer, batches)
+            if trainer.progress.step == step:
+                raise Killed
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Trainer, "take_step", dying)
+            self.run(folder, out, *which, **differences)
+        return folder / out
+
+    def resumed(self, folder: Path, out: str = "cut", *which: Any, **differences: Any) -> Path:
+        """The same run, begun again and at its end."""
+        torch.manual_seed(99)
+        recipe = self.recipe(folder, *which, **differences)
+        return train(recipe, folder / out, resume=True, console=silence()).folder
+
+    def killed_and_resumed(
+        self, step: int, folder: Path, out: str = "cut", *which: Any, **differences: Any
+    ) -> Path:
+        """A run that died in a step, was begun again, and came to its end."""
+        self.killed_at(step, folder, out, *which, **differences)
+        return self.resumed(folder, out, *which, **differences)
+
+
+def silence() -> Console:
+    return Console(file=StringIO())
+
+
+def read_log(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+FILES = ("config.json", "tokenizer.json", "recipe.toml")
+
+
+def everything(folder: Path, files: Sequence[str] = FILES) -> dict[str, Any]:
+    """All that a run leaves, but for how long it took."""
+    log = [{**record, "tokens_per_second": 0} for record in read_log(folder)]
+    newest = max((folder / "checkpoints").glob("step-*"))
+    tensors = {
+        f"{path.name}:{name}": tensor.tolist()
+        for path in (folder / "model.safetensors", newest)
+        for name, tensor in read_tensors(path).items()
+    }
+    return {"log": log, **tensors, **{name: (folder / name).read_text() for name in files}}

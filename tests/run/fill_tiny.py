@@ -1,0 +1,71 @@
+"""An encoder that a test can train: a language of beasts that count, one layer, two seconds."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkv.run import Run
+from qkv.run.fill import Filling
+from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+from tests.run.language_tiny import write_lines
+from tests.run.tiny import WORDS
+
+BEASTS = ["cat", "dog", "bird", "fish"]
+
+
+def documents(n: int, seed: int = 1) -> list[str]:
+    """One beast counts on, a sentence a number: all is known from the rest, and so is the order."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(n):
+        beast, size = draw.choice(BEASTS), draw.randint(2, 4)
+        first = draw.randrange(len(WORDS) + 1 - size)
+        found.append(" ".join(f"the {beast} sees {n} ." for n in WORDS[first : first + size]))
+    return found
+
+
+def values(folder: Path, **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    for seed, (name, n) in enumerate([("text", 400), ("valid", 80), ("test", 40)], start=1):
+        if not (folder / f"{name}.txt").exists():
+            write_lines(folder / f"{name}.txt", documents(n, seed))
+    found: dict[str, Any] = {
+        "task": "fill",
+        "data": {"text": str(folder / "text.txt"), "valid_text": str(folder / "valid.txt")},
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
+        "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
+        "train": dict(TRAINING),
+    }
+    return with_differences(found, differences)
+
+
+RUNS = Runs(values, "beasts")
+recipe, run = RUNS.recipe, RUNS.run
+
+
+def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Filling:
+    return Filling(RUNS.plan(folder, said=said, **differences))
+
+
+# Settings with which the model learns its language.
+LEARNS: dict[str, Any] = {
+    "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0, "model_norm_position": "pre",
+    "model_init": "glorot", "train_steps": 300, "train_batch_tokens": 600, "train_warmup": 20,
+    "train_lr": 0.003, "train_optimizer": "muon", "train_valid_every": 100,
+    "train_checkpoint_every": 1000,
+}  # fmt: skip
+
+_trained: dict[str, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory, pairs: str = "none") -> Run:
+    """A run that has learnt its language, made once for all tests; nobody may change its folder."""
+    if pairs not in _trained:
+        folder = factory.mktemp(f"learned-fill-{pairs}")
+        more = {"data_test_text": str(folder / "test.txt"), "mask_pairs": pairs}
+        _trained[pairs] = run(folder, **LEARNS, **more)
+    return _trained[pairs]

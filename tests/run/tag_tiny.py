@@ -1,0 +1,139 @@
+"""A tagger that a test can train: people and places by their names, one layer, a second or two."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.config import ModelConfig, TokenizerConfig
+from qkv.data.conll import Sentence
+from qkv.model import Encoder
+from qkv.run import Run
+from qkv.tasks.tag import Tagger, Tags
+from qkv.text import Tokenizer, train_tokenizer
+from qkv.text.schemes import Scheme, convert, label_set
+from qkv.text.spans import join_words
+from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+
+FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
+PLACES = ["paris", "york", "rome", "北京"]
+FILLERS = ["sees", "the", "old", "house", "in", "and", "goes", "to", "very", "happy", "."]
+
+
+def sentences(n: int, seed: int = 1, scheme: Scheme = "iob2") -> list[Sentence]:
+    """People have one name or two, some places are new, and a name alone may be a last one."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(n):
+        words: list[str] = []
+        labels: list[str] = []
+        for _ in range(draw.randint(1, 6)):
+            kind = draw.choice(["filler", "filler", "person", "place"])
+            if kind == "filler":
+                words.append(draw.choice(FILLERS))
+                labels.append("O")
+            elif kind == "person":
+                both = draw.random() < 0.5
+                words += [draw.choice(FIRST), draw.choice(LAST)] if both else [draw.choice(FIRST)]
+                labels += ["B-person", "I-person"] if both else ["B-person"]
+            else:
+                new = draw.random() < 0.3
+                words += ["new"] * new + [draw.choice(PLACES)]
+                labels += ["B-place", "I-place"] if new else ["B-place"]
+        found.append(Sentence(tuple(words), tuple(convert(labels, "iob2", scheme))))
+    return found
+
+
+def parts_of_speech(n: int, seed: int = 1) -> list[Sentence]:
+    """The same words, with labels that spell no entities."""
+    kinds = {**dict.fromkeys(FIRST + LAST + PLACES, "NAME"), ".": "PUNCT", "sees": "VERB"}
+    return [
+        Sentence(one.words, tuple(kinds.get(word, "WORD") for word in one.words))
+        for one in sentences(n, seed)
+    ]
+
+
+def write_conll(path: Path, written: Sequence[Sentence]) -> Path:
+    blocks = (
+        "".join(f"{word}\t{label}\n" for word, label in zip(one.words, one.labels, strict=True))
+        for one in written
+    )
+    path.write_text("\n".join(blocks), encoding="utf-8")
+    return path
+
+
+def write_data(folder: Path) -> None:
+    """What the recipes below read, where it is not there yet."""
+    for seed, (name, n) in enumerate([("train", 120), ("valid", 60), ("test", 60)]):
+        if not (folder / f"{name}.conll").exists():
+            write_conll(folder / f"{name}.conll", sentences(n, seed))
+
+
+def values(folder: Path, **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    write_data(folder)
+    found: dict[str, Any] = {
+        "task": "tag",
+        "data": {
+            "examples": str(folder / "train.conll"), "valid_examples": str(folder / "valid.conll"),
+        },
+        "tokenizer": {"kind": "bpe", "vocab_size": 320},
+        "model": {**ENCODER, "max_length": 64, "dropout": 0.1},
+        "train": {**TRAINING, "batch_tokens": 400},
+    }  # fmt: skip
+    return with_differences(found, differences)
+
+
+RUNS = Runs(values)
+recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+killed_and_resumed = RUNS.killed_and_resumed
+
+
+# Settings with which the model learns the task.
+LEARNS: dict[str, Any] = {
+    "tokenizer_vocab_size": 400, "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0,
+    "train_steps": 200, "train_lr": 0.005, "train_warmup": 20, "train_valid_every": 50,
+    "train_checkpoint_every": 1000,
+}  # fmt: skip
+
+_trained: dict[str, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory) -> Run:
+    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
+    if not _trained:
+        folder = factory.mktemp("learned-tag")
+        write_conll(folder / "train.conll", sentences(1000, seed=3))
+        more = {"data_test_examples": str(folder / "test.conll")}
+        _trained["run"] = run(folder, **LEARNS, **more)
+    return _trained["run"]
+
+
+def vocabulary() -> Tokenizer:
+    """A tokenizer that spells most words in several pieces."""
+    text = [join_words(one.words)[0] for one in sentences(50)]
+    return train_tokenizer(text, TokenizerConfig(kind="bpe", vocab_size=280))
+
+
+def tagger(tokenizer: Tokenizer, scheme: Scheme | None = "iob2", **sizes: Any) -> Tagger:
+    """A tagger that never learnt anything, in float64, and says something else of every word."""
+    written = [["O", "B-person", "B-place"] if scheme else ["NOUN", "VERB", "X"]]
+    tags = Tags(tuple(label_set(written, scheme)), scheme or "none", overlap=6)
+    usual = {
+        "family": "encoder", "n_encoder_layers": 2, "n_decoder_layers": 0, "d_model": 16,
+        "n_heads": 2, "d_ff": 24, "positions": "learned", "max_length": 24, "dropout": 0.0,
+        "embedding_scale": False, "head": "token", "n_labels": len(tags.labels),
+        "vocab_size": len(tokenizer), "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id,
+        "eos_id": tokenizer.eos_id,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3 if weight.ndim > 1 else 1)  # or it would hardly look at what it reads
+    return Tagger(model, tokenizer, tags)

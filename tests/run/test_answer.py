@@ -1,0 +1,341 @@
+"""Question answering: questions on texts in, a model that finds answers out."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import qkv
+from qkv.config import AnswerConfig, load_recipe
+from qkv.data.squad import Answer, Question, read_squad
+from qkv.errors import UserError
+from qkv.run import Run, train
+from qkv.run.answer import NOTHING, Answering, answerer_scores, learnt_from, window_labels
+from qkv.tasks import Answerer
+from qkv.tasks.answer import Answers
+from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
+from tests.tasks.test_answer import TEXTS, answerer
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def texts(n: int, seed: int) -> list[tuple[str, dict[str, str]]]:
+    """Words, of which one is a number and one has capitals, and what is asked for there."""
+    draw = random.Random(seed)
+
+    def word(letters: str) -> str:
+        return "".join(draw.choices(letters, k=draw.randint(1, 3)))
+
+    found = []
+    for _ in range(n):
+        asked = {"which number?": word("123456789"), "which name?": word("ABCDEFGH")}
+        words = [*asked.values(), *(word("abcdefgh") for _ in range(draw.randint(1, 3)))]
+        draw.shuffle(words)
+        found.append((" ".join(words), asked))
+    return found
+
+
+def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -> Path:
+    """A file in SQuAD's form; `unanswerable`: a third of the texts lacks what one question asks."""
+    paragraphs = []
+    for number, (text, asked) in enumerate(texts(n, seed)):
+        if unanswerable and number % 3 == 0:
+            text = " ".join(text.replace(asked["which name?"], " ").split())
+        qas = [
+            {
+                "id": f"{number}-{place}", "question": question, "is_impossible": word not in text,
+                "answers": [{"text": word, "answer_start": text.find(word)}] * (word in text),
+            }
+            for place, (question, word) in enumerate(asked.items())
+        ]  # fmt: skip
+        paragraphs.append({"context": text, "qas": qas})
+    content = {"version": "v2.0", "data": [{"title": "words", "paragraphs": paragraphs}]}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    if not (folder / "train.json").exists():
+        for seed, (name, n) in enumerate([("train", 300), ("valid", 30), ("test", 30)], 1):
+            write_questions(folder / f"{name}.json", n, seed, unanswerable)
+    found: dict[str, Any] = {
+        "task": "answer",
+        "data": {
+            "examples": str(folder / "train.json"), "valid_examples": str(folder / "valid.json"),
+        },
+        "tokenizer": {"kind": "char", "vocab_size": 300},
+        "model": {
+            **ENCODER, "d_model": 32, "d_ff": 64, "n_encoder_layers": 2, "max_length": 40,
+            "dropout": 0.0, "positions": "rotary",
+        },
+        "train": {**TRAINING, "batch_tokens": 600, "lr": 0.003, "optimizer": "muon"},
+    }  # fmt: skip
+    return with_differences(found, differences)
+
+
+RUNS = Runs(values)
+recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
+
+
+def job(folder: Path, **differences: Any) -> Answering:
+    return Answering(RUNS.plan(folder, **differences))
+
+
+# Settings with which the model learns the task.
+LEARNS: dict[str, Any] = {
+    "train_steps": 250, "train_warmup": 30, "train_valid_every": 50, "train_checkpoint_every": 1000,
+    "train_metric": "loss",
+}  # fmt: skip
+
+_trained: dict[bool, Run] = {}
+
+
+def learned(factory: pytest.TempPathFactory, unanswerable: bool = False) -> Run:
+    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
+    if unanswerable not in _trained:
+        folder = factory.mktemp("learned-answer")
+        test = {"data_test_examples": str(folder / "test.json")}
+        _trained[unanswerable] = run(folder, "run", unanswerable, **LEARNS, **test)
+    return _trained[unanswerable]
+
+
+def test_a_run_learns_to_find_answers_and_says_how_often(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    done = learned(tmp_path_factory)
+    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    assert measured[0]["exact_match"] < 60 < 90 < measured[-1]["exact_match"]
+    assert measured[-1]["f1"] >= measured[-1]["exact_match"]
+    assert done.scores.keys() == {"valid", "test"}
+    assert [score.name for score in done.scores["test"]] == ["exact match", "F1"]
+    assert min(score.value for scores in done.scores.values() for score in scores) > 90
+    assert not done.result.settings.unanswerable
+    card = (done.folder / "README.md").read_text()
+    assert card.startswith("# run: a model that finds answers\n")
+    assert f'qkv answer --model {done.folder} --context FILE "…?"' in card
+
+
+def test_its_folder_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = qkv.load(learned(tmp_path_factory).folder, device="cpu")
+    assert isinstance(model, Answerer)
+    found = model.answer("which name?", "abc 742 BAD fed", n_best=2)
+    assert (found.text, found.start, found.end) == ("BAD", 8, 11)
+    assert found.probability > 0.5 > found.n_best[1].probability
+    assert model.answer("which number?", "abc 742 BAD fed").text == "742"
+
+
+def test_a_long_text_is_searched_in_windows(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It was trained on texts of one window; the answer stands in the last but one of many."""
+    model = qkv.load(learned(tmp_path_factory).folder, device="cpu")
+    long = "abc fed bad " * 12 + "742 abc " + "dab " * 5
+    assert len(model.frame(["which number?"], [model.spell([long])[long]])) > 5
+    found = model.answer("which number?", long)
+    assert (found.text, found.start) == ("742", 12 * 12)
+
+
+def test_it_learns_that_there_may_be_no_answer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = learned(tmp_path_factory, unanswerable=True)
+    assert done.result.settings.unanswerable
+    by_name = {score.name: score.value for score in done.scores["valid"]}
+    assert by_name["exact match"] > 90
+    assert by_name["unanswerable exact match"] > 90
+    found = done.result.answer("which name?", "abc 742 fed", n_best=2)
+    assert (found.text, found.start, found.end) == ("", -1, -1)
+    assert found.probability > 0.5
+    assert done.result.answer("which number?", "abc 742 fed").text == "742"
+    figures = [record for record in read_log(done.folder) if "f1" in record][-1]
+    assert figures["exact_match"] == pytest.approx(by_name["exact match"])
+
+
+@given(context=TEXTS.filter(str.strip), data=st.data())
+@settings(max_examples=60)
+@pytest.mark.parametrize("kind", ["bpe", "byte", "unigram"])
+def test_the_labels_spell_the_answer(kind: str, context: str, data: st.DataObject) -> None:
+    """In each window that has all tokens of the answer, and BOS in each that has not."""
+    one = answerer(kind)
+    spelt = one.spell([context])[context]
+    visible = spelt.visible.nonzero()[:, 0].tolist()
+    first = data.draw(st.sampled_from(visible))
+    last = data.draw(st.sampled_from([index for index in visible if index >= first][:9]))
+    start, end = spelt.spelt.spans[first][0], spelt.spelt.spans[last][1]
+    wrong = Answer("nowhere", -1), Answer(" ", -1)
+    answers = (*wrong, Answer(context[start:end], start))
+    parts = one.frame(["who?"], [spelt])
+    labels = window_labels(Question("1", "who?", context, answers), spelt, parts)
+    whole = spelt.tokens(start, end)
+    assert whole is not None
+    begin, beyond = whole[0], whole[1] + 1
+    held = [part.window[0] <= begin and beyond <= part.window[1] for part in parts]
+    if not any(held):
+        assert labels is None
+        return
+    assert labels is not None
+    for part, label, there in zip(parts, labels, held, strict=True):
+        assert (label != NOTHING) == there
+        if there:
+            tokens = part.framed.tokens[label[0] : label[1] + 1]
+            assert tokens == spelt.spelt.ids[begin:beyond]
+            shift = part.window[0] - part.begin
+            places = [spelt.spelt.spans[place + shift] for place in label]
+            assert (places[0][0], places[1][1]) == (start, end)
+
+
+def test_questions_without_answers_are_labelled_so_and_lost_ones_not_at_all() -> None:
+    one = answerer()
+    spelt = one.spell(["the cat"])["the cat"]
+    parts = one.frame(["who?"], [spelt])
+
+    def labels(*answers: Answer) -> Any:
+        return window_labels(Question("1", "who?", "the cat", answers), spelt, parts)
+
+    assert labels() == labels(Answer("", 0)) == labels(Answer(" ", -1)) == [NOTHING]
+    assert labels(Answer("dog", -1)) is labels(Answer("the dog, a cat", -1)) is None
+    assert labels(Answer("cat", 4), Answer("the", 0)) == [(1 + 4 + 1 + 4, 1 + 4 + 1 + 6)]
+    assert labels(Answer(" cat", 3)) == labels(Answer("cat", 4))
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [
+        ([(3, 4)], [0]),
+        ([NOTHING], [0]),
+        ([NOTHING] * 9, [0]),
+        ([NOTHING, (3, 4), NOTHING], [0, 1, 2]),
+        ([NOTHING, NOTHING, (3, 4), *[NOTHING] * 4], [0, 2, 4]),
+        ([*[NOTHING] * 4, (3, 4), (1, 2), *[NOTHING] * 5], [0, 3, 4, 5, 8]),
+    ],
+)
+def test_windows_without_the_answer_do_not_outnumber_it(
+    labels: Sequence[tuple[int, int]], kept: list[int]
+) -> None:
+    assert learnt_from(labels) == kept
+
+
+def test_the_loss_is_that_of_both_ends(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    model, total = made.model.double().eval(), 0.0
+    examples = made.splits.valid
+    for one in examples:
+        [part] = made.verb.frame([one.question], [made.verb.spell([one.context])[one.context]])
+        tokens, segments = (torch.tensor([each]) for each in vars(part.framed).values())
+        start = part.begin + one.answers[0].start  # a token a character
+        ends = start, start + len(one.answers[0].text) - 1
+        with torch.no_grad():
+            logits = model(tokens, segments=segments)[0].log_softmax(0)
+        total -= sum(float(logits[place, side]) for side, place in enumerate(ends)) / 2
+    assert made.evaluate()["valid_loss"] == pytest.approx(total / len(examples), rel=1e-5)
+
+
+def test_what_must_be_beaten_is_guessing(tmp_path: Path) -> None:
+    made = job(tmp_path)
+    sizes = [
+        math.log(1 + len(one.question) + 1 + len(one.context)) for one in made.splits.train
+    ]  # all tokens but BOS
+    assert made.frequencies_loss == pytest.approx(np.mean(sizes))
+    train = made.lay_out(made.splits.train[:4])
+    train.labels[:2] = 0
+    lengths = np.log(train.target_sizes - 1)
+    assert made.baseline(train) == pytest.approx(math.log(2) + lengths.mean() / 2)
+
+
+def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
+    cut: dict[str, Any] = {"data_valid_examples": [], "data_valid_size": 40}
+    made = job(tmp_path, **cut)
+    train, valid = (
+        {one.context for one in part} for part in (made.splits.train, made.splits.valid)
+    )
+    assert len(made.splits.valid) == 40
+    assert not train & valid
+
+
+def test_some_questions_are_drawn(tmp_path: Path) -> None:
+    few = job(tmp_path, data_n_examples=20).splits.train
+    more = job(tmp_path, data_n_examples=50).splits.train
+    assert (len(few), len(more)) == (20, 50)
+    assert {one.id for one in few} < {one.id for one in more}
+
+
+def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> None:
+    asked = read_squad([write_questions(tmp_path / "train.json", 40, 1)])
+    lost = {"id": "lost", "question": "who?", "context": "a cat", "answers": {
+        "text": ["dog"], "answer_start": [2],
+    }}  # fmt: skip
+    (tmp_path / "more.jsonl").write_text(json.dumps(lost) + "\n")
+    write_questions(tmp_path / "valid.json", 10, 2)
+    both = [str(tmp_path / "train.json"), str(tmp_path / "more.jsonl")]
+    file = StringIO()
+    made = recipe(tmp_path, data_examples=both, train_steps=1)
+    train(made, tmp_path / "run", console=Console(file=file, width=200))
+    said = file.getvalue().splitlines()
+    assert said[0] == f"· train: {len(asked) + 1} examples; valid: 20 examples"
+    whose = "whose answer no window of the text holds whole"
+    assert said[1] == f"· left out 1 of {len(asked) + 1} questions {whose}"
+    with pytest.raises(UserError, match=f"there are 1 questions {whose}; raise model.max_length"):
+        job(tmp_path, data_examples=str(tmp_path / "more.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        {"model_preset": "roberta-mini", "model_positions": "learned"},
+        {"model_preset": "albert-mini"}, {"tokenizer_kind": "bpe"}, {"train_metric": "loss"},
+        {"train_metric": "exact_match"}, {"model_max_length": 24, "answer_overlap": 3},
+        {"answer_max_question": 2, "answer_max_answer": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict[str, Any]) -> None:
+    done = run(tmp_path, **{"train_steps": 2, "model_max_length": 40, **differences})
+    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
+    model = qkv.load(done.folder, device="cpu")
+    assert model.answer("which name?", "a 12 B").text in "a 12 B"
+    wanted = {k.removeprefix("answer_"): v for k, v in differences.items() if "answer_" in k}
+    assert model.settings == Answers(**{**vars(AnswerConfig()), **wanted})
+
+
+def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
+    whole = run(tmp_path, "whole").folder
+    assert everything(RUNS.killed_and_resumed(7, tmp_path)) == everything(whole)
+
+
+def test_an_encoder_with_another_head_may_be_the_beginning(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = learned(tmp_path_factory).folder
+    again = run(tmp_path, train_start_from=str(before), train_steps=1, train_lr=1e-6)
+    assert again.scores["valid"][0].value > 90  # it has forgotten nothing
+
+
+def test_scores_are_of_the_texts_that_are_found(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = learned(tmp_path_factory).result
+    context = "abc 742 BAD fed"
+    asked = [
+        Question("1", "which name?", context, (Answer("no", -1), Answer("BAD", 8))),
+        Question("1", "which number?", context, (Answer("741", -1),)),
+    ]
+    assert [score.value for score in answerer_scores(model, asked)] == [50.0, 50.0]
+
+
+@pytest.mark.parametrize("name", ["xquad_en", "cmrc2018"])
+def test_our_recipes_read_their_questions(name: str, shared_data: Path) -> None:
+    data = load_recipe(RECIPES / f"{name}.toml").data
+    train, test = (
+        read_squad([shared_data / Path(file).relative_to("../shared/data") for file in files])
+        for files in (data.examples, data.test_examples)
+    )
+    assert not {one.context for one in train} & {one.context for one in test}
+    there = [any(answer.start >= 0 for answer in one.answers) for one in train]
+    assert sum(there) > 0.99 * len(train)

@@ -1,0 +1,224 @@
+"""Tagging: labelled words in, a model folder that marks entities out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import qkv
+from qkv.config import load_recipe
+from qkv.data import IGNORE
+from qkv.data.conll import Sentence
+from qkv.errors import UserError
+from qkv.evaluate.classification import Report
+from qkv.evaluate.entities import EntityReport
+from qkv.run.job import Plan
+from qkv.run.tag import TaggingJob, tagger_report, tagger_scores
+from qkv.tasks import Tagger
+from tests.run.common import everything, read_log
+from tests.run.tag_tiny import (
+    killed_and_resumed,
+    learned,
+    parts_of_speech,
+    plan,
+    run,
+    sentences,
+    write_conll,
+    write_data,
+)
+
+NAMES = ["entity F1", "entity precision", "entity recall", "token accuracy"]
+
+
+def test_a_run_learns_to_tag_and_says_how_well(tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = learned(tmp_path_factory)
+    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    assert [record["step"] for record in measured] == [50, 100, 150, 200]
+    assert measured[0].keys() - {"step", "loss", "lr", "tokens_per_second"} == {
+        "valid_loss", "f1", "accuracy",
+    }  # fmt: skip
+    for scores in done.scores.values():
+        assert [score.name for score in scores] == NAMES
+        assert scores[0].value > 90
+    best = max(record["f1"] for record in measured)
+    assert done.scores["valid"][0].value == pytest.approx(best)
+    assert done.scores.keys() == {"valid", "test"}
+    card = (done.folder / "README.md").read_text()
+    assert card.startswith("# run: a tagger\n")
+    assert f"qkv tag --model {done.folder}" in card
+    assert "train.conll" in card
+
+
+def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = qkv.load(learned(tmp_path_factory).folder, device="cpu")
+    assert isinstance(model, Tagger)
+    assert model.tags.scheme == "iob2"
+    fresh = sentences(50, seed=77)
+    report = tagger_report(model, fresh)
+    assert isinstance(report, EntityReport)
+    assert report.types.keys() == {"person", "place"}
+    assert report.whole.f1 > 0.9
+    assert tagger_scores(model, fresh) == report.scores()
+    found = model.tag("anna stone goes to new york")
+    assert [(one.type, one.text) for one in found.entities] == [
+        ("person", "anna stone"), ("place", "new york"),
+    ]  # fmt: skip
+    assert all(one.probability > 0.5 for one in found.entities)
+
+
+def test_only_first_tokens_of_words_count(tmp_path: Path) -> None:
+    """The loss is what the model itself says of each word's gold label, word by word."""
+    job = TaggingJob(plan(tmp_path))
+    index = {label: place for place, label in enumerate(job.tags.labels)}
+    gold = job.splits.valid
+    total, count = 0.0, 0
+    for one, scores in zip(gold, job.verb.scores([one.words for one in gold]), strict=True):
+        right = torch.tensor([index[label] for label in one.labels])
+        total -= float(scores.gather(1, right[:, None]).sum())
+        count += len(right)
+    assert job.evaluate()["valid_loss"] == pytest.approx(total / count, rel=1e-5)
+    [batch] = next(job.stream.steps_from(0))
+    assert batch.n_labels == len(batch.labels) < (batch.target.tokens != job.config.pad_id).sum()
+
+
+def test_words_of_long_sentences_count_once(tmp_path: Path) -> None:
+    long = [Sentence(one.words * 20, one.labels * 20) for one in sentences(6)]
+    write_conll(tmp_path / "train.conll", long)
+    job = TaggingJob(plan(tmp_path, model_max_length=24))
+    items = job.lay_out(long)
+    assert len(items) > 6
+    assert items.tokens.lengths.max() <= 24
+    labels = items.labels[items.labels != IGNORE]
+    assert len(labels) == sum(len(one.words) for one in long)
+    counts = Counter(label for one in long for label in one.labels)
+    assert Counter(job.tags.labels[label] for label in labels) == counts
+    total = counts.total()
+    entropy = -sum(count / total * math.log(count / total) for count in counts.values())
+    assert job.frequencies_loss == pytest.approx(entropy)
+    run(tmp_path, model_max_length=24, train_steps=2)
+
+
+@pytest.mark.parametrize("scheme", ["iob1", "iob2", "bioes"])
+def test_the_scheme_is_found_in_the_labels(tmp_path: Path, scheme: Any) -> None:
+    write_conll(tmp_path / "train.conll", sentences(60, scheme=scheme))
+    write_conll(tmp_path / "valid.conll", sentences(20, seed=5, scheme=scheme))
+    job = TaggingJob(plan(tmp_path))
+    assert job.tags.scheme == scheme
+    assert job.config.n_labels == len(job.tags.labels) == (9 if scheme == "bioes" else 5)
+    assert TaggingJob(plan(tmp_path, tag_scheme="none")).tags.scheme == "none"
+
+
+def test_labels_that_spell_no_entities(tmp_path: Path) -> None:
+    write_conll(tmp_path / "train.conll", parts_of_speech(100))
+    write_conll(tmp_path / "valid.conll", parts_of_speech(30, seed=5))
+    done = run(tmp_path, train_steps=40, train_metric="accuracy")
+    assert [score.name for score in done.scores["valid"]][:2] == ["accuracy", "macro F1"]
+    assert done.scores["valid"][0].value > 60
+    assert {"accuracy", "f1"} <= read_log(done.folder)[-1].keys()
+    model = qkv.load(done.folder, device="cpu")
+    assert (model.tags.scheme, model.tags.labels) == ("none", ("NAME", "PUNCT", "VERB", "WORD"))
+    strange = [Sentence(("anna", "hm"), ("NAME", "INTJ"))]
+    report = tagger_report(model, strange)
+    assert isinstance(report, Report)
+    assert "INTJ" in report.labels
+
+
+def test_labels_that_are_not_learnt_are_told_of_and_missed(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    more = [*sentences(20, seed=5), Sentence(("acme", "inc"), ("B-firm", "I-firm"))]
+    write_conll(tmp_path / "test.conll", more)
+    said: list[str] = []
+    settings = {"data_test_examples": str(tmp_path / "test.conll")}
+    job = TaggingJob(plan(tmp_path, said=said, **settings))
+    assert said[0] == (
+        "no training example has the label B-firm, I-firm of the test examples: it will never be "
+        "found"
+    )
+    assert said[1] == "train: 120 examples; valid: 60 examples; test: 21 examples"
+    report = tagger_report(job.verb, more)
+    assert isinstance(report, EntityReport)
+    assert (report.types["firm"].support, report.types["firm"].recall) == (1, 0.0)
+    write_conll(tmp_path / "valid.conll", more)
+    job = TaggingJob(plan(tmp_path))
+    assert math.isfinite(job.evaluate()["valid_loss"])
+    assert sum(batch.n_labels for batch in job.batches) == sum(len(one.words) for one in more) - 2
+
+
+def test_sentences_are_cut_off_and_drawn(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data_valid_examples": [], "data_n_examples": 30}
+    job = TaggingJob(plan(tmp_path, **settings))
+    assert (len(job.splits.train), len(job.splits.valid)) == (30, 12)
+    train, valid = ({one.words for one in part} for part in (job.splits.train, job.splits.valid))
+    assert not train & valid
+
+
+@pytest.mark.parametrize("step", [2, 9])
+def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path, step: int) -> None:
+    settings = {"train_average": 2, "model_max_length": 24, "tag_overlap": 4}
+    whole = run(tmp_path, "whole", **settings).folder
+    cut = killed_and_resumed(step, tmp_path, "cut", **settings)
+    assert everything(cut) == everything(whole)
+
+
+def test_a_tagger_begins_from_another_encoder(tmp_path: Path) -> None:
+    write_conll(tmp_path / "words.conll", parts_of_speech(60))
+    words = str(tmp_path / "words.conll")
+    before = run(tmp_path, "before", data_examples=words, data_valid_examples=words).result
+    job = TaggingJob(plan(tmp_path, train_start_from=str(tmp_path / "before")))
+    assert job.tags.labels != before.tags.labels
+    weights = before.model.state_dict()
+    fresh = {
+        name for name, weight in job.model.state_dict().items()
+        if weight.shape != weights[name].shape or not torch.equal(weight, weights[name])
+    }  # fmt: skip
+    assert fresh == {"head.projection.weight", "head.projection.bias"}
+    assert len(job.tokenizers.target) == len(before.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("lines", "differences", "words"),
+    [
+        ("a\tO\n", {}, "the training examples have only the label 'O'"),
+        ("a\tB-x\nb\tNOUN\n", {"tag_scheme": "iob2"}, r"tag.scheme: 'NOUN' is no label of"),
+        ("a\tS-x\nb\tO\n", {"tag_scheme": "iob1"}, r"tag.scheme: 'S-x' is no label of"),
+        ("a\tB-x\n\nb\tO\n", {"data_valid_examples": []}, "are too few"),
+        ("a\tB-x\nb\tO\n", {"train_metric": "bleu"}, "is not measured by task = 'tag'"),
+        ("a\tB-x\nb\tO\n", {"model_preset": "llama-tiny"}, "needs a model of family 'encoder'"),
+    ],
+)
+def test_contradictions_are_explained(
+    tmp_path: Path, lines: str, differences: dict, words: str
+) -> None:
+    (tmp_path / "train.conll").write_text(lines)
+    with pytest.raises(UserError, match=words):
+        run(tmp_path, **differences)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_label_of_another_kind_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    write_data(tmp_path)
+    write_conll(tmp_path / "valid.conll", [Sentence(("a", "b"), ("O", "NOUN"))])
+    with pytest.raises(UserError, match="the validation examples have the label 'NOUN', but"):
+        TaggingJob(plan(tmp_path))
+
+
+def test_the_packaged_recipe_fits_its_data(shared_data: Path, tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / "wnut17.toml"
+    folder = shared_data / "wnut17"
+    files = [
+        f"data.examples={folder / 'train.conll.gz'}",
+        f"data.test_examples={folder / 'valid.conll'}",
+    ]
+    made = load_recipe(recipe, files)
+    assert (made.task, made.data.valid_examples) == ("tag", ())
+    small = ["data.n_examples=50", "tokenizer.vocab_size=400", "model.n_encoder_layers=1"]
+    made = load_recipe(recipe, [*files, *small])
+    job = TaggingJob(Plan(made, tmp_path, torch.device("cpu"), lambda _: None))
+    assert job.tags.scheme == "iob2"
+    assert len(job.splits.test) == 1009
+    assert "B-creative-work" in job.tags.labels

@@ -1,0 +1,235 @@
+"""Images in, a model folder that classifies them out: the encoder is not about words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import qkv
+from qkv.config import recipe_from
+from qkv.errors import UserError
+from qkv.run.classify import Classifying
+from qkv.run.train import job_of
+from qkv.run.vision import ImageClassifying, judge_images
+from qkv.tasks import ImageClassifier
+from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
+
+SIDES = ("left", "right")
+
+
+def halves(n: int, seed: int = 1, size: int = 4, channels: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Noise, bright in one half; the label is which."""
+    random = np.random.default_rng(seed)
+    shape = (n, size, size, channels) if channels else (n, size, size)
+    images = random.integers(0, 100, shape, dtype=np.uint8)
+    right = random.integers(0, 2, n)
+    for image, side in zip(images, right, strict=True):
+        image[:, size // 2 * side : size // 2 * (side + 1)] += 120
+    return images, [SIDES[side] for side in right]
+
+
+def write_halves(path: Path, n: int, seed: int = 1, **more: int) -> Path:
+    images, labels = halves(n, seed, **more)
+    np.savez(path, images=images, labels=labels)
+    return path
+
+
+def values(folder: Path, **differences: Any) -> dict[str, Any]:
+    """A recipe as plain values; differences are named section_key."""
+    for seed, (name, n) in enumerate([("train", 100), ("valid", 40), ("test", 40)]):
+        if not (folder / f"{name}.npz").exists():
+            write_halves(folder / f"{name}.npz", n, seed)
+    found: dict[str, Any] = {
+        "task": "classify",
+        "data": {
+            "examples": str(folder / "train.npz"), "valid_examples": str(folder / "valid.npz"),
+        },
+        "model": {**ENCODER, "preset": "vit-tiny", "image_size": 4, "patch_size": 2},
+        "train": {**TRAINING, "batch_tokens": 100, "warmup": 4},
+    }  # fmt: skip
+    return with_differences(found, differences)
+
+
+RUNS = Runs(values)
+recipe, run = RUNS.recipe, RUNS.run
+
+
+def job(folder: Path, said: list[str] | None = None, **differences: Any) -> ImageClassifying:
+    return ImageClassifying(RUNS.plan(folder, said=said, **differences))
+
+
+def test_a_run_learns_which_half_is_bright(tmp_path: Path) -> None:
+    more = {"data_test_examples": str(tmp_path / "test.npz"), "train_steps": 60}
+    done = run(tmp_path, **more, train_valid_every=20)
+    for split in ("valid", "test"):
+        scores = {score.name: score.value for score in done.scores[split]}
+        assert scores["accuracy"] == scores["macro F1"] == 100
+        assert {"ECE", "Brier score", "mean confidence"} <= scores.keys()
+    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    assert [record["step"] for record in measured] == [20, 40, 60]
+    assert {"accuracy", "f1"} <= measured[0].keys()
+    model = qkv.load(done.folder, device="cpu")
+    assert isinstance(model, ImageClassifier)
+    images, labels = halves(50, seed=9)
+    assert [one.label for one in model.classify(list(images))] == labels
+    card = (done.folder / "README.md").read_text()
+    assert card.startswith("# run: a classifier of images\n")
+    assert "images of 4 × 4 pixels in patches of 2 × 2" in card
+    assert f"- Images: {tmp_path / 'train.npz'}" in card
+    assert f"qkv classify --model {done.folder} image.png" in card
+
+
+def test_a_folder_of_files_from_end_to_end(tmp_path: Path) -> None:
+    """Colours, files larger than the model reads, and a validation part cut off."""
+    images, labels = halves(80, size=8, channels=3)
+    for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = tmp_path / "sides" / label / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    done = run(
+        tmp_path, data_examples=str(tmp_path / "sides"), data_valid_examples=[], train_steps=50,
+        model_n_channels=3,
+    )  # fmt: skip
+    assert done.scores["valid"][0].value == 100
+    model = qkv.load(done.folder, device="cpu")
+    assert len(model.classes.mean) == len(model.classes.deviation) == 3
+    for side in SIDES:
+        files = sorted((tmp_path / "sides" / side).iterdir())
+        assert {one.label for one in model.classify(files)} == {side}
+    assert not list(done.folder.rglob("tokenizer.json"))
+
+
+@pytest.mark.parametrize("step", [2, 9])
+def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path, step: int) -> None:
+    settings = {"classify_shift": 1, "train_accumulate": 2, "train_average": 3}
+    whole = run(tmp_path, "whole", **settings).folder
+    cut = RUNS.killed_and_resumed(step, tmp_path, **settings)
+    files = ("config.json", "recipe.toml")  # there is no tokenizer
+    assert everything(cut, files) == everything(whole, files)
+
+
+def test_other_images_are_not_gone_on_with(tmp_path: Path) -> None:
+    run(tmp_path)
+    write_halves(tmp_path / "train.npz", 101)
+    with pytest.raises(UserError, match="has changed since the run in"):
+        RUNS.resumed(tmp_path, "run", train_steps=20)
+
+
+def test_moving_images_changes_what_is_learnt(tmp_path: Path) -> None:
+    still, moved = run(tmp_path, "still"), run(tmp_path, "moved", classify_shift=1)
+    assert read_log(still.folder)[-1]["loss"] != read_log(moved.folder)[-1]["loss"]
+
+
+def test_pixels_are_scaled_as_the_training_images_are_and_that_is_stored(tmp_path: Path) -> None:
+    """Validation images that are darker do not change the scale."""
+    images, labels = halves(40, seed=3)
+    np.savez(tmp_path / "valid.npz", images=images // 4, labels=labels)
+    folder = run(tmp_path).folder
+    learnt = np.load(tmp_path / "train.npz")["images"] / 255
+    stored = json.loads((folder / "config.json").read_text())["classify"]
+    assert stored["labels"] == list(SIDES)
+    assert stored["mean"] == [pytest.approx(learnt.mean())]
+    assert stored["deviation"] == [pytest.approx(learnt.std())]
+
+
+def test_the_loss_is_that_of_what_the_classifier_says(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    assert found.tokenizers is None
+    assert (found.model.config.head, found.model.config.n_labels) == ("sequence", 2)
+    said = found.verb.classify([one.pixels for one in found.splits.valid])
+    right = [one.label for one in found.splits.valid]
+    losses = [-math.log(one.probabilities[label]) for one, label in zip(said, right, strict=True)]
+    scores = found.evaluate()
+    assert scores["valid_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    correct = [one.label == label for one, label in zip(said, right, strict=True)]
+    assert scores["accuracy"] == pytest.approx(100 * np.mean(correct))
+    [batch] = next(found.stream.steps_from(0))
+    assert batch.target.tokens.shape == (20, 1, 4, 4)  # of 5 tokens each
+
+
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_what_the_frequencies_alone_would_score(tmp_path: Path, weights: str) -> None:
+    images, labels = halves(100)
+    keep = [i for i, label in enumerate(labels) if label == "left" or i % 4 == 0]
+    np.savez(tmp_path / "train.npz", images=images[keep], labels=[labels[i] for i in keep])
+    found = job(tmp_path, classify_weights=weights)
+    counts = Counter(one.label for one in found.splits.train)
+    share = counts["left"] / counts.total()
+    assert 0.6 < share < 1
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    expected = entropy if weights == "none" else math.log(2)
+    assert found.frequencies_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_equal_images_stay_on_one_side(tmp_path: Path) -> None:
+    images, labels = halves(60)
+    copies = np.concatenate([images, images, images])
+    np.savez(tmp_path / "train.npz", images=copies, labels=labels * 3)
+    said: list[str] = []
+    found = job(tmp_path, said, data_valid_examples=[])
+    kept = {one.pixels.tobytes() for one in found.splits.train}
+    held_out = {one.pixels.tobytes() for one in found.splits.valid}
+    assert (len(found.splits.valid), len(held_out)) == (18, 6)
+    assert not kept & held_out
+    assert said == ["train: 162 images; valid: 18 images"]
+    again = job(tmp_path, data_valid_examples=[], train_seed=1)
+    assert {one.pixels.tobytes() for one in again.splits.valid} != held_out
+
+
+def test_a_few_examples_are_as_many_of_each_class(tmp_path: Path) -> None:
+    found = job(tmp_path, data_n_examples=10)
+    assert Counter(one.label for one in found.splits.train) == {"left": 5, "right": 5}
+    assert len(found.splits.valid) == 40
+
+
+def test_the_model_decides_whether_texts_or_images_are_classified(tmp_path: Path) -> None:
+    assert job_of(recipe(tmp_path)) is ImageClassifying
+    assert job_of(recipe_from({"task": "classify"})) is Classifying
+    other = {"preset": "bert-tiny", "image_size": 4, "patch_size": 2, "n_segments": 0}
+    assert job_of(recipe_from({"task": "classify", "model": other})) is ImageClassifying
+
+
+def test_labels_that_the_model_does_not_know_are_not_judged_by(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    strange = [type(one)(one.pixels, "top") for one in found.splits.valid]
+    with pytest.raises(UserError, match="the label 'top', which the model does not know"):
+        judge_images(found.verb, strange)
+
+
+@pytest.mark.parametrize(
+    ("difference", "sentence"),
+    [
+        ({"model_image_size": 6}, "the images are 4 × 4 pixels, but model.image_size is 6"),
+        ({"model_n_labels": 2}, r"\[model\]: n_labels follows from the task and its data"),
+        ({"model_n_channels": 2}, r"\[model\]: n_channels is 2; use 1 \(grey\) or 3"),
+        ({"classify_kind": "number"}, "classify.kind is 'number', but an image has one class"),
+        ({"classify_shift": 4}, r"classify.shift \(4\) moves images of 4 pixels out of sight"),
+        ({"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
+        ({"train_start_from": "runs/other"}, "train.start_from is for text"),
+        ({"data_examples": []}, "no examples are given"),
+        ({"data_examples": "typo.npz"}, "typo.npz"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(tmp_path: Path, difference: dict, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        run(tmp_path, **difference)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_classes_must_be_known_and_more_than_one(tmp_path: Path) -> None:
+    images, labels = halves(40)
+    np.savez(tmp_path / "train.npz", images=images, labels=["left"] * 40)
+    with pytest.raises(UserError, match="only the label 'left'"):
+        job(tmp_path)
+    write_halves(tmp_path / "train.npz", 40)
+    np.savez(tmp_path / "valid.npz", images=images, labels=[*labels[:-1], "top"])
+    with pytest.raises(UserError, match="the validation examples have the label 'top'"):
+        job(tmp_path)

@@ -1,0 +1,161 @@
+"""Reading framed texts: each gets what it would get alone, in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkv.data import Framed, frame
+from qkv.errors import UserError
+from qkv.model import Layout
+from qkv.tasks import reading
+from qkv.tasks.reading import Reader, by_text, check_text, load_encoder, save_encoder
+from tests.tasks.understand_tiny import TOKENIZER, encoder
+
+TEXTS = [
+    "the cat", "", "a dog sees the cat", "猫", "no", "birds likes fish", "the cat", "  a dog\r",
+]  # fmt: skip
+
+
+def reader(**differences: object) -> Reader:
+    return Reader(encoder(**differences), TOKENIZER)
+
+
+def framed(one: Reader) -> list[Framed]:
+    """Texts and pairs of every length that fits."""
+    tokens = one.encode(TEXTS)
+    room = one.room(pair=True)
+    pairs = zip(tokens, reversed(tokens), strict=True)
+    return [one.frame(ids) for ids in tokens] + [
+        one.frame(first[: room // 2], second[: room // 2]) for first, second in pairs
+    ]
+
+
+def alone(one: Reader, text: Framed) -> Tensor:
+    """The model as it is, without a batch or a layout."""
+    segments = torch.tensor([text.segments])
+    with torch.no_grad():
+        return one.model(torch.tensor([text.tokens]), Layout(), segments)[0].float()
+
+
+@pytest.mark.parametrize("budget", [1, 30, 100, 10_000])
+@pytest.mark.parametrize("head", ["sequence", "token"])
+def test_batched_is_one_by_one_and_the_order_is_kept(
+    head: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(reading.BATCH_TOKENS, "cpu", budget)
+    one = reader(head=head)
+    texts = framed(one)
+    found = one.run(texts)
+    assert len(found) == len(texts)
+    for said, text in zip(found, texts, strict=True):
+        expected = alone(one, text)
+        assert said.shape == ((3,) if head == "sequence" else (len(text.tokens), 3))
+        assert said.dtype == torch.float32
+        torch.testing.assert_close(said, expected, rtol=1e-6, atol=1e-6)
+    distinct = {tuple(said.flatten().tolist()) for said in found}
+    assert len(distinct) >= len({(*text.tokens, *text.segments) for text in texts}) > 10
+
+
+@given(st.lists(st.integers(2, 24), min_size=0, max_size=30), st.integers(1, 100))
+def test_batches_hold_each_text_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    texts = [Framed([0] * n, [0] * n) for n in lengths]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(reading.BATCH_TOKENS, "cpu", budget)
+        batches = list(ONE.batches(texts))
+    assert sorted(row for rows in batches for row in rows) == list(range(len(texts)))
+    for rows in batches:
+        assert len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= budget
+
+
+ONE = reader()
+
+
+def test_nothing_is_read_of_nothing() -> None:
+    assert ONE.run([]) == []
+    assert ONE.encode([]) == []
+
+
+def test_a_model_in_training_is_read_without_dropout_and_left_in_training() -> None:
+    one = reader(dropout=0.5)
+    texts = framed(one)
+    expected = one.run(texts)
+    assert not one.model.training
+    one.model.train()
+    for said, other in zip(one.run(texts), expected, strict=True):
+        assert torch.equal(said, other)
+    assert one.model.training
+    with pytest.raises(RuntimeError), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one, "pad", lambda texts: (_ for _ in ()).throw(RuntimeError()))
+        one.run(texts)
+    assert one.model.training
+
+
+def test_another_thing_can_be_asked_of_the_model() -> None:
+    def first_vectors(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
+        return ONE.model.hidden(tokens, layout, segments)[:, 0]
+
+    texts = framed(ONE)
+    for said, text in zip(ONE.run(texts, first_vectors), texts, strict=True):
+        with torch.no_grad():
+            x = ONE.model.hidden(
+                torch.tensor([text.tokens]), Layout(), torch.tensor([text.segments])
+            )
+        torch.testing.assert_close(said, x[0, 0].float(), rtol=1e-6, atol=1e-6)
+
+
+def test_frames_are_filled_to_the_brim() -> None:
+    for separators in (1, 2):
+        one = reader(pair_separators=separators)
+        single = one.frame([5] * one.room())
+        pair = one.frame([5] * 3, [6] * (one.room(pair=True) - 3))
+        assert len(single.tokens) == len(pair.tokens) == one.model.config.max_length
+        assert pair == frame([5] * 3, [6] * (one.room(pair=True) - 3), one.special, separators)
+        assert one.run([single, pair])[0].shape == (3,)
+
+
+def test_spaces_around_a_text_do_not_count() -> None:
+    assert ONE.encode(["  a dog\r\n", "a dog", " \t "]) == [*2 * [TOKENIZER.encode("a dog")], []]
+
+
+def test_progress_is_told_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(reading.BATCH_TOKENS, "cpu", 60)
+    told: list[int] = []
+    texts = framed(ONE)
+    ONE.run(texts, progress=told.append)
+    assert len(told) > 2
+    assert sum(told) == len(texts)
+
+
+@given(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1))
+def test_progress_in_windows_ends_at_the_number_of_texts(n_texts: int, parts: list[int]) -> None:
+    told: list[int] = []
+    advance = by_text(told.append, n_texts, sum(parts))
+    for part in parts:
+        advance(part)
+    assert sum(told) == n_texts
+    assert min(told) >= 0
+
+
+def test_what_is_no_text_is_refused_by_its_line() -> None:
+    with pytest.raises(UserError, match="Line 2 holds bytes that are not UTF-8; convert it first"):
+        check_text(["good", b"\xff".decode(errors="surrogateescape"), "good"])
+    with pytest.raises(UserError, match="Line 1 holds bytes"):
+        ONE.encode(["\udcff"])
+    check_text(["", "猫 🐟"])
+
+
+def test_a_folder_brings_the_same_encoder_back(tmp_path: Path) -> None:
+    model = encoder().float()
+    save_encoder(tmp_path, "classify", model, TOKENIZER, classify={"labels": ["a", "b", "c"]})
+    again, tokenizer = load_encoder(tmp_path, None)
+    assert again.config == model.config
+    assert not again.training
+    assert tokenizer.encode("the 猫") == TOKENIZER.encode("the 猫")
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.run import train
+    from qkv.convert import load
+    from qkv.run import train  # type: ignore[no-redef]  # the room of that name is below
     from qkv.tasks import (
         Answerer,
         Classifier,
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
         LanguageModel,
         Tagger,
         Translator,
-        load,
     )
+    from qkv.verify import verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,11 +33,12 @@ __all__ = [
     "__version__",
     "load",
     "train",
+    "verify",
 ]
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
-    "load": "qkv.tasks",
+    "load": "qkv.convert",
     "Translator": "qkv.tasks",
     "LanguageModel": "qkv.tasks",
     "Encoder": "qkv.tasks",
@@ -45,6 +47,7 @@ _HOMES = {
     "Answerer": "qkv.tasks",
     "Tagger": "qkv.tasks",
     "train": "qkv.run",
+    "verify": "qkv.verify",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,30 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         except SafetensorError as error:
             full = "No space left" in str(error)
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """Tensors in safetensors files, each read when it is asked for."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._files: dict[str, Path] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in paths:
+            with _opened(path) as file:
+                for name in file.keys():  # noqa: SIM118
+                    self._files[name] = path
+                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
+
+    def __getitem__(self, name: str) -> Tensor:
+        with _opened(self._files[name]) as file:
+            tensor: Tensor = file.get_tensor(name)
+            return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -57,17 +81,37 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def load_weights(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
-    """Copy tensors into the model's weights, naming each one that does not fit."""
-    parameters = dict(model.named_parameters())
+def fill_empty(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Give a model that has shapes only its weights, one at a time, or name each that is wrong."""
+    check_fit(dict(model.named_parameters()), tensors, where)
+    filled: dict[int, nn.Parameter] = {}  # matrices that are shared stay so
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in filled:
+                fresh = torch.empty(parameter.shape, dtype=parameter.dtype)
+                filled[id(parameter)] = nn.Parameter(fresh.copy_(tensors[names[id(parameter)]]))
+            setattr(module, name, filled[id(parameter)])
+
+
+def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """See that there is a tensor of the right shape for each weight, and name each that is not."""
+    shapes = tensors.shapes if isinstance(tensors, StoredTensors) else None
     problems = [f"missing {name}" for name in parameters.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - parameters.keys()]
     for name in parameters.keys() & tensors.keys():
-        ours, theirs = tuple(parameters[name].shape), tuple(tensors[name].shape)
+        ours = tuple(parameters[name].shape)
+        theirs = shapes[name] if shapes else tuple(tensors[name].shape)
         if ours != theirs:
             problems.append(f"{name} is {list(theirs)} but should be {list(ours)}")
     if problems:
         raise UserError(f"{where} does not fit its config: {'; '.join(sorted(problems))}.")
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copy tensors into the model's weights, naming each one that does not fit."""
+    parameters = dict(model.named_parameters())
+    check_fit(parameters, tensors, where)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

@@ -35,7 +35,7 @@ from qkv.errors import UserError
         (
             {"d_model": 30, "n_heads": 4},
             "model: d_model (30) is not divisible by n_heads (4); "
-            "choose n_heads among the divisors of d_model.",
+            "choose n_heads among the divisors of d_model, or set d_key.",
         ),
         (
             {"d_model": 48, "n_heads": 4, "n_kv_heads": 3},

@@ -72,15 +72,16 @@ def test_our_own_recipes_load(recipe):
         (
             {"xyz": {}},
             "r.toml: unknown key 'xyz'; "
-            "it may be one of answer, chat, classify, data, decode, embed, mask, model, tag, task, "
-            "tokenizer, train.",
+            "it may be one of answer, chat, classify, data, decode, denoise, embed, mask, model, "
+            "tag, task, tokenizer, train.",
         ),
         ({"train": 3}, "r.toml: train must be a section, [train], with keys under it."),
         ({"model": "big"}, "r.toml: model must be a section, [model], with keys under it."),
         (
             {"task": "transalte"},
             "r.toml: task is 'transalte', but must be one of: "
-            "'translate', 'generate', 'instruct', 'fill', 'classify', 'tag', 'answer', 'embed'.",
+            "'translate', 'generate', 'instruct', 'fill', 'denoise', 'classify', 'tag', 'answer', "
+            "'embed'.",
         ),
         ({"train": {"stps": 1}}, "r.toml: [train]: unknown key 'stps'; did you mean 'steps'?"),
         ({"train": {"steps": 1.5}}, "r.toml: [train]: steps is 1.5, but must be of type int."),
@@ -114,7 +115,34 @@ def test_our_own_recipes_load(recipe):
         (
             {"model": {"d_model": 30}},
             "model: d_model (30) is not divisible by n_heads (4); "
-            "choose n_heads among the divisors of d_model.",
+            "choose n_heads among the divisors of d_model, or set d_key.",
+        ),
+        (
+            {"denoise": {"kind": "span"}},
+            "r.toml: [denoise]: kind is 'span', but must be one of: 'spans', 'infill'.",
+        ),
+        ({"denoise": {"share": 0.95}}, "denoise: share is 0.95, but must be at most 0.9."),
+        ({"denoise": {"span_length": 0.5}}, "denoise: span_length is 0.5, but must be at least 1."),
+        ({"denoise": {"sentinels": 1}}, "denoise: sentinels is 1, but must be at least 2."),
+        (
+            {"denoise": {"kind": "infill", "span_length": 1}},
+            "denoise: span_length is 1.0, but kind = 'infill' needs at least 1.5, for too many "
+            "spans would be empty; raise it, or use 'spans'.",
+        ),
+        (
+            {"denoise": {"permute_sentences": True}},
+            "denoise: permute_sentences needs kind = 'infill', which writes the whole text in its "
+            "true order; leave one of them out.",
+        ),
+        (
+            {"task": "denoise", "model": {"preset": "bert-mini"}},
+            "r.toml: [model]: task = 'denoise' needs a model of family 'encoder-decoder', but this "
+            "one is of 'encoder'; choose another preset, or another task.",
+        ),
+        (
+            {"task": "denoise", "train": {"metric": "bleu"}},
+            "r.toml: [train]: metric = 'bleu' is not measured by task = 'denoise'; use one of: "
+            "'loss'.",
         ),
         (
             {"task": "embed", "model": {"preset": "vit-tiny"}},
@@ -134,6 +162,14 @@ def test_mistakes(values, message):
 def test_a_preset_that_is_no_name(name):
     with pytest.raises(UserError, match=r"unknown preset .*transformer-base"):
         recipe_from({"model": {"preset": name}})
+
+
+def test_the_share_that_is_hidden_is_the_paper_s_unless_it_is_set():
+    shares = [
+        recipe_from({"task": "denoise", "denoise": values}).denoise.hidden_share
+        for values in ({}, {"kind": "infill"}, {"kind": "infill", "share": 0.2})
+    ]
+    assert shares == [0.15, 0.3, 0.2]
 
 
 def test_sampling_may_give_more_than_there_are_beams():

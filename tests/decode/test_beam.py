@@ -55,6 +55,32 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive(penalty, vocab_size, limit, s
     assert_same(generate(model, sources, None, config), expected)
 
 
+def repeats(tokens: list[int], n: int) -> bool:
+    runs = [(*tokens[at : at + n],) for at in range(len(tokens) - n + 1)]
+    return len({*runs}) < len(runs)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize(("no_repeat", "min_length"), [(1, 0), (2, 0), (3, 2), (0, 3), (2, 1)])
+def test_rules_leave_the_best_of_what_they_allow(penalty, no_repeat, min_length):
+    """Of all sequences, those without a run twice, BOS counted, and without an early end."""
+    model = tiny_model(5, seed=1)
+    source = torch.randint(5, (1, 5))
+    bos, eos = model.config.bos_id, model.config.eos_id
+    expected = [
+        one
+        for one in every_output(model, source[0], 4, penalty)
+        if not (no_repeat and repeats([bos, *with_eos(one, eos)], no_repeat))
+        and not (one.finished and len(one.tokens) < min_length)
+    ]
+    config = DecodeConfig(
+        700, penalty, "never", n_best=700, max_length=4, no_repeat=no_repeat, min_length=min_length
+    )
+    found = generate(model, source, None, config)
+    assert [one.tokens for one in found[0]] == [one.tokens for one in expected]
+    assert_same(found, [expected])
+
+
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_a_narrower_beam_that_keeps_every_prefix_finds_the_best(penalty):
     """27 prefixes of 3 tokens that are not EOS; 40 beams hold them all, and the best endings."""

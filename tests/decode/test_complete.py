@@ -30,6 +30,13 @@ CONFIGS = [
         repetition_penalty=1.1,
     ),
     DecodeConfig(sample=True, temperature=1.5, min_p=0.05, max_length=14, seed=2),
+    DecodeConfig(beams=1, max_length=14, no_repeat=2, min_length=9, repetition_penalty=0.5),
+    DecodeConfig(beams=1, max_length=14, no_repeat=3, min_length=14, repetition_penalty=0.4),
+    DecodeConfig(beams=4, n_best=4, length_penalty=0.5, max_length=14, no_repeat=1, min_length=6),
+    DecodeConfig(
+        beams=4, n_best=2, max_length=14, no_repeat=2, min_length=3, repetition_penalty=0.7
+    ),
+    DecodeConfig(sample=True, temperature=2.0, top_k=5, max_length=14, no_repeat=1, min_length=9),
 ]  # fmt: skip
 
 
@@ -60,7 +67,8 @@ def theirs(model, prompt, config, monkeypatch, row):
             num_beams=1 if config.sample else config.beams,
             num_return_sequences=1 if config.sample else config.n_best, eos_token_id=EOS,
             pad_token_id=PAD, repetition_penalty=config.repetition_penalty,
-            **(sampling if config.sample else {}),
+            length_penalty=config.length_penalty, no_repeat_ngram_size=config.no_repeat,
+            min_new_tokens=config.min_length or None, **(sampling if config.sample else {}),
         ),
     )  # fmt: skip
     rows = [cut(found[len(prompt) :], EOS, -1) for found in output.tolist()]
@@ -189,6 +197,27 @@ def test_graphs_are_reused():
         found = complete(ours, prompts, config, fixed=True, graphs=graphs)
         assert_same(found, complete(ours, prompts, config))
     assert len(graphs) == 1
+
+
+def test_graphs_are_reused_where_runs_may_not_recur():
+    """Prompts of other lengths that round to the same room find their place in it."""
+    _, ours = PAIRS["llama"]()
+    graphs = Graphs()
+    config = DecodeConfig(beams=2, max_length=14, no_repeat=1, min_length=5)
+    for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]]):
+        found = complete(ours, prompts, config, fixed=True, graphs=graphs)
+        assert_same(found, complete(ours, prompts, config))
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_no_end_comes_early(pair, beams):
+    _, ours = pair
+    config = DecodeConfig(beams, max_length=14, min_length=9, no_repeat=2)
+    plain = complete(ours, PROMPTS, DecodeConfig(beams, max_length=14, no_repeat=2))
+    ends = [EOS, *{each[0].tokens[2] for each in plain}]
+    for each in complete(ours, PROMPTS, config, ends=ends):
+        assert len(each[0].tokens) >= 9 and not set(ends) & {*each[0].tokens}
 
 
 @pytest.mark.parametrize(

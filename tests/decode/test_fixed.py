@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
 from qkv.config import DecodeConfig
-from qkv.decode import Batch, Graphs, Task, generate, prefill
-from qkv.decode.generate import build_search
+from qkv.decode import Batch, Graphs, generate, prefill
+from qkv.decode.generate import build_search, build_task
 from qkv.decode.loop import few_sizes
 from tests.decode.helpers import assert_same
 from tests.decode.test_generate import ALL_KINDS
@@ -51,9 +51,9 @@ def test_a_step_compiles_once_and_whole(ours, batch, config, suppress):
     torch._dynamo.reset()
     source, lengths = batch
     search = build_search(config, (0,), suppress)
-    bos = torch.full((6,), ours.config.bos_id)
-    task = Task(torch.full((6,), 20), torch.arange(6), config.seed, bos, 64)
-    batch = Batch(bos[:, None], source=source, source_lengths=lengths)
+    prompts = [[ours.config.bos_id]] * 6
+    task = build_task(ours.config, config, prompts, [20] * 6, None, source.device).with_room(64)
+    batch = Batch(torch.tensor(prompts), source=source, source_lengths=lengths)
     memory, cache = prefill(ours, batch, search.rows, 1)
     slot = Graphs().slot(ours, search, memory, cache, task)
     slot.load(memory, cache, search.start(task))

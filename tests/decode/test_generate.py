@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import Task, generate
-from qkv.decode.generate import build_search, token_limits
+from qkv.decode import generate
+from qkv.decode.generate import build_search, build_task, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, with_eos
@@ -16,6 +16,9 @@ KINDS = {
     "greedy": DecodeConfig(beams=1),
     "beam": DecodeConfig(beams=4, n_best=3, length_penalty=0.7),
     "sample": DecodeConfig(sample=True, top_p=0.9, n_best=2, seed=5),
+    "greedy_ruled": DecodeConfig(beams=1, no_repeat=2, min_length=4, repetition_penalty=1.2),
+    "beam_ruled": DecodeConfig(beams=3, n_best=2, no_repeat=1, min_length=3),
+    "sample_ruled": DecodeConfig(sample=True, n_best=2, seed=5, no_repeat=1, min_length=5),
 }
 ALL_KINDS = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 
@@ -55,8 +58,8 @@ def test_padded_equals_unpadded(ours, batch, config, fixed):
 def search_without_cache(model, source, lengths, config, limits):
     """The same search, reading each hypothesis from its beginning at every step."""
     search = build_search(config, (EOS,), ())
-    ids = torch.arange(len(source))
-    task = Task(torch.tensor(limits), ids, config.seed, torch.zeros_like(ids), max(limits))
+    prompts = [[model.config.bos_id]] * len(source)
+    task = build_task(model.config, config, prompts, limits, None, source.device)
     state, memory = search.start(task), model.remember(source, Layout(lengths=lengths))
     for step in range(max(limits)):
         past = state.tokens[..., :step].flatten(0, 1)

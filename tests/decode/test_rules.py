@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -57,6 +59,31 @@ def test_all_rules_in_order(pair, temperature, top_k, top_p, min_p, seed):
     warpers = pair[0]._get_logits_processor(config, device="cpu", logits_processor=[])
     found = Draw(temperature, top_k, top_p, min_p).restrict(logits)
     torch.testing.assert_close(found, warpers(None, logits))
+
+
+@given(
+    past=st.lists(st.integers(0, 3), min_size=1, max_size=20),
+    before=st.integers(0, 9),
+    n=st.integers(1, 6),
+    vocab_size=st.integers(4, 6),
+)
+def test_no_run_comes_twice(past, before, n, vocab_size):
+    logits = torch.randn(1, 2, vocab_size)
+    tokens = torch.tensor([past, past[::-1]])
+    found = rules.no_repeat(logits, F.pad(tokens, (before, 0), value=-1)[None], n)
+    assert torch.equal(found[0], NoRepeatNGramLogitsProcessor(n)(tokens, logits[0]))
+    for row, hidden in zip(tokens.tolist(), found[0].isneginf(), strict=True):
+        runs = {(*row[at : at + n],) for at in range(len(row) - n + 1)}
+        new = [(*row[len(row) - n + 1 :], token) for token in range(vocab_size)]
+        assert hidden.tolist() == [run in runs for run in new]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_hold_back_hides_while_it_is_early(early):
+    logits = torch.randn(2, 3, 6)
+    found = rules.hold_back(logits.clone(), [1, 4], torch.tensor(early))
+    expected = rules.suppress(logits.clone(), [1, 4]) if early else logits
+    assert torch.equal(found, expected)
 
 
 def test_suppress_hides_tokens_alone():

@@ -63,5 +63,6 @@ def test_a_draft_must_fit(model):
     other = gpt2_pair(vocab_size=50)[1]
     with pytest.raises(UserError, match="one vocabulary"):
         speculate(model, other, [5], GREEDY)
-    with pytest.raises(UserError, match="greedy search alone"):
-        speculate(model, model, [5], DecodeConfig(sample=True))
+    for more in ({"sample": True}, {"no_repeat": 2}, {"min_length": 3}):
+        with pytest.raises(UserError, match="greedy search alone"):
+            speculate(model, model, [5], DecodeConfig(beams=1, **more))

@@ -34,6 +34,10 @@ def check_same(pair, batch, config, prefix=(), **ours):
             "length_penalty": config.length_penalty, "early_stopping": config.early_stopping,
             "num_return_sequences": config.n_best,
         }  # fmt: skip
+    keywords |= {
+        "no_repeat_ngram_size": config.no_repeat, "min_new_tokens": config.min_length or None,
+        "repetition_penalty": config.repetition_penalty,
+    }  # fmt: skip
     expected = transformers_search(marian, *batch, prefix, **keywords)
     found = [one for each in generate(model, *batch, config, prefix, **ours) for one in each]
     assert [with_eos(one) for one in found] == [tokens for tokens, _ in expected]
@@ -69,6 +73,30 @@ def test_forced_prefix(pair, batch, beams, fixed):
         pair, batch, DecodeConfig(beams, max_length=8), prefix=(17, 58, 4), fixed=fixed
     )
     assert all(one.tokens[:3] == [17, 58, 4] for one in found)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("no_repeat", [0, 1, 2, 3])
+@pytest.mark.parametrize(("min_length", "penalty"), [(0, 0.6), (1, 1.0), (6, 1.3), (16, 0.5)])
+def test_repeating_and_ending_early(pair, batch, beams, no_repeat, min_length, penalty, fixed):
+    """Penalties below 1 make a model repeat itself, so that there is something to avoid."""
+    config = DecodeConfig(
+        beams, 0.8, n_best=beams, max_length=16, min_length=min_length, no_repeat=no_repeat,
+        repetition_penalty=penalty,
+    )  # fmt: skip
+    check_same(pair, batch, config, fixed=fixed)
+    check_same(pair, batch, config, prefix=(17, 58, 17), fixed=fixed)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_the_start_counts_with_their_least_length(pair, batch, beams):
+    marian, model = pair
+    expected = transformers_search(
+        marian, *batch, num_beams=beams, max_new_tokens=16, min_length=8
+    )  # fmt: skip
+    found = generate(model, *batch, DecodeConfig(beams, max_length=16, min_length=7))
+    assert [with_eos(each[0]) for each in found] == [tokens for tokens, _ in expected]
 
 
 @pytest.mark.parametrize("beams", [1, 3])

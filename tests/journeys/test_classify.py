@@ -180,7 +180,7 @@ def test_mistakes_are_named(
     assert ask("one", folder=model) == (
         f"{model} is a translation model and no classifier; use it with `qkv translate`."
     )
-    assert "is not a model folder" in ask("one", folder=tmp_path / "none")
+    assert "is neither a path that exists" in ask("one", folder=tmp_path / "none")
     broken = qkv("classify", "--model", classifier, stdin=b"good\n\xff\n").mistake
     assert "not UTF-8" in broken
 

@@ -162,7 +162,9 @@ def test_recipes_that_are_none(qkv: Command, tmp_path: Path) -> None:
 
 def test_models_that_are_none(qkv: Command, model: Path, tmp_path: Path) -> None:
     nowhere, file = tmp_path / "nowhere", model / "config.json"
-    for folder in (nowhere, file, tmp_path):
+    mistake = qkv("translate", "--model", nowhere, "1").mistake
+    assert mistake.startswith(f"{nowhere} is neither a path that exists nor a pulled model")
+    for folder in (file, tmp_path):
         mistake = qkv("translate", "--model", folder, "1").mistake
         assert mistake.startswith(f"{folder} is not a model folder (no config.json); train one")
     assert "Unknown device 'gpu'" in qkv("translate", "--model", model, "--device", "gpu").mistake
@@ -186,5 +188,9 @@ def test_a_folder_that_may_not_be_written(qkv: Command, tmp_path: Path) -> None:
 
 def test_scores_of_no_text_and_config_of_another_tool(qkv: Command, copy: Path) -> None:
     (copy / "config.json").write_text(json.dumps({"model_type": "marian", "d_model": 512}))
+    mistake = qkv("translate", "--model", copy, "1").mistake
+    expected = f"{copy / 'config.json'} does not say 'encoder_attention_heads'; fetch it again."
+    assert mistake == expected
+    (copy / "config.json").write_text(json.dumps({"d_model": 512}))
     mistake = qkv("translate", "--model", copy, "1").mistake
     assert mistake == f"{copy / 'config.json'} is not a qkv model's config: it has no 'task'."

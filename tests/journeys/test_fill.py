@@ -99,4 +99,4 @@ def test_text_that_cannot_be_learnt_from(train: Callable[..., str], tmp_path: Pa
     assert "but the training text has 1; see documents" in train(files, "mask.pairs=next")
     assert "mask: share is 0.0, but must be at least 0.01" in train("mask.share=0.0")
     assert "needs a model of family 'encoder'" in train("model.preset=llama-tiny")
-    assert "is not a model folder" in train(f"train.start_from={tmp_path / 'none'}")
+    assert "is neither a path that exists" in train(f"train.start_from={tmp_path / 'none'}")

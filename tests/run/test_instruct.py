@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,10 @@ def test_how_frequent_tokens_of_answers_are_is_what_must_be_beaten(tmp_path: Pat
 
 def test_a_template_is_the_named_one_with_what_the_recipe_writes_itself() -> None:
     assert chat_template(ChatConfig()) == TEMPLATES["plain"]
+    before = replace(TEMPLATES["chatml"], default_system="Be kind.")
+    assert chat_template(ChatConfig(), before) == before
+    assert chat_template(ChatConfig(template="plain"), before) == TEMPLATES["plain"]
+    assert chat_template(ChatConfig(user="Do {content}"), before).default_system == "Be kind."
     made = chat_template(ChatConfig(template="alpaca", user="Do {content}: "))
     assert made.user == "Do {content}: "
     assert made.assistant == TEMPLATES["alpaca"].assistant

@@ -329,3 +329,15 @@ def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:
     del content["bos"], content["chat"]
     path.write_text(json.dumps(content))
     assert load(tmp_path, device="cpu").prompting == Prompting(bos=True, chat=None)
+
+
+def test_the_space_that_begins_an_answer_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = talker()
+    template = ChatTemplate("{content}", "Q:{content}\n", "A: {content}\n", answer_space=True)
+    for pieces in ([" the", " cat"], [" ", "the", " cat"], ["the cat"]):
+        monkeypatch.setattr(model, "flow", lambda *_, pieces=pieces, **__: iter(pieces))
+        talk = model.conversation(template=template)
+        assert talk.say("x") == talk.messages[-1]["content"] == "the cat"
+    assert model.conversation(template="plain").say("x") == "the cat"
+    monkeypatch.setattr(model, "flow", lambda *_, **__: iter([" the"]))
+    assert model.conversation(template="plain").say("x") == " the"

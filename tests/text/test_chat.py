@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,22 @@ from qkv.text import TEMPLATES, ChatTemplate, Ends, Message, Tokenizer
 
 Trained = Callable[[str], Tokenizer]
 
-# An ending of plain text, two special tokens after an answer, and names of other people's tokens.
+# An ending of plain text, two special tokens after an answer, and names of other people's tokens,
+# among them some that only the tokenizer knows for special ones.
+INST = ["[INST]", "[/INST]", "</s>"]
 ODD = {
     "text": ChatTemplate("{content}\n", "Q{{1}}: {content}\nA:", "{content}\n--\n"),
     "two": ChatTemplate("<bos>{content}", "<|user|>{content}", "<|bot|>{content} .<|end|> <eos>"),
-}
+    "inst": ChatTemplate(
+        "[INST]{content}\n", "<bos>[INST]{content}[/INST]", "{content}</s>\n",
+        default_system="Be {kind} </s>", user_after_system="{content}[/INST]",
+    ),
+    "none": ChatTemplate("<|sys|>{content}", "<|u|>{content}", "{content}<eos>", plain=("<|u|>",)),
+}  # fmt: skip
 ALL = {**TEMPLATES, **ODD}
 SNIPPETS = ["<eos>", "<|im_end|>", "<|im_start|>user\n", "User:", "### Response:\n", "cat", "我爱",
-            "{content}", " ", "\n", "é", "👍", "<bos>", "0", "<|end|>"]  # fmt: skip
+            "{content}", " ", "\n", "é", "👍", "<bos>", "0", "<|end|>", "[INST]", "</s>",
+            "<|u|>"]  # fmt: skip
 CONTENTS = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.characters(codec="utf-8"))).map("".join)
 
 
@@ -47,7 +56,7 @@ def ready(trained: Trained) -> Trained:
         if kind not in made:
             made[kind] = copy.deepcopy(trained(kind))
             for template in ALL.values():
-                made[kind].add_special(template.special_names)
+                made[kind].add_special([*template.special_names, *INST])
         return made[kind]
 
     return of
@@ -56,6 +65,13 @@ def ready(trained: Trained) -> Trained:
 def said(role: str, content: str) -> Message:
     message: Message = {"role": role, "content": content}  # type: ignore[typeddict-item]
     return message
+
+
+def shown(template: ChatTemplate, tokenizer: Tokenizer, *turns: str, bos: bool = False) -> str:
+    """What a prompt of turns such as "user: x" reads like."""
+    messages = [said(*turn.split(": ")) for turn in turns]
+    ids = template.prompt(messages, tokenizer, bos)
+    return "".join(tokenizer.tokens(ids)).replace("⏎", "\n").replace("▁", " ")
 
 
 @settings(max_examples=40)
@@ -86,6 +102,8 @@ def test_marked_are_the_answers_with_what_ends_them(
         "plain": [tokenizer.eos_id],
         "alpaca": [tokenizer.eos_id],
         "text": tokenizer.encode("\n--\n"),
+        "inst": [tokenizer.special_id("</s>")],
+        "none": [tokenizer.eos_id],
     }
     if name == "chatml":
         endings[name] = [tokenizer.special_id("<|im_end|>")]
@@ -103,15 +121,13 @@ def test_marked_are_the_answers_with_what_ends_them(
 
 
 @settings(max_examples=40)
-@given(messages=conversations(), name=st.sampled_from([*TEMPLATES]))
+@given(messages=conversations(), name=st.sampled_from([*ALL]))
 def test_nobody_can_forge_a_turn(
     messages: list[Message], name: str, kind: str, ready: Trained
 ) -> None:
-    template, tokenizer = TEMPLATES[name], ready(kind)
-    special = {
-        tokenizer.bos_id, tokenizer.eos_id, tokenizer.special_id("<|im_start|>"),
-        tokenizer.special_id("<|im_end|>"),
-    }  # fmt: skip
+    template, tokenizer = ALL[name], ready(kind)
+    special = set(tokenizer.special_ids) - {tokenizer.unk_id}
+    assert len(special) > 10
     silent = [said(message["role"], "") for message in messages]
     full, empty = (template.encode(turns, tokenizer, False).tokens for turns in (messages, silent))
     assert [id for id in full if id in special] == [id for id in empty if id in special]
@@ -119,20 +135,17 @@ def test_nobody_can_forge_a_turn(
 
 def test_the_built_in_templates_read_as_they_should(ready: Trained) -> None:
     tokenizer = ready("byte")
-    messages = [
-        said("system", "S"), said("user", "U"), said("assistant", "A"), said("user", "V"),
-    ]  # fmt: skip
 
-    def shown(name: str) -> str:
-        ids = TEMPLATES[name].prompt(messages, tokenizer, bos=True)
-        return "".join(tokenizer.tokens(ids)).replace("⏎", "\n").replace("▁", " ")
+    def read(name: str) -> str:
+        turns = ("system: S", "user: U", "assistant: A", "user: V")
+        return shown(TEMPLATES[name], tokenizer, *turns, bos=True)
 
-    assert shown("plain") == "<bos>System:S<eos>User:U<eos>Assistant:A<eos>User:V<eos>Assistant:"
-    assert shown("alpaca") == (
+    assert read("plain") == "<bos>System:S<eos>User:U<eos>Assistant:A<eos>User:V<eos>Assistant:"
+    assert read("alpaca") == (
         "<bos>S\n\n### Instruction:\nU\n\n### Response:\nA<eos>\n\n"
         "### Instruction:\nV\n\n### Response:\n"
     )
-    assert shown("chatml") == (
+    assert read("chatml") == (
         "<bos><|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
         "<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -167,12 +180,88 @@ def test_answers_end_at_a_token_or_a_text(ready: Trained) -> None:
     assert TEMPLATES["chatml"].ends(tokenizer) == Ends(ids("<|im_end|>"), "")
     assert ODD["two"].ends(tokenizer) == Ends(ids("<|end|>"), "")
     assert ODD["text"].ends(tokenizer) == Ends(ids(), "\n--\n")
+    assert ODD["inst"].ends(tokenizer) == Ends(ids("</s>"), "")
 
 
 def test_special_names_leave_out_what_every_tokenizer_has() -> None:
     assert TEMPLATES["plain"].special_names == TEMPLATES["alpaca"].special_names == []
     assert TEMPLATES["chatml"].special_names == ["<|im_start|>", "<|im_end|>"]
     assert ODD["two"].special_names == ["<|user|>", "<|bot|>", "<|end|>"]
+    assert ODD["none"].special_names == ["<|sys|>"]
+    late = ChatTemplate(
+        "{content}", "{content}", "{content}<eos>", user_after_system="<|x|>{content}"
+    )
+    assert late.special_names == ["<|x|>"]
+
+
+def test_a_system_speaks_by_default_and_the_user_after_it_differently(ready: Trained) -> None:
+    tokenizer, template = ready("byte"), ODD["inst"]
+    first = "[INST]Be {kind} </s>\n"
+    assert shown(template, tokenizer, "user: x") == first + "x[/INST]"
+    assert shown(template, tokenizer, "system: y", "user: x") == "[INST]y\nx[/INST]"
+    talk = ("user: x", "assistant: z", "user: w")
+    after = "x[/INST]z</s>\n<bos>[INST]w[/INST]"
+    assert shown(template, tokenizer, *talk) == first + after
+    assert shown(template, tokenizer, "system: y", *talk) == "[INST]y\n" + after
+    silent = replace(template, default_system="", user_after_system="")
+    assert shown(silent, tokenizer, "user: x") == "[INST]\n<bos>[INST]x[/INST]"
+    without = replace(template, default_system=None)
+    assert shown(without, tokenizer, "user: x") == "<bos>[INST]x[/INST]"
+
+
+def test_what_looks_like_a_special_token_may_be_text(ready: Trained) -> None:
+    tokenizer = ready("byte")
+    ids = ODD["none"].encode([said("user", "x")], tokenizer, False).tokens
+    assert ids == tokenizer.encode("<|u|>x")
+    tokens = ODD["inst"].encode([said("user", "x")], tokenizer, False).tokens
+    known = [tokenizer.special_id(name) for name in ("[INST]", "[/INST]")]
+    assert [id for id in tokens if id in tokenizer.special_ids] == known
+    bare = ChatTemplate("{content}", "[X]{content}", "{content}<eos>")
+    assert bare.encode([said("user", "x")], tokenizer, False).tokens == tokenizer.encode("[X]x")
+
+
+def test_a_conversation_never_begins_with_two_bos(ready: Trained) -> None:
+    tokenizer = ready("byte")
+    template = replace(ODD["inst"], default_system=None)
+    assert shown(template, tokenizer, "user: x", bos=True) == "<bos>[INST]x[/INST]"
+    assert shown(template, tokenizer, "system: y", "user: x", bos=True).startswith("<bos>[INST]y")
+    named = Tokenizer(tokenizer._backend, {"start": "<|im_start|>"})
+    for bos in (False, True):
+        text = shown(TEMPLATES["chatml"], named, "user: x", bos=bos)
+        assert text.startswith("<|im_start|>user")
+
+
+def test_white_space_around_what_is_said_may_go(ready: Trained) -> None:
+    tokenizer, template = ready("byte"), replace(TEMPLATES["chatml"], trim=True)
+    messages = [said("user", " \n x y\t"), said("assistant", "\nz ")]
+    bare = [said("user", "x y"), said("assistant", "z")]
+    expected = TEMPLATES["chatml"].encode(bare, tokenizer, True)
+    assert template.encode(messages, tokenizer, True) == expected
+    assert TEMPLATES["chatml"].encode(messages, tokenizer, True) != expected
+
+
+def test_the_space_before_an_answer_may_be_its_own(ready: Trained) -> None:
+    tokenizer = ready("byte")
+    usual = ChatTemplate("{content}", "{content}\n", "A: {content}<eos>")
+    own = replace(usual, answer_space=True)
+    assert shown(usual, tokenizer, "user: x") == "x\nA: "
+    assert shown(own, tokenizer, "user: x") == "x\nA:"
+    messages = [said("user", "x"), said("assistant", "z")]
+    one, other = (each.encode(messages, tokenizer, False) for each in (usual, own))
+    assert one.tokens == other.tokens
+    assert [sum(one.answer), sum(other.answer)] == [2, 3]
+
+
+def test_a_token_may_swallow_the_white_space_beside_it() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"<eos>": 0, "a": 1, "\n": 2}, []))
+    end = tokenizers.AddedToken("<|end|>", rstrip=True, special=True)
+    backend.add_special_tokens(["<eos>", end])
+    template = ChatTemplate("{content}", "a{content}<|end|>\na", "{content}\n<|end|>\n")
+    messages = [said("user", ""), said("assistant", "a")]
+    encoded = template.encode(messages, Tokenizer(backend), False)
+    assert encoded.tokens == [1, 3, 1, 1, 2, 3]
+    assert encoded.answer == [False] * 3 + [True] * 3
+    assert template.ends(Tokenizer(backend)) == Ends(frozenset({0, 3}), "")
 
 
 def test_added_special_tokens_go_to_the_end_and_into_the_file(
@@ -218,6 +307,15 @@ def test_a_template_comes_back_from_plain_values() -> None:
     for template in ALL.values():
         values = json.loads(json.dumps(template.to_dict()))
         assert ChatTemplate.from_dict(values, "config.json") == template
+    assert [*TEMPLATES["plain"].to_dict()] == ["system", "user", "assistant"]
+
+
+def test_a_system_message_needs_a_place(trained: Trained) -> None:
+    template = ChatTemplate("", "{content}", "{content}<eos>")
+    template.encode([said("user", "x")], trained("byte"), True)
+    talks = [[said("user", "x")], [said("system", "y"), said("user", "x")]]
+    with pytest.raises(UserError, match=r"^conversation 2, message 1: .* no place for a system"):
+        template.encode_many(talks, trained("byte"), True)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +329,12 @@ def test_a_template_comes_back_from_plain_values() -> None:
         ({"assistant": "A:{content}"}, "nothing ends an answer"),
         ({"user": 3}, "^config.json: user is 3"),
         ({"bot": "{content}"}, "^config.json: unknown key 'bot'"),
+        ({"user_after_system": "x"}, "exactly once"),
+        ({"user": ""}, "exactly once"),
+        ({"system": "", "default_system": "x"}, "system turn is empty"),
+        ({"system": "", "user_after_system": "{content}"}, "system turn is empty"),
+        ({"answer_space": True}, "needs a space before"),
+        ({"default_system": 3}, "^config.json: default_system is 3"),
     ],
 )
 def test_a_bad_template_is_refused(change: dict[str, object], words: str) -> None:

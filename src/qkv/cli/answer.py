@@ -20,7 +20,7 @@ def answer(
     question: Annotated[
         list[str] | None, typer.Argument(help="Questions; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     context: Annotated[
         Path | None, typer.Option(help="A file with the text to look for answers in.")
     ] = None,

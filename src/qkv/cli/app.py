@@ -9,14 +9,17 @@ import typer
 from qkv.cli.answer import answer
 from qkv.cli.chat import chat
 from qkv.cli.classify import classify
+from qkv.cli.convert import convert
 from qkv.cli.demo import demo
 from qkv.cli.embed import embed
 from qkv.cli.evaluate import evaluate
 from qkv.cli.fill import fill
 from qkv.cli.generate import generate
+from qkv.cli.pull import pull
 from qkv.cli.tag import tag
 from qkv.cli.train import train
 from qkv.cli.translate import translate
+from qkv.cli.verify import verify
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
@@ -30,6 +33,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "tag": tag,
     "answer": answer,
     "evaluate": evaluate,
+    "convert": convert,
+    "verify": verify,
+    "pull": pull,
 }
 
 app = typer.Typer(

@@ -20,18 +20,20 @@ LEAVE, AFRESH = "/quit", "/new"
 
 
 def chat(
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     system: Annotated[str, typer.Option(help="What the model is told before you speak.")] = "",
     template: Annotated[
         str | None, typer.Option(help="plain, alpaca or chatml, where the model has none.")
     ] = None,
     max_length: sampling.MaxLength = None,
+    min_length: sampling.MinLength = None,
     greedy: sampling.Greedy = False,
     temperature: sampling.Temperature = None,
     top_k: sampling.TopK = None,
     top_p: sampling.TopP = None,
     min_p: sampling.MinP = None,
     repetition_penalty: sampling.Penalty = None,
+    no_repeat: sampling.NoRepeat = None,
     seed: sampling.Seed = None,
     stop: sampling.Stop = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object an answer.")] = False,
@@ -46,8 +48,9 @@ def chat(
     from qkv.cli.generate import load_language_model
 
     settings = sampling.decode_settings(
-        greedy, max_length=max_length, temperature=temperature, top_k=top_k, top_p=top_p,
-        min_p=min_p, repetition_penalty=repetition_penalty, seed=seed,
+        greedy, max_length=max_length, min_length=min_length, temperature=temperature, top_k=top_k,
+        top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, no_repeat=no_repeat,
+        seed=seed,
         stop=tuple(stop) if stop else None,
     )  # fmt: skip
     speaker = load_language_model(model, device)

@@ -24,7 +24,7 @@ def classify(
         list[str] | None,
         typer.Argument(help="Texts, a tab within a pair, or images; none: standard input."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     input_: Annotated[
         Path | None,
         typer.Option("--input", help="Instead: a file, a line a text; or .tsv, .csv, .jsonl."),

@@ -41,15 +41,14 @@ def one_line(text: str) -> str:
 
 def load_as(folder: str, device: str, kind: type | tuple[type, ...], wanted: str) -> Any:
     """Load a model folder that must hold what a command works with, or name the right command."""
+    from qkv.convert import load, open_model
     from qkv.run.card import KINDS
-    from qkv.tasks import load
-    from qkv.tasks.folder import load_config
 
-    found = load(folder, device)
+    source = open_model(folder)
+    found = load(source, device)
     if isinstance(found, kind):
         return found
-    task, *_ = load_config(Path(folder))
-    what, usage = KINDS[task]
+    what, usage = KINDS[source.content["task"]]
     command = " ".join(usage.split()[:2])
     raise UserError(f"{folder} is {what} and no {wanted}; use it with `{command}`.")
 
@@ -74,8 +73,9 @@ def recipe_of(folder: str) -> Recipe:
     """What a model was trained with, where that is known: it says how examples look."""
     from qkv.config import Recipe, load_recipe
     from qkv.run.claim import RECIPE
+    from qkv.shelf import find_model
 
-    path = Path(folder) / RECIPE
+    path = find_model(folder) / RECIPE
     return load_recipe(path) if path.exists() else Recipe()
 
 

@@ -23,7 +23,7 @@ def embed(
     text: Annotated[
         list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder of any encoder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Folder or pulled name of any encoder.")] = ...,  # type: ignore[assignment]
     input_: Annotated[
         Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
     ] = None,

@@ -86,17 +86,19 @@ def _check_idle(given: Mapping[str, object], model: str | None) -> None:
 
 def _kind(model: str) -> str:
     """What a model folder holds, in words."""
+    from qkv.convert import open_model
     from qkv.run.card import KINDS
     from qkv.tasks.folder import load_config
 
-    task, *_ = load_config(Path(model))
+    task, *_ = load_config(open_model(model))
     return KINDS[task][0] if task in KINDS else f"a model of the unknown task {task!r}"
 
 
 def _understands(model: str) -> bool:
+    from qkv.convert import open_model
     from qkv.tasks.folder import load_config
 
-    return load_config(Path(model))[1].family == "encoder"
+    return load_config(open_model(model))[1].family == "encoder"
 
 
 def _examples(

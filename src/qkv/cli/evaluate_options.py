@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Model = Annotated[str | None, typer.Option(help="Model folder.")]
+Model = Annotated[str | None, typer.Option(help="Model folder, GGUF file or pulled name.")]
 Source = Annotated[Path | None, typer.Option(help="Sources to translate.")]
 Target = Annotated[Path | None, typer.Option(help="References, a line a sentence.")]
 Hypotheses = Annotated[

@@ -21,7 +21,7 @@ def fill(
         list[str] | None,
         typer.Argument(help="Texts with <mask> in each gap; none: lines of standard input."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     input_: Annotated[
         Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
     ] = None,
@@ -47,16 +47,18 @@ def fill(
 
 def load_any_encoder(folder: str, device: str) -> Encoder:
     """Load a model folder that must hold an encoder of texts, whatever else it is for."""
+    from qkv.convert import open_model
     from qkv.device import pick_device
     from qkv.tasks.encoder import Encoder
     from qkv.tasks.folder import load_config
 
-    task, config, _ = load_config(Path(folder))
+    source = open_model(folder)
+    task, config, _ = load_config(source)
     if config.family != "encoder":
         raise UserError(f"{folder} is no encoder; use it with `qkv {task}`.")
     if config.patch_size:
         raise UserError(f"{folder} reads images, not texts; use it with `qkv {task}`.")
-    return Encoder.load(Path(folder), pick_device(device))
+    return Encoder.load(source, pick_device(device))
 
 
 def _as_text(filled: Filled, top_k: int) -> str:

@@ -23,14 +23,16 @@ def generate(
     prompt: Annotated[
         list[str] | None, typer.Argument(help="How the text begins; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     max_length: sampling.MaxLength = None,
+    min_length: sampling.MinLength = None,
     greedy: sampling.Greedy = False,
     temperature: sampling.Temperature = None,
     top_k: sampling.TopK = None,
     top_p: sampling.TopP = None,
     min_p: sampling.MinP = None,
     repetition_penalty: sampling.Penalty = None,
+    no_repeat: sampling.NoRepeat = None,
     seed: sampling.Seed = None,
     stop: sampling.Stop = None,
     beams: Annotated[int | None, typer.Option(help="Search with so many beams.")] = None,
@@ -51,9 +53,9 @@ def generate(
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
     settings = sampling.decode_settings(
-        greedy, beams, max_length=max_length, temperature=temperature, top_k=top_k, top_p=top_p,
-        min_p=min_p, repetition_penalty=repetition_penalty, seed=seed, n_best=n_best,
-        stop=tuple(stop) if stop else None,
+        greedy, beams, max_length=max_length, min_length=min_length, temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
+        no_repeat=no_repeat, seed=seed, n_best=n_best, stop=tuple(stop) if stop else None,
     )  # fmt: skip
     if draft and not greedy:
         raise UserError("--draft makes greedy search faster and nothing else; add --greedy.")

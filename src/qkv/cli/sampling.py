@@ -11,12 +11,14 @@ from qkv.errors import UserError
 DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 MaxLength = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
+MinLength = Annotated[int | None, typer.Option(help="Fewest tokens before the end.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always the likeliest token.")]
 Temperature = Annotated[float | None, typer.Option(help="Below 1: safer; above 1: wilder.")]
 TopK = Annotated[int | None, typer.Option(help="Draw among the k likeliest.")]
 TopP = Annotated[float | None, typer.Option(help="Draw among the likeliest that sum to p.")]
 MinP = Annotated[float | None, typer.Option(help="Draw among those near the likeliest.")]
 Penalty = Annotated[float | None, typer.Option(help="Above 1: repeat less.")]
+NoRepeat = Annotated[int | None, typer.Option(help="No run of so many tokens twice.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the draws; the same gives the same text.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")]
 

@@ -20,7 +20,7 @@ def tag(
     text: Annotated[
         list[str] | None, typer.Argument(help="Sentences; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     input_: Annotated[
         Path | None, typer.Option("--input", help="Instead: a file, a line a sentence; .gz too.")
     ] = None,

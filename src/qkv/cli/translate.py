@@ -21,11 +21,13 @@ def translate(
     text: Annotated[
         list[str] | None, typer.Argument(help="Sentences; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder.")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
     beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Above 1 favours length.")] = None,
     n_best: Annotated[int | None, typer.Option(help="Translations for each line.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Longest output in tokens.")] = None,
+    min_length: Annotated[int | None, typer.Option(help="Fewest tokens before the end.")] = None,
+    no_repeat: Annotated[int | None, typer.Option(help="No run of so many tokens twice.")] = None,
     prefix: Annotated[str, typer.Option(help="How each translation must begin.")] = "",
     sample: Annotated[bool, typer.Option("--sample", help="Draw at random.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
@@ -45,8 +47,9 @@ def translate(
     """
     settings = {
         "beams": beams, "length_penalty": length_penalty, "n_best": n_best, "seed": seed,
-        "max_length": max_length, "sample": sample or None, "temperature": temperature,
-        "top_k": top_k, "top_p": top_p, "min_p": min_p,
+        "max_length": max_length, "min_length": min_length, "no_repeat": no_repeat,
+        "sample": sample or None, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p,
     }  # fmt: skip
     settings = {name: value for name, value in settings.items() if value is not None}
     idle = [name for name in FOR_SAMPLING if name in settings and not sample]

@@ -1,6 +1,7 @@
 """What a model and a run are: frozen dataclasses, validation, presets, to and from files."""
 
 from qkv.config.decode import DecodeConfig
+from qkv.config.denoise import DenoiseConfig
 from qkv.config.model import Family, ModelConfig
 from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import (
@@ -28,6 +29,7 @@ __all__ = [
     "ClassifyConfig",
     "DataConfig",
     "DecodeConfig",
+    "DenoiseConfig",
     "EmbedConfig",
     "Family",
     "MaskConfig",

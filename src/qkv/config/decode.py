@@ -27,11 +27,15 @@ class DecodeConfig:
         0, "most tokens to generate, EOS counted; 0: 2 × the source's tokens + 20; after a prompt, "
         "256", least=0,
     )  # fmt: skip
+    min_length: int = setting(0, "EOS comes after so many tokens at the earliest", least=0)
     stop: tuple[str, ...] = setting((), "end before any of these strings comes (language models)")
     repetition_penalty: float = setting(
         1.0,
         "tokens that were there before are made this much less likely; 1: not at all",
         least=0.01,
+    )
+    no_repeat: int = setting(
+        0, "no run of so many tokens comes twice, prompt and output together; 0: any may", least=0
     )
     sample: bool = setting(False, "draw tokens at random instead of searching")
     temperature: float = setting(1.0, "logits are divided by this before drawing", least=0)

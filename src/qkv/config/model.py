@@ -11,6 +11,9 @@ from qkv.config.fields import check_ranges, from_mapping, setting
 from qkv.errors import UserError
 
 Family = Literal["encoder-decoder", "encoder", "decoder"]
+ENCODER_ONLY = (
+    "d_embedding", "n_segments", "patch_size", "n_labels", "pair_head", "convolution",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,15 @@ class ModelConfig:
     )
     d_model: int = setting(256, "D: width of the residual stream", least=1)
     n_heads: int = setting(4, "H: attention heads; each is d_model / n_heads wide", least=1)
+    d_key: int = setting(
+        0, "d_k: width of a head, where it is not d_model / n_heads (T5, Mistral); 0: that", least=0
+    )
     n_kv_heads: int = setting(
         0, "key/value heads, each shared by n_heads / n_kv_heads query heads; 0: n_heads", least=0
     )
     d_ff: int = setting(1024, "F: inner width of the feed-forward layer", least=1)
-    n_encoder_layers: int = setting(3, "blocks in the encoder", least=0)
-    n_decoder_layers: int = setting(3, "blocks in the decoder", least=0)
+    n_encoder_layers: int = setting(3, "blocks in the encoder", least=0, most=10_000)
+    n_decoder_layers: int = setting(3, "blocks in the decoder", least=0, most=10_000)
     norm: Literal["layer", "rms"] = setting("layer", "LayerNorm, or RMSNorm (no mean, no bias)")
     norm_position: Literal["post", "pre"] = setting(
         "post", "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x))"
@@ -41,7 +47,7 @@ class ModelConfig:
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
     positions: Literal[
-        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "disentangled", "none"
+        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "disentangled", "none"
     ] = setting(
         "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
     )
@@ -64,10 +70,11 @@ class ModelConfig:
         least=0,
     )  # fmt: skip
     relative_buckets: int = setting(
-        256, "disentangled: distances to each side that are told apart; far ones share", least=2
-    )
+        256, "distances told apart, far ones share; disentangled: to each side; relative: in all",
+        least=2,
+    )  # fmt: skip
     relative_length: int = setting(
-        0, "disentangled: the farthest distance that is told apart; 0: max_length", least=0
+        0, "disentangled, relative: the farthest distance told apart; 0: max_length", least=0
     )
     window: int = setting(
         0, "a decoder's token sees this many tokens up to itself; 0: all", least=0
@@ -90,6 +97,10 @@ class ModelConfig:
     pair_separators: int = setting(
         1, "an encoder's EOS tokens between the two texts of a pair; RoBERTa has 2", least=1
     )
+    convolution: int = setting(
+        0, "an encoder's first layer also sees this many neighbouring tokens by a convolution "
+        "(DeBERTa-v2: 3); 0: not", least=0,
+    )  # fmt: skip
     shared_layers: bool = setting(False, "one block's weights serve for all layers (ALBERT)")
     image_size: int = setting(0, "images: height and width in pixels", least=0)
     patch_size: int = setting(
@@ -108,10 +119,14 @@ class ModelConfig:
     )
     n_labels: int = setting(0, "labels that a head chooses among", least=0)
     pair_head: bool = setting(False, "a second head that tells true pairs of texts from others")
-    tie: Literal["all", "output", "none"] = setting(
-        "all", "share one matrix among both embeddings and output, output and its input, or none"
+    tie: Literal["all", "inputs", "output", "none"] = setting(
+        "all",
+        "share one matrix among both embeddings and output, both embeddings, output and its "
+        "input, or none",
     )
     output_bias: bool = setting(False, "a bias on the logits (Marian)")
+    output_scale: bool = setting(False, "divide the last vectors by √d_model before logits (T5)")
+    score_division: bool = setting(True, "divide scores by √d_k, as the paper does and T5 does not")
     dropout: float = setting(0.1, "on each sublayer's output and on the input", least=0, most=1)
     attention_dropout: float = setting(
         0.0, "on attention weights (not in the paper)", least=0, most=1
@@ -120,13 +135,16 @@ class ModelConfig:
     pad_id: int = setting(0, "padding token", least=0)
     bos_id: int = setting(2, "the token that starts a target", least=0)
     eos_id: int = setting(3, "the token that ends a sequence", least=0)
+    start_id: int = setting(
+        -1, "an encoder-decoder's token before each text, on both sides (BART); -1: none", least=-1
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
-        if self.d_model % self.n_heads:
+        if not self.d_key and self.d_model % self.n_heads:
             raise UserError(
                 f"model: d_model ({self.d_model}) is not divisible by n_heads ({self.n_heads}); "
-                f"choose n_heads among the divisors of d_model."
+                f"choose n_heads among the divisors of d_model, or set d_key."
             )
         if self.n_heads % self.kv_heads:
             raise UserError(
@@ -145,9 +163,9 @@ class ModelConfig:
             )
         self._check_rotary()
         self._check_encoder()
-        if self.tie == "all" and self.source_vocab_size:
+        if self.tie in ("all", "inputs") and self.source_vocab_size:
             raise UserError(
-                "model: tie = 'all' needs one shared vocabulary; "
+                f"model: tie = '{self.tie}' needs one shared vocabulary; "
                 "set tie = 'output' or 'none', or share the tokenizer."
             )
         self._check_layers()
@@ -172,7 +190,7 @@ class ModelConfig:
                 "model: disentangled positions are for an encoder whose heads have keys of their "
                 "own; choose other positions, or leave n_kv_heads out."
             )
-        for name in ("d_embedding", "n_segments", "patch_size", "n_labels", "pair_head"):
+        for name in ENCODER_ONLY:
             if getattr(self, name) and self.family != "encoder":
                 raise UserError(
                     f"model: {name} is for encoders, but the family is {self.family!r}; leave it "
@@ -187,6 +205,12 @@ class ModelConfig:
             raise UserError(
                 f"model: image_size ({self.image_size}) must be a multiple of patch_size "
                 f"({self.patch_size})."
+            )
+        if self.convolution and (self.convolution % 2 == 0 or self.norm_position == "pre"):
+            raise UserError(
+                f"model: a convolution stands between post-norm layers and sees as many tokens to "
+                f"either side, but convolution is {self.convolution} and norm_position is "
+                f"'{self.norm_position}'; choose an odd number, and 'post'."
             )
         if self.head in ("sequence", "token") and not self.n_labels:
             raise UserError(f"model: head = '{self.head}' needs n_labels of at least 1.")
@@ -211,7 +235,7 @@ class ModelConfig:
     @property
     def d_head(self) -> int:
         """Width of one head: d_k in the paper."""
-        return self.d_model // self.n_heads
+        return self.d_key or self.d_model // self.n_heads
 
     @property
     def embedding_width(self) -> int:
@@ -227,6 +251,17 @@ class ModelConfig:
     def n_score_parts(self) -> int:
         """Products that sum up to a score: disentangled, content and position meet three times."""
         return 3 if self.positions == "disentangled" else 1
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether attention can run packed: no such kernel takes a bias or drops weights."""
+        biased = self.positions in ("relative", "disentangled")
+        return not (self.attention_dropout or biased or self.convolution)
+
+    @property
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied with: 1/√d_k in the paper."""
+        return (self.d_head * self.n_score_parts) ** -0.5 if self.score_division else 1.0
 
     @property
     def trained_length(self) -> int:

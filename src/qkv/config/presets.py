@@ -24,6 +24,28 @@ def _sizes(
 _encoder_sizes = partial(_sizes, stack="encoder")
 
 
+def _both(layers: int, d_model: int, n_heads: int, d_ff: int) -> Values:
+    """Sizes of an encoder and a decoder that are equally deep."""
+    return {**_sizes(layers, d_model, n_heads, d_ff), "n_encoder_layers": layers}
+
+
+# Raffel et al. 2020: the scores know distances; nothing has a bias, and scores are not divided
+_T5: Values = {
+    "norm": "rms", "norm_position": "pre", "norm_epsilon": 1e-6, "positions": "relative",
+    "relative_buckets": 32, "relative_length": 128, "bias": False, "score_division": False,
+    "embedding_scale": False, "output_scale": True, "tie": "all", "init": "normal",
+    "max_length": 512,
+    "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1,
+}  # fmt: skip
+# Its version 1.1: a gated feed-forward layer, and an output of its own
+_T5_GATED: Values = {
+    **_T5, "gated": True, "activation": "gelu_tanh", "output_scale": False, "tie": "inputs",
+}  # fmt: skip
+# Lewis et al. 2020
+_BART: Values = {
+    "positions": "learned", "activation": "gelu", "embedding_scale": False, "embedding_norm": True,
+    "tie": "all", "output_bias": True, "init": "normal", "max_length": 1024, "dropout": 0.1,
+}  # fmt: skip
 # Radford et al. 2018: post-norm, learned positions
 _GPT: Values = {
     "family": "decoder", "n_encoder_layers": 0, "positions": "learned", "activation": "gelu_tanh",
@@ -84,6 +106,12 @@ PRESETS: dict[str, Values] = {
         "d_model": 128, "n_heads": 4, "d_ff": 512,
         "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.1,
     },
+    "t5-small": {**_T5, **_both(6, 512, 8, 2048)},
+    "t5-base": {**_T5, **_both(12, 768, 12, 3072)},
+    "t5-gated-small": {**_T5_GATED, **_both(8, 512, 6, 1024), "d_key": 64},
+    "t5-gated-base": {**_T5_GATED, **_both(12, 768, 12, 2048)},
+    "bart-base": {**_BART, **_both(6, 768, 12, 3072)},
+    "bart-large": {**_BART, **_both(12, 1024, 16, 4096)},
     "gpt": {**_GPT, **_sizes(12, 768, 12)},
     "gpt2": {**_GPT2, **_sizes(12, 768, 12)},
     "gpt2-medium": {**_GPT2, **_sizes(24, 1024, 16)},
@@ -131,6 +159,10 @@ PRESETS: dict[str, Values] = {
     "roberta-mini": {
         **_ROBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "attention_dropout": 0.0,
     },
+    "t5-mini": {
+        **_T5, **_both(4, 256, 4, 1024), "max_length": 256, "attention_dropout": 0.0,
+    },
+    "bart-mini": {**_BART, **_both(4, 256, 4, 1024), "max_length": 256},
     "albert-mini": {**_ALBERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "d_embedding": 64},
     "deberta-mini": {
         **_DEBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "relative_buckets": 64,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkv.config.decode import DecodeConfig
+from qkv.config.denoise import DenoiseConfig
 from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS
@@ -176,8 +177,10 @@ class TrainConfig:
 class ChatConfig:
     """How the turns of a conversation are written; stored with the model."""
 
-    template: Literal["plain", "alpaca", "chatml"] = setting(
-        "plain", "plain: 'User:' and 'Assistant:'; or other people's forms"
+    template: Literal["auto", "plain", "alpaca", "chatml"] = setting(
+        "auto",
+        "auto: that of the model which the run begins from, or else plain: 'User:' and "
+        "'Assistant:'; the others are other people's forms",
     )
     system: str = setting("", "instead: a system message, with '{content}' in it")
     user: str = setting("", "instead: a user's turn")
@@ -185,7 +188,7 @@ class ChatConfig:
 
 
 Task = Literal[
-    "translate", "generate", "instruct", "fill", "classify", "tag", "answer", "embed"
+    "translate", "generate", "instruct", "fill", "denoise", "classify", "tag", "answer", "embed"
 ]  # fmt: skip
 
 
@@ -202,6 +205,7 @@ class Recipe:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     chat: ChatConfig = field(default_factory=ChatConfig)
     mask: MaskConfig = field(default_factory=MaskConfig)
+    denoise: DenoiseConfig = field(default_factory=DenoiseConfig)
     classify: ClassifyConfig = field(default_factory=ClassifyConfig)
     tag: TagConfig = field(default_factory=TagConfig)
     answer: AnswerConfig = field(default_factory=AnswerConfig)
@@ -210,8 +214,8 @@ class Recipe:
 
 SECTIONS = {
     "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
-    "chat": ChatConfig, "mask": MaskConfig, "classify": ClassifyConfig, "tag": TagConfig,
-    "answer": AnswerConfig, "embed": EmbedConfig,
+    "chat": ChatConfig, "mask": MaskConfig, "denoise": DenoiseConfig, "classify": ClassifyConfig,
+    "tag": TagConfig, "answer": AnswerConfig, "embed": EmbedConfig,
 }  # fmt: skip
 
 _LANGUAGE_TRAINING = {
@@ -252,6 +256,10 @@ TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
             "batch_tokens": 16_384,
             "lr": 5e-4,
         },
+    },
+    "denoise": {
+        "data": {"max_length": 0, "documents": "line"},
+        "train": {**_LANGUAGE_TRAINING, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
     },
     "classify": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "accuracy"}},
     "tag": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
@@ -307,7 +315,8 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 
 FAMILIES: dict[str, str] = {
-    "translate": "encoder-decoder", "generate": "decoder", "instruct": "decoder",
+    "translate": "encoder-decoder", "denoise": "encoder-decoder", "generate": "decoder",
+    "instruct": "decoder",
 }  # fmt: skip
 """The family that a task needs; all others need an encoder."""
 MEASURED: dict[str, tuple[str, ...]] = {

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from qkv.config.decode import DecodeConfig
+from qkv.config.denoise import DenoiseConfig
 from qkv.config.fields import describe
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS, preset
@@ -41,9 +42,10 @@ an error that suggests the nearest one. [train.md](train.md) shows recipes at wo
 
 At the top of a recipe stands `task`: `"translate"` (an encoder-decoder from sentence pairs; the
 default), `"generate"` (a decoder from text), `"instruct"` (a decoder that answers, from questions
-and answers), `"fill"` (an encoder from text), `"classify"`, `"tag"`, `"answer"` or `"embed"` (an
-encoder that labels texts or words, finds answers, or tells which texts are alike, from examples).
-Some defaults depend on it:
+and answers), `"fill"` (an encoder from text), `"denoise"` (an encoder-decoder from text, to be
+taught to translate or to summarise), `"classify"`, `"tag"`, `"answer"` or `"embed"` (an encoder
+that labels texts or words, finds answers, or tells which texts are alike, from examples). Some
+defaults depend on it:
 """
 SECTIONS: dict[str, tuple[type, str]] = {
     "data": (DataConfig, "What to train, validate and test on: see [data.md](data.md)."),
@@ -68,6 +70,10 @@ SECTIONS: dict[str, tuple[type, str]] = {
         MaskConfig,
         'What is hidden and which pairs are shown, for `task = "fill"`: see\n'
         "[understanding.md](understanding.md).",
+    ),
+    "denoise": (
+        DenoiseConfig,
+        'How text is spoilt and mended, for `task = "denoise"`: see [train.md](train.md).',
     ),
     "classify": (
         ClassifyConfig,

@@ -90,7 +90,7 @@ def _fingerprint(config: DataConfig, tokenizer: Tokenizer, files: Files) -> str:
         pieces = path.read_text(encoding="utf-8")
     sources = {use: [_version(path) for path in paths] for use, paths in files.items()}
     settings = [getattr(config, name) for name in SETTINGS]
-    facts = json.dumps([FORMAT, pieces, settings, sources])
+    facts = json.dumps([FORMAT, pieces, tokenizer.names, settings, sources])
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,8 @@
 """Beam search: K open hypotheses for each sentence, and the best K that have ended.
 
 Its choices are those of `transformers`: a step looks at the 2·K best continuations; of these, the
-first K may end, and the best K that do not end go on. Length counts generated tokens, with EOS.
+first K may end, and the best K that do not end go on. Length counts generated tokens, with EOS and
+with a token that begins every output (BART's <s>), though that one was given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.decode import rules
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.state import State, Task, is_one_of, see, start_seen, take, write
+from qkv.decode.state import State, Task, is_one_of, push, see, start_past, start_seen, take, write
 
 NOTHING = float("-inf")  # the score of a place where there is no hypothesis
 
@@ -46,6 +47,7 @@ class BeamState(State):
     closed_lengths: Tensor  # (B, K) int64
     closed_scores: Tensor  # (B, K) float32
     seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
+    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 where runs may recur
 
     @property
     def closed(self) -> Closed:
@@ -64,6 +66,9 @@ class Beam:
     ends: tuple[int, ...]  # EOS, and whatever else ends an output
     suppress: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
+    no_repeat: int = 0
+    min_length: int = 0
+    n_given: int = 0  # tokens before the first step that count as generated
 
     def start(self, task: Task) -> BeamState:
         """One open hypothesis, the empty one; the other beams come to life with the first step."""
@@ -76,7 +81,7 @@ class Beam:
             newest=task.newest[:, None].expand(shape), tokens=tokens,
             scores=nothing.index_fill(1, count.new_zeros(1), 0.0),
             closed_tokens=tokens.clone(), closed_lengths=count, closed_scores=nothing,
-            seen=start_seen(task, self.rows),
+            seen=start_seen(task, self.rows), past=start_past(task, self.rows),
         )  # fmt: skip
 
     def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
@@ -93,6 +98,7 @@ class Beam:
             newest=newest, tokens=write(take(state.tokens, parents), state.step, newest),
             scores=scores, closed_tokens=closed.tokens, closed_lengths=closed.lengths,
             closed_scores=closed.scores, seen=see(take(state.seen, parents), newest),
+            past=push(take(state.past, parents), newest),
         )  # fmt: skip
         first_rows = torch.arange(len(parents), device=parents.device)[:, None] * self.rows
         return after, (parents + first_rows).flatten()
@@ -114,6 +120,10 @@ class Beam:
         total = total.unflatten(0, state.scores.shape)
         if state.seen.shape[2]:
             total = rules.repetition(total, state.seen, self.repetition_penalty)
+        if state.past.shape[2]:
+            total = rules.no_repeat(total, state.past, self.no_repeat)
+        if self.min_length:
+            total = rules.hold_back(total, self.ends, state.step < self.min_length)
         total = total.add_(state.scores[..., None])
         vocab_size = total.shape[-1]
         flat = total.flatten(1)  # (B, K·V)
@@ -144,17 +154,19 @@ class Beam:
         return settled | (worst != NOTHING) if self.early_stopping is True else settled
 
     def _weight(self, length: Tensor) -> Tensor:
-        return length.float() ** self.length_penalty
+        return (length + self.n_given).float() ** self.length_penalty
 
     def _hypothesis(self, tokens: list[int], length: int, score: float) -> Hypothesis:
         finished = tokens[length - 1] in self.ends
-        log_probability = score * length**self.length_penalty
+        log_probability = score * (length + self.n_given) ** self.length_penalty
         return Hypothesis(tokens[: length - finished], log_probability, score, finished)
 
 
-def build_beam(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]) -> Beam:
+def build_beam(
+    config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
+) -> Beam:
     """Beam search as the config asks for it."""
     return Beam(
         config.beams, config.n_best, config.length_penalty, config.early_stopping, ends, suppress,
-        config.repetition_penalty,
+        config.repetition_penalty, config.no_repeat, config.min_length, n_given,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from qkv.decode.graph import Graphs
 from qkv.decode.greedy import build_greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.loop import Watch, search_fixed, search_growing
-from qkv.decode.state import Search, Task
+from qkv.decode.state import NONE, Search, Task
 from qkv.decode.step import Batch, Generative
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder
@@ -57,7 +57,8 @@ def generate(
         source_lengths=None if min(lengths) == longest else source_lengths,
     )  # fmt: skip
     task = build_task(model.config, config, prompts, limits, ids, source.device)
-    search = build_search(config, (model.config.eos_id,), tuple(suppress))
+    n_given = int(list(prefix[:1]) == [model.config.start_id])
+    search = build_search(config, (model.config.eos_id,), tuple(suppress), n_given)
     found = run_search(model, search, batch, task, fixed, graphs)
     return [[replace(one, tokens=[*prefix, *one.tokens]) for one in each] for each in found]
 
@@ -121,21 +122,26 @@ def build_task(
         for row, prompt in zip(seen, prompts, strict=True):
             row[list(prompt)] = True
         seen = seen.to(device)
+    past = None
+    if config.no_repeat:
+        width = max(map(len, prompts)) + max(limits)
+        rows = [[NONE] * (width - len(prompt)) + [*prompt] for prompt in prompts]
+        past = torch.tensor(rows, device=device)
     return Task(
         limits=torch.tensor(limits, device=device),
         ids=torch.tensor(list(range(len(prompts)) if ids is None else ids), device=device),
         seed=config.seed, newest=torch.tensor([prompt[-1] for prompt in prompts], device=device),
-        room=max(limits), seen=seen,
+        room=max(limits), seen=seen, past=past,
     )  # fmt: skip
 
 
 def build_search(
-    config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]
+    config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
 ) -> Search[Any]:
     """Beam search, unless one beam or random draws are asked for."""
     if config.sample or config.beams == 1:
         return build_greedy(config, ends, suppress)
-    return build_beam(config, ends, suppress)
+    return build_beam(config, ends, suppress, n_given)
 
 
 def token_limits(

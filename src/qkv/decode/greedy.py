@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.decode import noise, rules
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.state import State, Task, is_one_of, see, start_seen, write
+from qkv.decode.state import State, Task, is_one_of, push, see, start_past, start_seen, write
 
 
 class Choose(Protocol):
@@ -61,6 +61,7 @@ class GreedyState(State):
     open: Tensor  # (B, K) bool: neither ended nor at the limit
     streams: Tensor  # (B, K) int64: where the random numbers of each output come from
     seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
+    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 where runs may recur
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Greedy:
     ends: tuple[int, ...]  # EOS, and whatever else ends an output
     suppress: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
+    no_repeat: int = 0
+    min_length: int = 0
 
     def start(self, task: Task) -> GreedyState:
         """Nothing generated yet."""
@@ -85,7 +88,7 @@ class Greedy:
             tokens=count.new_zeros((*shape, task.room)), lengths=count,
             log_probability=count.float(), open=~done[:, None].expand(shape),
             streams=noise.streams(task.seed, task.ids, self.rows),
-            seen=start_seen(task, self.rows),
+            seen=start_seen(task, self.rows), past=start_past(task, self.rows),
         )  # fmt: skip
 
     def step(self, state: GreedyState, logits: Tensor) -> tuple[GreedyState, None]:
@@ -96,6 +99,10 @@ class Greedy:
         if state.seen.shape[2]:  # the rule asks for logits as they are, not normalised
             allowed = rules.repetition(logits, state.seen, self.repetition_penalty)
             allowed = rules.suppress(allowed, self.suppress)
+        if state.past.shape[2]:
+            allowed = rules.no_repeat(allowed, state.past, self.no_repeat)
+        if self.min_length:
+            allowed = rules.hold_back(allowed, self.ends, state.step < self.min_length)
         token = self.choose(allowed, state.streams, state.step)
         gain = choices.gather(-1, token[..., None])[..., 0]
         more = state.step + 1 < state.limits
@@ -105,6 +112,7 @@ class Greedy:
             tokens=write(state.tokens, state.step, token), lengths=state.lengths + state.open,
             log_probability=state.log_probability + gain.where(state.open, 0.0),
             open=still_open, streams=state.streams, seen=see(state.seen, token),
+            past=push(state.past, token),
         ), None  # fmt: skip
 
     def finish(self, state: GreedyState) -> list[list[Hypothesis]]:
@@ -137,5 +145,5 @@ def build_greedy(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[in
         choose = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
     return Greedy(
         choose, config.n_best if config.sample else 1, config.length_penalty, ends, suppress,
-        config.repetition_penalty,
+        config.repetition_penalty, config.no_repeat, config.min_length,
     )  # fmt: skip

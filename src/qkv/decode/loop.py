@@ -94,9 +94,9 @@ def round_up(batch: Batch, task: Task, longest: int) -> tuple[Batch, Task]:
         ids=F.pad(task.ids, (0, more)),
         newest=_with_more_rows(task.newest, more),
         seen=None if task.seen is None else _with_more_rows(task.seen, more),
-        room=multiple(n_prompt + task.room, LENGTH),
+        past=None if task.past is None else _with_more_rows(task.past, more),
     )
-    return batch, padded
+    return batch, padded.with_room(multiple(n_prompt + task.room, LENGTH))
 
 
 def _with_more_rows(tensor: Tensor, more: int) -> Tensor:

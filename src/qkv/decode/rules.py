@@ -1,6 +1,6 @@
-"""Sampling rules: pure functions on logits (…, V) that hide the tokens that may not be drawn.
+"""Rules: functions on logits (…, V) that hide the tokens that may not come, or make some unlikely.
 
-Each agrees with the warper of the same name in `transformers`, and so does their order.
+Each agrees with the one of the same purpose in `transformers`, and so does their order.
 """
 
 from __future__ import annotations
@@ -42,6 +42,28 @@ def min_p(logits: Tensor, p: float) -> Tensor:
 def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Make tokens that were seen (…, V) less likely: positive logits are divided, others times."""
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+
+def no_repeat(logits: Tensor, past: Tensor, n: int) -> Tensor:
+    """Hide tokens after which a run of n would be in the past (…, L) twice; -1 is no token."""
+    if past.shape[-1] < n:
+        return logits
+    last = past[..., n - 1 :]  # the last token of each run, to avoid if those before it recur now
+    again = last >= 0
+    for back in range(1, n):
+        again = again & (past[..., n - 1 - back : -back] == past[..., -back, None])
+    size = logits.shape[-1]
+    # one column more, where runs that do not recur are marked: no shape depends on what is found
+    banned = logits.new_zeros((*logits.shape[:-1], size + 1), dtype=torch.bool)
+    banned = banned.scatter(-1, last.masked_fill(~again, size), True)
+    return logits.masked_fill(banned[..., :size], HIDDEN)
+
+
+def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
+    """Hide these tokens, in place, as long as it is early: () bool."""
+    for token in tokens:
+        logits[..., token].masked_fill_(early, HIDDEN)
+    return logits
 
 
 def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -56,10 +56,11 @@ def _check(model: Decoder, draft: Decoder, config: DecodeConfig) -> None:
             f"The draft model knows {draft.config.vocab_size:,} tokens and the model "
             f"{model.config.vocab_size:,}; drafting needs one vocabulary, so train both with it."
         )
-    if config.sample or config.beams > 1 or config.repetition_penalty != 1.0:
+    ruled = config.repetition_penalty != 1.0 or config.no_repeat or config.min_length
+    if config.sample or config.beams > 1 or ruled:
         raise UserError(
-            "decode: a draft model serves greedy search alone; set beams = 1, sample = false and "
-            "repetition_penalty = 1."
+            "decode: a draft model serves plain greedy search alone; set beams = 1, "
+            "sample = false, repetition_penalty = 1, no_repeat = 0 and min_length = 0."
         )
 
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
+
+NONE = -1  # where there is no token
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,16 @@ class Task:
     newest: Tensor  # (B,) int64: the last token of each prompt, after which the search begins
     room: int  # N: no limit is larger
     seen: Tensor | None = None  # (B, V) bool: tokens of the prompts, where repeating is penalised
+    past: Tensor | None = (
+        None  # (B, L) int64: the prompts, NONE before; where no run may come twice
+    )
+
+    def with_room(self, room: int) -> Task:
+        """The same with more room, in which prompt and output find place together."""
+        past = self.past
+        if past is not None:
+            past = F.pad(past, (room - past.shape[1], 0), value=NONE)
+        return replace(self, room=room, past=past)
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,18 @@ def start_seen(task: Task, rows: int) -> Tensor:
 def see(seen: Tensor, newest: Tensor) -> Tensor:
     """Add (B, K) newest tokens to those seen."""
     return seen.scatter(2, newest[..., None], True) if seen.shape[2] else seen
+
+
+def start_past(task: Task, rows: int) -> Tensor:
+    """The prompts, in which no run may come twice, (B, K, L) int64; L is 0 where nobody asks."""
+    if task.past is None:
+        return task.limits.new_zeros((len(task.limits), rows, 0))
+    return task.past[:, None].expand(-1, rows, -1)
+
+
+def push(past: Tensor, newest: Tensor) -> Tensor:
+    """Append (B, K) newest tokens to the past, which moves up: so its end needs no counting."""
+    return torch.cat([past[..., 1:], newest[..., None]], dim=2) if past.shape[2] else past
 
 
 def take(tensor: Tensor, index: Tensor) -> Tensor:

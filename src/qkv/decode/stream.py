@@ -99,9 +99,9 @@ def _fixed_states(
     """Captured steps on a copy of the cache, whose new part is brought back at the end."""
     assert isinstance(cache.length, int)
     begin = cache.length
-    room = multiple(begin + 1 + task.room, LENGTH)
-    slot = graphs.slot(model, search, None, cache, Task(**{**vars(task), "room": room}))
-    slot.load(None, cache, search.start(Task(**{**vars(task), "room": room})))
+    task = task.with_room(multiple(begin + 1 + task.room, LENGTH))
+    slot = graphs.slot(model, search, None, cache, task)
+    slot.load(None, cache, search.start(task))
     steps = 0
     try:
         while not bool(slot.state.done[0]):

@@ -4,6 +4,7 @@ from qkv.model.attention import Attention, KeysValues, equation, fast, scores, w
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
 from qkv.model.disentangled import Disentangled
+from qkv.model.empty import empty_model, parameter_shapes
 from qkv.model.families import (
     Decoder,
     Embedding,
@@ -19,6 +20,7 @@ from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.patches import Patches
 from qkv.model.paths import use_path
 from qkv.model.positions import Learned, Order, Positions, Sinusoidal, sinusoids
+from qkv.model.relative import Relative
 from qkv.model.rotary import Rotary
 from qkv.model.stack import Memory, Stack
 
@@ -45,14 +47,17 @@ __all__ = [
     "Patches",
     "Pooler",
     "Positions",
+    "Relative",
     "Residual",
     "Rotary",
     "Sinusoidal",
     "Stack",
     "build_model",
     "cross_mask",
+    "empty_model",
     "equation",
     "fast",
+    "parameter_shapes",
     "pool",
     "scores",
     "self_mask",

@@ -139,16 +139,18 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = config.n_heads, config.kv_heads
         self.d_head = config.d_head
-        self.scale = (config.d_head * config.n_score_parts) ** -0.5
+        self.scale = config.score_scale
         self.dropout = config.attention_dropout
         self.attend: Attend = fast
-        d_model, d_kv = config.d_model, config.kv_heads * config.d_head
+        d_model, d_heads, d_kv = (
+            config.d_model, config.n_heads * config.d_head, config.kv_heads * config.d_head
+        )  # fmt: skip
         if cross:
-            self.query = nn.Linear(d_model, d_model, bias=config.bias)
+            self.query = nn.Linear(d_model, d_heads, bias=config.bias)
             self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)
         else:
-            self.query_key_value = nn.Linear(d_model, d_model + 2 * d_kv, bias=config.bias)
-        self.output = nn.Linear(d_model, d_model, bias=config.bias)
+            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.bias)
+        self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
     def forward(
         self, x: Tensor, mask: Mask, order: Order, cache: LayerCache | None = None

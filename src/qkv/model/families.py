@@ -38,12 +38,17 @@ class Output(nn.Module):
     def __init__(self, config: ModelConfig, tied_to: Embedding | None) -> None:
         super().__init__()
         self.projection = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.scale = config.d_model**-0.5 if config.output_scale else 1.0
         if tied_to is not None:
             self.projection.weight = tied_to.table.weight
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """What is multiplied with W_out, (B, T, D)."""
+        return x * self.scale if self.scale != 1.0 else x
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, V)."""
-        return F.linear(x, self.projection.weight, self.projection.bias)
+        return F.linear(self.hidden(x), self.projection.weight, self.projection.bias)
 
 
 class EncoderDecoder(nn.Module):
@@ -54,11 +59,14 @@ class EncoderDecoder(nn.Module):
         self.config = config
         self.source_embedding = Embedding(config, config.source_vocab_size or config.vocab_size)
         self.target_embedding = (
-            self.source_embedding if config.tie == "all" else Embedding(config, config.vocab_size)
+            self.source_embedding
+            if config.tie in ("all", "inputs")
+            else Embedding(config, config.vocab_size)
         )
         self.encoder = Stack(config, config.n_encoder_layers, causal=False)
         self.decoder = Stack(config, config.n_decoder_layers, causal=True, cross=True)
-        self.output = Output(config, None if config.tie == "none" else self.target_embedding)
+        alone = config.tie in ("inputs", "none")
+        self.output = Output(config, None if alone else self.target_embedding)
         initialise(self, config)
 
     def encode(self, source: Tensor, layout: Layout = FULL) -> Tensor:
@@ -143,7 +151,8 @@ class Decoder(nn.Module):
         self.config = config
         self.embedding = Embedding(config, config.vocab_size)
         self.decoder = Stack(config, config.n_decoder_layers, causal=True)
-        self.output = Output(config, None if config.tie == "none" else self.embedding)
+        alone = config.tie in ("inputs", "none")
+        self.output = Output(config, None if alone else self.embedding)
         initialise(self, config)
 
     def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:

@@ -7,6 +7,7 @@ from qkv.model.attention import Attention
 from qkv.model.block import Residual
 from qkv.model.disentangled import Disentangled
 from qkv.model.positions import Learned
+from qkv.model.relative import Relative
 from qkv.model.stack import Stack
 
 # Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
@@ -31,24 +32,24 @@ def _normal(model: nn.Module) -> None:
         for stack in model.modules() if isinstance(stack, Stack)
     )  # fmt: skip
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding):
             adds = name.endswith(("attention.output", "feed_forward.outer"))
             nn.init.normal_(module.weight, std=DEVIATION * (n_sublayers**-0.5 if adds else 1.0))
-        if isinstance(module, nn.Linear) and module.bias is not None:
+        if isinstance(module, nn.Linear | nn.Conv1d) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
 def _glorot(model: nn.Module) -> None:
     """Glorot-uniform matrices, zero biases, embeddings N(0, 1/√d_model)."""
     for module in model.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | nn.Conv1d):
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     for module in model.modules():
         if isinstance(module, Attention):
             _initialise_projections(module)
-        if isinstance(module, Learned | Disentangled):
+        if isinstance(module, Learned | Disentangled | Relative):
             nn.init.normal_(module.table.weight, std=DEVIATION)
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and not name.endswith("positions.table"):

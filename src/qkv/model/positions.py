@@ -51,7 +51,7 @@ class Distances(NamedTuple):
     """Which distance lies between query and key, (T, S) or (B, 1, T, S), and a vector for each."""
 
     number: Tensor
-    vectors: Tensor  # (R, D)
+    vectors: Tensor  # (R, D); of T5 already laid out as a bias, (B or 1, H, T, S)
 
 
 class Angles(NamedTuple):
@@ -71,10 +71,10 @@ class Order:
     distances: Distances | None = None
 
     @classmethod
-    def of(cls, scheme: Positions, positions: Tensor) -> Order:
-        """Look up once what every layer needs, for keys that stand where the queries do."""
-        angles, distances = scheme.angles(positions), scheme.distances(positions, positions)
-        return cls(scheme, positions, angles, distances)
+    def of(cls, scheme: Positions, positions: Tensor, key_positions: Tensor | None = None) -> Order:
+        """Look up once what every layer needs; keys stand where the queries do, or elsewhere."""
+        keys = positions if key_positions is None else key_positions
+        return cls(scheme, positions, scheme.angles(positions), scheme.distances(positions, keys))
 
     def turn(self, x: Tensor) -> Tensor:
         """Turn queries or keys by their positions."""

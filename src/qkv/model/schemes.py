@@ -3,6 +3,7 @@
 from qkv.config import ModelConfig
 from qkv.model.disentangled import Disentangled
 from qkv.model.positions import Learned, Positions, Sinusoidal
+from qkv.model.relative import Relative
 from qkv.model.rotary import Rotary
 
 SCHEMES: dict[str, type[Positions]] = {
@@ -14,6 +15,8 @@ SCHEMES: dict[str, type[Positions]] = {
 }
 
 
-def build_positions(config: ModelConfig) -> Positions:
-    """The scheme that the config names."""
+def build_positions(config: ModelConfig, causal: bool = False) -> Positions:
+    """The scheme that the config names, for a stack that looks back only or both ways."""
+    if config.positions == "relative":
+        return Relative(config, causal)
     return SCHEMES[config.positions](config) if config.positions in SCHEMES else Positions()

@@ -11,6 +11,7 @@ from qkv.config import ModelConfig
 from qkv.model.attention import KeysValues
 from qkv.model.block import Block
 from qkv.model.cache import Cache
+from qkv.model.convolution import Neighbours
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
 from qkv.model.positions import Order
@@ -46,13 +47,13 @@ class Stack(nn.Module):
         self.causal, self.max_length = causal, config.max_length
         self.windows = [config.window_of(layer) if causal else 0 for layer in range(n_layers)]
         width = config.embedding_width
-        self.positions = build_positions(config)
+        self.positions = build_positions(config, causal)
         self.input_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        narrow = width != config.d_model
-        self.widen = nn.Linear(width, config.d_model) if narrow else nn.Identity()
+        self.widen = nn.Linear(width, config.d_model) if config.d_embedding else nn.Identity()
         n_blocks = 1 if config.shared_layers else n_layers
         self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_blocks))
+        self.neighbours = Neighbours(config) if config.convolution else None
         pre = config.norm_position == "pre"
         self.norm = build_norm(config) if pre else nn.Identity()
 
@@ -64,35 +65,39 @@ class Stack(nn.Module):
         memory: Memory | None = None,
     ) -> Tensor:
         """Embedded tokens in, the last layer's output out, (B, T, D)."""
-        masks, positions = self._place(x, layout, cache)
+        masks, positions, key_positions = self._place(x, layout, cache)
         x = self.widen(self.dropout(self.input_norm(self.positions.add(x, positions))))
-        order = Order.of(self.positions, positions)
+        order = Order.of(self.positions, positions, key_positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index in range(len(self.windows)):
+            before = x
             x = self.blocks[index % len(self.blocks)](
                 x, masks[self.windows[index]], order,
                 cache.layer(index) if cache else None,
                 memory.layers[index] if memory else None, memory_mask,
             )  # fmt: skip
+            if index == 0 and self.neighbours is not None:
+                x = self.neighbours(before, x, layout)
         if cache is not None:
             cache.advance(x.shape[1])
         return self.norm(x)
 
     def _place(
         self, x: Tensor, layout: Layout, cache: Cache | None
-    ) -> tuple[dict[int, Mask], Tensor]:
-        """What these tokens may see, by the layer's window, and where they stand."""
+    ) -> tuple[dict[int, Mask], Tensor, Tensor]:
+        """What these tokens may see, by the layer's window, where they stand, and where keys do."""
         n_tokens, windows = x.shape[1], sorted(set(self.windows))
         if cache is None:
             masks = {window: self_mask(layout, self.causal, window) for window in windows}
             positions = layout.positions(n_tokens, x.device)
-            return _drawn(masks, n_tokens, n_tokens, x.device), positions
-        layout = Layout(first=cache.first)
+            return _drawn(masks, n_tokens, n_tokens, x.device), positions, positions
+        layout, n_keys = Layout(first=cache.first), cache.n_keys(n_tokens)
         positions = layout.positions(n_tokens, x.device, cache.length)
         if cache.first is not None:  # rows that are done go on beside the others, past the end
             positions = positions.clamp(max=self.max_length - 1)
         masks = {window: cache.mask(n_tokens, window) for window in windows}
-        return _drawn(masks, n_tokens, cache.n_keys(n_tokens), x.device), positions
+        key_positions = layout.positions(n_keys, x.device)
+        return _drawn(masks, n_tokens, n_keys, x.device), positions, key_positions
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:
         """Project the encoder's output to K and V once for every layer."""

@@ -18,6 +18,7 @@ KINDS = {
     "generate": ("a language model", 'qkv generate --model {} "…"'),
     "instruct": ("a language model that answers", "qkv chat --model {}"),
     "fill": ("an encoder", 'qkv fill --model {} "… <mask> …"'),
+    "denoise": ("a pre-trained encoder-decoder", "qkv train RECIPE.toml --set train.start_from={}"),
     "classify": ("a classifier", 'qkv classify --model {} "…"'),
     "tag": ("a tagger", 'qkv tag --model {} "…"'),
     "answer": ("a model that finds answers", 'qkv answer --model {} --context FILE "…?"'),

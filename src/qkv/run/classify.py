@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from qkv.evaluate.regression import regression_scores
 from qkv.model import Encoder
 from qkv.run.understand import Labelling
 from qkv.tasks.classify import Classes, Classification, Classifier
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress
 from qkv.text import Tokenizer
 from qkv.train import Objective, entropy, many_classes, number, one_class
@@ -131,7 +130,7 @@ class Classifying(Labelling[Labelled, Classifier]):
         names = {"accuracy": "accuracy", "macro F1": "f1", "Pearson": "correlation"}
         return {names[score.name]: score.value for score in scores if score.name in names}
 
-    def keeps_head(self, folder: Path) -> bool:
+    def keeps_head(self, folder: Where) -> bool:
         """Whether a folder's head says these very labels."""
         known = load_section(folder, "classify", Classes)
         same = (known.kind, known.labels) == (self.classes.kind, self.classes.labels)

@@ -106,10 +106,9 @@ class Filling:
         )  # fmt: skip
 
     def _mode(self) -> Mode:
-        """Packed, where there is a kernel for it: it drops no weights and takes no bias."""
-        plain = not self.config.attention_dropout and self.config.positions != "disentangled"
+        """Packed, where there is a kernel for it."""
         packing = is_on(self.plan.recipe.train.packing, self.plan.device)
-        return "packed" if plain and packing else "padded"
+        return "packed" if self.config.can_pack and packing else "padded"
 
     def _batches(self, passages: Passages) -> list[Batch]:
         """All passages, always masked alike."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
+from qkv.text.turns import ROLES
 from qkv.train import entropy, next_token
 from qkv.train.loop import Scores
 from qkv.weights import load_weights, read_tensors
@@ -46,7 +48,7 @@ class Instruction:
         self.asked = {
             "valid": answered(self.records.valid), "test": answered(self.records.test),
         }  # fmt: skip
-        template = chat_template(recipe.chat)
+        template = chat_template(recipe.chat, start.prompting.chat if start else None)
         bos = start.prompting.bos if start else recipe.data.bos
         tokenizer = self._tokenizer(start)
         tokenizer.add_special(template.special_names)
@@ -119,10 +121,13 @@ class Instruction:
         return Finished(best, scores)
 
 
-def chat_template(config: ChatConfig) -> ChatTemplate:
-    """The template that the recipe names, with the turns that it writes itself."""
-    known = TEMPLATES[config.template].to_dict()
-    own = {role: getattr(config, role) for role in known if getattr(config, role)}
+def chat_template(config: ChatConfig, before: ChatTemplate | None = None) -> ChatTemplate:
+    """The template that the recipe names, or the one before, with the turns that it writes."""
+    if config.template == "auto":
+        known = (before or TEMPLATES["plain"]).to_dict()
+    else:
+        known = TEMPLATES[config.template].to_dict()
+    own: dict[str, Any] = {role: getattr(config, role) for role in ROLES if getattr(config, role)}
     return ChatTemplate.from_dict({**known, **own}, "[chat]")
 
 

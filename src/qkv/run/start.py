@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
+from qkv.convert import open_model
 from qkv.errors import UserError
 from qkv.model import Encoder, Model
-from qkv.run.job import tokens_of
 from qkv.tasks.folder import (
-    WEIGHTS,
     Prompting,
+    Source,
     Tokenizers,
     load_config,
     load_prompting,
     load_tokenizers,
 )
 from qkv.text import Tokenizer
-from qkv.weights import load_weights, read_tensors
+from qkv.weights import load_weights
 
 # Weights know nothing of these; all else would silently make another model of them.
 MAY_DIFFER = (
@@ -39,7 +38,7 @@ HEADS = ("head.", "pair_head.", "pooler.")
 class Start:
     """A model folder to begin from."""
 
-    folder: Path
+    source: Source
     config: ModelConfig
     tokenizers: Tokenizers
     prompting: Prompting
@@ -49,20 +48,20 @@ class Start:
         for name, value in recipe.model.items():
             if name not in MAY_DIFFER and value != getattr(self.config, name):
                 raise UserError(
-                    f"[model]: {name} follows from {self.folder}, which the run begins from; leave "
+                    f"[model]: {name} follows from {self.source}, which the run begins from; leave "
                     f"it out. What may differ: {', '.join(MAY_DIFFER)}."
                 )
         # Some of other people's models know more tokens than their tokenizer has.
         size = max(self.config.vocab_size, len(tokenizer))
-        values = {**self.config.to_dict(), **recipe.model, **tokens_of(tokenizer)}
+        values = {**self.config.to_dict(), **recipe.model}
         if self.config.positions == "disentangled":  # distances keep the buckets they had
             values["relative_length"] = self.config.relative_length or self.config.max_length
         return ModelConfig.from_dict({**values, "vocab_size": size}, "[model]")
 
     def fill(self, model: Model) -> None:
         """Put the folder's weights into the model; tokens that are new begin as the mean of all."""
-        path = self.folder / WEIGHTS
-        weights = read_tensors(path)
+        path = self.source.path
+        weights = dict(self.source.read_weights())
         before, now = self.config.vocab_size, model.config.vocab_size
         if now > before:
             shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
@@ -82,7 +81,7 @@ class Start:
             if len(parameter) > len(weights[name]):
                 raise UserError(
                     f"[model]: max_length ({len(parameter)}) is over the {len(weights[name])} "
-                    f"places that {self.folder} has learnt; leave it out or lower it."
+                    f"places that {self.source} has learnt; leave it out or lower it."
                 )
             weights[name] = weights[name][: len(parameter)]
 
@@ -107,7 +106,7 @@ def find_start(recipe: Recipe, family: str) -> Start | None:
     """The folder that the recipe begins from, where it names one."""
     if not recipe.train.start_from:
         return None
-    folder = Path(recipe.train.start_from)
+    folder = open_model(recipe.train.start_from)
     _, config, _ = load_config(folder)
     if config.family != family:
         raise UserError(

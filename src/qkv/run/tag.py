@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from qkv.evaluate.classification import Report, classification_report
 from qkv.evaluate.entities import EntityReport, entity_report
 from qkv.model import Encoder
 from qkv.run.understand import Labelling
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer
 from qkv.text.schemes import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
@@ -135,7 +134,7 @@ class TaggingJob(Labelling[Sentence, Tagger]):
         }  # fmt: skip
         return {names[score.name]: score.value for score in scores if score.name in names}
 
-    def keeps_head(self, folder: Path) -> bool:
+    def keeps_head(self, folder: Where) -> bool:
         """Whether a folder's head says these very labels."""
         known = load_section(folder, "tag", Tags)
         return super().keeps_head(folder) and known.labels == self.tags.labels

@@ -30,6 +30,7 @@ from qkv.run.claim import (
     is_run_on,
 )
 from qkv.run.classify import Classifying
+from qkv.run.denoise import Denoising
 from qkv.run.embed import Contrasting
 from qkv.run.fill import Filling
 from qkv.run.instruct import Instruction
@@ -54,6 +55,7 @@ JOBS: dict[str, Callable[[Plan], Job]] = {
     "generate": Language,
     "instruct": Instruction,
     "fill": Filling,
+    "denoise": Denoising,
     "classify": Classifying,
     "tag": TaggingJob,
     "answer": Answering,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
@@ -49,9 +50,10 @@ class Translation:
         )
         config = translation_config(recipe, self.tokenizers, start)
         limits = text_length(recipe, config), recipe.data.max_ratio
-        train, report = filter_pairs(encode(self.split.train, self.tokenizers), *limits)
+        first = [] if config.start_id < 0 else [config.start_id]
+        train, report = filter_pairs(encode(self.split.train, self.tokenizers, first), *limits)
         plan.say(f"train: {report.describe()}")
-        valid, report = filter_pairs(encode(self.split.valid, self.tokenizers), *limits)
+        valid, report = filter_pairs(encode(self.split.valid, self.tokenizers, first), *limits)
         plan.say(f"valid: {report.describe()}")
         torch.manual_seed(recipe.train.seed)
         self.model = EncoderDecoder(config)
@@ -60,7 +62,7 @@ class Translation:
         self.model.to(device)
         self.translator = Translator(self.model, self.tokenizers, recipe.decode)
         special = Specials(config.pad_id, config.bos_id, config.eos_id)
-        self.one_shape = is_on(recipe.train.packing, device)
+        self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
         mode: Mode = "packed" if self.one_shape else "padded"
         self.stream = BatchStream(
             train, special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
@@ -122,12 +124,11 @@ def train_tokenizers(pairs: list[Pair], recipe: Recipe) -> Tokenizers:
     return Tokenizers(*train_pair(sources, targets, recipe.tokenizer))
 
 
-def encode(pairs: list[Pair], tokenizers: Tokenizers) -> EncodedPairs:
-    """Token ids of both sides, without BOS and EOS."""
-    return EncodedPairs(
-        Ragged.of(tokenizers.source.encode_many([source for source, _ in pairs])),
-        Ragged.of(tokenizers.target.encode_many([target for _, target in pairs])),
-    )
+def encode(pairs: list[Pair], tokenizers: Tokenizers, first: Sequence[int] = ()) -> EncodedPairs:
+    """Token ids of both sides, without BOS and EOS; each text stands after `first`."""
+    source = tokenizers.source.encode_many([source for source, _ in pairs])
+    target = tokenizers.target.encode_many([target for _, target in pairs])
+    return EncodedPairs(*(Ragged.of([[*first, *ids] for ids in side]) for side in (source, target)))
 
 
 def translation_config(

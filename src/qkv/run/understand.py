@@ -6,7 +6,6 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,7 +19,7 @@ from qkv.evaluate import Score
 from qkv.model import Encoder, LabelHead
 from qkv.run.job import Finished, Plan, fingerprint, model_config
 from qkv.run.start import Start, find_start
-from qkv.tasks.folder import Tokenizers, load_config
+from qkv.tasks.folder import Tokenizers, Where, load_config
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.train import Objective, build_loss, mean_loss
 from qkv.train.loop import Scores, Stream
@@ -52,7 +51,7 @@ class Understanding(ABC, Generic[Example, Verb, Items]):
         self.tokenizers = Tokenizers(tokenizer, tokenizer)
         self.config = encoder_config(plan, start, tokenizer, **self.head())
         self._check_length()
-        keep_head = start is not None and self.keeps_head(start.folder)
+        keep_head = start is not None and self.keeps_head(start.source)
         self.model = fresh_encoder(plan, self.config, start, keep_head)
         self.verb = self.build(self.model, tokenizer)
         train, valid = self.lay_out(self.splits.train), self.lay_out(self.splits.valid)
@@ -120,7 +119,7 @@ class Understanding(ABC, Generic[Example, Verb, Items]):
     def fingerprint(self, train: Items, valid: Items) -> str:
         """A name of what is trained on and validated with."""
 
-    def keeps_head(self, folder: Path) -> bool:
+    def keeps_head(self, folder: Where) -> bool:
         """Whether the head of a folder that the run begins from says what this one is to say."""
         return load_config(folder)[0] == self.plan.recipe.task
 

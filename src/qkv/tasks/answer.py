@@ -18,7 +18,7 @@ from qkv.data.overlaps import Window, windows
 from qkv.decode.spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 from qkv.text.spans import Span, Spelt
@@ -115,7 +115,7 @@ class Answerer:
             )
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> Answerer:
+    def load(cls, folder: Where, device: torch.device | None = None) -> Answerer:
         """Read a model folder."""
         model, tokenizer = load_encoder(folder, device)
         config = model.config

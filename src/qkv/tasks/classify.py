@@ -16,7 +16,7 @@ from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 
@@ -66,7 +66,7 @@ class Classifier:
         self.reader = Reader(model, tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> Classifier:
+    def load(cls, folder: Where, device: torch.device | None = None) -> Classifier:
         """Read a model folder."""
         model, tokenizer = load_encoder(folder, device)
         classes = load_section(folder, "classify", Classes)
@@ -165,7 +165,7 @@ class Classifier:
         return Classification(tuple(given), found)
 
 
-def check_labels(labels: Texts, n_labels: int, folder: Path) -> None:
+def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
     """Refuse a model folder whose head has no label of its own for each output."""
     if not n_labels:
         raise UserError(f"{folder} has no head of labels for its task; restore config.json.")

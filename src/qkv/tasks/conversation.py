@@ -63,8 +63,9 @@ class Conversation:
                 id=len(self.messages),  # or each turn would get the same draws
             )  # fmt: skip
             for piece in pieces:
-                heard.append(piece)
-                yield piece
+                is_space = self.template.answer_space and not heard  # which is no word
+                heard.append(piece.removeprefix(" ") if is_space else piece)
+                yield heard[-1]
         except UserError:
             self.messages = before  # as if it had not been said
             raise

@@ -21,7 +21,7 @@ from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 from qkv.text.spans import UNSPACED
@@ -79,7 +79,7 @@ class Encoder:
         self.reader = Reader(model, tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> Encoder:
+    def load(cls, folder: Where, device: torch.device | None = None) -> Encoder:
         """Read a model folder; one of another task gives the encoder under its head."""
         model, tokenizer = load_encoder(folder, device)
         return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
 from qkv.device import has_bfloat16
 from qkv.errors import UserError
 from qkv.files import write_json
-from qkv.model import Decoder, Encoder, EncoderDecoder, Model, build_model
+from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
-from qkv.weights import load_weights, read_tensors, write_tensors
+from qkv.weights import StoredTensors, fill_empty, write_tensors
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
@@ -43,7 +44,8 @@ class Tokenizers:
         """Write tokenizer.json, and source_tokenizer.json where the source has its own."""
         self.target.save(folder / TOKENIZER)
         if self.shared:
-            (folder / SOURCE_TOKENIZER).unlink(missing_ok=True)  # of a model that was here before
+            for name in (SOURCE_TOKENIZER, "source_special_tokens_map.json"):
+                (folder / name).unlink(missing_ok=True)  # of a model that was here before
         else:
             self.source.save(folder / SOURCE_TOKENIZER)
 
@@ -53,6 +55,37 @@ class Tokenizers:
         target = Tokenizer.load(folder / TOKENIZER)
         apart = folder / SOURCE_TOKENIZER
         return cls(Tokenizer.load(apart) if apart.exists() else target, target)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model on disk, whoever wrote it: what it is in our words, its vocabularies and weights."""
+
+    path: Path  # named where something is wrong with it
+    content: Mapping[str, Any]  # what our config.json would say
+    read_tokenizers: Callable[[], Tokenizers]
+    read_weights: Callable[[], Mapping[str, Tensor]]  # by our names
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+Where = Path | Source
+"""A model folder of ours, or what was found in somebody else's."""
+
+
+def open_folder(folder: Path) -> Source:
+    """A model folder of ours."""
+    return Source(
+        folder,
+        _read_json(folder / CONFIG),
+        lambda: Tokenizers.load(folder),
+        lambda: StoredTensors(folder / WEIGHTS),
+    )
+
+
+def _source(where: Where) -> Source:
+    return open_folder(where) if isinstance(where, Path) else where
 
 
 @dataclass(frozen=True)
@@ -77,19 +110,19 @@ def save_config(
     write_json(folder / CONFIG, content | sections)
 
 
-def load_section(folder: Path, name: str, cls: type[T]) -> T:
+def load_section(folder: Where, name: str, cls: type[T]) -> T:
     """Read one of the sections that `save_config` was given, as the dataclass `cls`."""
-    path = folder / CONFIG
-    section = _read_json(path).get(name, {})
+    source = _source(folder)
+    section, path = source.content.get(name, {}), source.path / CONFIG
     if not isinstance(section, dict):
         raise UserError(f"{path}: {name!r} must be an object; restore the file.")
     return from_mapping(cls, section, f"{path}: {name}")
 
 
-def load_prompting(folder: Path) -> Prompting:
+def load_prompting(folder: Where) -> Prompting:
     """Read how a language model is spoken to."""
-    path = folder / CONFIG
-    content = _read_json(path)
+    source = _source(folder)
+    content, path = source.content, source.path / CONFIG
     bos, chat = content.get("bos", True), content.get("chat")
     if not isinstance(bos, bool) or not isinstance(chat, dict | None):
         raise UserError(f"{path}: 'bos' must be true or false, and 'chat' a template or null.")
@@ -102,10 +135,10 @@ def save_weights(folder: Path, model: Model) -> None:
     write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
 
 
-def load_config(folder: Path) -> tuple[str, ModelConfig, DecodeConfig]:
+def load_config(folder: Where) -> tuple[str, ModelConfig, DecodeConfig]:
     """Read the task, the model and its decoding from a model folder."""
-    path = folder / CONFIG
-    content = _read_json(path)
+    source = _source(folder)
+    content, path = source.content, source.path / CONFIG
     for name, kind in (("task", str), ("model", dict)):
         if not isinstance(content.get(name), kind):
             raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
@@ -127,16 +160,18 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_model(folder: Path, config: ModelConfig) -> Model:
-    """Build the model and fill in its weights, naming each tensor that does not fit."""
-    model = build_model(config)
-    load_weights(model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+def load_model(folder: Where, config: ModelConfig) -> Model:
+    """Build the model around its weights, naming each tensor that does not fit."""
+    source = _source(folder)
+    weights, where = source.read_weights(), source.path / WEIGHTS
+    model = empty_model(config)
+    fill_empty(model, weights, where)
     return model.eval()
 
 
-def load_tokenizers(folder: Path, config: ModelConfig) -> Tokenizers:
+def load_tokenizers(folder: Where, config: ModelConfig) -> Tokenizers:
     """Read the vocabularies and check that the model knows all of their tokens."""
-    tokenizers = Tokenizers.load(folder)
+    tokenizers = _source(folder).read_tokenizers()
     for tokenizer, size in (
         (tokenizers.source, config.source_vocab_size or config.vocab_size),
         (tokenizers.target, config.vocab_size),
@@ -149,7 +184,7 @@ def load_tokenizers(folder: Path, config: ModelConfig) -> Tokenizers:
     return tokenizers
 
 
-def load_family(folder: Path, config: ModelConfig, family: type[M]) -> M:
+def load_family(folder: Where, config: ModelConfig, family: type[M]) -> M:
     """As `load_model`, for a task that needs a certain family."""
     model = load_model(folder, config)
     if not isinstance(model, family):

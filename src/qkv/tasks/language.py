@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.folder import (
     Prompting,
+    Where,
     lay_by_columns,
     load_config,
     load_family,
@@ -55,7 +55,7 @@ class LanguageModel:
         self.writer = Writer(model, tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> LanguageModel:
+    def load(cls, folder: Where, device: torch.device | None = None) -> LanguageModel:
         """Read a model folder."""
         _, config, decode = load_config(folder)
         model = load_family(folder, config, Decoder)

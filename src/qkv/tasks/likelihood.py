@@ -13,6 +13,7 @@ from torch import Tensor
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Decoder, Layout
+from qkv.tasks.continuations import common, continuation_log_probabilities
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 
@@ -118,18 +119,33 @@ def choices(
         [speaker.encode(prompt + option) for option in each]
         for prompt, each in zip(prompts, options, strict=True)
     ]
-    likely = iter(speaker.likelihoods([tokens for each in wholes for tokens in each]))
+    # A prompt's last tokens may merge with an option's first: all options count from the same.
+    begins = [
+        max(1, min(common([speaker.encode(prompt), whole]) for whole in each))
+        for prompt, each in zip(prompts, wholes, strict=True)
+    ]
+    likely = iter(_continued(speaker, wholes, begins))
     found = []
-    for prompt, each, tokens in zip(prompts, options, wholes, strict=True):
-        # A prompt's last tokens may merge with an option's first: all options count from the same.
-        begin = min(_common([speaker.encode(prompt), whole]) for whole in tokens)
+    for each in options:
         scores = []
-        for option, _ in zip(each, tokens, strict=True):
-            gained = next(likely).log_probabilities[max(begin - 1, 0) :]
+        for option in each:
+            gained = next(likely)
             units = {"none": 1, "tokens": len(gained), "bytes": len(option.encode())}[normalize]
             scores.append(math.fsum(gained) / max(units, 1))
         found.append(Choice(max(range(len(scores)), key=scores.__getitem__), scores))
     return found
+
+
+def _continued(
+    speaker: LanguageModel, wholes: Sequence[Sequence[list[int]]], begins: Sequence[int]
+) -> list[list[float]]:
+    """log P of each option's tokens; where one is too long for the context, all by windows."""
+    sequences = [tokens for each in wholes for tokens in each]
+    starts = [begin for each, begin in zip(wholes, begins, strict=True) for _ in each]
+    if max(map(len, sequences), default=0) <= speaker.model.config.max_length:
+        return continuation_log_probabilities(speaker.model, sequences, starts)
+    scored = speaker.likelihoods(sequences)
+    return [one.log_probabilities[start - 1 :] for one, start in zip(scored, starts, strict=True)]
 
 
 def _check(prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: str) -> None:
@@ -141,13 +157,3 @@ def _check(prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: 
     if normalize not in get_args(Normalize):
         known = ", ".join(get_args(Normalize))
         raise UserError(f"normalize is {normalize!r}, but must be one of {known}.")
-
-
-def _common(sequences: Sequence[Sequence[int]]) -> int:
-    """How many tokens all sequences begin with in common."""
-    count = 0
-    for same in zip(*sequences, strict=False):
-        if len(set(same)) > 1:
-            break
-        count += 1
-    return count

@@ -17,6 +17,7 @@ from qkv.errors import UserError
 from qkv.model import Encoder, Layout
 from qkv.tasks.folder import (
     Tokenizers,
+    Where,
     load_config,
     load_family,
     load_tokenizers,
@@ -130,7 +131,7 @@ def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:
     return advance
 
 
-def load_encoder(folder: Path, device: torch.device | None) -> tuple[Encoder, Tokenizer]:
+def load_encoder(folder: Where, device: torch.device | None) -> tuple[Encoder, Tokenizer]:
     """An encoder with its head, and its vocabulary, from a model folder."""
     _, config, _ = load_config(folder)
     model = place(load_family(folder, config, Encoder), device)

@@ -22,7 +22,7 @@ from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
-from qkv.tasks.folder import load_section
+from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer, schemes
 from qkv.text.spans import Span, SpeltWords
@@ -90,7 +90,7 @@ class Tagger:
         self.valid = schemes.transitions(tags.labels, self.scheme)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> Tagger:
+    def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
         """Read a model folder."""
         model, tokenizer = load_encoder(folder, device)
         tags = load_section(folder, "tag", Tags)

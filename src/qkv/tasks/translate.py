@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, load_config, load_family, load_tokenizers, place
+from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
@@ -38,7 +37,7 @@ class Translator:
         self.graphs = Graphs()
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> Translator:
+    def load(cls, folder: Where, device: torch.device | None = None) -> Translator:
         """Read a model folder."""
         _, config, decode = load_config(folder)
         model = place(load_family(folder, config, EncoderDecoder), device)
@@ -68,7 +67,7 @@ class Translator:
         """
         texts = [texts] if isinstance(texts, str) else texts
         config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
-        start = self.tokenizers.target.encode(prefix) if prefix else []
+        start = self._first + (self.tokenizers.target.encode(prefix) if prefix else [])
         sources = self._encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]
         rows_each = config.n_best if config.sample else config.beams
@@ -83,7 +82,7 @@ class Translator:
 
     def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
-        limit = self.model.config.max_length - 1  # EOS takes a place
+        limit = self.model.config.max_length - 1 - len(self._first)  # EOS takes a place
         for number, text in enumerate(texts, start=1):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise UserError(f"Line {number} holds bytes that are not UTF-8; convert it first.")
@@ -94,7 +93,13 @@ class Translator:
                     f"Line {number} has {len(tokens)} tokens, but this model reads at most "
                     f"{limit}; split it into sentences, or cut it off with --truncate."
                 )
-        return [tokens[:limit] for tokens in encoded]
+        return [[*self._first, *tokens[:limit]] if tokens else [] for tokens in encoded]
+
+    @property
+    def _first(self) -> list[int]:
+        """What stands before each text, on both sides."""
+        first = self.model.config.start_id
+        return [] if first < 0 else [first]
 
     def _batches(self, sources: Sequence[Sequence[int]], rows_each: int) -> Iterator[list[int]]:
         """Rows to translate together: of similar length, within the budget, blank ones left out."""

@@ -22,6 +22,7 @@ from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.folder import (
     SOURCE_TOKENIZER,
     TOKENIZER,
+    Where,
     load_config,
     load_family,
     load_section,
@@ -56,7 +57,7 @@ class ImageClassifier:
         self.model, self.classes = model, classes
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | None = None) -> ImageClassifier:
+    def load(cls, folder: Where, device: torch.device | None = None) -> ImageClassifier:
         """Read a model folder."""
         _, config, _ = load_config(folder)
         classes = load_section(folder, "classify", ImageClasses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -63,7 +64,8 @@ class Writer:
             turn += 1
             longer = [self._newer_half([*prompts[at], *found[at][0].tokens]) for at in cut]
             left = [_wanted(config) - len(found[at][0].tokens) for at in cut]
-            more = search(longer, [ids[at] + turn * TURN for at in cut], config, limits=left)
+            later = replace(config, min_length=max(0, config.min_length - _fewest(found, cut)))
+            more = search(longer, [ids[at] + turn * TURN for at in cut], later, limits=left)
             for at, (one, *_) in zip(cut, more, strict=True):
                 found[at] = [found[at][0].followed_by(one)]
         return found
@@ -97,6 +99,7 @@ class Writer:
                 fresh.append(token)
                 yield token
             wanted, finished, turn = wanted - len(fresh), len(fresh) < limit, turn + 1
+            config = replace(config, min_length=max(0, config.min_length - len(fresh)))
             prompt = self._newer_half([*prompt, *fresh])
 
     def _speculate(
@@ -141,6 +144,11 @@ class Writer:
             return close_outputs(state, torch.tensor(ended, device=state.open.device))
 
         return watch
+
+
+def _fewest(found: list[list[Hypothesis]], cut: list[int]) -> int:
+    """How many tokens even the shortest of these outputs has."""
+    return min(len(found[at][0].tokens) for at in cut)
 
 
 def _wanted(config: DecodeConfig) -> int:

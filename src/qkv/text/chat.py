@@ -7,20 +7,16 @@ good; and since no text can spell a special token, nobody can forge the end of a
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, TypedDict, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
 
 from qkv.config.fields import from_mapping
 from qkv.errors import UserError
 from qkv.text.pieces import BOS, EOS
 from qkv.text.template import HALF_CHARACTER, parts
 from qkv.text.tokenizer import Tokenizer
-
-Role = Literal["system", "user", "assistant"]
-ROLES: tuple[Role, ...] = get_args(Role)
-SPECIAL = re.compile(rf"({BOS}|{EOS}|<\|[^|<>\s]+\|>)")
+from qkv.text.turns import ROLES, SPECIAL, Encoded, Role, Speller, Turn, around
 
 
 class Message(TypedDict):
@@ -35,14 +31,6 @@ Messages = Sequence[Mapping[str, object]]
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A conversation's tokens, and for each of them whether the assistant is to produce it."""
-
-    tokens: list[int]
-    answer: list[bool]
-
-
-@dataclass(frozen=True)
 class Ends:
     """Where an answer is over: at one of these tokens or, where `text` is not empty, at a text."""
 
@@ -54,22 +42,46 @@ class Ends:
 class ChatTemplate:
     """How each role's turn is written, with '{content}' where its words stand.
 
-    `<bos>` and `<eos>` are the tokenizer's own tokens, whatever they are called there, and names
-    like `<|im_end|>` are special tokens that it must have. What precedes the assistant's content
-    invites the answer, and what follows ends it.
+    `<bos>` and `<eos>` are the tokenizer's own tokens, whatever they are called there; names like
+    `<|im_end|>` are special tokens that it must have, unless they are among `plain`; and what else
+    it has for a special token, such as `[INST]`, is one here too. What precedes the assistant's
+    content invites the answer, and what follows ends it. Where `system` is "", nobody can give a
+    system message.
     """
 
     system: str
     user: str
     assistant: str
+    default_system: str | None = None
+    """What the system says where a conversation does not tell; None if it then says nothing."""
+    user_after_system: str = ""
+    """The user's turn right after the system's, where it is written differently."""
+    trim: bool = False
+    """Whether white space around what is said is left out."""
+    answer_space: bool = False
+    """Whether the space before an answer is the assistant's to say, and so not in a prompt."""
+    plain: tuple[str, ...] = ()
+    """Names like `<|user|>` that are nothing but text."""
 
     def __post_init__(self) -> None:
         for role in ROLES:
-            self._around(role)
-        if not self._around("assistant")[1]:
+            self._check(role, getattr(self, role), optional=role == "system")
+        self._check("user", self.user_after_system, optional=True)
+        before, after = around(self.assistant)
+        if not after:
             raise UserError(
                 f"The chat template's assistant turn is {self.assistant!r}, where nothing ends an "
                 f"answer; put '{EOS}' after '{{content}}'."
+            )
+        if self.answer_space and not before.endswith(" "):
+            raise UserError(
+                f"The chat template's assistant turn is {self.assistant!r}, but answer_space needs "
+                f"a space before '{{content}}'; add it, or set answer_space to false."
+            )
+        if not self.system and (self.default_system is not None or self.user_after_system):
+            raise UserError(
+                "The chat template's system turn is empty, so that default_system and "
+                "user_after_system have no meaning; write it, or leave them out."
             )
 
     @classmethod
@@ -88,76 +100,83 @@ class ChatTemplate:
                 raise
             raise UserError(f"{where}: {error}") from error
 
-    def to_dict(self) -> dict[str, str]:
-        """The template as plain values that `from_dict` reads back."""
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """The template as plain values that `from_dict` reads back: the turns, and what differs."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        usual = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in values.items() if value != usual[name]}
 
     @property
     def special_names(self) -> list[str]:
         """The special tokens that the tokenizer must have, besides its own BOS and EOS."""
-        texts = [text for role in ROLES for text in self._around(role)]
+        written = [self.system, self.user, self.assistant, self.user_after_system]
+        texts = [text for turn in written if turn for text in around(turn)]
         found = dict.fromkeys(name for text in texts for name in SPECIAL.findall(text))
-        return [name for name in found if name not in {BOS, EOS}]
+        return [name for name in found if name not in {BOS, EOS, *self.plain}]
 
     def encode(self, messages: Messages, tokenizer: Tokenizer, bos: bool) -> Encoded:
-        """Turn a conversation into tokens."""
-        return self._encode([check_messages(messages, "The conversation")], tokenizer, bos)[0]
+        """Turn a conversation into tokens; with `bos`, it begins with BOS, but never with two."""
+        turns = self.turns(messages, "The conversation")
+        return self._speller(tokenizer).encode([turns], bos)[0]
 
     def encode_many(
         self, conversations: Sequence[Messages], tokenizer: Tokenizer, bos: bool
     ) -> list[Encoded]:
         """Encode conversations in parallel."""
         numbered = enumerate(conversations, 1)
-        checked = [check_messages(messages, f"conversation {n}") for n, messages in numbered]
-        return self._encode(checked, tokenizer, bos)
+        turns = [self.turns(messages, f"conversation {n}") for n, messages in numbered]
+        return self._speller(tokenizer).encode(turns, bos)
 
     def prompt(self, messages: Messages, tokenizer: Tokenizer, bos: bool) -> list[int]:
         """The tokens of the conversation so far, and the invitation to answer."""
-        checked = check_messages(messages, "The conversation")
-        if checked[-1]["role"] != "user":
+        turns = self.turns(messages, "The conversation")
+        if turns[-1].role != "user":
             raise UserError(
-                f"The conversation, message {len(checked)}: the last to speak is the "
-                f"{checked[-1]['role']}, but only a user can be answered; add a user's message."
+                f"The conversation, message {len(messages)}: the last to speak is the "
+                f"{turns[-1].role}, but only a user can be answered; add a user's message."
             )
-        tokens = self._encode([checked], tokenizer, bos)[0].tokens
-        return tokens + self._frame("assistant", tokenizer).before
+        speller = self._speller(tokenizer)
+        return speller.encode([turns], bos)[0].tokens + speller.invitation(turns)
 
     def ends(self, tokenizer: Tokenizer) -> Ends:
         """Where an answer is over: EOS always, and what the template puts after an answer."""
-        _, ending = self._around("assistant")
-        found = SPECIAL.search(ending)
+        _, ending = around(self.assistant)
+        speller = self._speller(tokenizer)
+        found = speller.special.search(ending)
         if not found:
             return Ends(frozenset({tokenizer.eos_id}), ending)
-        return Ends(frozenset({tokenizer.eos_id, _special_id(found[0], tokenizer)}), "")
+        return Ends(frozenset({tokenizer.eos_id, speller.special_id(found[0])}), "")
 
-    def _encode(
-        self, conversations: list[list[Message]], tokenizer: Tokenizer, bos: bool
-    ) -> list[Encoded]:
-        frames = {role: self._frame(role, tokenizer) for role in ROLES}
-        said = [message["content"] for messages in conversations for message in messages]
-        contents = iter(tokenizer.encode_many(said))
-        start = [tokenizer.bos_id] if bos else []
-        return [_joined(messages, contents, frames, start) for messages in conversations]
-
-    def _frame(self, role: Role, tokenizer: Tokenizer) -> _Frame:
-        before, after = self._around(role)
-        # An answer ends with the first special token, or with the whole text if there is none.
-        special = SPECIAL.search(after)
-        end = special.end() if special else len(after)
-        return _Frame(*(_tokens(text, tokenizer) for text in (before, after[:end], after[end:])))
-
-    def _around(self, role: Role) -> tuple[str, str]:
-        """The texts before and after a role's content."""
-        template = getattr(self, role)
-        pieces = parts(template)
-        places = [number for number, (_, is_name) in enumerate(pieces) if is_name]
-        if [pieces[place][0] for place in places] != ["content"]:
+    def turns(self, messages: Messages, where: str) -> list[Turn]:
+        """Check a conversation, and find how each of its turns is written."""
+        said = check_messages(messages, where)
+        if said[0]["role"] == "system" and not self.system:
             raise UserError(
-                f"The chat template's {role} turn is {template!r}, but must hold '{{content}}' "
+                f"{where}, message 1: this chat template has no place for a system message; say "
+                f"it in the user's first message."
+            )
+        turns = [self._turn(message) for message in said]
+        if turns[0].role != "system" and self.default_system is not None:
+            turns.insert(0, Turn("system", self.system, self.default_system))
+        if self.user_after_system and turns[0].role == "system" and len(turns) > 1:
+            turns[1] = turns[1]._replace(written=self.user_after_system)
+        return turns
+
+    def _speller(self, tokenizer: Tokenizer) -> Speller:
+        return Speller(tokenizer, self.assistant, self.answer_space, self.plain)
+
+    def _turn(self, message: Message) -> Turn:
+        role, content = message["role"], message["content"]
+        return Turn(role, getattr(self, role), content.strip() if self.trim else content)
+
+    def _check(self, role: Role, written: str, optional: bool) -> None:
+        if optional and not written:
+            return
+        if [name for name, is_name in parts(written) if is_name] != ["content"]:
+            raise UserError(
+                f"The chat template's {role} turn is {written!r}, but must hold '{{content}}' "
                 f"exactly once and no other name; write it like '{role.title()}:{{content}}{EOS}'."
             )
-        before, after = pieces[: places[0]], pieces[places[0] + 1 :]
-        return "".join(text for text, _ in before), "".join(text for text, _ in after)
 
 
 TEMPLATES = {
@@ -223,45 +242,3 @@ def _check_turn(before: Role | None, role: Role, where: str) -> None:
             f"{where}: the {role} cannot speak {place}; a system message may come first, and then "
             f"the user and the assistant speak by turns, the user first."
         )
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """The tokens around a role's content; of those after it, `ending` belongs to an answer."""
-
-    before: list[int]
-    ending: list[int]
-    rest: list[int]
-
-
-def _joined(
-    messages: list[Message],
-    contents: Iterator[list[int]],
-    frames: Mapping[Role, _Frame],
-    start: list[int],
-) -> Encoded:
-    """Lay turns end to end, each with the next one of `contents`."""
-    tokens, answer = [*start], [False] * len(start)
-    for message in messages:
-        frame = frames[message["role"]]
-        said = [*next(contents), *frame.ending]
-        # An empty answer is a gap in the data: nobody should learn to say nothing.
-        counts = message["role"] == "assistant" and bool(message["content"].strip())
-        tokens += [*frame.before, *said, *frame.rest]
-        answer += [False] * len(frame.before) + [counts] * len(said) + [False] * len(frame.rest)
-    return Encoded(tokens, answer)
-
-
-def _tokens(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a template's text, in which special tokens are written by name."""
-    tokens: list[int] = []
-    for stretch in filter(None, SPECIAL.split(text)):
-        is_special = SPECIAL.fullmatch(stretch)
-        tokens += [_special_id(stretch, tokenizer)] if is_special else tokenizer.encode(stretch)
-    return tokens
-
-
-def _special_id(name: str, tokenizer: Tokenizer) -> int:
-    if name == BOS:
-        return tokenizer.bos_id
-    return tokenizer.eos_id if name == EOS else tokenizer.special_id(name)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from qkv.errors import UserError
-from qkv.files import write_text
+from qkv.files import write_json, write_text
 from qkv.text.pieces import BOS, EOS, PAD, UNK, readable
 from qkv.text.spans import Span, Spelt, SpeltWords, join_words, locate, moved, own_tokens
 
@@ -22,23 +23,41 @@ USUAL_NAMES = {
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
 
+# The field's own words for the roles. BERT's line has no start and end, and uses its own two so.
+ROLE_KEYS = {
+    "padding": ("pad_token",),
+    "unknown": ("unk_token",),
+    "start": ("bos_token", "cls_token"),
+    "end": ("eos_token", "sep_token"),
+    "mask": ("mask_token",),
+}
+
 
 class Tokenizer:
     """Text ⇄ token ids; special tokens are ids only, and no text can spell one."""
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, names: Mapping[str, str] | None = None
+    ) -> None:
         # The library saves the padding and truncation that the last user left switched on, and it
         # does not save that "<eos>" in a text is just five characters.
         backend.no_padding()
         backend.no_truncation()
         backend.encode_special_tokens = True
         self._backend = backend
+        self._given = dict(names or {})
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._backend,)
+        return type(self), (self._backend, self._given)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the tokens of the known roles are called: those given, else the usual names."""
+        found = {role: self._name(role) for role in USUAL_NAMES}
+        return {role: name for role, name in found.items() if name is not None}
 
     @property
     def pad_id(self) -> int:
@@ -70,6 +89,12 @@ class Tokenizer:
         """All special tokens, in the order of their ids."""
         added = self._backend.get_added_tokens_decoder()
         return sorted(id for id, token in added.items() if token.special)
+
+    @property
+    def special_names(self) -> list[str]:
+        """What all special tokens are called, in the order of their ids."""
+        added = self._backend.get_added_tokens_decoder()
+        return [added[id].content for id in self.special_ids]
 
     def special_id(self, name: str) -> int:
         """Look up a special token by its name."""
@@ -151,14 +176,26 @@ class Tokenizer:
         return [self._piece(id) for id in ids]
 
     def save(self, path: Path) -> None:
-        """Write a `tokenizer.json`, which the `tokenizers` library itself loads."""
+        """Write a `tokenizer.json`, which the `tokenizers` library itself loads.
+
+        Special tokens that go by unusual names are told in a `special_tokens_map.json` beside it.
+        """
         write_text(path, self._backend.to_str(pretty=True))
+        unusual = {
+            ROLE_KEYS[role][0]: name
+            for role, name in self.names.items()
+            if name != self._usual_name(role)
+        }
+        if unusual:
+            write_json(_map_path(path), unusual)
+        else:
+            _map_path(path).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read a `tokenizer.json`, ours or anybody's."""
         try:
-            return cls(tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8")))
+            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise UserError(f"There is no tokenizer {path}; check the path.") from error
         except OSError as error:
@@ -167,15 +204,26 @@ class Tokenizer:
             raise UserError(
                 f"{path} is not a whole tokenizer.json ({error}); save or download it again."
             ) from error
+        return cls(backend, _read_names(_map_path(path)))
 
     def _special(self, role: str) -> int:
-        for name in USUAL_NAMES[role]:
-            id = self._backend.token_to_id(name)
-            if id is not None:
-                return int(id)
-        raise UserError(
-            f"The tokenizer has no {role} token; add one of: {', '.join(USUAL_NAMES[role])}."
-        )
+        name = self._name(role)
+        id = None if name is None else self._backend.token_to_id(name)
+        if id is None:
+            raise UserError(
+                f"The tokenizer has no {role} token; add one of: {', '.join(USUAL_NAMES[role])}."
+            )
+        return int(id)
+
+    def _name(self, role: str) -> str | None:
+        given = self._given.get(role)
+        if given is not None and self._backend.token_to_id(given) is not None:
+            return given
+        return self._usual_name(role)
+
+    def _usual_name(self, role: str) -> str | None:
+        usual = USUAL_NAMES[role]
+        return next((name for name in usual if self._backend.token_to_id(name) is not None), None)
 
     def _piece(self, id: int) -> str:
         piece = self._backend.id_to_token(id)
@@ -186,3 +234,39 @@ class Tokenizer:
             text = self._backend.decode([id], skip_special_tokens=False)
             piece = piece if "\ufffd" in text else text
         return readable(piece)
+
+
+def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:
+    """Read the roles from a Hugging Face mapping, "pad_token" and the like → a token's name."""
+    names = {}
+    for role, keys in ROLE_KEYS.items():
+        contents = (_content(tokens.get(key)) for key in keys)
+        name = next((content for content in contents if content), None)
+        if name:
+            names[role] = name
+    return names
+
+
+def _content(token: Any) -> str | None:
+    """A token stands as its name or, in older files, as an object that holds it."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _map_path(path: Path) -> Path:
+    """The map's name beside a tokenizer's: `source_tokenizer.json` has one of its own."""
+    own = "tokenizer.json"
+    before = path.name.removesuffix(own) if path.name.endswith(own) else f"{path.stem}_"
+    return path.with_name(f"{before}special_tokens_map.json")
+
+
+def _read_names(path: Path) -> dict[str, str]:
+    try:
+        return role_names(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not a whole map of special tokens ({error}); save or download it again, "
+            f"or delete it if the tokens have their usual names."
+        ) from error

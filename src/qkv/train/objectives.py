@@ -26,8 +26,9 @@ def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:
     """Each next token, from those before it (and from the source): the whole pass in parallel."""
     sides = [side for side in (batch.source, batch.target) if side is not None]
     hidden = model.hidden(*(side.tokens for side in sides), *map(layout_of, sides))
-    projection = model.output.projection
-    return cross_entropy(hidden, projection.weight, projection.bias, batch.labels, smoothing)
+    output = model.output
+    weight, bias = output.projection.weight, output.projection.bias
+    return cross_entropy(output.hidden(hidden), weight, bias, batch.labels, smoothing)
 
 
 def encoded(model: Encoder, side: Side) -> Tensor:

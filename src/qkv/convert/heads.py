@@ -1,0 +1,113 @@
+"""What stands on a model's body: what it is called, which task it serves, what its labels are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.architecture import Architecture, Values, wanted
+from qkv.errors import UserError
+from qkv.text import schemes
+
+TASKS = {
+    "none": "embed", "masked": "fill", "pairs": "fill", "sequence": "classify", "token": "tag",
+    "answer": "answer", "image": "classify", "seq2seq": "translate", "causal": "generate",
+}  # fmt: skip
+KINDS = {
+    "single_label_classification": "class", "multi_label_classification": "classes",
+    "regression": "number",
+}  # fmt: skip
+
+
+def head_of(architecture: Architecture, config: Mapping[str, Any], names: frozenset[str]) -> str:
+    """Which of our heads a checkpoint has."""
+    given = config.get("architectures") or []
+    known = {name: head for head, name in architecture.classes.items()}
+    known |= dict.fromkeys(architecture.bodies, next(iter(architecture.classes)))
+    if not given:
+        return "none" if "none" in architecture.classes else next(iter(architecture.classes))
+    if given[0] not in known:
+        raise UserError(
+            f"config.json: the architecture is {given[0]}, but of {architecture.name} only "
+            f"{', '.join(known)} can be read."
+        )
+    head = known[given[0]]
+    if head == "masked" and "pairs" in architecture.classes:
+        pairs = [name for name in names if "seq_relationship" in name or "sop_classifier" in name]
+        return "pairs" if pairs else head  # what the model was pre-trained with is often kept
+    return head
+
+
+def head_values(head: str, labels: tuple[str, ...]) -> Values:
+    """What our config says of a head."""
+    if head in ("masked", "pairs"):
+        return {"head": "masked", "pair_head": head == "pairs"}
+    if head in ("sequence", "image"):
+        return {"head": "sequence", "n_labels": len(labels)}
+    if head in ("token", "answer"):
+        return {"head": "token", "n_labels": 2 if head == "answer" else len(labels)}
+    return {}
+
+
+def head_to_write(task: str, config: ModelConfig) -> str:
+    """The head that a model of ours has in their words."""
+    if config.family != "encoder":
+        return "seq2seq" if config.family == "encoder-decoder" else "causal"
+    if config.head == "sequence":
+        return "image" if config.patch_size else "sequence"
+    if config.head == "token":
+        return "answer" if task == "answer" else "token"
+    if config.head == "masked":
+        return "pairs" if config.pair_head else "masked"
+    return "none"
+
+
+def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The labels of a head, in the order of their numbers."""
+    named = config.get("id2label")
+    if not named:
+        return tuple(f"LABEL_{number}" for number in range(config.get("num_labels", 2)))
+    return tuple(str(named[key]) for key in sorted(named, key=int))
+
+
+def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]) -> Values:
+    """What the task knows beside the model: labels, and how they are to be read."""
+    labels = read_labels(config)
+    if head == "image":
+        return {"classify": {"labels": labels, **_scale(images, config.get("num_channels", 3))}}
+    if head == "sequence":
+        guess = "regression" if len(labels) == 1 else "single_label_classification"
+        kind = KINDS[wanted(config, "problem_type", KINDS, guess)]
+        return {"classify": {"labels": labels, "kind": kind}}
+    if head == "token":
+        return {"tag": {"labels": labels, "scheme": schemes.guess_scheme([labels]) or "none"}}
+    return {}
+
+
+def _scale(images: Mapping[str, Any], n_channels: int) -> Values:
+    """How pixels between 0 and 1 are scaled."""
+    if not images.get("do_normalize", True):
+        return {"mean": [0.0] * n_channels, "deviation": [1.0] * n_channels}
+    usual = [0.5] * n_channels
+    return {
+        "mean": images.get("image_mean") or usual, "deviation": images.get("image_std") or usual,
+    }  # fmt: skip
+
+
+def write_labels(head: str, section: Mapping[str, Any]) -> Values:
+    """A head's labels and their kind in their words."""
+    if head == "answer":
+        return {}
+    labels = section.get("labels", ())
+    if not labels:
+        return {}
+    found: Values = {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "num_labels": len(labels),
+    }
+    if head == "sequence":
+        kinds = {kind: name for name, kind in KINDS.items()}
+        found["problem_type"] = kinds[section.get("kind", "class")]
+    return found

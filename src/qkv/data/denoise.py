@@ -1,0 +1,260 @@
+"""Text that is spoilt for an encoder-decoder to mend: spans (T5), or infilling (BART)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qkv.config import DenoiseConfig
+from qkv.data.batch import Batch, Specials, packed_batch, padded_batch
+from qkv.data.encoded import EncodedPairs, Indices, Ragged, spread
+from qkv.data.order import validation_plan
+from qkv.data.passages import Passages
+from qkv.data.shuffle import permuted
+from qkv.data.stream import Mode, SizedStream
+
+Flags = npt.NDArray[np.bool_]
+LENGTHS, PLACES, SENTENCES, USES = range(4)  # what the chances of one token are for
+RANGE = 1 << 52  # of whole numbers that a chance is made of, all of them exact as floats
+SPREAD = 2  # standard deviations by which a text's spans may be more than expected
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Random numbers from 0 up to 1 that belong to places of a corpus, new ones each epoch.
+
+    A text is thus spoilt in the same way whatever batch it comes in and whoever asks.
+    """
+
+    seed: int
+    epoch: int
+
+    def at(self, places: Indices, use: int) -> npt.NDArray[np.float64]:
+        """The numbers of some places, for one use."""
+        return permuted(places * USES + use, RANGE, self.seed, self.epoch) / RANGE
+
+    def choose(self, counts: Indices, chosen: Indices, starts: Indices) -> Indices:
+        """`chosen` of the first `counts` whole numbers for each text, all as likely, in order."""
+        owner, number = _enumerated(counts)
+        order = np.lexsort((self.at(starts[owner] + number, PLACES), owner))
+        flags = np.zeros(len(number), np.bool_)
+        flags[order] = number < chosen[owner]
+        return number[flags]
+
+    def parts(self, totals: Indices, n_parts: Indices, starts: Indices) -> Indices:
+        """The sizes of `n_parts` parts of each total, none empty, all ways to cut as likely."""
+        owner, number = _enumerated(totals)
+        order = np.lexsort((self.at(starts[owner] + number, LENGTHS), number > 0, owner))
+        begins = np.zeros(len(number), np.bool_)
+        begins[order] = number < n_parts[owner]  # the first always, for it stands before the rest
+        return np.diff(np.flatnonzero(begins), append=len(begins))
+
+    def poisson(
+        self, totals: Indices, most: Indices, starts: Indices, table: npt.NDArray[np.float64]
+    ) -> tuple[Indices, Indices]:
+        """Draw sizes until each total is reached, and count them; the last takes what is left."""
+        owner, number = _enumerated(most)
+        sizes = np.searchsorted(table, self.at(starts[owner] + number, LENGTHS), side="right")
+        sums = np.cumsum(sizes) - sizes
+        sums -= np.repeat(sums[number == 0], most)
+        used = sums < totals[owner]
+        counts = np.bincount(owner[used], minlength=len(totals))
+        sizes, sums = sizes[used], sums[used]
+        last = np.cumsum(counts) - 1
+        sizes[last] = totals - sums[last]
+        return sizes, counts
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Hides round(share·n) of the n tokens of each text in spans, each behind one mark.
+
+    Raffel et al. 2020 (3.1.4) have round(hidden / span_length) spans, which never touch, and tell
+    them by sentinels. In Lewis et al. 2020 (2.2), lengths are Poisson's, and an empty span is a
+    mask where nothing is missing.
+    """
+
+    config: DenoiseConfig
+    marks: npt.NDArray[np.int32]
+    """The ids of the sentinels in their order, or of the mask alone."""
+
+    def counts(self, lengths: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
+        """How many tokens of texts are hidden, and in how many spans (infill: at the most)."""
+        hidden = np.rint(lengths * self.config.hidden_share).astype(np.int64)
+        hidden = np.clip(hidden, 1, np.maximum(lengths - 1, 1))
+        mean = self.config.span_length
+        if self.config.kind == "spans":
+            spans = np.rint(hidden / mean).astype(np.int64)
+            return hidden, np.clip(spans, 1, np.maximum(lengths - hidden, 1))
+        # No more than tokens either, so that no source is longer than its text.
+        spans = np.ceil((hidden + SPREAD * np.sqrt(hidden)) / mean).astype(np.int64)
+        return hidden, np.minimum(spans, hidden)
+
+    def sizes(self, lengths: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
+        """Tokens of the sources (infill: at the most) and targets of texts."""
+        hidden, spans = self.counts(lengths)
+        written = hidden + spans + 1 if self.config.kind == "spans" else lengths
+        return lengths - hidden + spans, written
+
+    def __call__(self, texts: Ragged, starts: Indices, chances: Chances) -> EncodedPairs:
+        """Sources with spans hidden, and targets; `starts` are the texts' places in a corpus."""
+        hidden, n_spans = self.counts(texts.lengths)
+        kept = texts.lengths - hidden
+        if self.config.kind == "spans":
+            sizes = chances.parts(hidden, n_spans, starts)
+            gaps = chances.choose(kept + 1, n_spans, starts)
+        else:
+            sizes, n_spans = chances.poisson(hidden, n_spans, starts, self._table)
+            places = chances.choose(kept + n_spans, n_spans, starts)
+            gaps = places - _enumerated(n_spans)[1]
+        return self._pairs(texts, _Spans(n_spans, sizes, gaps, hidden))
+
+    def _pairs(self, texts: Ragged, spans: _Spans) -> EncodedPairs:
+        owner, number = _enumerated(spans.counts)
+        begins = texts.offsets[owner] + spans.gaps + spans.before
+        is_hidden = np.zeros(len(texts.tokens), np.bool_)
+        is_hidden[spread(begins, _offsets(spans.sizes))] = True
+        offsets = _offsets(texts.lengths - spans.hidden + spans.counts)
+        places = offsets[owner] + spans.gaps + number
+        if self.config.kind == "infill":
+            masks = np.repeat(self.marks, len(places))
+            return EncodedPairs(_merged(offsets, places, masks, texts.tokens[~is_hidden]), texts)
+        source = _merged(offsets, places, self.marks[number], texts.tokens[~is_hidden])
+        offsets = _offsets(spans.hidden + spans.counts + 1)
+        places = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
+        marks = self.marks[np.append(number, spans.counts)]
+        return EncodedPairs(source, _merged(offsets, places, marks, texts.tokens[is_hidden]))
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.float64]:
+        """How probable it is that Poisson's number is 0, at most 1, at most 2 …"""
+        mean = self.config.span_length
+        numbers = range(math.ceil(mean + 12 * math.sqrt(mean) + 12))
+        logs = [n * math.log(mean) - mean - math.lgamma(n + 1) for n in numbers]
+        return np.cumsum(np.exp(logs))
+
+
+@dataclass(frozen=True, eq=False)
+class _Spans:
+    """The spans of several texts, in order."""
+
+    counts: Indices
+    """Spans in each text."""
+    sizes: Indices
+    """Tokens in each span."""
+    gaps: Indices
+    """Tokens that are shown before each span."""
+    hidden: Indices
+    """Tokens of each text that are in spans."""
+
+    @cached_property
+    def before(self) -> Indices:
+        """Tokens that are hidden before each span."""
+        earlier = np.cumsum(self.sizes) - self.sizes
+        return earlier - np.repeat(_offsets(self.hidden)[:-1], self.counts)
+
+
+class NoisyPassages:
+    """Passages of a corpus as pairs, a spoilt text and what mends it; each epoch has others."""
+
+    def __init__(self, passages: Passages, noise: Noise, first: Sequence[int] = ()) -> None:
+        self.passages, self.noise, self.first = passages, noise, first
+        # What each takes in a batch, at the most, with EOS and BOS.
+        source, target = noise.sizes(passages.lengths)
+        self.source_sizes, self.target_sizes = source + len(first) + 1, target + len(first) + 1
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    def draw(self, indices: Sequence[int] | Indices, seed: int, epoch: int) -> EncodedPairs:
+        """Spoil some passages, as one seed and epoch have it; each side stands after `first`."""
+        pairs = self._spoilt(np.asarray(indices, np.int64), Chances(seed, epoch))
+        return EncodedPairs(*(_led(self.first, side) for side in (pairs.source, pairs.target)))
+
+    def _spoilt(self, chosen: Indices, chances: Chances) -> EncodedPairs:
+        starts = self.passages.starts[chosen]
+        framed = self.passages.take(chosen)
+        offsets = _offsets(framed.lengths - 2)
+        inner = spread(framed.offsets[:-1] + 1, offsets)  # without BOS and EOS
+        texts = Ragged(framed.tokens[inner], offsets)
+        if not self.noise.config.permute_sentences:
+            return self.noise(texts, starts, chances)
+        ends = self.passages.vocabulary.sentence_ends(framed.tokens)[inner]
+        shown = _in_random_order(texts, ends, starts, chances)
+        return EncodedPairs(self.noise(shown, starts, chances).source, texts)
+
+
+class NoiseStream(SizedStream[NoisyPassages]):
+    """Endless batches of spoilt passages, from any step on."""
+
+    def __init__(
+        self,
+        passages: NoisyPassages,
+        special: Specials,
+        mode: Mode,
+        batch_tokens: int,
+        accumulate: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if mode == "packed":  # where targets are counted, though sources may be much the wider side
+            target = passages.target_sizes.sum()
+            batch_tokens = int(batch_tokens * target / max(target, passages.source_sizes.sum()))
+        super().__init__(passages, special, mode, batch_tokens, accumulate, seed)
+
+    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
+        """Spoil the passages of one batch, and lay them out."""
+        pairs = self.items.draw(indices, self.seed, place[0])
+        if self.shape:
+            return packed_batch(pairs, range(len(pairs)), self.special, self.shape)
+        return padded_batch(pairs, range(len(pairs)), self.special)
+
+
+def noisy_batches(passages: NoisyPassages, batch_tokens: int, special: Specials) -> list[Batch]:
+    """Padded batches of all passages, short ones first, always spoilt in the same way."""
+    drawn = (passages.draw(plan, 0, 0) for plan in validation_plan(passages, batch_tokens))
+    return [padded_batch(pairs, range(len(pairs)), special) for pairs in drawn]
+
+
+def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chances) -> Ragged:
+    """The sentences of each text in another order; `ends` are their last tokens."""
+    owner, number = _enumerated(texts.lengths)
+    begins = np.flatnonzero((number == 0) | np.roll(ends, 1))
+    sizes = np.diff(begins, append=len(number))
+    chance = chances.at(starts[owner[begins]] + number[begins], SENTENCES)
+    order = np.lexsort((chance, owner[begins]))
+    return Ragged(texts.tokens[spread(begins[order], _offsets(sizes[order]))], texts.offsets)
+
+
+def _led(first: Sequence[int], texts: Ragged) -> Ragged:
+    """Sequences with the same tokens before each."""
+    offsets = _offsets(texts.lengths + len(first))
+    places = (offsets[:-1, None] + np.arange(len(first))).ravel()
+    return _merged(offsets, places, np.tile(first, len(texts)), texts.tokens)
+
+
+def _merged(
+    offsets: Indices, places: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
+) -> Ragged:
+    """Sequences with marks at some places, and the other tokens in their order at the rest."""
+    tokens = np.zeros(offsets[-1], np.int32)
+    free = np.ones(len(tokens), np.bool_)
+    free[places] = False
+    tokens[places] = marks
+    tokens[free] = others
+    return Ragged(tokens, offsets)
+
+
+def _enumerated(counts: Indices) -> tuple[Indices, Indices]:
+    """For so many things of each text: which text each is of, and its number there."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - _offsets(counts)[owner]
+
+
+def _offsets(lengths: Indices) -> Indices:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

@@ -1,0 +1,153 @@
+"""Models of the Hugging Face hub, fetched with its own library where that is installed."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkv.errors import UserError
+from qkv.hub.choose import needed_files
+from qkv.hub.place import (
+    FULL,
+    Arrival,
+    check_room,
+    check_sha256,
+    gathering,
+    on_shelf,
+    put_on_shelf,
+)
+from qkv.shelf import Pulled
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def pull_repository(
+    name: str, *, revision: str | None = None, file: str | None = None, force: bool = False
+) -> Arrival:
+    """Put a repository's model on the shelf, unless it stands there as it is asked for."""
+    if not NAME.fullmatch(name) or "--" in name:
+        raise UserError(f"{name} is no name on the hub; such a name is owner/name.")
+    before = on_shelf(name)
+    if before and not force:
+        _check_same(before, revision, file)
+        return Arrival(before, is_new=False)
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise UserError(
+            f"{name} is on the hub, and the library that fetches from there is not installed; "
+            f"get it with `pip install huggingface_hub`."
+        )
+    info = _look_up(name, revision)
+    sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    wanted = needed_files(name, list(sizes), file)
+    with gathering(name) as folder:
+        model = folder / "model"
+        check_room(folder, sum(sizes[one] for one in wanted if not (model / one).exists()))
+        _download(name, info, wanted, model)
+        source = _source(info, revision, file, _check_files(name, info, wanted, model))
+        return Arrival(put_on_shelf(model, name, source), is_new=True)
+
+
+def _check_same(before: Pulled, revision: str | None, file: str | None) -> None:
+    """Say that another revision or file of the same model stands on the shelf."""
+    for option, asked in (("revision", revision), ("file", file)):
+        found = before.source.get(option)
+        if asked and asked not in (found, before.source.get("commit")):
+            raise UserError(
+                f"{before.name} is on the shelf already, pulled with "
+                f"{f'--{option} {found}' if found else f'no --{option}'}; --force replaces it."
+            )
+
+
+def _look_up(name: str, revision: str | None) -> ModelInfo:
+    from huggingface_hub import HfApi
+
+    with _sentences(name, revision):
+        return HfApi().model_info(name, revision=revision, files_metadata=True)
+
+
+def _download(name: str, info: ModelInfo, wanted: list[str], model: Path) -> None:
+    """Fetch what is missing, with the library's own bars; files that are whole already stay."""
+    from huggingface_hub import snapshot_download
+
+    with _sentences(name, info.sha):
+        snapshot_download(
+            name,
+            revision=info.sha,
+            local_dir=model,
+            allow_patterns=[glob.escape(file) for file in wanted],
+        )
+
+
+def _check_files(name: str, info: ModelInfo, wanted: list[str], model: Path) -> dict[str, str]:
+    """Compare each file with what the hub says of it; give the hashes of the large ones."""
+    hashes = {}
+    for one in info.siblings or ():
+        if one.rfilename not in wanted:
+            continue
+        path = model / one.rfilename
+        if not path.is_file() or (one.size is not None and path.stat().st_size != one.size):
+            path.unlink(missing_ok=True)
+            raise UserError(
+                f"{one.rfilename} of {name} did not arrive as a whole; run the command again."
+            )
+        if one.lfs:
+            check_sha256(path, one.lfs.sha256, f"{one.rfilename} of {name}")
+            hashes[one.rfilename] = one.lfs.sha256
+    for other in [path for path in model.rglob("*") if path.is_file()]:
+        if other.relative_to(model).as_posix() not in wanted:
+            other.unlink()  # of an earlier try that asked for something else
+    shutil.rmtree(model / ".cache", ignore_errors=True)  # the library's notes on its downloads
+    return hashes
+
+
+def _source(
+    info: ModelInfo, revision: str | None, file: str | None, hashes: dict[str, str]
+) -> dict[str, Any]:
+    card = info.card_data
+    return {
+        "repository": info.id,
+        "revision": revision,
+        "commit": info.sha,
+        "file": file,
+        "sha256": hashes,
+        "licence": card.get("license") if card else None,
+        "task": info.pipeline_tag,
+    }
+
+
+@contextmanager
+def _sentences(name: str, revision: str | None) -> Iterator[None]:
+    """Turn what the library raises into a sentence for a person."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise UserError(
+            f"{name} is given only to those who have agreed to its terms; agree to them on its "
+            f"page, log in with `hf auth login`, and run the command again."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"There is no model {name} on the hub, or it is private; check the name, or log in "
+            f"with `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{name} has no revision {revision!r}; check --revision.") from error
+    except Exception as error:  # each version of the library has another HTTP client
+        if isinstance(error, OSError) and (error.errno in FULL or error.filename):
+            raise  # it is the disk
+        reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        raise UserError(
+            f"The hub did not give {name} ({type(error).__name__}: {reason}); check the network "
+            f"and run the command again, which keeps the files that have arrived."
+        ) from error

@@ -1,0 +1,91 @@
+"""The shelf: where pulled models live, and how a name finds one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qkv.errors import UserError
+
+SOURCE = "SOURCE.json"  # what a pulled model is and where it came from
+SHORT_NAMES = ("minilm", "smollm2")  # what `qkv pull` knows by a short name
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A model on the shelf."""
+
+    name: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """What loads: the folder, or the file itself where one GGUF file is all of the model."""
+        files = list(self.folder.glob("*.gguf"))
+        alone = len(files) == 1 and not (self.folder / "config.json").exists()
+        return files[0] if alone else self.folder
+
+    @cached_property
+    def source(self) -> dict[str, Any]:
+        """Where it came from; empty for a folder that somebody put on the shelf by hand."""
+        try:
+            found = json.loads((self.folder / SOURCE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes on the disk."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+
+def home() -> Path:
+    """The folder of all that qkv fetches: $QKV_HOME, or `qkv` in the user's cache folder."""
+    if own := os.environ.get("QKV_HOME"):
+        return Path(own).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache") / "qkv"
+
+
+def folder_of(name: str) -> Path:
+    """Where the model of this name stands, or will stand; `owner/name` becomes `owner--name`."""
+    return home() / "models" / name.replace("/", "--")
+
+
+def pulled() -> list[Pulled]:
+    """All models on the shelf, by name."""
+    models = home() / "models"
+    if not models.is_dir():
+        return []
+    folders = sorted(folder for folder in models.iterdir() if folder.is_dir())
+    return [Pulled(folder.name.replace("--", "/", 1), folder) for folder in folders]
+
+
+def find_model(name: str | Path) -> Path:
+    """The path of a model that a person names: a path that exists, or a pulled model."""
+    if Path(name).exists():
+        return Path(name)
+    asked, shelf = str(name), pulled()
+    found = [one for one in shelf if one.name == asked]
+    found = found or [one for one in shelf if one.name.rpartition("/")[2] == asked]
+    if len(found) > 1:
+        names = " or ".join(one.name for one in found)
+        raise UserError(f"{asked} may be {names} on the shelf; give the full name.")
+    if found:
+        return found[0].path
+    raise UserError(_not_found(asked, shelf))
+
+
+def _not_found(asked: str, shelf: list[Pulled]) -> str:
+    there = ", ".join(one.name for one in shelf)
+    on_shelf = f"the shelf has {there}" if there else "the shelf is empty"
+    if asked in SHORT_NAMES:
+        way_out = f"fetch it with `qkv pull {asked}`."
+    else:
+        way_out = "check the path, train one with `qkv train`, or see `qkv pull --list`."
+    return f"{asked} is neither a path that exists nor a pulled model ({on_shelf}); {way_out}"

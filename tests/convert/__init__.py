@@ -1,0 +1,1 @@
+"""Tests of the conversion of other people's checkpoints."""

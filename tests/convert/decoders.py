@@ -1,0 +1,69 @@
+"""What the tests of all decoders share: both ways, with the same logits and the same search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from qkv.config import DecodeConfig
+from qkv.decode import complete
+from qkv.model import Decoder
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+from tests.decode.helpers import cut
+from tests.parity.gpt import both_logits
+
+PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17]]
+
+
+def assert_both_ways(
+    name: str, config: Mapping[str, object], lengths: list[int], seed: int, shards: bool
+) -> None:
+    """Their folder says the same to us, ours the same to them, and nothing is lost between."""
+    theirs = made(name, config, seed)
+    with saved(theirs, shards) as folder:
+        source, ours = read(folder)
+        assert isinstance(ours, Decoder)
+        assert_close(*both_logits((theirs, ours), lengths, seed))
+        assert_round_trip(source)
+        with exported(source) as again:
+            back = loaded(again, name)
+        assert_close(*both_logits((back, ours), lengths, seed))
+        assert_same_search(theirs, ours)
+
+
+def assert_reads_same(theirs: PreTrainedModel, folder: Path) -> Decoder:
+    """What is read from a folder computes what a model does."""
+    _, ours = read(folder)
+    assert isinstance(ours, Decoder)
+    with torch.no_grad():
+        assert_close(*both_logits((theirs, ours), [9, 4]))
+    return ours
+
+
+def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:
+    """Greedy and with beams, from prompts that we take together and they one by one."""
+    for beams in (1, 4):
+        found = complete(ours, PROMPTS, DecodeConfig(beams=beams, max_length=8))
+        for prompt, (one, *_) in zip(PROMPTS, found, strict=True):
+            assert one.tokens == their_search(theirs, prompt, ours.config.eos_id, beams)
+
+
+def their_search(model: PreTrainedModel, prompt: Sequence[int], eos: int, beams: int) -> list[int]:
+    output = model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        generation_config=GenerationConfig(
+            max_new_tokens=8, num_beams=beams, do_sample=False, eos_token_id=eos, pad_token_id=0
+        ),
+    )  # fmt: skip
+    return [token for token in cut(output[0].tolist()[len(prompt) :], eos, -1) if token != eos]

@@ -1,0 +1,110 @@
+"""GGUF files of small models, written as llama.cpp's converters write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+from transformers import PreTrainedModel
+
+LLAMA = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+GPT2 = {
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd",
+    "transformer.ln_f": "output_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+    "ln_1": "attn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_2": "ffn_norm",
+    "lm_head": "output",
+}  # fmt: skip
+
+
+def write_llama(
+    path: Path, model: PreTrainedModel, kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    values: Mapping[str, object] | None = None, factors: np.ndarray | None = None,
+) -> None:  # fmt: skip
+    """A Llama or Mistral, its matrices quantised."""
+    config = model.config
+    writer = GGUFWriter(path, "llama")
+    writer.add_name("small")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        new, array = renamed(name, LLAMA), tensor.numpy()
+        count = next((count for part, count in heads.items() if f".{part}." in new), 0)
+        if count:  # the halves of a head become pairs of neighbours
+            shape = (count, 2, len(array) // count // 2, *array.shape[1:])
+            array = np.ascontiguousarray(array.reshape(shape).swapaxes(1, 2)).reshape(array.shape)
+        add_tensor(writer, new, array, kind)
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+    finish(writer, values)
+
+
+def write_gpt2(path: Path, model: PreTrainedModel) -> None:
+    config = model.config
+    writer = GGUFWriter(path, "gpt2")
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_feed_forward_length(config.n_inner or 4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    for name, tensor in model.state_dict().items():
+        array = tensor.numpy()
+        if re.search(r"\.c_\w+\.weight", name):
+            array = np.ascontiguousarray(array.T)
+        add_tensor(writer, renamed(name, GPT2), array, GGMLQuantizationType.F32)
+    finish(writer, {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2})
+
+
+def renamed(name: str, table: Mapping[str, str]) -> str:
+    layer = re.search(r"\.(\d+)\.", name)
+    part = next(ours for theirs, ours in table.items() if re.search(rf"(^|\.){theirs}\.", name))
+    return (f"blk.{layer[1]}." if layer else "") + part + name[name.rindex(".") :]
+
+
+def add_tensor(
+    writer: GGUFWriter, name: str, array: np.ndarray, kind: GGMLQuantizationType
+) -> None:
+    if array.ndim == 1 or kind == GGMLQuantizationType.F32:
+        writer.add_tensor(name, np.ascontiguousarray(array))
+    else:
+        writer.add_tensor(name, gguf.quantize(array, kind), raw_dtype=kind)
+
+
+def finish(writer: GGUFWriter, values: Mapping[str, object] | None) -> None:
+    for name, value in (values or {}).items():
+        if isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        elif isinstance(value, list):
+            writer.add_array(name, value)
+        else:
+            writer.add_string(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -1,0 +1,130 @@
+"""Random small models of transformers', what we read of them, and what it reads of ours."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from qkv.config import ModelConfig
+from qkv.convert.export import write_huggingface
+from qkv.convert.opening import open_model
+from qkv.model import Layout, Model
+from qkv.tasks import Tokenizers
+from qkv.tasks.folder import Source, load_config, load_model
+from qkv.text import Tokenizer
+
+TOLERANCE = 1e-4  # float32, of logits that are at most some tens
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+
+
+def made(class_name: str, config: Mapping[str, object], seed: int = 0) -> PreTrainedModel:
+    """A model of theirs with weights drawn so large that each of them matters."""
+    kind = getattr(transformers, class_name)
+    model = kind(kind.config_class(**config))
+    draw_weights(model, seed)
+    return model.eval()
+
+
+@torch.no_grad()
+def draw_weights(model: nn.Module, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:  # Marian's sines and cosines
+            continue
+        drawn = torch.randn(parameter.shape, generator=draw)
+        norm = "norm" in name.lower() or "ln_" in name.lower()
+        one = float(norm and name.endswith("weight"))
+        spread = 0.3 if parameter.dim() > 1 else 0.1
+        parameter.copy_(one + spread * drawn)
+
+
+@contextmanager
+def saved(model: PreTrainedModel, shards: bool = False) -> Iterator[Path]:
+    """The folder that transformers saves, in one file or in several."""
+    with tempfile.TemporaryDirectory() as name:
+        model.save_pretrained(name, max_shard_size="20KB" if shards else "5GB")
+        yield Path(name)
+
+
+def read(folder: Path) -> tuple[Source, Model]:
+    """What we read from a folder."""
+    source = open_model(folder)
+    _, config, _ = load_config(source)
+    return source, load_model(source, config)
+
+
+def with_tokenizer(source: Source) -> Source:
+    """The same source, with a vocabulary of its size whose specials have the config's ids."""
+    config = ModelConfig.from_dict(source.content["model"])
+    shared = any_tokenizer(config, config.vocab_size)
+    apart = any_tokenizer(config, config.source_vocab_size) if config.source_vocab_size else shared
+    return Source(
+        source.path, source.content, lambda: Tokenizers(apart, shared), source.read_weights
+    )
+
+
+def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
+    names = {config.pad_id: "<pad>", config.bos_id: "<s>", config.eos_id: "</s>"}
+    vocabulary = {names.get(id, f"w{id}"): id for id in range(size)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=f"w{size - 1}"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(list(names.values()))
+    roles = {
+        "padding": names[config.pad_id], "start": names[config.bos_id],
+        "end": names[config.eos_id], "unknown": f"w{size - 1}",
+    }  # fmt: skip
+    return Tokenizer(backend, roles)
+
+
+@contextmanager
+def exported(source: Source) -> Iterator[Path]:
+    """The folder that we write for transformers."""
+    with tempfile.TemporaryDirectory() as name:
+        write_huggingface(with_tokenizer(source), Path(name))
+        yield Path(name)
+
+
+def loaded(folder: Path, class_name: str) -> PreTrainedModel:
+    """What transformers reads of it, all weights found and none left over."""
+    model, info = getattr(transformers, class_name).from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not any(info[kind] for kind in info), info
+    return model.eval()
+
+
+def assert_round_trip(source: Source) -> None:
+    """qkv → Hugging Face → qkv gives the same config and the same bits."""
+    weights = dict(source.read_weights().items())
+    with exported(source) as folder:
+        back = open_model(folder)
+        assert dict(back.content) == dict(source.content)
+        found = back.read_weights()
+        assert found.keys() == weights.keys()
+        for name, weight in weights.items():
+            assert torch.equal(found[name], weight), name
+
+
+def texts(
+    lengths: list[int], vocab_size: int, seed: int = 0, least: int = 3
+) -> tuple[Tensor, Tensor, Layout]:
+    """Random tokens padded at the end, which of them are real (1), and how they lie."""
+    draw = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(least, vocab_size, (len(lengths), max(lengths)), generator=draw)
+    sizes = torch.tensor(lengths)
+    real = torch.arange(max(lengths)) < sizes[:, None]
+    return tokens.where(real, 0), real.long(), Layout(lengths=sizes)
+
+
+def assert_close(ours: Tensor, theirs: Tensor) -> None:
+    assert theirs.abs().max() > 1e-2  # were they all alike, nothing would be compared
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=1e-5)

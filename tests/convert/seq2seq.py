@@ -1,0 +1,67 @@
+"""What the tests of encoder-decoders share: what both say, and what both write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from qkv.config import DecodeConfig
+from qkv.decode import generate
+from qkv.model import EncoderDecoder
+from tests.convert.harness import assert_close, texts
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=3)
+
+
+def same_logits(
+    ours: EncoderDecoder, theirs: PreTrainedModel, lengths: list[int], seed: int = 0
+) -> None:
+    """Teacher-forced, on padded sources and targets."""
+    config = ours.config
+    source, real, layout = texts(lengths, config.source_vocab_size or config.vocab_size, seed)
+    target, target_real, target_layout = texts(lengths[::-1], config.vocab_size, seed + 1)
+    other = theirs(
+        input_ids=source, attention_mask=real, decoder_input_ids=target,
+        decoder_attention_mask=target_real,
+    ).logits  # fmt: skip
+    mine = ours(source, target, layout, target_layout)
+    assert_close(mine[target_real.bool()], other[target_real.bool()])
+
+
+def same_texts(
+    ours: EncoderDecoder, theirs: PreTrainedModel, lengths: list[int], seed: int = 0, **more: Any
+) -> None:
+    """Greedy and by four beams, from the architecture's own start, and without padding."""
+    config = ours.config
+    source, real, layout = texts(lengths, config.source_vocab_size or config.vocab_size, seed)
+    for beams in (1, 4):
+        never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
+        given = [] if config.start_id < 0 else [config.start_id]
+        output = theirs.generate(
+            source, attention_mask=real, num_beams=beams, do_sample=False, max_length=None,
+            max_new_tokens=6 + len(given), suppress_tokens=never, forced_eos_token_id=None,
+            forced_bos_token_id=given[0] if given else None, **more,
+        )  # fmt: skip
+        found = generate(
+            ours, source, layout.lengths, DecodeConfig(beams, max_length=6), prefix=given,
+            suppress=never,
+        )  # fmt: skip
+        assert [one[0].tokens for one in found] == [_text(row, ours) for row in output]
+
+
+def _text(row: Tensor, ours: EncoderDecoder) -> list[int]:
+    """What stands after the start and before EOS or padding."""
+    config, tokens = ours.config, row.tolist()[1:]
+    ends = [place for place, id in enumerate(tokens) if id in (config.eos_id, config.pad_id)]
+    return tokens[: ends[0]] if ends else tokens
+
+
+@torch.no_grad()
+def draw_bias(model: PreTrainedModel, seed: int) -> None:
+    """A bias on the logits, which is no parameter of theirs."""
+    draw = torch.Generator().manual_seed(seed)
+    model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=draw))

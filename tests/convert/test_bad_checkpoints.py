@@ -1,0 +1,178 @@
+"""Folders that cannot be read: one sentence that says what is wrong, and nothing is written."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from qkv.convert.convert import convert
+from qkv.convert.frame import Frame
+from qkv.convert.opening import load, open_model
+from qkv.convert.tokenizer_export import write_tokenizer
+from qkv.errors import UserError
+from qkv.tasks.folder import load_config
+from tests.convert.encoders import TINY
+from tests.convert.harness import any_tokenizer, made, saved
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HUGE = 10**6
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with saved(made("BertForSequenceClassification", TINY)) as path:
+        _, config, _ = load_config(open_model(path))
+        write_tokenizer(path, any_tokenizer(config, config.vocab_size), Frame(), 16)
+        yield path
+
+
+@pytest.fixture
+def shards() -> Iterator[Path]:
+    with saved(made("BertForSequenceClassification", {**TINY, "hidden_size": 64}), True) as path:
+        yield path
+
+
+def test_the_folder_is_good_before_it_is_spoilt(folder):
+    assert load(folder, "cpu").classify("w7 w8").labels
+
+
+def assert_refused(folder: Path, message: str) -> None:
+    """Neither read nor converted, and nothing is left of the attempt."""
+    target = folder / "new" / "model"
+    for attempt in (lambda: load(folder, "cpu"), lambda: convert(folder, target)):
+        with pytest.raises(UserError, match=message) as found:
+            attempt()
+        assert str(found.value).endswith(".") and "\n" not in str(found.value)
+    assert not any((folder / "new").glob("*")) if (folder / "new").exists() else True
+
+
+def set_config(folder: Path, drop: str = "", **values: Any) -> None:
+    path = folder / "config.json"
+    content = {**json.loads(path.read_text()), **values}
+    content.pop(drop, None)
+    path.write_text(json.dumps(content))
+
+
+def set_weights(folder: Path, drop: str = r"(?!)", **more: torch.Tensor) -> None:
+    weights = {**load_file(folder / WEIGHTS), **more}
+    kept = {name: one for name, one in weights.items() if not re.search(drop, name)}
+    save_file(kept, folder / WEIGHTS, {"format": "pt"})
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 100, -1])
+def test_weights_that_are_cut_off(folder, kept):
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[:kept])
+    assert_refused(folder, f"{WEIGHTS} is truncated or damaged")
+
+
+def test_wrong_shapes_are_all_named(folder):
+    word, last = "bert.embeddings.word_embeddings.weight", "classifier.bias"
+    set_weights(folder, **{word: torch.ones(31, 8), last: torch.ones(3)})
+    assert_refused(folder, rf"{word} is \[31, 8\] but should be \[30, 8\]; {last} is \[3\] but")
+
+
+def test_missing_and_unexpected_tensors_are_all_named(folder):
+    set_weights(folder, r"layer\.1\..*query", extra=torch.ones(2), **{"more.weight": torch.ones(2)})
+    query = r"missing bert.encoder.layer.1.attention.self.query\."
+    assert_refused(folder, f"{query}bias; {query}weight; unexpected extra; unexpected more.weight")
+
+
+def test_what_is_wrong_is_told_in_a_sentence_however_much_it_is(folder):
+    set_weights(folder, "bert", **{"bert.x": torch.ones(1)})
+    with pytest.raises(UserError, match=r"missing bert.*; and \d\d more\.") as found:
+        load(folder, "cpu")
+    assert str(found.value).count(";") == 20
+
+
+def test_a_shard_that_is_missing(shards):
+    parts = sorted(shards.glob("model-*.safetensors"))
+    assert len(parts) > 2
+    parts[1].unlink()
+    assert_refused(shards, f"lacks {parts[1].name}, which its index names")
+
+
+@pytest.mark.parametrize("index", [
+    "{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}',
+])  # fmt: skip
+def test_an_index_that_is_broken(shards, index):
+    (shards / INDEX).write_text(index)
+    assert_refused(shards, re.escape(INDEX))
+
+
+def test_no_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+    assert open_model(folder).content["task"] == "classify"  # what it is can be seen all the same
+    assert_refused(folder, "has no tokenizer; it needs tokenizer.json")
+
+
+def test_no_weights(folder):
+    (folder / WEIGHTS).unlink()
+    assert_refused(folder, "has no weights")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin",
+                                  "model.pt", "tf_model.h5"])  # fmt: skip
+def test_pickled_weights_are_never_opened(folder, name):
+    (folder / WEIGHTS).rename(folder / name)
+    assert_refused(folder, f"{name}, and such a file can run any code")
+
+
+@pytest.mark.parametrize("kind, message", [
+    ("mamba", "architecture 'mamba', which qkv cannot read; it reads bert, roberta"),
+    (3, "architecture 3, which qkv cannot read"),
+    (None, "config.json does not say 'model_type'"),
+])  # fmt: skip
+def test_an_architecture_that_nobody_knows(folder, kind, message):
+    set_config(folder, model_type=kind)
+    assert_refused(folder, message)
+
+
+def test_a_head_that_nobody_knows(folder):
+    set_config(folder, architectures=["BertForNextSentencePrediction"])
+    assert_refused(
+        folder, "BertForNextSentencePrediction, but of BERT only BertModel, BertForMaskedLM"
+    )
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "\udcff"])
+def test_a_config_that_is_no_json_object(folder, content):
+    (folder / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert_refused(folder, "config.json")
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "vocab_size", "num_hidden_layers",
+                                  "num_attention_heads", "intermediate_size"])  # fmt: skip
+def test_a_config_that_lacks_a_field(folder, name):
+    set_config(folder, drop=name)
+    assert_refused(folder, f"config.json does not say '{name}'")
+
+
+@pytest.mark.parametrize("values", [
+    {"hidden_size": "8"}, {"hidden_size": 0}, {"hidden_size": -8}, {"hidden_size": None},
+    {"hidden_size": 7}, {"num_attention_heads": 0}, {"num_hidden_layers": 0},
+    {"num_hidden_layers": 2.5}, {"layer_norm_eps": "x"}, {"hidden_dropout_prob": "x"},
+    {"hidden_dropout_prob": None}, {"id2label": {"a": "b"}}, {"id2label": ["x"]},
+    {"num_labels": "x", "id2label": None}, {"hidden_act": ["gelu"]}, {"hidden_act": 3},
+    {"architectures": "Bert"}, {"architectures": 3}, {"problem_type": []}, {"qkv": 3},
+    {"qkv": {"model": {"nonsense": 1}}}, {"type_vocab_size": -1},
+], ids=str)  # fmt: skip
+def test_a_config_with_a_value_that_makes_no_sense(folder, values):
+    set_config(folder, **values)
+    assert_refused(folder, "config.json|does not fit its config")
+
+
+@pytest.mark.parametrize("values", [
+    {"hidden_size": HUGE, "intermediate_size": HUGE, "vocab_size": HUGE, "num_attention_heads": 1},
+    {"vocab_size": 10**13}, {"num_hidden_layers": 10**9}, {"max_position_embeddings": 10**13},
+    {"hidden_size": 10**12, "num_attention_heads": 1, "intermediate_size": 10**12},
+    {"vocab_size": 10**30}, {"intermediate_size": 10**19},
+], ids=str)  # fmt: skip
+def test_a_config_that_asks_for_more_than_any_machine_has(folder, values):
+    set_config(folder, **values)
+    assert_refused(folder, "config")

@@ -1,0 +1,110 @@
+"""BART's checkpoints, both ways."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from qkv.errors import UserError
+from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
+from tests.convert.seq2seq import LENGTHS, draw_bias, same_logits, same_texts
+
+NAME = "BartForConditionalGeneration"
+SMALL = {
+    "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
+    "max_position_embeddings": 12,
+}  # fmt: skip
+
+
+@st.composite
+def configs(draw) -> dict:
+    heads, width = draw(st.sampled_from([1, 2, 4])), draw(st.integers(5, 20))
+    return {
+        "vocab_size": draw(st.integers(20, 40)),
+        "d_model": heads * draw(st.sampled_from([4, 5])),
+        "encoder_attention_heads": heads, "decoder_attention_heads": heads,
+        "encoder_ffn_dim": width, "decoder_ffn_dim": width,
+        "encoder_layers": draw(st.integers(1, 3)), "decoder_layers": draw(st.integers(1, 3)),
+        "activation_function": draw(st.sampled_from(["silu", "relu", "gelu", "gelu_new"])),
+        "scale_embedding": draw(st.booleans()), "tie_word_embeddings": draw(st.booleans()),
+        "max_position_embeddings": draw(st.integers(12, 20)),
+        "bos_token_id": draw(st.sampled_from([0, 3, None])),
+    }  # fmt: skip
+
+
+@settings(max_examples=8)
+@given(config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
+@torch.no_grad()
+def test_both_ways(config, lengths, seed, shards):
+    theirs = made(NAME, config, seed)
+    draw_bias(theirs, seed)
+    with saved(theirs, shards) as folder:
+        source, ours = read(folder)
+        same_logits(ours, theirs, lengths, seed)
+        same_texts(ours, theirs, lengths, seed)
+        with exported(source) as again:
+            back = loaded(again, NAME)
+            same_logits(ours, back, lengths, seed)
+            same_texts(ours, back, lengths, seed)
+        assert_round_trip(source)
+
+
+@torch.no_grad()
+def test_a_body_alone_has_all_weights():
+    """So BART itself was published."""
+    theirs = made("BartModel", SMALL)
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        assert not ours.config.output_bias
+        with exported(source) as again:
+            back = loaded(again, NAME)
+            same_logits(ours, back, [5, 12])
+            assert torch.equal(back.model.shared.weight, theirs.shared.weight)
+            assert not back.final_logits_bias.any()
+        assert_round_trip(source)
+
+
+@torch.no_grad()
+def test_an_output_apart_from_embeddings_that_are_one():
+    """As transformers 4 wrote it: one matrix for both sides, and one for the output."""
+    theirs = made(NAME, {**SMALL, "tie_word_embeddings": False})
+    theirs.model.encoder.embed_tokens.weight = theirs.model.shared.weight
+    theirs.model.decoder.embed_tokens.weight = theirs.model.shared.weight
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        assert ours.config.tie == "inputs"
+        same_logits(ours, theirs, [5, 12])
+        with exported(source) as again:
+            same_logits(ours, loaded(again, NAME), [5, 12])
+        assert_round_trip(source)
+
+
+@torch.no_grad()
+def test_copies_of_a_tied_matrix_are_read_past():
+    theirs = made(NAME, SMALL)
+    with saved(theirs) as folder:
+        weights = load_file(folder / "model.safetensors")
+        table = weights.pop("model.shared.weight")
+        for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
+            weights[f"{name}.weight"] = table.clone()
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        _, ours = read(folder)
+        assert ours.config.tie == "all"
+        same_logits(ours, theirs, [5, 12])
+
+
+def test_the_start_is_before_each_text_and_no_other_token_may_be_forced():
+    with saved(made(NAME, SMALL)) as folder:
+        source, ours = read(folder)
+        assert (ours.config.start_id, ours.config.bos_id, ours.config.eos_id) == (0, 2, 2)
+        with exported(source) as again:
+            said = json.loads((again / "generation_config.json").read_text())
+            assert (said["forced_bos_token_id"], said["decoder_start_token_id"]) == (0, 2)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "forced_bos_token_id": 7}))
+        with pytest.raises(UserError, match="forced_bos_token_id is 7"):
+            read(folder)

@@ -1,0 +1,237 @@
+"""BERT's checkpoints, both ways, and what real ones are like."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from qkv.convert.bert import BERT
+from qkv.convert.heads import read_labels
+from qkv.convert.opening import open_model
+from qkv.errors import UserError
+from tests.convert.encoders import TINY, heads_go_both_ways, said, text_configs
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+
+UNSAID = (
+    "layer_norm_eps", "hidden_act", "type_vocab_size", "architectures", "max_position_embeddings",
+    "tie_word_embeddings", "pad_token_id", "hidden_dropout_prob",
+)  # fmt: skip
+
+test_both_ways = heads_go_both_ways(BERT, lambda head: text_configs())
+
+
+def change(folder: Path, weights=lambda before: before, drop=(), **config) -> None:
+    """Make a folder as somebody else would have written it."""
+    before = load_file(folder / "model.safetensors")
+    save_file(weights(before), folder / "model.safetensors", {"format": "pt"})
+    values = json.loads((folder / "config.json").read_text())
+    kept = {name: value for name, value in values.items() if name not in drop}
+    (folder / "config.json").write_text(json.dumps({**kept, **config}))
+
+
+@torch.no_grad()
+def assert_same_outputs(head: str, folder: Path, theirs) -> None:
+    source, ours = read(folder)
+    for mine, other in said(head, ours, theirs, [7, 12, 1], 0):
+        assert_close(mine, other)
+    assert_round_trip(source)
+
+
+def test_the_oldest_names_of_norms():
+    theirs = made("BertForPreTraining", TINY)
+
+    def older(weights):
+        spelt = {".weight": ".gamma", ".bias": ".beta"}
+        return {
+            f"{name.rpartition('.')[0]}{spelt['.' + name.rpartition('.')[2]]}"
+            if "LayerNorm" in name
+            else name: weight
+            for name, weight in weights.items()
+        }
+
+    with saved(theirs) as folder:
+        change(folder, older)
+        assert_same_outputs("pairs", folder, theirs)
+
+
+@pytest.mark.parametrize("head", ["masked", "none"])
+def test_a_file_of_all_that_was_pre_trained_may_be_called_by_a_part_of_it(head):
+    """Where the head for pairs is there it is kept, unless no head at all was asked for."""
+    theirs = made("BertForPreTraining", TINY)
+    with saved(theirs) as folder:
+        change(folder, architectures=[BERT.classes[head]])
+        model = open_model(folder).content["model"]
+        assert model["pair_head"] == (head == "masked")
+        assert_same_outputs(*(("pairs", folder, theirs) if head == "masked" else
+                              ("none", folder, theirs.bert)))  # fmt: skip
+
+
+@torch.no_grad()
+def test_a_pooler_that_no_head_looks_at_is_kept():
+    """transformers reports it as unexpected, as it does of the released files."""
+    theirs = made("BertForPreTraining", TINY)
+    with saved(theirs) as folder:
+        change(
+            folder,
+            lambda weights: {n: w for n, w in weights.items() if "seq_relationship" not in n},
+            architectures=["BertForMaskedLM"],
+        )
+        source, ours = read(folder)
+        assert (ours.config.pooler, ours.config.pair_head) == ("tanh", False)
+        assert_round_trip(source)
+
+
+def test_positions_numbers_are_ignored():
+    theirs = made("BertModel", TINY)
+    with saved(theirs) as folder:
+        change(folder, lambda w: {**w, "embeddings.position_ids": torch.arange(16)[None]})
+        assert_same_outputs("none", folder, theirs)
+
+
+@torch.no_grad()
+def test_a_body_without_a_pooler():
+    theirs = made("BertModel", TINY)
+    with saved(theirs) as folder:
+        change(folder, lambda w: {n: one for n, one in w.items() if "pooler" not in n})
+        source, ours = read(folder)
+        assert ours.config.pooler == "none"
+        assert_same_outputs("none", folder, theirs)
+        with exported(source) as again:
+            assert not loaded(again, "BertModel").pooler.dense.weight.any()
+
+
+@pytest.mark.parametrize("copies", [("weight",), ("bias",), ("weight", "bias")], ids=str)
+def test_a_tied_matrix_may_be_there_twice(copies):
+    theirs = made("BertForMaskedLM", TINY)
+    of = {"weight": "bert.embeddings.word_embeddings.weight", "bias": "cls.predictions.bias"}
+
+    def twice(weights):
+        more = {f"cls.predictions.decoder.{kind}": weights[of[kind]].clone() for kind in copies}
+        return {**weights, **more}
+
+    with saved(theirs) as folder:
+        change(folder, twice)
+        assert_same_outputs("masked", folder, theirs)
+
+
+def test_the_bias_may_be_the_matrixs_own():
+    theirs = made("BertForMaskedLM", TINY)
+
+    def moved(weights):
+        rest = {n: w for n, w in weights.items() if n != "cls.predictions.bias"}
+        return {**rest, "cls.predictions.decoder.bias": weights["cls.predictions.bias"]}
+
+    with saved(theirs) as folder:
+        change(folder, moved)
+        assert_same_outputs("masked", folder, theirs)
+
+
+@pytest.mark.parametrize("given, kind", [
+    ({"num_labels": 1}, "number"),
+    ({"num_labels": 3}, "class"),
+    ({"num_labels": 1, "problem_type": "multi_label_classification"}, "classes"),
+    ({"num_labels": 3, "problem_type": "multi_label_classification"}, "classes"),
+    ({"num_labels": 3, "problem_type": "single_label_classification"}, "class"),
+], ids=str)  # fmt: skip
+def test_what_a_head_of_labels_says(given, kind):
+    with saved(made("BertForSequenceClassification", {**TINY, **given})) as folder:
+        source = open_model(folder)
+        assert source.content["classify"]["kind"] == kind
+        assert len(source.content["classify"]["labels"]) == given["num_labels"]
+        assert_round_trip(source)
+
+
+def test_an_unknown_kind_of_labels_is_refused():
+    with saved(made("BertForSequenceClassification", TINY)) as folder:
+        change(folder, problem_type="ranking")
+        with pytest.raises(UserError, match="problem_type is 'ranking', but only"):
+            open_model(folder)
+
+
+def test_labels_are_in_the_order_of_their_numbers():
+    names = {str(number): f"label {number}" for number in reversed(range(12))}
+    assert read_labels({"id2label": names}) == tuple(f"label {number}" for number in range(12))
+    assert read_labels({}) == ("LABEL_0", "LABEL_1")
+    assert read_labels({"num_labels": 3})[-1] == "LABEL_2"
+
+
+def test_labels_of_words_tell_their_scheme():
+    labels = {"0": "O", "1": "B-PER", "2": "I-PER"}
+    with saved(made("BertForTokenClassification", {**TINY, "num_labels": 3})) as folder:
+        change(folder, id2label=labels)
+        section = open_model(folder).content["tag"]
+    assert section == {"labels": ("O", "B-PER", "I-PER"), "scheme": "iob2"}
+
+
+def sentences(folder: Path, normalize: bool, **modes: bool) -> None:
+    """Put beside a model what makes it a sentence-transformers folder."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    parts = [{"type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(parts))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 8, **modes})
+    )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("mode, pooling", [("mean_tokens", "mean"), ("cls_token", "first")])
+def test_a_folder_of_sentence_transformers(normalize, mode, pooling):
+    with saved(made("BertModel", TINY)) as folder:
+        modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
+        sentences(folder, normalize, **{**modes, f"pooling_mode_{mode}": True})
+        source = open_model(folder)
+        assert source.content["embed"] == {"pooling": pooling, "normalize": normalize}
+        assert_round_trip(source)
+
+
+@pytest.mark.parametrize("modes, message", [
+    ({"pooling_mode_max_tokens": True}, "asks for pooling_mode_max_tokens"),
+    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token, pooling_"),
+    ({"pooling_mode_mean_tokens": False}, "asks for no pooling"),
+])  # fmt: skip
+def test_another_way_to_pool_is_refused(modes, message):
+    with saved(made("BertModel", TINY)) as folder:
+        sentences(folder, True, **modes)
+        with pytest.raises(UserError, match=message):
+            open_model(folder)
+
+
+@pytest.mark.parametrize("changed, message", [
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+    ({"is_decoder": True}, "is_decoder is True"),
+    ({"hidden_act": "mish"}, "hidden_act is 'mish', but only 'relu'"),
+])  # fmt: skip
+def test_what_has_no_part_of_ours_is_refused(changed, message):
+    with saved(made("BertModel", TINY)) as folder:
+        change(folder, **changed)
+        with pytest.raises(UserError, match=message):
+            open_model(folder)
+
+
+def test_what_older_configs_do_not_say():
+    theirs = made("BertModel", {**TINY, "max_position_embeddings": 512})
+    with saved(theirs) as folder:
+        change(folder, drop=UNSAID)
+        assert_same_outputs("none", folder, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_half_the_size_stay_so(dtype):
+    with saved(made("BertForMaskedLM", TINY).to(dtype)) as folder:
+        source, ours = read(folder)
+        assert {weight.dtype for weight in ours.parameters()} == {torch.float32}
+        assert_round_trip(source)
+        with exported(source) as again:
+            assert {one.dtype for one in load_file(again / "model.safetensors").values()} == {dtype}
+            assert loaded(again, "BertForMaskedLM").dtype == dtype

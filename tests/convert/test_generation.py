@@ -1,0 +1,102 @@
+"""Decoding defaults, both ways; and that what was read decodes as theirs does."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qkv.config import DecodeConfig, ModelConfig, preset
+from qkv.convert.generation import read_generation, write_generation
+from qkv.decode import generate
+from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
+
+MODELS = {
+    "decoder": preset("llama-tiny"),
+    "marian": ModelConfig(),
+    "bart": ModelConfig(start_id=4),
+}
+
+
+def decoded(said, model):
+    return DecodeConfig(**read_generation(said, model))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "expected"),
+    [
+        ("decoder", {"min_new_tokens": 5}, 5),
+        ("marian", {"min_new_tokens": 5}, 5),
+        ("bart", {"min_new_tokens": 5}, 4),  # of which <s> is one
+        ("bart", {"min_new_tokens": 1}, 0),
+        ("marian", {"min_length": 5}, 4),  # of which the start is one
+        ("bart", {"min_length": 56}, 54),  # and <s> another
+        ("marian", {"min_length": 1}, 0),
+        ("marian", {"min_length": 9, "min_new_tokens": 2}, 2),
+        ("bart", {"min_length": 9, "min_new_tokens": None}, 7),
+        ("decoder", {"min_length": 9, "min_new_tokens": 2}, 2),
+        ("bart", {"min_length": None}, 0),
+    ],
+)
+def test_the_least_length(kind, said, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decoded(said, MODELS[kind]).min_length == expected
+
+
+def test_what_is_left_out_is_told():
+    with pytest.warns(UserWarning, match="num_beam_groups = 2, penalty_alpha = 0.6"):
+        read_generation({"penalty_alpha": 0.6, "num_beam_groups": 2}, MODELS["bart"])
+    with pytest.warns(UserWarning, match="min_length = 9"):  # there it counts the prompt
+        assert decoded({"min_length": 9}, MODELS["decoder"]).min_length == 0
+
+
+@given(
+    kind=st.sampled_from(sorted(MODELS)), no_repeat=st.integers(0, 4),
+    min_length=st.integers(0, 9), max_length=st.integers(0, 30), beams=st.integers(1, 4),
+)  # fmt: skip
+def test_both_ways(kind, no_repeat, min_length, max_length, beams):
+    decode = DecodeConfig(beams, no_repeat=no_repeat, min_length=min_length, max_length=max_length)
+    said = write_generation(decode, MODELS[kind])
+    assert decoded(said, MODELS[kind]) == decode
+    if not (no_repeat or min_length):
+        assert not {"no_repeat_ngram_size", "min_new_tokens"} & {*said}
+
+
+@pytest.mark.parametrize("kind", ["BartForConditionalGeneration", "MarianMTModel"])
+@torch.no_grad()
+def test_a_summariser_writes_by_its_own_defaults(kind):
+    """Theirs and ours without any argument, and theirs again from what we wrote."""
+    small = {
+        "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
+        "max_position_embeddings": 40, "forced_eos_token_id": None,
+    }  # fmt: skip
+    if kind == "MarianMTModel":
+        small |= {"pad_token_id": 19, "eos_token_id": 0, "decoder_start_token_id": 19}
+    theirs = made(kind, small, seed=2)
+    theirs.generation_config.update(
+        num_beams=4, min_length=12, max_length=30, no_repeat_ngram_size=2, length_penalty=2.0,
+        early_stopping=True, forced_eos_token_id=None,
+    )  # fmt: skip
+    tokens = torch.randint(4, 19, (3, 9), generator=torch.Generator().manual_seed(1))
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        decode = DecodeConfig(**source.content["decode"])
+        config = ours.config
+        given = [] if config.start_id < 0 else [config.start_id]
+        assert decode.min_length == 11 - len(given) and decode.no_repeat == 2
+        never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
+        found = generate(ours, tokens, None, decode, given, suppress=never)
+        with exported(source) as again:
+            for model in (theirs, loaded(again, kind)):
+                rows = model.generate(
+                    tokens, suppress_tokens=never, forced_bos_token_id=given[0] if given else None
+                )
+                for row, each in zip(rows.tolist(), found, strict=True):
+                    expected = [config.bos_id, *each[0].tokens]
+                    expected += [config.eos_id] * each[0].finished
+                    assert row[: len(expected)] == expected
+                    assert {*row[len(expected) :]} <= {config.pad_id}
+        assert_round_trip(source)

@@ -1,0 +1,238 @@
+"""GGUF files: what is written as llama.cpp writes it is read, by transformers too."""
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGML_QUANT_SIZES, GGUFReader, GGUFWriter, dequantize
+from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from qkv.convert.gguf_file import GgufFile
+from qkv.convert.opening import load, open_model
+from qkv.errors import UserError
+from tests.convert.decoders import assert_reads_same, assert_same_search
+from tests.convert.gguf_files import finish, write_gpt2, write_llama
+from tests.convert.harness import assert_close, assert_round_trip, made, read
+from tests.parity.gpt import both_logits
+
+SMALL = {
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+    "intermediate_size": 96, "vocab_size": 40, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1]
+IDS = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.gguf"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@torch.no_grad()
+def test_any_quantisation_is_read_as_transformers_does(path, kind):
+    model = made("LlamaForCausalLM", {**SMALL, "tie_word_embeddings": kind.value % 2 == 0})
+    write_llama(path, model, kind, IDS)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    ).eval()
+    ours = assert_reads_same(theirs, path)
+    assert_same_search(theirs, ours)
+    if kind == Kind.F32:
+        assert_close(*both_logits((model, ours), [7, 3]))
+
+
+@pytest.mark.parametrize("kind", GGML_QUANT_SIZES, ids=lambda kind: kind.name)
+def test_every_quantisation_that_the_package_knows(path, kind):
+    """Our reading of a file, beside the package's own."""
+    _, size = GGML_QUANT_SIZES[kind]
+    draw = np.random.default_rng(0)
+    drawn = draw.integers(0, 60, (3, 2 * size), dtype=np.uint8)  # no infinite scales
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("it", drawn, raw_dtype=kind)
+    finish(writer, {"a": 1, "b": 0.1, "c": "text", "d": [1, 2], "e": ["x", "我"], "f": True})
+    reader, ours = GGUFReader(path), GgufFile(path)
+    for name, value in ours.values.items():
+        assert value == pytest.approx(reader.fields[name].contents())
+    stored = ours.tensors["it"]
+    assert stored.shape == tuple(reversed(reader.tensors[0].shape.tolist()))
+    try:
+        expected = dequantize(drawn, kind)
+    except NotImplementedError:
+        with pytest.raises(UserError, match=f"quantised as {kind.name}"):
+            stored.read()
+    else:
+        torch.testing.assert_close(stored.read(), torch.tensor(expected), equal_nan=True)
+
+
+@settings(max_examples=8)
+@given(
+    shape=st.sampled_from([(1, 1, 4), (4, 1, 6), (4, 4, 8), (6, 2, 4)]),
+    layers=st.integers(1, 3), width=st.sampled_from([24, 48]), tied=st.booleans(),
+    window=st.sampled_from([None, 3]), seed=st.integers(0, 99),
+)  # fmt: skip
+@torch.no_grad()
+def test_any_shape_is_read(tmp_path_factory, shape, layers, width, tied, window, seed):
+    """Groups, heads of other widths, windows; and it can go on to a folder of Hugging Face's."""
+    heads, groups, key = shape
+    config = {
+        **SMALL, "hidden_size": width, "num_attention_heads": heads, "head_dim": key,
+        "num_key_value_heads": groups, "num_hidden_layers": layers, "tie_word_embeddings": tied,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+    }  # fmt: skip
+    kind = "MistralForCausalLM" if window else "LlamaForCausalLM"
+    model = made(kind, {**config, **({"sliding_window": window} if window else {})}, seed)
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    values = {**IDS, **({"llama.attention.sliding_window": window} if window else {})}
+    write_llama(path, model, values=values)
+    ours = assert_reads_same(model, path)
+    assert ours.config.window == (window or 0)
+    assert_round_trip(read(path)[0])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_gpt2(path, tied):
+    config = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 32}
+    model = made("GPT2LMHeadModel", {**config, "tie_word_embeddings": tied})
+    write_gpt2(path, model)
+    with torch.no_grad():
+        assert_same_search(model, assert_reads_same(model, path))
+
+
+# Angles
+
+
+def slowed(model, **rope) -> np.ndarray:
+    """By how much pairs are slowed down, as transformers has it."""
+    model.config.rope_parameters |= rope
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](model.config, None)
+    base, width = model.config.rope_parameters["rope_theta"], model.config.head_dim
+    return (base ** -(torch.arange(0, width, 2) / width) / scaled).numpy()
+
+
+@pytest.mark.parametrize(("factor", "trained"), [(8.0, 8192), (32.0, 8192), (4.0, 256)])
+@torch.no_grad()
+def test_llama3_scaling_is_recognised(path, factor, trained):
+    rope = {
+        "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": trained, "rope_theta": 500_000.0,
+    }  # fmt: skip
+    config = {**SMALL, "max_position_embeddings": int(trained * factor), "rope_parameters": rope}
+    model = made("LlamaForCausalLM", config)
+    write_llama(path, model, values=IDS, factors=slowed(model))
+    found = assert_reads_same(model, path).config
+    assert (found.rotary_scaling, found.rotary_factor) == ("llama3", factor)
+    assert found.trained_length == trained
+
+
+def test_other_factors_are_refused_but_ones_do_nothing(path):
+    model = made("LlamaForCausalLM", SMALL)
+    write_llama(path, model, values=IDS, factors=np.ones(8))
+    assert assert_reads_same(model, path).config.rotary_scaling == "none"
+    write_llama(path, model, values=IDS, factors=np.linspace(1, 8, 8))
+    with pytest.raises(UserError, match="rope_freqs"):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_scaling_by_values(path, kind):
+    rope = {"rope_type": kind, "factor": 4.0, "rope_theta": 100.0}
+    values = {"llama.rope.scaling.type": kind, "llama.rope.scaling.factor": 4.0, **IDS}
+    if kind == "yarn":
+        rope["original_max_position_embeddings"] = 16
+        values["llama.rope.scaling.original_context_length"] = 16
+    model = made("LlamaForCausalLM", {**SMALL, "rope_parameters": rope})
+    write_llama(path, model, values=values)
+    assert_reads_same(model, path)
+
+
+# What is wrong with a file
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "whole.gguf"
+    tiny = {**SMALL, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    write_llama(path, made("LlamaForCausalLM", tiny), values=IDS)
+    return path.read_bytes()
+
+
+@settings(max_examples=60)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_file_is_refused(whole, tmp_path_factory, share):
+    path = tmp_path_factory.getbasetemp() / "cut.gguf"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(UserError, match=r"cut\.gguf"):
+        read(path)
+
+
+@settings(max_examples=100)
+@given(share=st.floats(0, 1, exclude_max=True), byte=st.sampled_from([0, 1, 3, 255]))
+def test_a_damaged_file_is_read_or_refused(whole, tmp_path_factory, share, byte):
+    """But nothing else happens, wherever the damage is before the tensors."""
+    path = tmp_path_factory.getbasetemp() / "damaged.gguf"
+    damaged = bytearray(whole)
+    damaged[int(1500 * share)] = byte
+    path.write_bytes(damaged)
+    with contextlib.suppress(UserError):
+        open_model(path).read_weights()
+
+
+def test_a_file_that_is_none(path, tmp_path):
+    path.write_text("<html>Not found</html>")
+    with pytest.raises(UserError, match="not a GGUF file"):
+        read(path)
+    path.write_bytes(b"GGUF" + (1).to_bytes(4, "little") + bytes(40))
+    with pytest.raises(UserError, match="unknown version"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b"llama.block_count", b"llama.block_kount", "does not say 'llama.block_count'"),
+        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", "the architecture 'mamba'"),
+        (b"blk.0.ffn_up.weight", b"blk.0.ffn_oh.weight", "unexpected blk.0.ffn_oh.weight"),
+        (b"blk.0.ffn_up.weight", b"blk.0.ffn_oh.weight", "missing model.layers.0.mlp.up_proj"),
+        (b"token_embd.weight", b"token_xmbd.weight", "has no token_embd.weight"),
+    ],
+)
+def test_what_is_missing_is_named(path, whole, old, new, said):
+    assert old in whole
+    path.write_bytes(whole.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"split.count": 3}, "one of 3 parts"),
+        ({"llama.expert_count": 8}, "a mixture of experts"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
+    ],
+)
+def test_what_no_part_of_ours_does(path, values, said):
+    write_llama(path, made("LlamaForCausalLM", SMALL), values={**IDS, **values})
+    with pytest.raises(UserError, match=said):
+        read(path)
+
+
+def test_a_file_without_tokenizer_is_named(path):
+    write_llama(path, made("LlamaForCausalLM", SMALL), values=IDS)
+    with pytest.raises(UserError, match="a tokenizer of the kind None"):
+        load(path, "cpu")
+
+
+def test_a_number_is_what_was_meant(path):
+    write_llama(path, made("LlamaForCausalLM", {**SMALL, "rms_norm_eps": 1e-5}), values=IDS)
+    source, _ = read(path)
+    assert source.content["model"]["norm_epsilon"] == 1e-5
+    assert math.isfinite(source.content["model"]["rotary_base"])

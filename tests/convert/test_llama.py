@@ -1,0 +1,328 @@
+"""Llama's and Mistral's checkpoints, both ways."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from tokenizers import models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from qkv.config import preset
+from qkv.convert.fit import misfits
+from qkv.convert.llama import LLAMA, MISTRAL
+from qkv.convert.opening import open_model
+from qkv.errors import UserError
+from qkv.model import Decoder
+from qkv.tasks.folder import Source
+from tests.convert.decoders import assert_both_ways, assert_reads_same
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+from tests.parity.gpt import both_logits
+
+TRAINED = {"original_max_position_embeddings": 64}
+# With so small bases, no pair turns so slowly that it stands still over a test's few tokens.
+SCALINGS = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 3.0},
+    {"rope_type": "yarn", "factor": 4.0, **TRAINED},
+    {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED},
+    {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        **TRAINED,
+    },
+    {
+        "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 0.5, "high_freq_factor": 9.0,
+        **TRAINED,
+    },
+]  # fmt: skip
+SMALL = {
+    "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
+    "intermediate_size": 20, "vocab_size": 30, "max_position_embeddings": 32,
+}  # fmt: skip
+IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+
+
+@st.composite
+def configs(draw) -> dict:
+    groups, each = draw(st.sampled_from([(1, 1), (1, 3), (2, 2), (4, 1)]))
+    width = draw(st.sampled_from([4, 6]))
+    rope = draw(st.sampled_from(SCALINGS))
+    return {
+        "hidden_size": groups * each * width,
+        "num_attention_heads": groups * each,
+        "num_key_value_heads": groups,
+        "head_dim": draw(st.sampled_from([None, 4, 8])),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "intermediate_size": draw(st.integers(5, 20)),
+        "vocab_size": draw(st.integers(20, 50)),
+        "max_position_embeddings": draw(st.sampled_from([32, 200])),
+        "hidden_act": draw(st.sampled_from(["silu", "gelu", "relu", "gelu_pytorch_tanh"])),
+        "rms_norm_eps": draw(st.sampled_from([1e-6, 1e-2])),
+        "tie_word_embeddings": draw(st.booleans()),
+        "rope_parameters": {**rope, "rope_theta": draw(st.sampled_from([100.0, 10_000.0]))},
+        **dict(zip(IDS, draw(st.permutations([0, 1, 2])), strict=True)),
+    }
+
+
+LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=3)
+
+
+@settings(max_examples=8)
+@given(
+    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
+    bias=st.booleans(),
+)  # fmt: skip
+@torch.no_grad()
+def test_llama_both_ways(config, lengths, seed, shards, bias):
+    config |= {"attention_bias": bias, "mlp_bias": bias}
+    assert_both_ways("LlamaForCausalLM", config, lengths, seed, shards)
+
+
+@settings(max_examples=6)
+@given(
+    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
+    window=st.integers(2, 12),  # their cache forgets nothing where it is 1
+)  # fmt: skip
+@torch.no_grad()
+def test_mistral_both_ways(config, lengths, seed, shards, window):
+    config |= {"sliding_window": window}
+    assert_both_ways("MistralForCausalLM", config, lengths, seed, shards)
+
+
+@torch.no_grad()
+def test_mistral_without_a_window_is_a_llama():
+    theirs = made("MistralForCausalLM", {**SMALL, "sliding_window": None})
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        with exported(source) as again:
+            back = loaded(again, "LlamaForCausalLM")
+    assert_close(*both_logits((back, ours), [9, 4]))
+    # But Llama's heads must divide its width.
+    odd = replace(ours.config, d_model=14, d_key=4)
+    assert "not a multiple" in misfits(LLAMA, odd, "causal")[0]
+    assert not misfits(MISTRAL, odd, "causal")
+
+
+@torch.no_grad()
+def test_our_ntk_scaling_is_a_larger_base_to_them():
+    """And ours again when it comes back."""
+    config = preset(
+        "llama-tiny", vocab_size=30, d_model=16, n_heads=2, n_decoder_layers=2, d_ff=20,
+        n_kv_heads=0, max_length=32, rotary_base=100.0, rotary_scaling="ntk", rotary_factor=3.0,
+        tie="all", pad_id=0, bos_id=1, eos_id=2,
+    )  # fmt: skip
+    ours = Decoder(config).eval()
+    torch.nn.init.normal_(ours.embedding.table.weight)
+    content = {"task": "generate", "model": config.to_dict(), "bos": True, "chat": None}
+    weights = dict(ours.named_parameters())
+    source = Source(Path("nowhere"), content, lambda: None, lambda: weights)
+    with exported(source) as folder:
+        back = loaded(folder, "LlamaForCausalLM")
+        again = open_model(folder)
+    assert_close(*both_logits((back, ours), [9, 4]))
+    assert again.content["model"] == content["model"]
+    assert again.content["bos"] is True
+
+
+@contextmanager
+def changed(rename, differences, lost=(), **config):
+    """A Llama, and its folder with other tensors and another config."""
+    theirs = made("LlamaForCausalLM", {**SMALL, **config})
+    with saved(theirs) as folder:
+        file = folder / "model.safetensors"
+        save_file(rename(load_file(file)), file, {"format": "pt"})
+        said = json.loads((folder / "config.json").read_text()) | differences
+        said = {key: value for key, value in said.items() if key not in lost}
+        (folder / "config.json").write_text(json.dumps(said))
+        yield theirs, folder
+
+
+def same(tensors):
+    return tensors
+
+
+@pytest.mark.parametrize("rope", SCALINGS, ids=str)
+def test_older_configs_say_the_angles_in_two_places(rope):
+    """And call the kind of scaling its type, which may stand there in vain."""
+    for name in ("type", "rope_type"):
+        old = {name: rope["rope_type"], **{key: rope[key] for key in rope if key != "rope_type"}}
+        scaling = old if rope["rope_type"] != "default" else None
+        older = {"rope_theta": 300.0, "rope_scaling": scaling}
+        with changed(
+            same, older, ["rope_parameters", "head_dim"],
+            rope_parameters={**rope, "rope_theta": 300.0},
+        ) as (theirs, folder):  # fmt: skip
+            ours = assert_reads_same(theirs, folder)
+            assert ours.config.rotary_base == 300.0
+
+
+def test_files_of_other_times():
+    """Without groups; with angles among the weights; with an output that is the embedding."""
+
+    def old(tensors):
+        rates = {
+            f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(2)
+            for layer in range(2)
+        }
+        copy = tensors["model.embed_tokens.weight"].clone()
+        return {**tensors, **rates, "lm_head.weight": copy}
+
+    with changed(
+        old, {"pad_token_id": -1}, ["num_key_value_heads", "attention_bias", "mlp_bias"],
+        num_key_value_heads=4, tie_word_embeddings=True,
+    ) as (theirs, folder):  # fmt: skip
+        ours = assert_reads_same(theirs, folder)
+        assert ours.config.pad_id == 0
+        assert ours.config.tie == "output"
+
+
+@pytest.mark.parametrize("lost", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_of_two_matrices_that_are_not_tied_none_stands_for_the_other(lost):
+    def without(tensors):
+        return {key: one for key, one in tensors.items() if key != lost}
+
+    with changed(without, {}) as (_, folder), pytest.raises(UserError, match=f"missing {lost}"):
+        read(folder)
+
+
+def test_a_tied_output_that_differs_is_named():
+    """Transformers leaves them apart then, against the config."""
+
+    def other(tensors):
+        return {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
+
+    refused = pytest.raises(UserError, match=r"lm_head\.weight and model\.embed.* differ")
+    with changed(other, {}, tie_word_embeddings=True) as (_, folder), refused:
+        read(folder)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_body_alone_is_read_where_it_is_tied(tied):
+    def alone(tensors):
+        return {
+            key.removeprefix("model."): one
+            for key, one in tensors.items()
+            if key != "lm_head.weight"
+        }
+
+    body = {"architectures": ["LlamaModel"]}
+    with changed(alone, body, tie_word_embeddings=tied) as (theirs, folder):
+        if tied:
+            assert_reads_same(theirs, folder)
+        else:
+            with pytest.raises(UserError, match=r"missing lm_head\.weight"):
+                read(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "(rope_type) is 'dynamic'"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "(rope_type) is 'longrope'"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
+            "yarn multiplies scores by 2 squared",
+        ),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False}}, "truncate is False"),
+        ({"attention_bias": True}, "attention_bias is True and mlp_bias is False"),
+        ({"attention_bias": True, "mlp_bias": True}, "missing model.layers.0.mlp.down_proj.bias"),
+        ({"num_attention_heads": 3}, "not a multiple of num_attention_heads"),
+        ({"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
+        ({"num_key_value_heads": 4}, "k_proj.weight is [8, 16] but should be [16, 16]"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
+    ],
+)
+def test_what_cannot_be_read_is_named(config, said):
+    with changed(same, config) as (_, folder):
+        with pytest.raises(UserError) as caught:
+            read(folder)
+        assert said in str(caught.value)
+
+
+def test_a_config_that_lacks_a_size_is_named():
+    refused = pytest.raises(UserError, match="does not say 'intermediate_size'")
+    with changed(same, {}, ["intermediate_size"]) as (_, folder), refused:
+        read(folder)
+
+
+def test_mixed_layers_are_refused():
+    kinds = ["sliding_attention", "full_attention"]
+    with pytest.raises(UserError, match="layer_types"):
+        MISTRAL.read_config({**SMALL, "layer_types": kinds}, (), "causal")
+
+
+def test_window_in_every_other_layer_has_no_word():
+    config = preset("llama-tiny", window=3, window_layers="alternate")
+    assert misfits(MISTRAL, config, "causal") == ["window_layers = 'alternate'"]
+    assert misfits(LLAMA, config, "causal")[0] == "window = 3"
+
+
+def test_generation_defaults():
+    """As generation_config.json says; of several ends the first, where no tokenizer tells."""
+    theirs = made("LlamaForCausalLM", {**SMALL, "bos_token_id": 1, "eos_token_id": [2, 7]})
+    theirs.generation_config.update(
+        eos_token_id=[2, 7], do_sample=True, temperature=0.6, top_p=0.9, max_new_tokens=40
+    )
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        assert source.content["decode"] == {
+            "beams": 1, "sample": True, "temperature": 0.6, "top_k": 50, "top_p": 0.9,
+            "max_length": 40,
+        }  # fmt: skip
+        assert (ours.config.eos_id, ours.config.pad_id) == (2, 2)
+        assert_round_trip(source)
+
+
+def any_tokenizer(begins: bool) -> PreTrainedTokenizerFast:
+    vocabulary = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "b": 3, "c": 4}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, "c"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if begins:
+        backend.post_processor = processors.TemplateProcessing(
+            "<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 0)]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>"
+    )
+
+
+@pytest.mark.parametrize("ends", [[4, 1], [1, 4], 1])
+def test_of_several_ends_the_tokenizers_own_is_taken(ends, tmp_path):
+    """Llama 3 that chats has three; what it says, in a chat or not, is its tokenizer's."""
+    config = {**SMALL, "bos_token_id": 0, "eos_token_id": ends}
+    made("LlamaForCausalLM", config).save_pretrained(tmp_path)
+    any_tokenizer(begins=True).save_pretrained(tmp_path)
+    assert open_model(tmp_path).content["model"]["eos_id"] == 1
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("said", [None, False, True])
+def test_a_text_begins_with_bos_where_theirs_does(begins, said, tmp_path):
+    """Which tokenizer.json says, as Llama 3's does, whatever tokenizer_config.json may."""
+    made("LlamaForCausalLM", {**SMALL, "bos_token_id": 0, "eos_token_id": 1}).save_pretrained(
+        tmp_path
+    )
+    any_tokenizer(begins).save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("add_bos_token", None)
+    path.write_text(json.dumps(settings if said is None else {**settings, "add_bos_token": said}))
+    ids = AutoTokenizer.from_pretrained(tmp_path)("a b")["input_ids"]
+    source = open_model(tmp_path)
+    assert source.content["bos"] is (ids[0] == 0)
+    assert source.content["bos"] is begins

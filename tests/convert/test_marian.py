@@ -1,0 +1,145 @@
+"""Marian's checkpoints, both ways, and our own translators as Marian's."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.config import DecodeConfig, preset
+from qkv.convert.generation import read_generation
+from qkv.errors import UserError
+from qkv.model import EncoderDecoder
+from qkv.tasks.folder import Source
+from tests.convert.harness import (
+    assert_round_trip,
+    draw_weights,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+from tests.convert.seq2seq import LENGTHS, draw_bias, same_logits, same_texts
+
+NAME = "MarianMTModel"
+TIES = st.sampled_from([(True, True), (True, False), (False, True), (False, False)])
+
+
+@st.composite
+def configs(draw) -> dict:
+    heads = draw(st.sampled_from([1, 2, 4]))
+    width, (share, tie) = draw(st.integers(5, 20)), draw(TIES)
+    size = draw(st.integers(20, 40))
+    return {
+        "vocab_size": size, "decoder_vocab_size": size if share else draw(st.integers(20, 40)),
+        "share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie,
+        "d_model": heads * draw(st.sampled_from([4, 6])),
+        "encoder_attention_heads": heads, "decoder_attention_heads": heads,
+        "encoder_ffn_dim": width, "decoder_ffn_dim": width,
+        "encoder_layers": draw(st.integers(1, 3)), "decoder_layers": draw(st.integers(1, 3)),
+        "activation_function": draw(st.sampled_from(["swish", "relu", "gelu"])),
+        "scale_embedding": draw(st.booleans()),
+        "max_position_embeddings": draw(st.integers(12, 20)),
+        "pad_token_id": 19, "decoder_start_token_id": 19, "eos_token_id": 0,
+    }  # fmt: skip
+
+
+@settings(max_examples=8)
+@given(config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
+@torch.no_grad()
+def test_both_ways(config, lengths, seed, shards):
+    theirs = made(NAME, config, seed)
+    draw_bias(theirs, seed)
+    with saved(theirs, shards) as folder:
+        source, ours = read(folder)
+        same_logits(ours, theirs, lengths, seed)
+        same_texts(ours, theirs, lengths, seed)
+        with exported(source) as again:
+            back = loaded(again, NAME)
+            same_logits(ours, back, lengths, seed)
+            same_texts(ours, back, lengths, seed)
+        assert_round_trip(source)
+
+
+def translator(seed: int, **differences) -> tuple[Source, EncoderDecoder]:
+    """A small model of our own, and what its folder would say."""
+    config = preset(
+        "transformer-tiny", vocab_size=30, d_model=24, d_ff=20, max_length=40,
+        **{"eos_id": 3, **differences},
+    )  # fmt: skip
+    model = EncoderDecoder(config)
+    draw_weights(model, seed)
+    decode = {**asdict(DecodeConfig(beams=2)), "stop": []}
+    content = {"task": "translate", "model": config.to_dict(), "decode": decode}
+    weights = {name: one.detach() for name, one in model.named_parameters()}
+    return Source(Path("nowhere"), content, None, lambda: weights), model.eval()
+
+
+CHOICES = {
+    "all": {},
+    "output": {"tie": "output"},
+    "inputs": {"tie": "inputs", "output_bias": True},
+    "none": {"tie": "none"},
+    "separate vocabularies": {"tie": "output", "source_vocab_size": 25},
+    "separate vocabularies of one size": {"tie": "none", "source_vocab_size": 30},
+    "in halves": {"positions": "sinusoidal_halves", "output_bias": True, "activation": "silu"},
+    "ids of its own": {"pad_id": 29, "bos_id": 29, "eos_id": 0, "embedding_scale": False},
+}
+
+
+@pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+@torch.no_grad()
+def test_our_own_translators(choices):
+    """With the paper's order of sines and cosines too, and back to the same bits."""
+    for seed in range(2):
+        source, ours = translator(seed, **choices)
+        with exported(source) as folder:
+            theirs = loaded(folder, NAME)
+            same_logits(ours, theirs, [7, 1, 12, 4], seed)
+            same_texts(ours, theirs, [7, 1, 12, 4], seed)
+            _, again = read(folder)
+            assert again.config == ours.config
+            same_texts(again, theirs, [7, 1, 12, 4], seed)
+        assert_round_trip(source)
+
+
+def test_how_published_translators_are_decoded():
+    """Their limit is all that the model has room for, so ours follows from the source."""
+    said = {
+        "bad_words_ids": [[58100]], "bos_token_id": 0, "decoder_start_token_id": 58100,
+        "eos_token_id": 0, "forced_eos_token_id": 0, "max_length": 512, "num_beams": 6,
+        "pad_token_id": 58100, "renormalize_logits": True,
+    }  # fmt: skip
+    assert read_generation(said, preset("transformer-base", max_length=512)) == {"beams": 6}
+
+
+@pytest.mark.parametrize(
+    ("difference", "reason"),
+    [
+        ({"norm_position": "pre"}, "norm_position = 'pre'"),
+        ({"gated": True}, "gated = True"),
+        ({"norm_epsilon": 1e-3}, "norm_epsilon = 0.001"),
+        ({"start_id": 2}, "start_id = 2"),
+    ],
+    ids=str,
+)
+def test_what_marian_cannot_say_is_named(difference, reason):
+    source, _ = translator(0, **difference)
+    with pytest.raises(UserError, match=reason), exported(source):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("normalize_before", True), ("decoder_ffn_dim", 9), ("normalize_embedding", True)],
+)
+def test_what_ours_cannot_do_is_named(name, value):
+    sizes = {"d_model": 8, "vocab_size": 20, "pad_token_id": 19, "decoder_start_token_id": 19}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    theirs = made(NAME, {**sizes, **heads, **depth, name: value})
+    with saved(theirs) as folder, pytest.raises(UserError, match=name):
+        read(folder)

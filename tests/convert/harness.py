@@ -77,12 +77,10 @@ def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
     vocabulary = {names.get(id, f"w{id}"): id for id in range(size)}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=f"w{size - 1}"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.add_special_tokens(list(names.values()))
-    roles = {
-        "padding": names[config.pad_id], "start": names[config.bos_id],
-        "end": names[config.eos_id], "unknown": f"w{size - 1}",
-    }  # fmt: skip
-    return Tokenizer(backend, roles)
+    backend.add_special_tokens([name for id, name in names.items() if id < size])
+    ids = {"padding": config.pad_id, "start": config.bos_id, "end": config.eos_id}
+    roles = {role: names[id] for role, id in ids.items() if id < size}
+    return Tokenizer(backend, {**roles, "unknown": f"w{size - 1}"})
 
 
 @contextmanager

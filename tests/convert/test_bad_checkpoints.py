@@ -105,6 +105,19 @@ def test_an_index_that_is_broken(shards, index):
     assert_refused(shards, re.escape(INDEX))
 
 
+@pytest.mark.parametrize("name", ["../{}", "{}/../{}", "/etc/passwd", "sub/{}"])
+def test_an_index_reads_from_its_own_folder_only(shards, name):
+    part = sorted(shards.glob("model-*.safetensors"))[0].name
+    index = {"weight_map": {"a": name.format(part, part)}}
+    (shards / INDEX).write_text(json.dumps(index))
+    assert_refused(shards, f"{INDEX} names .*, but weights are only read from files of the same")
+
+
+def test_parts_without_their_index(shards):
+    (shards / INDEX).unlink()
+    assert_refused(shards, rf"has \d+ safetensors files but no {INDEX}")
+
+
 def test_no_tokenizer(folder):
     (folder / "tokenizer.json").unlink()
     assert open_model(folder).content["task"] == "classify"  # what it is can be seen all the same
@@ -160,7 +173,9 @@ def test_a_config_that_lacks_a_field(folder, name):
     {"hidden_dropout_prob": None}, {"id2label": {"a": "b"}}, {"id2label": ["x"]},
     {"num_labels": "x", "id2label": None}, {"hidden_act": ["gelu"]}, {"hidden_act": 3},
     {"architectures": "Bert"}, {"architectures": 3}, {"problem_type": []}, {"qkv": 3},
-    {"qkv": {"model": {"nonsense": 1}}}, {"type_vocab_size": -1},
+    {"qkv": {"model": {"nonsense": 1}}}, {"type_vocab_size": -1}, {"architectures": {"a": 1}},
+    {"num_labels": 10**12, "id2label": None}, {"quantization_config": {"bits": 4}},
+    {"qkv": {"model": {"bos_id": 30}}},
 ], ids=str)  # fmt: skip
 def test_a_config_with_a_value_that_makes_no_sense(folder, values):
     set_config(folder, **values)
@@ -176,3 +191,47 @@ def test_a_config_with_a_value_that_makes_no_sense(folder, values):
 def test_a_config_that_asks_for_more_than_any_machine_has(folder, values):
     set_config(folder, **values)
     assert_refused(folder, "config")
+
+
+@pytest.mark.parametrize("extras, message", [
+    ({"nonsense": 1}, "config.json: qkv: unknown key 'nonsense'; it may be one of"),
+    ({"task": "juggle"}, "config.json: qkv: unknown task 'juggle'; it may be one of"),
+    ({"model": 3}, r"config.json: qkv: model is of the wrong kind \(3\)"),
+    ({"decode": 3}, r"config.json: qkv: decode is of the wrong kind \(3\)"),
+    ({"task": []}, r"config.json: qkv: task is of the wrong kind \(\[\]\)"),
+    ({"model": {"convolution": 3}}, "BERT has no weights for encoder.neighbours.convolution"),
+    ({"decode": {"nonsense": 1}}, "config.json: decode: unknown key 'nonsense'"),
+])  # fmt: skip
+def test_words_of_ours_that_we_did_not_write(folder, extras, message):
+    set_config(folder, qkv=extras)
+    assert_refused(folder, message)
+
+
+def test_code_that_a_folder_brings_is_not_looked_at(folder):
+    (folder / "evil.py").write_text("raise SystemExit(1)")
+    set_config(folder, auto_map={"AutoModel": "evil.Model"}, task_specific_params=3)
+    assert load(folder, "cpu").classify("w7 w8").labels
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("modules.json", "3", "modules.json is no list of JSON objects"),
+    ("modules.json", "[3]", "modules.json is no list of JSON objects"),
+    ("modules.json", '[{"type": "models.Dense"}]', "modules.json has the module Dense, but only"),
+    ("modules.json", "[" * 10**5, "modules.json is truncated or not JSON"),
+    ("chat_template.jinja", b"\xff", "chat_template.jinja is not UTF-8"),
+    ("tokenizer_config.json", "[]", "tokenizer_config.json is no JSON object"),
+    ("tokenizer_config.json", f'{{"a": {"9" * 5000}}}', "tokenizer_config.json is truncated or"),
+])  # fmt: skip
+def test_small_files_that_are_broken(folder, name, content, message):
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert_refused(folder, message)
+
+
+@pytest.mark.parametrize("values", [
+    {"additional_special_tokens": 3}, {"extra_special_tokens": True}, {"chat_template": [3]},
+    {"chat_template": [{"name": []}]},
+], ids=str)  # fmt: skip
+def test_words_of_a_tokenizer_that_say_nothing_are_passed_over(folder, values):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    assert load(folder, "cpu").classify("w7 w8").labels

@@ -1,5 +1,6 @@
 """Decoding defaults, both ways; and that what was read decodes as theirs does."""
 
+import json
 import warnings
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, ModelConfig, preset
 from qkv.convert.generation import read_generation, write_generation
+from qkv.convert.opening import open_model
 from qkv.decode import generate
+from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
 
 MODELS = {
@@ -17,6 +20,11 @@ MODELS = {
     "marian": ModelConfig(),
     "bart": ModelConfig(start_id=4),
 }
+SMALL = {
+    "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
+    "max_position_embeddings": 40, "forced_eos_token_id": None,
+}  # fmt: skip
 
 
 def decoded(said, model):
@@ -52,6 +60,21 @@ def test_what_is_left_out_is_told():
         assert decoded({"min_length": 9}, MODELS["decoder"]).min_length == 0
 
 
+@pytest.mark.parametrize("said", [
+    {"temperature": "hot"}, {"num_beams": 0}, {"max_new_tokens": [3]}, {"early_stopping": "soon"},
+    {"max_length": "long"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_values_that_make_no_sense_are_named_with_their_file(said, file):
+    with saved(made("BartForConditionalGeneration", SMALL)) as folder:
+        (folder / "generation_config.json").unlink()
+        path = folder / file
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**before, **said}))
+        with pytest.raises(UserError, match=f"/{file}"):
+            open_model(folder)
+
+
 @given(
     kind=st.sampled_from(sorted(MODELS)), no_repeat=st.integers(0, 4),
     min_length=st.integers(0, 9), max_length=st.integers(0, 30), beams=st.integers(1, 4),
@@ -68,11 +91,7 @@ def test_both_ways(kind, no_repeat, min_length, max_length, beams):
 @torch.no_grad()
 def test_a_summariser_writes_by_its_own_defaults(kind):
     """Theirs and ours without any argument, and theirs again from what we wrote."""
-    small = {
-        "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
-        "max_position_embeddings": 40, "forced_eos_token_id": None,
-    }  # fmt: skip
+    small = dict(SMALL)
     if kind == "MarianMTModel":
         small |= {"pad_token_id": 19, "eos_token_id": 0, "decoder_start_token_id": 19}
     theirs = made(kind, small, seed=2)

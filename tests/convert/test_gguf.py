@@ -215,6 +215,8 @@ def test_what_is_missing_is_named(path, whole, old, new, said):
     ("values", "said"),
     [
         ({"split.count": 3}, "one of 3 parts"),
+        ({"split.count": "three"}, "a value of the wrong kind"),
+        ({"general.alignment": 0}, "truncated, damaged or of an unknown version"),
         ({"llama.expert_count": 8}, "a mixture of experts"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
     ],

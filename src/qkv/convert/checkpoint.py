@@ -13,6 +13,8 @@ from qkv.errors import UserError
 from qkv.weights import StoredTensors
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
+GENERATION = "generation_config.json"
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
 
@@ -50,11 +52,11 @@ def open_folder(folder: Path) -> Checkpoint:
     tokenizer = read_values(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
         tokenizer.pop("add_bos_token", None)  # that file knows, and this word may be stale
-    generation = read_values(folder / "generation_config.json")
+    generation = read_values(folder / GENERATION)
     # Older folders say it in config.json.
-    tasks = config.get("task_specific_params") or {}
-    only = next(iter(tasks.values())) if len(tasks) == 1 else {}
-    legacy = {**config, **(only if isinstance(only, dict) else {})}
+    tasks = config.get("task_specific_params")
+    only = [*tasks.values()] if isinstance(tasks, dict) and len(tasks) == 1 else [{}]
+    legacy = {**config, **(only[0] if isinstance(only[0], dict) else {})}
     return Checkpoint(
         path=folder,
         config=config,
@@ -70,15 +72,21 @@ def open_folder(folder: Path) -> Checkpoint:
 
 def read_values(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one where there is no such file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
+    content = _read_json(path, {})
     if not isinstance(content, dict):
         raise UserError(f"{path} is no JSON object; fetch it again.")
     return content
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return default
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -86,22 +94,34 @@ def _weight_files(folder: Path) -> list[Path]:
         parts = read_values(folder / INDEX).get("weight_map")
         if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
             raise UserError(f"{folder / INDEX} has no 'weight_map' of files; fetch it again.")
-        files = [folder / name for name in sorted(set(parts.values()))]
+        names = sorted(set(parts.values()))
+        outside = [name for name in names if Path(name).name != name]
+        if outside:
+            raise UserError(
+                f"{folder / INDEX} names {outside[0]!r}, but weights are only read from files of "
+                f"the same folder; put them there, and only their names into the index."
+            )
+        files = [folder / name for name in names]
         lost = [file.name for file in files if not file.is_file()]
         if lost:
             raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
         return files
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
-    single = sorted(folder.glob("*.safetensors"))
-    if len(single) == 1:
-        return single
+    others = sorted(folder.glob("*.safetensors"))
+    if len(others) == 1:
+        return others
     pickles = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
     if pickles:
         raise UserError(
             f"{folder} has its weights in {pickles[0]}, and such a file can run any code when it "
             f"is opened, so it is not; take a version with {WEIGHTS}, or write one with "
             f"transformers: AutoModel.from_pretrained(…).save_pretrained(…)."
+        )
+    if others:
+        raise UserError(
+            f"{folder} has {len(others)} safetensors files but no {INDEX} that says which of them "
+            f"are the model; fetch it too."
         )
     raise UserError(f"{folder} has no weights ({WEIGHTS}); fetch them too.")
 
@@ -114,23 +134,28 @@ def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
     """The chat template, of which some folders have several."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 ({error}); fetch it again.") from error
     given = tokenizer.get("chat_template") or read_values(folder / "chat_template.json").get(
         "chat_template"
     )
     if isinstance(given, list):
-        named = {one.get("name"): one.get("template") for one in given}
-        given = named.get("default")
+        several = [one for one in given if isinstance(one, dict)]
+        given = next((one.get("template") for one in several if one.get("name") == "default"), None)
     return given if isinstance(given, str) else None
 
 
 def _normalizes(folder: Path) -> bool:
     """Whether a sentence-transformers folder scales vectors to length 1."""
     path = folder / "modules.json"
-    if not path.is_file():
-        return False
-    try:
-        parts = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
-    return any(str(part.get("type", "")).endswith("Normalize") for part in parts)
+    parts = _read_json(path, [])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path} is no list of JSON objects; fetch it again.")
+    kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
+    if unknown := [kind for kind in kinds if kind not in MODULES]:
+        raise UserError(
+            f"{path} has the module {unknown[0]}, but only {', '.join(MODULES)} can be read."
+        )
+    return "Normalize" in kinds

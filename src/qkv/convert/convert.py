@@ -8,23 +8,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qkv.convert.export import write_huggingface
+from qkv.convert.export import copy_card, write_huggingface
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
-from qkv.files import write_json, write_text
-from qkv.tasks.folder import CARD, CONFIG, WEIGHTS, Source
+from qkv.files import write_json
+from qkv.tasks.folder import (
+    CONFIG,
+    WEIGHTS,
+    Source,
+    load_config,
+    load_prompting,
+    load_tokenizers,
+)
 from qkv.weights import write_tensors
 
 
 def write_qkv(source: Source, folder: Path) -> None:
     """Write a model folder of ours."""
-    if not source.content["model"].get("patch_size"):
-        source.read_tokenizers().save(folder)
+    _, config, _ = load_config(source)  # what could not be read again is not written either
+    load_prompting(source)
+    if not config.patch_size:
+        load_tokenizers(source, config).save(folder)
     write_json(folder / CONFIG, dict(source.content))
     write_tensors(folder / WEIGHTS, dict(source.read_weights()), {"format": "pt"})
-    card = source.path / CARD
-    if card.is_file():
-        write_text(folder / CARD, card.read_text(encoding="utf-8"))
+    copy_card(source.path, folder)
 
 
 def _write_ctranslate2(source: Source, folder: Path) -> None:
@@ -65,12 +72,14 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     """A folder beside the one that shall be there, which takes its place when it is whole."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already and not empty; name another folder.")
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.writing")
+    place = folder.resolve()  # of "." and of links the folder that is meant
+    beside = place.with_name(f".{place.name}.{os.getpid()}.writing")
+    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
     beside.mkdir(parents=True)
     try:
         yield beside
-        if folder.exists():
-            folder.rmdir()
-        beside.rename(folder)
+        if place.exists():
+            place.rmdir()
+        beside.rename(place)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from qkv.config import ModelConfig
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.config.fields import from_mapping, suggestion
 from qkv.convert.architecture import Architecture, Values
 from qkv.convert.chat import read_chat
-from qkv.convert.checkpoint import CONFIG, Checkpoint
+from qkv.convert.checkpoint import CONFIG, GENERATION, Checkpoint
 from qkv.convert.generation import read_generation
-from qkv.convert.heads import TASKS, head_of, head_values, read_labels, read_section
+from qkv.convert.heads import TASKS, head_of, head_values, read_section
 from qkv.errors import UserError
+from qkv.tasks.load import TASKS as OUR_TASKS
 from qkv.text import Tokenizer
 
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
+SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
+    "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None, "embed": dict,
+    "classify": dict, "tag": dict, "answer": dict,
+}  # fmt: skip
 
 
 def describe(
@@ -26,12 +32,40 @@ def describe(
 ) -> tuple[str, Values]:
     """The head, and the content of a config.json of ours."""
     head, content = plain_content(architecture, checkpoint, tokenizer)
-    with _explained(checkpoint.path / CONFIG):
-        for name, values in checkpoint.config.get(EXTRAS, {}).items():
-            before = content.get(name)
-            content[name] = {**before, **values} if isinstance(before, dict) else values
-        ModelConfig.from_dict(content["model"], EXTRAS)
+    with _explained(checkpoint):
+        content |= _extras(checkpoint.config.get(EXTRAS) or {}, content)
+        _check_ids(ModelConfig.from_dict(content["model"], EXTRAS))
     return head, content
+
+
+def _extras(given: Mapping[str, Any], content: Mapping[str, Any]) -> Values:
+    """What we wrote into their config.json, over what it says in its own words."""
+    found: Values = {}
+    for name, value in given.items():
+        if name not in SECTIONS:
+            raise UserError(f"{EXTRAS}: unknown key {name!r}{suggestion(name, SECTIONS)}")
+        if not isinstance(value, SECTIONS[name]):
+            raise UserError(f"{EXTRAS}: {name} is of the wrong kind ({value!r}); fetch it again.")
+        before = content.get(name)
+        found[name] = {**before, **value} if isinstance(before, dict) else value
+    if given.get("task", "fill") not in OUR_TASKS:
+        raise UserError(f"{EXTRAS}: unknown task {given['task']!r}{suggestion('', OUR_TASKS)}")
+    return found
+
+
+def _check_ids(model: ModelConfig) -> None:
+    """Refuse special tokens that the vocabulary has no room for."""
+    begin = "decoder_start_token_id" if model.family == "encoder-decoder" else "bos_token_id"
+    names = {"pad_id": "pad_token_id", "bos_id": begin, "eos_id": "eos_token_id",
+             "start_id": "bos_token_id"}  # fmt: skip
+    for ours, theirs in names.items():
+        id = getattr(model, ours)
+        never = model.family == "decoder" and id == model.eos_id  # an end that never comes
+        if id >= model.vocab_size and not model.patch_size and not never:
+            raise UserError(
+                f"config.json: {theirs} is {id}, but the vocabulary has {model.vocab_size:,} "
+                f"tokens; write the id that the token has in it."
+            )
 
 
 def plain_content(
@@ -39,10 +73,15 @@ def plain_content(
 ) -> tuple[str, Values]:
     """The same from their own words alone."""
     config = checkpoint.config
-    with _explained(checkpoint.path / CONFIG):
+    with _explained(checkpoint):
+        if config.get("quantization_config"):
+            raise UserError(
+                "config.json: there is a quantization_config, and of Hugging Face's files only "
+                "plain weights can be read; take the model before it was quantised."
+            )
         head = head_of(architecture, config, checkpoint.names)
         values = architecture.read_config(config, checkpoint.names, head)
-        values |= {"family": architecture.family, **head_values(head, read_labels(config))}
+        values |= {"family": architecture.family, **head_values(head, config)}
         if not values.get("patch_size"):
             usual = {"pad_token_id": values.get("pad_id")}
             values |= special_ids(architecture, {**usual, **config}, tokenizer)
@@ -52,23 +91,28 @@ def plain_content(
     if head == "none":
         content["embed"] = _embedding(checkpoint)
     if architecture.family != "encoder":
-        content["decode"] = read_generation(checkpoint.generation, model)
+        with _explained(checkpoint, GENERATION):
+            content["decode"] = read_generation(checkpoint.generation, model)
+            from_mapping(DecodeConfig, content["decode"], "decode")
     if architecture.family == "decoder":
         content |= _prompting(checkpoint, tokenizer, model.bos_id)
     return head, content
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Say of every mistake in a config in which file it is."""
+def _explained(checkpoint: Checkpoint, name: str = CONFIG) -> Iterator[None]:
+    """Say of every mistake in a config in which file it is: older folders have config.json only."""
+    path = checkpoint.path  # of a GGUF file
+    if not path.is_file():
+        path /= name if (path / name).is_file() else CONFIG
     try:
         yield
     except UserError as error:
-        text = str(error).removeprefix("config.json: ").removeprefix("model: ")
+        text = re.sub(r"^(config\.json: |model: |decode: )*", "", str(error))
         raise UserError(f"{path}: {text}") from error
     except KeyError as error:
         raise UserError(f"{path} does not say {error.args[0]!r}; fetch it again.") from error
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} has a value of the wrong kind ({error}); fetch it again."
         ) from error
@@ -97,11 +141,12 @@ def special_ids(
         }
     end = _own_end(config.get("eos_token_id"), tokenizer, end)
     begin = _first(config.get("bos_token_id"))
-    begin = end if begin is None else begin
     end = begin if end is None else end
+    # Small models often keep the id 50256 of GPT-2 and have no such token: their texts never end.
+    begin, pad = (None if id is None or id >= config["vocab_size"] else id for id in (begin, pad))
     return {
         "pad_id": end or 0 if pad is None else max(pad, 0),
-        "bos_id": begin or 0,
+        "bos_id": end or 0 if begin is None else begin,
         "eos_id": end or 0,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from qkv.config import DecodeConfig, ModelConfig
 from qkv.convert.architecture import Architecture, Values
 from qkv.convert.chat import write_chat
 from qkv.convert.checkpoint import Checkpoint
-from qkv.convert.describe import EXTRAS, plain_content
+from qkv.convert.describe import EXTRAS, SECTIONS, plain_content
 from qkv.convert.fit import fitting, with_halves, with_plain_angles
 from qkv.convert.frame import Frame
 from qkv.convert.generation import write_generation
@@ -22,9 +24,9 @@ from qkv.convert.heads import head_to_write, write_labels
 from qkv.convert.known import ARCHITECTURES
 from qkv.convert.tokenizer_export import write_tokenizer
 from qkv.convert.weights import Shape, add_spare, applicable, expected_shapes, write_weights
-from qkv.files import write_json, write_text
+from qkv.files import write_json
 from qkv.tasks import Prompting, Tokenizers
-from qkv.tasks.folder import CARD, Source, load_config, load_prompting
+from qkv.tasks.folder import CARD, Source, load_config, load_prompting, load_tokenizers
 from qkv.weights import write_tensors
 
 
@@ -41,15 +43,10 @@ class _Shapes:
 def write_huggingface(source: Source, folder: Path) -> None:
     """Write a model into a folder in the words of Hugging Face."""
     task, config, decode = load_config(source)
-    weights = source.read_weights()
-    in_file = config
-    if config.positions == "sinusoidal" and config.family == "encoder-decoder":
-        in_file, weights = with_halves(config), Reordered(weights, to_halves=True)
-    if config.positions == "rotary" and config.rotary_scaling == "ntk":
-        in_file = with_plain_angles(config)
+    in_file, weights = _in_their_order(config, source.read_weights())
     head = head_to_write(task, in_file)
     architecture = fitting(ARCHITECTURES, in_file, head)
-    tokenizers = None if config.patch_size else source.read_tokenizers()
+    tokenizers = None if config.patch_size else load_tokenizers(source, config)
     prompting = load_prompting(source) if config.family == "decoder" else None
     chat = _chat(prompting, tokenizers)
     rules, shapes = applicable(architecture, in_file, head)
@@ -58,7 +55,7 @@ def write_huggingface(source: Source, folder: Path) -> None:
     written = Checkpoint(
         folder, theirs,
         _Shapes({**expected_shapes(rules, shapes), **dict.fromkeys(spare, ())}), chat=chat,
-        generation=_generation(architecture, in_file, decode),
+        generation=_generation(in_file, decode),
         tokenizer={"add_bos_token": prompting.bos} if prompting else {},
         **({} if config.patch_size and head == "none" else _beside(source.content, head)),
     )  # fmt: skip
@@ -74,7 +71,18 @@ def write_huggingface(source: Source, folder: Path) -> None:
         if prompting and prompting.bos:
             frame = Frame((config.bos_id,))
         _write_tokenizers(folder, frame, in_file, tokenizers, chat)
-    _copy_card(source.path, folder)
+    copy_card(source.path, folder)
+
+
+def _in_their_order(
+    config: ModelConfig, weights: Mapping[str, Tensor]
+) -> tuple[ModelConfig, Mapping[str, Tensor]]:
+    """The same model where they lay it out in another way, or say it in other words."""
+    if config.positions == "sinusoidal" and config.family == "encoder-decoder":
+        return with_halves(config), Reordered(weights, to_halves=True)
+    if config.positions == "rotary" and config.rotary_scaling == "ntk":
+        return with_plain_angles(config), weights
+    return config, weights
 
 
 def _config(
@@ -87,20 +95,25 @@ def _config(
     }  # fmt: skip
     if config.patch_size:
         return found
-    found |= {"pad_token_id": config.pad_id, "eos_token_id": config.eos_id}
+    found |= {"pad_token_id": _padding(config), "eos_token_id": config.eos_id}
     if config.family == "encoder-decoder":
         return {**found, "decoder_start_token_id": config.bos_id, "is_encoder_decoder": True}
     return {**found, "bos_token_id": config.bos_id}
 
 
-def _generation(architecture: Architecture, config: ModelConfig, decode: DecodeConfig) -> Values:
+def _padding(config: ModelConfig) -> int | None:
+    """Some decoders have none: ours is then their end, which may be no token at all."""
+    return config.pad_id if config.pad_id < config.vocab_size else None
+
+
+def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
     if config.family == "encoder":
         return {}
     never = {config.pad_id, config.bos_id} - {config.eos_id}
     found = {
         **write_generation(decode, config),
         "suppress_tokens": sorted(never - {config.start_id}) or None,
-        "pad_token_id": config.pad_id, "eos_token_id": config.eos_id,
+        "pad_token_id": _padding(config), "eos_token_id": config.eos_id,
     }  # fmt: skip
     if config.family == "decoder":
         return {**found, "bos_token_id": config.bos_id}
@@ -182,8 +195,10 @@ def _write_tokenizers(
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Values:
     """What of our config.json does not come back from their words."""
     found: Values = {}
-    for name, value in _plain(ours).items():
-        back = _plain(theirs).get(name)
+    again = _plain(theirs)
+    said = {name: value for name, value in _plain(ours).items() if name in SECTIONS}
+    for name, value in said.items():
+        back = again.get(name)
         if isinstance(value, dict) and isinstance(back, dict):
             part = {key: one for key, one in value.items() if key not in back or back[key] != one}
             found |= {name: part} if part else {}
@@ -193,12 +208,10 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Values:
 
 
 def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
-    import json
-
     return dict(json.loads(json.dumps(dict(content))))
 
 
-def _copy_card(path: Path, folder: Path) -> None:
-    card = path / CARD
-    if card.is_file():
-        write_text(folder / CARD, card.read_text(encoding="utf-8"))
+def copy_card(path: Path, folder: Path) -> None:
+    """Take a model's README along, as it is."""
+    if (path / CARD).is_file():
+        shutil.copyfile(path / CARD, folder / CARD)

@@ -15,9 +15,8 @@ ELSEWHERE = {
     "dropout", "attention_dropout", "activation_dropout", "init", "pair_separators",
     "pad_id", "bos_id", "eos_id", "n_labels", "head", "pair_head", "family",
 }  # fmt: skip
-ONLY_OF = {
-    "rotary": "rotary_", "relative": "relative_", "disentangled": "relative_",
-}  # fmt: skip
+# Fields that one kind of positions looks at, by how they begin
+ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}
 
 
 def has_bucket_for_each(config: ModelConfig) -> bool:
@@ -26,7 +25,7 @@ def has_bucket_for_each(config: ModelConfig) -> bool:
     return farthest - 1 <= config.relative_buckets // 2
 
 
-def canonical(config: ModelConfig) -> dict[str, object]:
+def _comparable(config: ModelConfig) -> dict[str, object]:
     """A config's fields with defaults filled in, without those that no part looks at."""
     values = config.to_dict()
     values["source_vocab_size"] = config.source_vocab_size or config.vocab_size
@@ -69,7 +68,7 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
         back = ModelConfig.from_dict({**values, **ids})
     except UserError as error:
         return [str(error)]
-    ours, theirs = canonical(config), canonical(back)
+    ours, theirs = _comparable(config), _comparable(back)
     found = [
         f"{name} = {ours.get(name)!r}"
         for name in sorted(ours.keys() | theirs.keys())

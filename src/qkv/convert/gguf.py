@@ -81,8 +81,8 @@ class _Tensors:
 def open_gguf(path: Path) -> Source:
     """A GGUF file, as a model folder of ours would say it."""
     file = GgufFile(path)
-    _check(file)
     try:
+        _check(file)
         config, change = CONFIGS[file.kind](file)
         tensors = _Tensors(file, change)
     except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:

@@ -21,18 +21,8 @@ from qkv.convert.weights import Shape
 from qkv.errors import UserError
 
 NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
 TEXT, ARRAY = 8, 9  # the other types of values
 VERSIONS = (2, 3)
 
@@ -75,7 +65,9 @@ class GgufFile:
             self.values, self.tensors = _read(content)
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-        except (ValueError, KeyError, OverflowError, struct.error) as error:
+        except (
+            ArithmeticError, KeyError, RecursionError, TypeError, ValueError, struct.error,
+        ) as error:  # fmt: skip
             raise UserError(
                 f"{path} is truncated, damaged or of an unknown version ({error}); fetch it again."
             ) from error

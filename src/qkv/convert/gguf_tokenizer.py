@@ -72,13 +72,13 @@ def read_tokenizer(get: Get, path: Path) -> Tokenizer:
             f"{path} has a tokenizer of the kind {kind!r}, but only {', '.join(builders)} can be "
             f"read."
         )
-    tokens: list[str] = get("tokenizer.ggml.tokens") or []
-    types: list[int] = get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
-    ids = {role: get(f"tokenizer.ggml.{name}_token_id") for role, name in ROLES.items()}
-    ids = {role: id for role, id in ids.items() if id is not None and id < len(tokens)}
-    if not tokens or len(types) != len(tokens):
-        raise UserError(f"{path} has no whole vocabulary; fetch it again.")
     try:
+        tokens: list[str] = get("tokenizer.ggml.tokens") or []
+        types: list[int] = get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
+        if not tokens or len(types) != len(tokens):
+            raise UserError("it has no whole vocabulary; fetch it again.")
+        ids = {role: get(f"tokenizer.ggml.{name}_token_id") for role, name in ROLES.items()}
+        ids = {role: id for role, id in ids.items() if id is not None and id < len(tokens)}
         backend = builders[kind](get, tokens, types, ids)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error

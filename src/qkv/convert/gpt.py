@@ -33,7 +33,8 @@ OUTPUT: Table = {"output.projection": "lm_head"}
 # GPT's "gelu" is the approximation with tanh, and it knows no other.
 GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 THEIR_GPT_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
-MASKS = r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias"  # what a token may see, not learnt
+# What a token may see, and 0, 1, 2, …: older files hold both, and neither is learnt.
+NOT_LEARNT = r"(transformer\.)?(h\.\d+\.attn\.(masked_)?bias|position_ids)"
 
 
 def _values(config: Mapping[str, Any]) -> Values:
@@ -114,7 +115,7 @@ GPT = Architecture(
     write_config=write_gpt,
     rules=partial(_rules, GPT_BODY),
     prefix="transformer.",
-    ignored=MASKS,
+    ignored=NOT_LEARNT,
     copies={"lm_head.weight": "transformer.tokens_embed.weight"},
 )
 GPT2 = Architecture(
@@ -127,6 +128,6 @@ GPT2 = Architecture(
     write_config=write_gpt2,
     rules=partial(_rules, GPT2_BODY),
     prefix="transformer.",
-    ignored=MASKS,
+    ignored=NOT_LEARNT,
     copies={"lm_head.weight": "transformer.wte.weight"},
 )

@@ -18,6 +18,7 @@ KINDS = {
     "single_label_classification": "class", "multi_label_classification": "classes",
     "regression": "number",
 }  # fmt: skip
+MOST_LABELS = 1_000_000  # more are a mistake
 
 
 def head_of(architecture: Architecture, config: Mapping[str, Any], names: frozenset[str]) -> str:
@@ -39,14 +40,14 @@ def head_of(architecture: Architecture, config: Mapping[str, Any], names: frozen
     return head
 
 
-def head_values(head: str, labels: tuple[str, ...]) -> Values:
+def head_values(head: str, config: Mapping[str, Any]) -> Values:
     """What our config says of a head."""
     if head in ("masked", "pairs"):
         return {"head": "masked", "pair_head": head == "pairs"}
     if head in ("sequence", "image"):
-        return {"head": "sequence", "n_labels": len(labels)}
+        return {"head": "sequence", "n_labels": len(read_labels(config))}
     if head in ("token", "answer"):
-        return {"head": "token", "n_labels": 2 if head == "answer" else len(labels)}
+        return {"head": "token", "n_labels": 2 if head == "answer" else len(read_labels(config))}
     return {}
 
 
@@ -67,13 +68,18 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The labels of a head, in the order of their numbers."""
     named = config.get("id2label")
     if not named:
-        return tuple(f"LABEL_{number}" for number in range(config.get("num_labels", 2)))
+        count = config.get("num_labels", 2)
+        if count > MOST_LABELS:
+            raise UserError(
+                f"config.json: num_labels is {count:,}, but a head may have {MOST_LABELS:,} labels."
+            )
+        return tuple(f"LABEL_{number}" for number in range(count))
     return tuple(str(named[key]) for key in sorted(named, key=int))
 
 
 def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]) -> Values:
     """What the task knows beside the model: labels, and how they are to be read."""
-    labels = read_labels(config)
+    labels = read_labels(config) if head in ("image", "sequence", "token") else ()
     if head == "image":
         return {"classify": {"labels": labels, **_scale(images, config.get("num_channels", 3))}}
     if head == "sequence":

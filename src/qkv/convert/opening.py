@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def load(name: str | Path | Source, device: str = "auto") -> Any:
     return load_source(open_model(name), device)
 
 
-def architecture_of(config: Any, where: Path) -> Architecture:
+def architecture_of(config: Mapping[str, Any], where: Path) -> Architecture:
     """The architecture that a config.json names."""
     kind = config.get("model_type")
     if kind is None:
@@ -67,14 +67,16 @@ def open_huggingface(path: Path) -> Source:
             raise UserError(f"{path} reads images and has no head of labels; train it to have one.")
         source, target = read_tokenizers(path, architecture.model_type)
         apart = path / "target"  # so export.py, for their folders have room for one
-        if apart.is_dir():
+        if (apart / "tokenizer.json").is_file():
             target = read_tokenizers(apart, architecture.model_type)[1]
         return Tokenizers(source, target)
 
     return as_source(architecture, checkpoint, tokenizers)
 
 
-def as_source(architecture: Architecture, checkpoint: Checkpoint, tokenizers: Any) -> Source:
+def as_source(
+    architecture: Architecture, checkpoint: Checkpoint, tokenizers: Callable[[], Tokenizers]
+) -> Source:
     """What a checkpoint holds, under our names; its tokenizer may be missing until it is needed."""
     head, content = describe(architecture, checkpoint, _or_none(tokenizers))
     config = ModelConfig.from_dict(content["model"])
@@ -89,9 +91,8 @@ def as_source(architecture: Architecture, checkpoint: Checkpoint, tokenizers: An
     return Source(checkpoint.path, content, tokenizers, weights)
 
 
-def _or_none(tokenizers: Any) -> Tokenizer | None:
+def _or_none(tokenizers: Callable[[], Tokenizers]) -> Tokenizer | None:
     try:
-        found: Tokenizer = tokenizers().target
+        return tokenizers().target
     except UserError:
         return None  # said again where the tokenizer is needed
-    return found

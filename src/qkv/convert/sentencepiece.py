@@ -64,9 +64,7 @@ def read_sentencepiece(path: Path) -> SentencePiece:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-        raise UserError(
-            f"{path} is not a whole SentencePiece model; copy or download it again."
-        ) from error
+        raise UserError(f"{path} is not a whole SentencePiece model; fetch it again.") from error
     if model.model_type == WORD or not model.escape_whitespaces:
         raise UserError(
             f"{path} cuts text into whole words or keeps spaces as they are, which is not "
@@ -89,7 +87,7 @@ def _model(content: bytes) -> SentencePiece:
     ids = {role: _signed(trainer.get(key, default)) for role, (key, default) in roles.items()}
     known = {role: id for role, id in ids.items() if 0 <= id < len(pieces)}
     # The trainer's word may be stale in files that were edited; a piece's type is what counts.
-    known["unknown"] = next(id for id, piece in enumerate(pieces) if piece.type == UNKNOWN)
+    known["unknown"] = [piece.type for piece in pieces].index(UNKNOWN)
     return SentencePiece(
         pieces=pieces,
         model_type=_number(trainer.get(3, UNIGRAM)),

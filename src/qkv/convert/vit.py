@@ -8,7 +8,6 @@ from typing import Any
 from qkv.config import ModelConfig
 from qkv.convert.architecture import Architecture, Spare, Values, wanted
 from qkv.convert.bert import LABELS, block_config, block_values, has_pooler
-from qkv.convert.frame import Frame
 from qkv.convert.rules import IN_A_ROW, Form, Piece, Rule, Table, layers, modules
 from qkv.errors import UserError
 
@@ -91,7 +90,6 @@ VIT = Architecture(
     read_config=read_config,
     write_config=write_config,
     rules=rules,
-    frame=lambda config: Frame(),
     prefix="vit.",
     # As transformers 5 calls them in memory, and some write them
     renamed=(

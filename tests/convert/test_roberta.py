@@ -11,7 +11,8 @@ from qkv.convert.fit import fitting
 from qkv.convert.known import ARCHITECTURES
 from qkv.convert.opening import open_model
 from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from qkv.model import build_model
+from qkv.data import Specials, frame
+from qkv.model import Layout, build_model
 from qkv.tasks.folder import open_folder, save_config, save_weights
 from tests.convert.encoders import (
     LONGEST,
@@ -82,11 +83,23 @@ def test_another_activation_before_a_masked_head_is_refused():
     assert_unreadable("RobertaForMaskedLM", config, r"hidden_act is 'relu'.*always 'gelu'")
 
 
-def test_kinds_of_segments_are_read_where_one_text_stands_alone():
-    config = {**CONFIG, "type_vocab_size": 2}
-    with saved(made("RobertaModel", config)) as folder:
-        assert_round_trip(open_model(folder))
-    assert_unreadable("RobertaForSequenceClassification", config, "type_vocab_size is 2, but only")
+@pytest.mark.parametrize("head", ["none", "sequence", "answer"])
+@torch.no_grad()
+def test_of_several_kinds_of_segments_only_the_first_is_given(head):
+    """As a config of theirs has it by default, and their tokenizers never give another."""
+    theirs = made(ROBERTA.classes[head], {**CONFIG, "type_vocab_size": 2})
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        assert_round_trip(source)
+    framed = frame([5, 6, 7], [8, 9], Specials(1, 0, 2), ours.config.pair_separators)
+    tokens = torch.tensor([framed.tokens])
+    found = ours(tokens, Layout(), torch.tensor([framed.segments]))
+    other = theirs(input_ids=tokens)
+    if head == "answer":
+        expected = torch.stack([other.start_logits, other.end_logits], dim=-1)
+    else:
+        expected = other.last_hidden_state if head == "none" else other.logits
+    assert_close(found, expected)
 
 
 def our_config(**differences):

@@ -166,7 +166,10 @@ def frame(config: ModelConfig) -> Frame:
     """[CLS] text [SEP], or [CLS] text [SEP] text [SEP]."""
     ends = (config.eos_id,)
     return Frame(
-        (config.bos_id,), ends * config.pair_separators, ends, segments=config.n_segments > 1
+        (config.bos_id,),
+        ends * config.pair_separators,
+        ends,
+        segments=config.n_segments > 1 and config.pair_separators == 1,
     )
 
 

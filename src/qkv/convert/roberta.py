@@ -45,8 +45,6 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
             f"config.json: hidden_act is {config['hidden_act']!r}, but RoBERTa's head for hidden "
             f"tokens is always 'gelu', and here it would be the same as in the layers."
         )
-    if head in ("sequence", "answer"):  # their tokenizers would not tell two texts apart
-        wanted(config, "type_vocab_size", (1,), 2)
     pad = config.get("pad_token_id", 1)
     return {
         **values,

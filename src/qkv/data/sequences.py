@@ -21,7 +21,7 @@ class Framed:
     """One text or two as an encoder reads them: BOS first EOS, and then second EOS."""
 
     tokens: list[int]
-    segments: list[int]  # 0 up to the first text's EOS, 1 after it
+    segments: list[int]  # 0 up to the first text's EOS, 1 after it; RoBERTa's are all 0
 
 
 def frame(
@@ -32,7 +32,8 @@ def frame(
     if second is None:
         return Framed(tokens, [0] * len(tokens))
     tokens += [special.eos] * (separators - 1)
-    segments = [0] * len(tokens) + [1] * (len(second) + 1)
+    # Where separators tell two texts apart, segments do not, though there may be several kinds.
+    segments = [0] * len(tokens) + [int(separators == 1)] * (len(second) + 1)
     return Framed([*tokens, *second, special.eos], segments)
 
 

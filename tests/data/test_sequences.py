@@ -40,7 +40,7 @@ def test_one_text_stands_between_bos_and_eos() -> None:
 
 
 def test_a_pair_has_so_many_eos_between_and_one_at_the_end() -> None:
-    """As BERT, [CLS] a [SEP] b [SEP] with 0s up to the first [SEP]; RoBERTa has two between, and no 1s."""
+    """As BERT, [CLS] a [SEP] b [SEP] with 0s up to the first [SEP]; RoBERTa has two, and no 1s."""
     bert = frame([7, 8], [9], SPECIAL)
     assert bert == Framed([BOS, 7, 8, EOS, 9, EOS], [0, 0, 0, 0, 1, 1])
     roberta = frame([7, 8], [9], SPECIAL, separators=2)

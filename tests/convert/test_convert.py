@@ -115,3 +115,9 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(source, tmp_path
     write_tokenizer(source, any_tokenizer(config, config.vocab_size + 1), Frame(), 16)
     with pytest.raises(UserError, match="the tokenizer has 31 tokens, but the model knows only 30"):
         convert(source, tmp_path / "made", to)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_model_without_a_card_gets_a_small_one(source, tmp_path, to):
+    card = convert(source, tmp_path / "made", to) / "README.md"
+    assert card.read_text().startswith("# source\n\nConverted by qkv from source: decoder, ")

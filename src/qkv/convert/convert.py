@@ -31,7 +31,7 @@ def write_qkv(source: Source, folder: Path) -> None:
         load_tokenizers(source, config).save(folder)
     write_json(folder / CONFIG, dict(source.content))
     write_tensors(folder / WEIGHTS, dict(source.read_weights()), {"format": "pt"})
-    copy_card(source.path, folder)
+    copy_card(source, folder)
 
 
 def _write_ctranslate2(source: Source, folder: Path) -> None:

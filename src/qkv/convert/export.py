@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from qkv.convert.heads import head_to_write, write_labels
 from qkv.convert.known import ARCHITECTURES
 from qkv.convert.tokenizer_export import write_tokenizer
 from qkv.convert.weights import Shape, add_spare, applicable, expected_shapes, write_weights
-from qkv.files import write_json
+from qkv.files import write_json, write_text
+from qkv.model import parameter_shapes
 from qkv.tasks import Prompting, Tokenizers
 from qkv.tasks.folder import CARD, Source, load_config, load_prompting, load_tokenizers
 from qkv.weights import write_tensors
@@ -71,7 +73,7 @@ def write_huggingface(source: Source, folder: Path) -> None:
         if prompting and prompting.bos:
             frame = Frame((config.bos_id,))
         _write_tokenizers(folder, frame, in_file, tokenizers, chat)
-    copy_card(source.path, folder)
+    copy_card(source, folder)
 
 
 def _in_their_order(
@@ -211,7 +213,16 @@ def _plain(content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dict(content))))
 
 
-def copy_card(path: Path, folder: Path) -> None:
-    """Take a model's README along, as it is."""
-    if (path / CARD).is_file():
-        shutil.copyfile(path / CARD, folder / CARD)
+def copy_card(source: Source, folder: Path) -> None:
+    """Take a model's README along as it is, or say in a new one what is known of the model."""
+    if (source.path / CARD).is_file():
+        shutil.copyfile(source.path / CARD, folder / CARD)
+        return
+    _, config, _ = load_config(source)
+    size = sum(math.prod(shape) for shape in parameter_shapes(config).values())
+    write_text(
+        folder / CARD,
+        f"# {source.path.stem}\n\nConverted by qkv from {source.path.name}: {config.family}, "
+        f"{size:,} parameters, vocabulary {config.vocab_size:,}, for "
+        f"`{source.content['task']}`. Of its data, licence and scores nothing was said there.\n",
+    )

@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from qkv.config import preset
+from qkv.config import DecodeConfig, preset
 from qkv.convert.fit import misfits
 from qkv.convert.llama import LLAMA, MISTRAL
-from qkv.convert.opening import open_model
+from qkv.convert.opening import load, open_model
+from qkv.decode import complete
+from qkv.decode.speculative import speculate
 from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.tasks.folder import Source
@@ -326,3 +328,47 @@ def test_a_text_begins_with_bos_where_theirs_does(begins, said, tmp_path):
     source = open_model(tmp_path)
     assert source.content["bos"] is (ids[0] == 0)
     assert source.content["bos"] is begins
+
+
+@torch.no_grad()
+def test_any_of_several_ends_ends_a_text():
+    """Llama 3's texts and turns have ends of their own; a model that answers says both."""
+    ends = list(range(2, 20))
+    theirs = made("LlamaForCausalLM", {**SMALL, "bos_token_id": 1, "eos_token_id": ends}, seed=4)
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        assert ours.config.ends == tuple(ends)
+        assert_round_trip(source)
+    lengths = set()
+    for start in range(20, SMALL["vocab_size"]):
+        [[one]] = complete(ours, [[start, 21]], DecodeConfig(beams=1, max_length=8))
+        output = theirs.generate(
+            torch.tensor([[start, 21]]), attention_mask=torch.ones(1, 2, dtype=torch.int64),
+            max_new_tokens=8, do_sample=False, pad_token_id=0,
+        )[0, 2:].tolist()  # fmt: skip
+        assert one.tokens == [token for token in output if token not in ends]
+        assert one.finished == (output[-1] in ends)
+        speculated = speculate(ours, ours, [start, 21], DecodeConfig(beams=1), 8)
+        assert speculated.hypothesis.tokens == one.tokens
+        lengths.add(len(one.tokens))
+    assert len(lengths) > 2  # or nothing would have been tried
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("opening", ["", "{{ bos_token }}"])
+def test_texts_and_talks_begin_as_theirs_do(tmp_path, begins, opening):
+    """The tokenizer tells whether BOS stands before a text, and the template before a talk."""
+    config = {**SMALL, "vocab_size": 5, "bos_token_id": 0, "eos_token_id": 1}
+    made("LlamaForCausalLM", config).save_pretrained(tmp_path)
+    tokenizer = any_tokenizer(begins)
+    turn = "{% for m in messages %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endfor %}"
+    tokenizer.chat_template = opening + turn
+    tokenizer.save_pretrained(tmp_path)
+    source = open_model(tmp_path)
+    speaker = load(source, "cpu")
+    talk = [{"role": "user", "content": "a b"}]
+    expected = tokenizer.apply_chat_template(talk, return_dict=False)
+    assert speaker.encode("a b") == tokenizer("a b").input_ids
+    prompt = speaker.prompting.chat.prompt(talk, speaker.tokenizer, speaker.prompting.talk_bos)
+    assert prompt[: len(expected)] == expected
+    assert_round_trip(source)

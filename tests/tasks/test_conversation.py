@@ -303,8 +303,9 @@ def test_a_folder_keeps_how_a_model_is_spoken_to(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"chat": []}, "'chat' a template or null"), ({"chat": "plain"}, "a template or null"),
-        ({"bos": 1}, "'bos' must be true or false"), ({"chat": {"user": "{content}"}}, "missing"),
+        ({"chat": []}, "'chat' must be a template"), ({"chat": "plain"}, "a template or null"),
+        ({"bos": 1}, "'chat_bos' must be true or false"), ({"chat_bos": 1}, "must be true or false"),
+        ({"chat": {"user": "{content}"}}, "missing"),
         ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
         ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),
         ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),

@@ -347,7 +347,7 @@ def test_a_draft_saves_passes_and_serves_greedy_search_alone(
     endless.generate("the", max_length=30, draft=draft)
     assert len(passes) <= 8
     for other in ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}):
-        with pytest.raises(UserError, match="a draft model serves greedy search alone"):
+        with pytest.raises(UserError, match="a draft model serves plain greedy search alone"):
             endless.generate("the", draft=draft, **other)
 
 

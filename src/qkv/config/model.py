@@ -135,6 +135,9 @@ class ModelConfig:
     pad_id: int = setting(0, "padding token", least=0)
     bos_id: int = setting(2, "the token that starts a target", least=0)
     eos_id: int = setting(3, "the token that ends a sequence", least=0)
+    other_ends: tuple[int, ...] = setting(
+        (), "further tokens that end what is written (Llama 3's end of a turn)"
+    )
     start_id: int = setting(
         -1, "an encoder-decoder's token before each text, on both sides (BART); -1: none", least=-1
     )
@@ -228,6 +231,11 @@ class ModelConfig:
                 )
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end what is written; the first is the one that texts are taught with."""
+        return self.eos_id, *self.other_ends
+
+    @property
     def kv_heads(self) -> int:
         """Key/value heads, with the default (one for each query head) filled in."""
         return self.n_kv_heads or self.n_heads
@@ -274,7 +282,8 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values, for `config.json`."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "model") -> ModelConfig:

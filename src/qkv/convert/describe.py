@@ -22,8 +22,8 @@ from qkv.text import Tokenizer
 
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
 SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
-    "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None, "embed": dict,
-    "classify": dict, "tag": dict, "answer": dict,
+    "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None,
+    "chat_bos": bool, "embed": dict, "classify": dict, "tag": dict, "answer": dict,
 }  # fmt: skip
 
 
@@ -84,7 +84,9 @@ def plain_content(
         values |= {"family": architecture.family, **head_values(head, config)}
         if not values.get("patch_size"):
             usual = {"pad_token_id": values.get("pad_id")}
-            values |= special_ids(architecture, {**usual, **config}, tokenizer)
+            ends = checkpoint.generation.get("eos_token_id") or config.get("eos_token_id")
+            said = {**usual, **config, "eos_token_id": ends}
+            values |= special_ids(architecture, said, tokenizer)
         model = ModelConfig.from_dict(values)
         section = read_section(head, config, checkpoint.images)
     content: Values = {"task": TASKS[head], "model": model.to_dict(), **section}
@@ -127,7 +129,10 @@ def special_ids(
     if architecture.family == "encoder-decoder":
         start = config.get("decoder_start_token_id")
         start = pad if start is None else start
-        return {"pad_id": pad or 0, "bos_id": start or 0, "eos_id": 0 if end is None else end}
+        return {
+            "pad_id": pad or 0, "bos_id": start or 0, "eos_id": 0 if end is None else end,
+            "other_ends": _others(config, end),
+        }  # fmt: skip
     if architecture.family == "encoder":
         names = tokenizer.names if tokenizer else {}
         given = {
@@ -148,7 +153,15 @@ def special_ids(
         "pad_id": end or 0 if pad is None else max(pad, 0),
         "bos_id": end or 0 if begin is None else begin,
         "eos_id": end or 0,
+        "other_ends": _others(config, end),
     }
+
+
+def _others(config: Mapping[str, Any], end: int | None) -> tuple[int, ...]:
+    """What else ends an output, of several ids that are said to; what is no token never comes."""
+    ids = config.get("eos_token_id")
+    known = [int(id) for id in ids] if isinstance(ids, list) else []
+    return tuple(id for id in known if id != end and id < config["vocab_size"])
 
 
 def _first(ids: Any) -> int | None:
@@ -214,6 +227,6 @@ def _prompting(checkpoint: Checkpoint, tokenizer: Tokenizer | None, bos_id: int)
     template, chat_bos = found
     talk = [{"role": "user", "content": "a"}]
     without, begun = (template.prompt(talk, tokenizer, begin) for begin in (False, True))
-    if without != begun:  # else turns bring their own
-        bos = bos or chat_bos
-    return {"bos": bos, "chat": dataclasses.asdict(template)}
+    said = {"bos": bos, "chat": dataclasses.asdict(template)}
+    brings_own = without == begun
+    return said if brings_own or chat_bos == bos else {**said, "chat_bos": chat_bos}

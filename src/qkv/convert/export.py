@@ -97,10 +97,14 @@ def _config(
     }  # fmt: skip
     if config.patch_size:
         return found
-    found |= {"pad_token_id": _padding(config), "eos_token_id": config.eos_id}
+    found |= {"pad_token_id": _padding(config), "eos_token_id": _ends(config)}
     if config.family == "encoder-decoder":
         return {**found, "decoder_start_token_id": config.bos_id, "is_encoder_decoder": True}
     return {**found, "bos_token_id": config.bos_id}
+
+
+def _ends(config: ModelConfig) -> int | list[int]:
+    return list(config.ends) if config.other_ends else config.eos_id
 
 
 def _padding(config: ModelConfig) -> int | None:
@@ -111,11 +115,11 @@ def _padding(config: ModelConfig) -> int | None:
 def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
     if config.family == "encoder":
         return {}
-    never = {config.pad_id, config.bos_id} - {config.eos_id}
+    never = {config.pad_id, config.bos_id} - {*config.ends}
     found = {
         **write_generation(decode, config),
         "suppress_tokens": sorted(never - {config.start_id}) or None,
-        "pad_token_id": _padding(config), "eos_token_id": config.eos_id,
+        "pad_token_id": _padding(config), "eos_token_id": _ends(config),
     }  # fmt: skip
     if config.family == "decoder":
         return {**found, "bos_token_id": config.bos_id}
@@ -131,7 +135,8 @@ def _chat(prompting: Prompting | None, tokenizers: Tokenizers | None) -> str | N
     if prompting is None or prompting.chat is None or tokenizers is None:
         return None
     names = tokenizers.target.names
-    return write_chat(prompting.chat, prompting.bos, names.get("start", ""), names.get("end", ""))
+    start, end = names.get("start", ""), names.get("end", "")
+    return write_chat(prompting.chat, prompting.talk_bos, start, end)
 
 
 def _beside(content: Mapping[str, Any], head: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from qkv.model import parameter_shapes
 # These change nothing that a trained model computes, or are written down elsewhere.
 ELSEWHERE = {
     "dropout", "attention_dropout", "activation_dropout", "init", "pair_separators",
-    "pad_id", "bos_id", "eos_id", "n_labels", "head", "pair_head", "family",
+    "pad_id", "bos_id", "eos_id", "other_ends", "n_labels", "head", "pair_head", "family",
 }  # fmt: skip
 # Fields that one kind of positions looks at, by how they begin
 ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}

@@ -58,7 +58,7 @@ def generate(
     )  # fmt: skip
     task = build_task(model.config, config, prompts, limits, ids, source.device)
     n_given = int(list(prefix[:1]) == [model.config.start_id])
-    search = build_search(config, (model.config.eos_id,), tuple(suppress), n_given)
+    search = build_search(config, model.config.ends, tuple(suppress), n_given)
     found = run_search(model, search, batch, task, fixed, graphs)
     return [[replace(one, tokens=[*prefix, *one.tokens]) for one in each] for each in found]
 
@@ -87,7 +87,7 @@ def complete(
     limits = prompt_limits(model.config, config, prompts, max_lengths)
     device = next(model.parameters()).device
     task = build_task(model.config, config, prompts, limits, ids, device)
-    search = build_search(config, tuple(ends) or (model.config.eos_id,), tuple(suppress))
+    search = build_search(config, tuple(ends) or model.config.ends, tuple(suppress))
     return run_search(model, search, build_batch(prompts, device), task, fixed, graphs, watch)
 
 

@@ -100,14 +100,14 @@ class _Speculative:
     def run(self, limit: int, ahead: int, over: Callable[[list[int]], bool] | None) -> Speculation:
         """Draft and check until EOS, the limit, or until it is said to be over."""
         begin = len(self.tokens)
-        end, eos = begin + limit, self.model.model.config.eos_id
+        end, ends = begin + limit, self.model.model.config.ends
         finished = False
         while len(self.tokens) < end and not finished:
             # One token less than there is room for: the large model adds one of its own.
             guesses = self._guess(min(ahead, end - len(self.tokens) - 1))
             for token in self._check(guesses):
                 self.tokens.append(token)
-                finished = token == eos
+                finished = token in ends
                 if finished:
                     break
             if over and not finished and over(self.tokens[begin:]):
@@ -136,9 +136,10 @@ class _Speculative:
         agreed = 0
         while agreed < len(guesses) and guesses[agreed] == chosen[agreed]:
             agreed += 1
-        eos = self.model.model.config.eos_id
+        ends = self.model.model.config.ends
         kept = chosen[: agreed + 1]
-        kept = kept[: kept.index(eos) + 1] if eos in kept else kept
+        last = next((place for place, token in enumerate(kept) if token in ends), agreed)
+        kept = kept[: last + 1]
         self.accepted += min(agreed, len(kept))
         self.log_probability += float(best.values[: len(kept)].sum())
         for reader in (self.model, self.draft):

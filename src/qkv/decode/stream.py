@@ -66,7 +66,7 @@ def stream(
     device = next(model.parameters()).device
     limits = prompt_limits(model.config, config, [prompt], max_length)
     task = build_task(model.config, config, [prompt], limits, [id], device)
-    ends = tuple(ends) or (model.config.eos_id,)
+    ends = tuple(ends) or model.config.ends
     search = build_greedy(config, ends, tuple(suppress))
     with evaluating(model):
         cache = remembered.recall(model, prompt)

@@ -49,7 +49,7 @@ class Instruction:
             "valid": answered(self.records.valid), "test": answered(self.records.test),
         }  # fmt: skip
         template = chat_template(recipe.chat, start.prompting.chat if start else None)
-        bos = start.prompting.bos if start else recipe.data.bos
+        bos = start.prompting.talk_bos if start else recipe.data.bos
         tokenizer = self._tokenizer(start)
         tokenizer.add_special(template.special_names)
         self.tokenizers = Tokenizers(tokenizer, tokenizer)

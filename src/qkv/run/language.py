@@ -67,7 +67,7 @@ class Language:
             f"train: {len(corpus.train):,} tokens in {corpus.train.n_documents:,} documents; "
             f"valid: {len(corpus.valid):,} tokens"
         )
-        prompting = Prompting(bos, start.prompting.chat if start else None)
+        prompting = dataclasses.replace(start.prompting, bos=bos) if start else Prompting(bos)
         self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, prompting)
         self.rows = max(1, recipe.train.batch_tokens // self.length)
         self.one_shape = True

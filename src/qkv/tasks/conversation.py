@@ -37,7 +37,7 @@ class Conversation:
         self.remembered = Remembered()
         self.forgotten = 0  # messages that the model no longer sees
         ends = template.ends(speaker.tokenizer)
-        self.ends = sorted(ends.ids)
+        self.ends = sorted(ends.ids | {*speaker.model.config.ends})
         stops = (*settings.stop, ends.text) if ends.text else settings.stop
         self.settings = dataclasses.replace(settings, stop=stops)
         self.tell: Tell = tell or (lambda sentence: warnings.warn(sentence, stacklevel=3))
@@ -114,4 +114,4 @@ class Conversation:
 
     def _encode(self, messages: list[Message]) -> list[int]:
         speaker = self.speaker
-        return self.template.prompt(messages, speaker.tokenizer, speaker.prompting.bos)
+        return self.template.prompt(messages, speaker.tokenizer, speaker.prompting.talk_bos)

@@ -94,6 +94,12 @@ class Prompting:
 
     bos: bool = True  # a text begins with BOS
     chat: ChatTemplate | None = None  # where it was taught to answer
+    chat_bos: bool | None = None  # a conversation begins with BOS; None: as a text does
+
+    @property
+    def talk_bos(self) -> bool:
+        """Whether a conversation begins with BOS."""
+        return self.bos if self.chat_bos is None else self.chat_bos
 
 
 def save_config(
@@ -107,6 +113,8 @@ def save_config(
     if prompting:
         content["bos"] = prompting.bos
         content["chat"] = prompting.chat.to_dict() if prompting.chat else None
+        if prompting.chat_bos is not None:
+            content["chat_bos"] = prompting.chat_bos
     write_json(folder / CONFIG, content | sections)
 
 
@@ -123,10 +131,13 @@ def load_prompting(folder: Where) -> Prompting:
     """Read how a language model is spoken to."""
     source = _source(folder)
     content, path = source.content, source.path / CONFIG
-    bos, chat = content.get("bos", True), content.get("chat")
-    if not isinstance(bos, bool) or not isinstance(chat, dict | None):
-        raise UserError(f"{path}: 'bos' must be true or false, and 'chat' a template or null.")
-    return Prompting(bos, ChatTemplate.from_dict(chat, f"{path}: chat") if chat else None)
+    bos, chat, chat_bos = content.get("bos", True), content.get("chat"), content.get("chat_bos")
+    if not (isinstance(bos, bool) and isinstance(chat_bos, bool | None)):
+        raise UserError(f"{path}: 'bos' and 'chat_bos' must be true or false; restore the file.")
+    if not isinstance(chat, dict | None):
+        raise UserError(f"{path}: 'chat' must be a template or null; restore the file.")
+    template = ChatTemplate.from_dict(chat, f"{path}: chat") if chat else None
+    return Prompting(bos, template, chat_bos)
 
 
 def save_weights(folder: Path, model: Model) -> None:

@@ -109,10 +109,11 @@ class LanguageModel:
         """
         template = self._template(None)
         ends = template.ends(self.tokenizer)
+        over = sorted(ends.ids | {*self.model.config.ends})
         config = self.settings(settings)
         config = dataclasses.replace(config, stop=(*config.stop, *filter(None, [ends.text])))
         prompts = [
-            template.prompt(messages, self.tokenizer, self.prompting.bos)
+            template.prompt(messages, self.tokenizer, self.prompting.talk_bos)
             for messages in conversations
         ]
         fitting = [
@@ -122,7 +123,7 @@ class LanguageModel:
         for some in self.writer.batches([prompts[row] for row in fitting], config):
             rows = [fitting[row] for row in some]
             batch = [prompts[row] for row in rows]
-            hypotheses = self.writer.search(batch, rows, config, sorted(ends.ids))
+            hypotheses = self.writer.search(batch, rows, config, over)
             for row, each in zip(rows, hypotheses, strict=True):
                 found[row] = self._read(each[0], [], config).text
         return found

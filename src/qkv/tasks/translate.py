@@ -121,7 +121,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         tokens, lengths = self._pad(sources)
         special = self.model.config
-        never = sorted({special.pad_id, special.bos_id} - {special.eos_id})
+        never = sorted({special.pad_id, special.bos_id} - {*special.ends})
         return generate(
             self.model, tokens, lengths, config, prefix=prefix, ids=rows, suppress=never,
             graphs=self.graphs,

@@ -128,7 +128,7 @@ class Writer:
     def _never(self, ends: Sequence[int] = ()) -> list[int]:
         """Tokens that are never generated: those that are not text, but for what ends it."""
         special = self.model.config
-        return sorted({special.pad_id, special.bos_id} - {special.eos_id, *ends})
+        return sorted({special.pad_id, special.bos_id} - {*special.ends, *ends})
 
     def _watch(self, config: DecodeConfig) -> Callable[[GreedyState], GreedyState] | None:
         """Notice now and then that a stop string has come, so that nobody works on for nothing."""

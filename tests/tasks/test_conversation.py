@@ -304,7 +304,7 @@ def test_a_folder_keeps_how_a_model_is_spoken_to(
     ("changes", "words"),
     [
         ({"chat": []}, "'chat' must be a template"), ({"chat": "plain"}, "a template or null"),
-        ({"bos": 1}, "'chat_bos' must be true or false"), ({"chat_bos": 1}, "must be true or false"),
+        ({"bos": 1}, "must be true or false"), ({"chat_bos": 1}, "must be true or false"),
         ({"chat": {"user": "{content}"}}, "missing"),
         ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
         ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),

@@ -171,7 +171,7 @@ def picture(results: Sequence[Result], path: Path) -> None:
     axis.set_ylabel("accuracy, %")
     axis.set_title(f"SST-2, {Path(results[0]['model']).stem}")
     axis.grid(alpha=0.3)
-    axis.legend(loc="center left")  # where no point of one shot or more stands
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 

@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 from qkv.config import DecodeConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder
-from tests.convert.harness import assert_close, texts
+from tests.convert.harness import (
+    assert_close,
+    assert_round_trip,
+    exported,
+    loaded,
+    read,
+    saved,
+    texts,
+)
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
@@ -65,3 +73,19 @@ def draw_bias(model: PreTrainedModel, seed: int) -> None:
     """A bias on the logits, which is no parameter of theirs."""
     draw = torch.Generator().manual_seed(seed)
     model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=draw))
+
+
+def go_both_ways(
+    theirs: PreTrainedModel, lengths: list[int], seed: int, shards: bool, **more: Any
+) -> None:
+    """Their folder says and writes the same here, ours there, and nothing is lost between."""
+    with saved(theirs, shards) as folder:
+        source, ours = read(folder)
+        assert isinstance(ours, EncoderDecoder)
+        same_logits(ours, theirs, lengths, seed)
+        same_texts(ours, theirs, lengths, seed, **more)
+        with exported(source) as again:
+            back = loaded(again, type(theirs).__name__)
+            same_logits(ours, back, lengths, seed)
+            same_texts(ours, back, lengths, seed, **more)
+        assert_round_trip(source)

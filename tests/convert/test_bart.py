@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
-from tests.convert.seq2seq import LENGTHS, draw_bias, same_logits, same_texts
+from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits
 
 NAME = "BartForConditionalGeneration"
 SMALL = {
@@ -42,15 +42,7 @@ def configs(draw) -> dict:
 def test_both_ways(config, lengths, seed, shards):
     theirs = made(NAME, config, seed)
     draw_bias(theirs, seed)
-    with saved(theirs, shards) as folder:
-        source, ours = read(folder)
-        same_logits(ours, theirs, lengths, seed)
-        same_texts(ours, theirs, lengths, seed)
-        with exported(source) as again:
-            back = loaded(again, NAME)
-            same_logits(ours, back, lengths, seed)
-            same_texts(ours, back, lengths, seed)
-        assert_round_trip(source)
+    go_both_ways(theirs, lengths, seed, shards)
 
 
 @torch.no_grad()

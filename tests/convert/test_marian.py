@@ -22,7 +22,7 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.convert.seq2seq import LENGTHS, draw_bias, same_logits, same_texts
+from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits, same_texts
 
 NAME = "MarianMTModel"
 TIES = st.sampled_from([(True, True), (True, False), (False, True), (False, False)])
@@ -53,15 +53,7 @@ def configs(draw) -> dict:
 def test_both_ways(config, lengths, seed, shards):
     theirs = made(NAME, config, seed)
     draw_bias(theirs, seed)
-    with saved(theirs, shards) as folder:
-        source, ours = read(folder)
-        same_logits(ours, theirs, lengths, seed)
-        same_texts(ours, theirs, lengths, seed)
-        with exported(source) as again:
-            back = loaded(again, NAME)
-            same_logits(ours, back, lengths, seed)
-            same_texts(ours, back, lengths, seed)
-        assert_round_trip(source)
+    go_both_ways(theirs, lengths, seed, shards)
 
 
 def translator(seed: int, **differences) -> tuple[Source, EncoderDecoder]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qkv.model import EncoderDecoder, use_path
+from qkv.convert.architecture import Architecture
+from qkv.model import EncoderDecoder, equation, fast, use_path
 from tests.convert.harness import read, saved, texts
 
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-10}
 Pair = tuple[PreTrainedModel, EncoderDecoder]
+PATHS = pytest.mark.parametrize("path", [fast, equation])
+Sizes = Mapping[str, Mapping[str, Any]]
 
 
 def pair_of(theirs: PreTrainedModel) -> Pair:
@@ -60,3 +69,50 @@ def assert_same_gradients(pair: Pair, rules, path) -> None:
             continue
         torch.testing.assert_close(parameter.grad, compared[name], atol=1e-10, rtol=0)
     assert missing <= {"output.projection.bias"}  # no parameter of theirs
+
+
+# The tests that every encoder-decoder passes, made for the pairs of one architecture
+
+
+def logits_are_equal(make: Callable[..., Pair], sizes: Sizes, n_tokens: int) -> Callable[..., None]:
+    """Of each size, on both paths and in both precisions."""
+
+    @pytest.mark.parametrize("dtype", TOLERANCES)
+    @PATHS
+    @pytest.mark.parametrize("choice", sizes.values(), ids=sizes)
+    def test(choice, path, dtype):
+        pair = make(seed=3, **choice)
+        assert_same_logits(pair, dtype, path, [7, 1, n_tokens, 4], n_tokens)
+
+    return test
+
+
+def any_lengths_are_equal(make: Callable[..., Pair], longest: int) -> Callable[..., None]:
+    """Sources and targets of whatever lengths, padded."""
+    pair = make()
+
+    @settings(max_examples=15)
+    @given(
+        lengths=st.lists(st.integers(1, longest), min_size=1, max_size=4),
+        n_target=st.integers(1, longest),
+        seed=st.integers(0, 1000),
+        path=st.sampled_from([fast, equation]),
+    )
+    def test(lengths, n_target, seed, path):
+        assert_same_logits(pair, torch.float64, path, lengths, n_target, seed)
+
+    return test
+
+
+def gradients_are_equal(
+    make: Callable[..., Pair], sizes: Sizes, architecture: Architecture
+) -> Callable[..., None]:
+    """Of every weight, on both paths."""
+
+    @PATHS
+    @pytest.mark.parametrize("choice", sizes.values(), ids=sizes)
+    def test(choice, path):
+        pair = make(seed=1, **choice)
+        assert_same_gradients(pair, architecture.rules(pair[1].config, "seq2seq"), path)
+
+    return test

@@ -1,24 +1,19 @@
 """T5 and its version 1.1 against transformers' on the same weights."""
 
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from qkv.convert.t5 import T5
-from qkv.model import equation, fast
 from tests.convert.harness import made
 from tests.parity.seq2seq import (
-    TOLERANCES,
     Pair,
-    assert_same_gradients,
-    assert_same_logits,
+    any_lengths_are_equal,
+    gradients_are_equal,
+    logits_are_equal,
     pair_of,
 )
 
-PATHS = pytest.mark.parametrize("path", [fast, equation])
 SMALL = {
     "vocab_size": 40, "d_model": 24, "num_heads": 4, "d_kv": 6, "num_layers": 2, "d_ff": 32,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
@@ -51,31 +46,6 @@ def _norms_in_full(theirs: nn.Module) -> None:
                 setattr(module, name, norm)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@PATHS
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_logits(sizes, path, dtype):
-    assert_same_logits(t5_pair(seed=3, **sizes), dtype, path, [7, 1, 30, 4], 25)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return t5_pair()
-
-
-@settings(max_examples=15)
-@given(
-    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    n_target=st.integers(1, 40),
-    seed=st.integers(0, 1000),
-    path=st.sampled_from([fast, equation]),
-)
-def test_logits_at_any_lengths(pair, lengths, n_target, seed, path):
-    assert_same_logits(pair, torch.float64, path, lengths, n_target, seed)
-
-
-@PATHS
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_gradients(sizes, path):
-    pair = t5_pair(seed=1, **sizes)
-    assert_same_gradients(pair, T5.rules(pair[1].config, "seq2seq"), path)
+test_logits = logits_are_equal(t5_pair, SIZES, 30)
+test_logits_at_any_lengths = any_lengths_are_equal(t5_pair, 40)
+test_gradients = gradients_are_equal(t5_pair, SIZES, T5)

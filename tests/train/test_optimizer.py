@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.config import TrainConfig
+from qkv.config import TrainConfig, preset
+from qkv.errors import UserError
+from qkv.model import Decoder
 from qkv.train import build_optimizer, learning_rate, update
 from qkv.train.optimizer import set_learning_rate
 
@@ -112,3 +114,22 @@ def test_a_rise_over_the_warm_up_and_then_the_schedule_s_fall(
 def test_without_a_warm_up_the_first_steps_are_near_the_peak(schedule: str) -> None:
     config = TrainConfig(lr=0.5, warmup=0, steps=100, schedule=schedule)  # type: ignore[arg-type]
     assert learning_rate(1, config, 64) == pytest.approx(0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_frozen_weights_stay_and_the_others_move(optimizer):
+    torch.manual_seed(0)
+    model = Decoder(preset("llama-tiny", d_model=16, d_ff=24, n_decoder_layers=2, vocab_size=20))
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    frozen = ("embedding", "decoder.blocks.0.")
+    steps(model, TrainConfig(optimizer=optimizer, lr=RATE, freeze=frozen), 2)
+    for name, weight in model.named_parameters():
+        assert torch.equal(weight, before[name]) == name.startswith(frozen), name
+
+
+def test_freezing_nothing_or_everything_is_a_mistake():
+    model = nn.Sequential(nn.Linear(2, 3))
+    with pytest.raises(UserError, match=r"begins with 'body'; they are called 0\.weight, 0\.bias"):
+        build_optimizer(model, TrainConfig(freeze=("body",)))
+    with pytest.raises(UserError, match="nothing is left to train"):
+        build_optimizer(model, TrainConfig(freeze=("0.",)))

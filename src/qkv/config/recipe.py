@@ -126,6 +126,9 @@ class TrainConfig:
     start_from: str = setting(
         "", "a model folder to begin from, with its tokenizer and sizes, instead of fresh weights"
     )
+    freeze: tuple[str, ...] = setting(
+        (), "weights whose names begin so are left as they are, such as 'embedding', 'encoder'"
+    )
     optimizer: Literal["adamw", "adam", "muon"] = setting(
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )

@@ -83,7 +83,7 @@ def read(model: Encoder, first: list[int], second: list[int]) -> Tensor:
     config = model.config
     head = [config.bos_id, *first, *[config.eos_id] * config.pair_separators]
     tokens = [*head, *second, config.eos_id]
-    segments = [0] * len(head) + [1] * (len(second) + 1)
+    segments = [0] * len(head) + [int(config.pair_separators == 1)] * (len(second) + 1)
     return model(torch.tensor([tokens]), Layout(), torch.tensor([segments]))[0].float().double()
 
 

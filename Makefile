@@ -21,8 +21,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, score it, try it
 	$(BIN)/qkv demo
 
+# A process a core, each with one thread: they would only get in each other's way.
 test: $(VENV)/.installed-dev ## the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff (lint and format) and mypy (strict)
 	$(BIN)/ruff check src tests bench docs

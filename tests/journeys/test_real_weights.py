@@ -19,7 +19,7 @@ SENTENCES = [
     "A man is eating food.",
     "我爱你",
     "The quick brown fox jumps over the lazy dog, doesn't it?",
-    "Attention weighs the values by how well queries match keys. " * 9,
+    "Attention weighs the values by how well queries match keys. " * 3,
     "naïve café №5 😀",
 ]
 

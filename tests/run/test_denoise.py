@@ -346,3 +346,15 @@ def test_a_tokenizer_of_others_keeps_its_own_mask(tmp_path: Path) -> None:
     made = job(tmp_path, tokenizer_path=str(tmp_path / "other.json"), denoise_kind="infill")
     assert len(made.tokenizers.target) == len(tokenizer)
     assert made.noise.marks.tolist() == [tokenizer.special_id("[MASK]")]
+
+
+def test_a_vocabulary_may_have_no_start(tmp_path: Path) -> None:
+    """T5's has none: its decoder begins with the padding, and texts with their first word."""
+    before = tiny.run(tmp_path, "base", train_steps=2, model_max_length=40)
+    path = before.folder / "tokenizer.json"
+    path.write_text(path.read_text().replace('"<bos>"', '"<nobody>"'))
+    made = beginning_from(tmp_path, before.folder)
+    assert "start" not in made.tokenizers.target.names
+    assert made.evaluate()["valid_loss"] > 0
+    first = next(iter(made.batches)).source
+    assert first is not None and made.config.bos_id not in first.tokens

@@ -51,6 +51,8 @@ class Denoising:
         self.length = self._length()
         self.model = self._model(start)
         self.vocabulary = Vocabulary.of(tokenizer)
+        if "start" not in tokenizer.names:  # T5's has none, and passages need none
+            data = dataclasses.replace(data, bos=False)
         with reading_bar("reading text") as progress:
             corpus = load_corpus(data, tokenizer, plan.folder, progress)
         train = self._passages(corpus.train)

@@ -101,7 +101,7 @@ class Denoising:
         tokenizer = kept.target if kept else train_tokenizer(texts, recipe.tokenizer)
         if recipe.denoise.kind == "spans":
             tokenizer.add_special(self._sentinels)
-        elif not _has_mask(tokenizer):
+        elif "mask" not in tokenizer.names:
             tokenizer.add_special([MASK])
         return tokenizer
 
@@ -184,10 +184,3 @@ class Denoising:
         load_weights(self.model, read_tensors(path), path)
         scores = {name: self._measured(passages) for name, passages in self.splits.items()}
         return Finished(Translator.load(self.plan.folder, self.plan.device), scores)
-
-
-def _has_mask(tokenizer: Tokenizer) -> bool:
-    try:
-        return tokenizer.mask_id >= 0
-    except UserError:
-        return False

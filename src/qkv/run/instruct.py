@@ -66,7 +66,7 @@ class Instruction:
         self.valid = encode("valid", self.records.valid)
         self.model = fresh_model(plan, config, start)
         self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, Prompting(bos, template))
-        self.one_shape = is_on(recipe.train.packing, device) and not config.attention_dropout
+        self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
         mode: Mode = "packed" if self.one_shape else "padded"
         self.stream = ExampleStream(
             train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,

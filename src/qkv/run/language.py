@@ -94,9 +94,9 @@ class Language:
         return Specials(self.config.pad_id, self.config.bos_id, self.config.eos_id)
 
     def _mode(self) -> WindowMode:
-        """Packed, where there is a kernel for it: it drops no attention weights."""
+        """Packed, where there is a kernel for it."""
         packed = is_on(self.plan.recipe.train.packing, self.plan.device)
-        return "packed" if packed and not self.config.attention_dropout else "rows"
+        return "packed" if packed and self.config.can_pack else "rows"
 
     def _batches(self, tokens: Tokens, most: int) -> Iterator[Batch]:
         across = self.plan.recipe.data.across

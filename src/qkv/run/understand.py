@@ -184,16 +184,9 @@ def encoder_tokenizer(plan: Plan, start: Start | None, texts: Any) -> Tokenizer:
     if kept:
         return kept.target
     tokenizer = train_tokenizer(texts(), plan.recipe.tokenizer)
-    if not _has_mask(tokenizer):
+    if "mask" not in tokenizer.names:
         tokenizer.add_special([MASK])
     return tokenizer
-
-
-def _has_mask(tokenizer: Tokenizer) -> bool:
-    try:
-        return tokenizer.mask_id >= 0
-    except UserError:
-        return False
 
 
 def encoder_config(

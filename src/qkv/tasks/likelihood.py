@@ -13,14 +13,13 @@ from torch import Tensor
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Decoder, Layout
-from qkv.tasks.continuations import common, continuation_log_probabilities
+from qkv.tasks.continuations import BATCH_TOKENS, common, continuation_log_probabilities
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.tasks.language import LanguageModel
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 LOGITS = 2**25  # numbers that stand in memory at one time: tokens times vocabulary
 
 

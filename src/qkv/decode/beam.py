@@ -86,7 +86,7 @@ class Beam:
 
     def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
         """Continue, close and go on."""
-        found = self._continuations(state, logits)
+        found = self.continuations(state, logits)
         last = (state.step + 1 >= state.limits)[:, None]
         ends = is_one_of(found.tokens, self.ends) | last
         closed = self._close(state, found, ends)
@@ -111,7 +111,7 @@ class Beam:
             for lists in zip(*columns, strict=True)
         ]
 
-    def _continuations(self, state: BeamState, logits: Tensor) -> Candidates:
+    def continuations(self, state: BeamState, logits: Tensor) -> Candidates:
         """The best tokens after any of a sentence's beams: so many that K of them at least go on.
 
         A beam can end in as many ways as there are ends, so that one more for each beam will do.

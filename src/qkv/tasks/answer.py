@@ -17,9 +17,11 @@ from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
 from qkv.decode.spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
+from qkv.tasks.tracing import trace_answer
 from qkv.text import Tokenizer
 from qkv.text.spans import Span, Spelt
 
@@ -158,6 +160,10 @@ class Answerer:
             if progress:
                 progress(len(some))
         return answers
+
+    def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
+        """Look into the pass that reads a question and a text; `target` is the true answer."""
+        return trace_answer(self, source, target)
 
     def spell(
         self, texts: Iterable[str], known: Mapping[str, Context] | None = None

@@ -15,9 +15,11 @@ from qkv.config.fields import check_ranges, setting
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.tasks.tracing import trace_classes
 from qkv.text import Tokenizer
 
 Texts = tuple[str, ...]
@@ -100,6 +102,12 @@ class Classifier:
         one_class = self.classes.kind == "class"
         probable = logits.softmax(-1) if one_class else logits.sigmoid()
         return [self._read(row, threshold) for row in probable.tolist()]
+
+    def trace(
+        self, source: str | Texts | Sequence[str | Texts], target: str | Sequence[str] | None = None
+    ) -> Trace:
+        """Look into the pass that labels a text (or a pair); `target` is the true label."""
+        return trace_classes(self, source, target)
 
     def logits(
         self, texts: Sequence[str | Texts], progress: Progress | None = None

@@ -19,10 +19,12 @@ from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.tasks.tracing import trace_encoder
 from qkv.text import Tokenizer
 from qkv.text.spans import UNSPACED
 
@@ -198,6 +200,18 @@ class Encoder:
             if progress:
                 progress(len(rows))
         return [Filled(self._written(one), tuple(one.masks)) for one in gapped]
+
+    def trace(
+        self, source: str | Sequence[str], target: str | Sequence[str] | None = None
+    ) -> Trace:
+        """Look into the pass that reads a text; `target` is the text without its gaps."""
+        return trace_encoder(self, source, target)
+
+    def tokens(self, text: str, number: int = 1) -> list[int]:
+        """A text's tokens with its gaps, where the model knows what these are; nothing around."""
+        if self.model.config.head == "masked" and GAP.search(text):
+            return self._gapped(text, number).tokens
+        return self.reader.encode([text])[0]
 
     def _check(self, texts: Sequence[str], top_k: int) -> None:
         if self.model.config.head != "masked":

@@ -13,6 +13,7 @@ from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Hypothesis, Remembered
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
@@ -27,6 +28,7 @@ from qkv.tasks.folder import (
     place,
 )
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
+from qkv.tasks.tracing import trace_language
 from qkv.tasks.writer import Writer
 from qkv.text import TextFlow, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
@@ -221,6 +223,12 @@ class LanguageModel:
     ) -> list[Choice]:  # fmt: skip
         """Which of its options each prompt most likely goes on with."""
         return choices(self, prompts, options, normalize)
+
+    def trace(
+        self, source: str | Sequence[str], target: str | Sequence[str] | None = None
+    ) -> Trace:
+        """Look into the pass that reads a text; a `target` goes on from it and is what counts."""
+        return trace_language(self, source, target)
 
     def encode(self, text: str) -> list[int]:
         """A text's tokens as the model reads them, with BOS where it knows it."""

@@ -20,10 +20,12 @@ from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.tasks.tracing import trace_tags
 from qkv.text import Tokenizer, schemes
 from qkv.text.spans import Span, SpeltWords
 from qkv.text.words import split_words
@@ -123,6 +125,10 @@ class Tagger:
             self._read(*one, said, path)
             for one, said, path in zip(split, scores, paths, strict=True)
         ]
+
+    def trace(self, source: str | Words, target: Sequence[str] | None = None) -> Trace:
+        """Look into the pass that tags a sentence; `target` is the true label of each word."""
+        return trace_tags(self, source, target)
 
     def scores(self, sentences: Sequence[Words], progress: Progress | None = None) -> list[Tensor]:
         """Log-probabilities of the labels of each sentence's words, (T, C), each by itself."""

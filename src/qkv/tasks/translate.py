@@ -14,8 +14,10 @@ from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import EncoderDecoder
 from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
+from qkv.tasks.tracing import trace_translation
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
@@ -67,8 +69,8 @@ class Translator:
         """
         texts = [texts] if isinstance(texts, str) else texts
         config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
-        start = self._first + (self.tokenizers.target.encode(prefix) if prefix else [])
-        sources = self._encode(texts, truncate)
+        start = self.first + (self.tokenizers.target.encode(prefix) if prefix else [])
+        sources = self.encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]
         rows_each = config.n_best if config.sample else config.beams
         for rows in self._batches(sources, rows_each):
@@ -80,9 +82,24 @@ class Translator:
                 progress(len(rows))
         return found
 
-    def _encode(self, texts: Sequence[str], truncate: bool) -> list[list[int]]:
+    def trace(
+        self, source: str | Sequence[str], target: str | Sequence[str] | None = None,
+        **settings: Any,
+    ) -> Trace:  # fmt: skip
+        """Look into the pass that translates a text, by default into what the model gives."""
+        return trace_translation(self, source, target, settings)
+
+    def output_tokens(self, texts: Sequence[str], **settings: Any) -> list[list[int]]:
+        """The best output of each text as the model gave it, EOS included where it ended so."""
+        config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
+        sources = self.encode(texts)
+        found = self._search(sources, list(range(len(texts))), config, self.first)
+        ends = [[self.model.config.eos_id] if each[0].finished else [] for each in found]
+        return [[*each[0].tokens, *end] for each, end in zip(found, ends, strict=True)]
+
+    def encode(self, texts: Sequence[str], truncate: bool = False) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
-        limit = self.model.config.max_length - 1 - len(self._first)  # EOS takes a place
+        limit = self.model.config.max_length - 1 - len(self.first)  # EOS takes a place
         for number, text in enumerate(texts, start=1):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise UserError(f"Line {number} holds bytes that are not UTF-8; convert it first.")
@@ -93,13 +110,19 @@ class Translator:
                     f"Line {number} has {len(tokens)} tokens, but this model reads at most "
                     f"{limit}; split it into sentences, or cut it off with --truncate."
                 )
-        return [[*self._first, *tokens[:limit]] if tokens else [] for tokens in encoded]
+        return [[*self.first, *tokens[:limit]] if tokens else [] for tokens in encoded]
 
     @property
-    def _first(self) -> list[int]:
+    def first(self) -> list[int]:
         """What stands before each text, on both sides."""
         first = self.model.config.start_id
         return [] if first < 0 else [first]
+
+    @property
+    def never(self) -> tuple[int, ...]:
+        """Tokens that are never generated."""
+        special = self.model.config
+        return tuple(sorted({special.pad_id, special.bos_id} - {*special.ends}))
 
     def _batches(self, sources: Sequence[Sequence[int]], rows_each: int) -> Iterator[list[int]]:
         """Rows to translate together: of similar length, within the budget, blank ones left out."""
@@ -120,10 +143,8 @@ class Translator:
         prefix: Sequence[int],
     ) -> list[list[Hypothesis]]:  # fmt: skip
         tokens, lengths = self._pad(sources)
-        special = self.model.config
-        never = sorted({special.pad_id, special.bos_id} - {*special.ends})
         return generate(
-            self.model, tokens, lengths, config, prefix=prefix, ids=rows, suppress=never,
+            self.model, tokens, lengths, config, prefix=prefix, ids=rows, suppress=self.never,
             graphs=self.graphs,
         )  # fmt: skip
 

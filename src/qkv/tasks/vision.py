@@ -17,6 +17,7 @@ from qkv.data.images import read_image
 from qkv.data.pixels import BRIGHTEST, Scale
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
+from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.folder import (
@@ -31,6 +32,7 @@ from qkv.tasks.folder import (
     save_weights,
 )
 from qkv.tasks.reading import BATCH_TOKENS, Progress
+from qkv.tasks.tracing import trace_image
 
 Array = npt.NDArray[Any] | Tensor
 Image = str | Path | Array
@@ -99,17 +101,26 @@ class ImageClassifier:
     @torch.inference_mode()
     def logits(self, images: Sequence[Image], progress: Progress | None = None) -> list[Tensor]:
         """What the head says of each image, (C,), in float32 on the CPU."""
-        weight = next(self.model.parameters())
-        count = max(1, BATCH_TOKENS[weight.device.type] // self.model.config.n_positions)
+        device = next(self.model.parameters()).device
+        count = max(1, BATCH_TOKENS[device.type] // self.model.config.n_positions)
         found: list[Tensor] = []
         with evaluating(self.model):
             for start in range(0, len(images), count):
-                some = enumerate(images[start : start + count], start + 1)
-                pixels = self.classes.scale(torch.stack([self._pixels(*one) for one in some]))
-                found += self.model(pixels.to(weight.device, weight.dtype)).float().cpu()
+                pixels = self.pixels(images[start : start + count], start + 1)
+                found += self.model(pixels).float().cpu()
                 if progress:
                     progress(len(pixels))
         return found
+
+    def trace(self, source: Image, target: str | None = None) -> Trace:
+        """Look into the pass that labels an image; `target` is the true label."""
+        return trace_image(self, source, target)
+
+    def pixels(self, images: Sequence[Image], first: int = 1) -> Tensor:
+        """Images as the model reads them, (B, C, H, W); `first` is the number of the first one."""
+        weight = next(self.model.parameters())
+        given = torch.stack([self._pixels(*one) for one in enumerate(images, first)])
+        return self.classes.scale(given).to(weight.device, weight.dtype)
 
     def _pixels(self, number: int, image: Image) -> Tensor:
         """One image as float32 pixels between 0 and 1, (C, H, W)."""

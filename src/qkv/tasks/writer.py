@@ -44,7 +44,7 @@ class Writer:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """What comes after each prompt, as far as the context reaches."""
         return complete(
-            self.model, prompts, config, limits, ids=ids, ends=ends, suppress=self._never(ends),
+            self.model, prompts, config, limits, ids=ids, ends=ends, suppress=self.never(ends),
             graphs=self.graphs, watch=self._watch(config),
         )  # fmt: skip
 
@@ -91,7 +91,7 @@ class Writer:
         while wanted and not finished:
             limit = min(wanted, self.model.config.max_length - len(prompt))
             tokens = stream(
-                self.model, prompt, config, limit, ends=ends, suppress=self._never(ends),
+                self.model, prompt, config, limit, ends=ends, suppress=self.never(ends),
                 id=id + turn * TURN, graphs=self.graphs, remembered=remembered,
             )  # fmt: skip
             fresh: list[int] = []
@@ -107,7 +107,7 @@ class Writer:
         config: DecodeConfig, limits: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Greedy outputs that a smaller model helped with."""
-        never, given = self._never(), limits or [_wanted(config)] * len(prompts)
+        never, given = self.never(), limits or [_wanted(config)] * len(prompts)
         return [
             [
                 speculate(
@@ -125,7 +125,7 @@ class Writer:
     def _newer_half(self, tokens: list[int]) -> list[int]:
         return tokens[-max(1, self.model.config.max_length // 2) :]
 
-    def _never(self, ends: Sequence[int] = ()) -> list[int]:
+    def never(self, ends: Sequence[int] = ()) -> list[int]:
         """Tokens that are never generated: those that are not text, but for what ends it."""
         special = self.model.config
         return sorted({special.pad_id, special.bos_id} - {*special.ends, *ends})

@@ -1,0 +1,84 @@
+"""What a traced model is given to read, with a name for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.model import Layout
+
+IGNORE = -100  # a label that asks for nothing
+Names = tuple[tuple[str, ...], ...]  # of the tokens of each row, padding included
+
+Says = Literal["tokens", "classes", "each", "number", "spans", "nothing"]
+"""What logits are about: a next or hidden token, one class of several, each class by itself,
+a number, where an answer starts and ends; or there are none."""
+
+
+def unnamed(ids: Sequence[int]) -> list[str]:
+    """Names of tokens whose vocabulary nobody knows."""
+    return [f"#{id}" for id in ids]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One sequence a row: tokens (B, N), how they lie, and what people call them."""
+
+    tokens: Tensor  # (B, N) ids, or an image's pixels (B, channels, height, width)
+    names: Names
+    layout: Layout = field(default_factory=Layout)
+
+    @property
+    def length(self) -> int:
+        """N: tokens in a row, padding included; patches count as tokens."""
+        return len(self.names[0])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything that goes into one pass of a model."""
+
+    source: Side | None = None  # what an encoder reads
+    target: Side | None = None  # what a decoder reads: Y_shift
+    labels: Tensor | None = None  # what should come out, IGNORE where nothing is asked
+    segments: Tensor | None = None  # (B, S): which of two texts a token belongs to
+    says: Says = "tokens"
+    pooling: Literal["mean", "first"] = "mean"  # of an encoder without a head
+    name: Callable[[Sequence[int]], list[str]] = unnamed  # what logits are logits of
+    decode: DecodeConfig = field(default_factory=DecodeConfig)  # how the model decodes by itself
+    suppress: tuple[int, ...] = ()  # tokens that are never generated
+
+    @property
+    def n_rows(self) -> int:
+        """B."""
+        side = self.source or self.target
+        assert side is not None
+        return len(side.tokens)
+
+
+def lay(
+    rows: Sequence[Sequence[int]], padding: int, name: Callable[[Sequence[int]], list[str]],
+    device: torch.device,
+) -> Side:  # fmt: skip
+    """Token ids of several lengths as one side, padded at the end."""
+    longest = max(map(len, rows))
+    tokens = torch.full((len(rows), longest), padding)
+    for row, ids in zip(tokens, rows, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    lengths = torch.tensor([len(ids) for ids in rows], device=device)
+    full = min(map(len, rows)) == longest
+    names = tuple((*name(ids), *[""] * (longest - len(ids))) for ids in rows)
+    return Side(tokens.to(device), names, Layout(None if full else lengths))
+
+
+def lay_labels(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Labels of several lengths as one tensor, IGNORE where a row has ended."""
+    labels = torch.full((len(rows), max(map(len, rows))), IGNORE)
+    for row, ids in zip(labels, rows, strict=True):
+        row[: len(ids)] = torch.tensor(ids)
+    return labels.to(device)

@@ -1,0 +1,164 @@
+"""Steps, lens, drift, rollout and attribution against what they are by definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.errors import UserError
+from qkv.inspect import Reading, Trace
+from tests.inspect.conftest import make_trace, side
+
+
+def test_steps_are_the_rows_of_the_probabilities():
+    trace = make_trace("encoder-decoder")
+    steps, probable = trace.steps(k=4), trace["probabilities"][0]
+    assert [step.after for step in steps] == trace.tokens("target")
+    for place, step in enumerate(steps):
+        values, ids = probable[place].topk(4)
+        assert [one.id for one in step.candidates] == ids.tolist()
+        assert [one.probability for one in step.candidates] == pytest.approx(values.tolist())
+        plain = -(probable[place] * probable[place].log()).sum()
+        assert step.entropy == pytest.approx(float(plain), rel=1e-5)
+        label = trace["target.labels"][0, place]
+        assert step.label.id == label
+        order = probable[place].argsort(descending=True).tolist()
+        assert order.index(int(label)) + 1 == step.rank
+
+
+def test_a_shorter_row_has_fewer_steps():
+    trace = make_trace("encoder-decoder")
+    assert len(trace.steps(row=0)) == 4 and len(trace.steps(row=1)) == 2
+
+
+def test_a_classifier_has_one_step_and_labels_have_names():
+    (step,) = make_trace("encoder").steps()
+    assert {one.name for one in step.candidates} == {"class 0", "class 1", "class 2"}
+    assert step.label.name == "class 2"
+
+
+def test_the_last_position_of_a_text_has_no_label():
+    *others, last = make_trace("decoder").steps()
+    assert last.label is None and last.rank is None
+    assert all(step.label for step in others)
+
+
+def test_the_lens_of_the_last_layer_is_the_output(trace):
+    lens = trace.lens(k=3)
+    probable = trace["probabilities"][0]
+    probable = probable[None] if probable.dim() == 1 else probable[: len(lens.tokens)]
+    torch.testing.assert_close(lens.probabilities[-1], probable.topk(3).values)
+    torch.testing.assert_close(lens.of_last[-1], probable.amax(-1))
+    assert lens.layers[0] == "input" and len(lens.layers) == len(lens.probabilities)
+
+
+def test_the_lens_reads_a_layer_with_norm_and_output():
+    trace = make_trace("decoder")
+    stream = trace["decoder.0.feed_forward.residual"]
+    with torch.no_grad():
+        expected = trace.model.output(trace.model.decoder.norm(stream))[0].softmax(-1)
+    torch.testing.assert_close(trace.lens().probabilities[1, :, 0], expected.amax(-1))
+
+
+def test_the_lens_needs_an_output():
+    trace = make_trace("encoder", head="none", n_labels=0)
+    bare = Trace(trace.model, Reading(source=side([2, 4, 3]), says="nothing"))
+    with pytest.raises(UserError, match="no output"):
+        bare.lens()
+    with pytest.raises(UserError, match="no probabilities"):
+        bare.steps()
+    with pytest.raises(UserError, match="Only the decoder"):
+        make_trace("encoder-decoder").lens(stack="encoder")
+
+
+def test_drift_is_measured_from_the_input(trace):
+    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    drift = trace.drift()
+    start = trace["source.input" if stack == "encoder" else "target.input"][0]
+    last = trace[trace.keys(f"{stack}.*.feed_forward.residual")[-1]][0]
+    torch.testing.assert_close(drift.cosine[0], torch.ones(len(drift.tokens)))
+    torch.testing.assert_close(drift.cosine[-1], F.cosine_similarity(last, start, dim=-1))
+    distance = (last - start).norm(dim=-1) / start.norm(dim=-1)
+    torch.testing.assert_close(drift.distance[-1], distance)
+    assert float(drift.step[0].abs().max()) == 0
+
+
+def test_a_silent_model_does_not_drift():
+    trace = make_trace("decoder")
+    for key in trace.keys("*.output"):
+        if key != "decoder.output":
+            trace = trace.silence(key)
+    torch.testing.assert_close(trace.drift().cosine, torch.ones_like(trace.drift().cosine))
+    assert float(trace.drift().distance.max()) == 0
+
+
+def test_rollout_of_a_decoder_is_a_causal_distribution():
+    trace = make_trace("decoder")
+    rolled = trace.rollout()
+    torch.testing.assert_close(rolled.sum(-1), torch.ones(5))
+    assert float(rolled.triu(1).abs().max()) == 0
+    one = trace.get("decoder.0.self_attention.weights")[0].mean(0)
+    for layer in range(3):
+        looked = trace[f"decoder.{layer}.self_attention.weights"][0].mean(0)
+        step = (looked + torch.eye(5)) / 2
+        one = step if layer == 0 else step @ one
+    torch.testing.assert_close(rolled, one)
+
+
+def test_rollout_across_hands_on_what_the_source_gave():
+    trace = make_trace("encoder-decoder")
+    rolled = trace.rollout()
+    assert rolled.shape == (4, 5)
+    torch.testing.assert_close(rolled.sum(-1), torch.full((4,), 1 - 0.5**3))
+    assert trace.rollout(stack="encoder").shape == (5, 5)
+
+
+def numeric(trace: Trace, side_: str, token: int, place: int, id: int) -> float:
+    """d log-odds / d growth of one token's input vector, by two passes a little apart."""
+    step = 1e-3
+
+    def odds(factor: float) -> float:
+        grown = trace.change(f"{side_}.input", lambda x: x * factor, positions=[token])
+        probable = float(grown["probabilities"][0].reshape(-1, 23)[place, id].double())
+        return math.log(probable) - math.log(1 - probable)
+
+    return (odds(1 + step) - odds(1 - step)) / (2 * step)
+
+
+def test_attribution_is_what_small_growth_does():
+    trace = make_trace("encoder-decoder", activation="gelu")  # ReLU has kinks
+    found = trace.attribution(positions=[1, 2])
+    assert found.positions == (1, 2) and found.outputs == ("#11", "#12")
+    for row, (place, id) in enumerate(((1, 11), (2, 12))):
+        for name, count in (("source", 5), ("target", 4)):
+            for token in range(count):
+                expected = numeric(trace, name, token, place, id)
+                assert float(found.scores[name][row, token]) == pytest.approx(expected, abs=3e-3)
+
+
+def test_attribution_sees_no_future():
+    found = make_trace("decoder").attribution()
+    scores = found.scores["target"]
+    assert scores.shape == (5, 5)
+    assert float(scores.triu(1).abs().max()) == 0 and float(scores.abs().min(dim=0).values[0]) > 0
+
+
+def test_attribution_leaves_no_gradients_behind(trace):
+    trace.attribution()
+    assert all(parameter.grad is None for parameter in trace.model.parameters())
+
+
+def test_attribution_refuses_outputs_that_are_not_there():
+    with pytest.raises(UserError, match="no output 9"):
+        make_trace("decoder").attribution(positions=9)
+
+
+def test_attribution_follows_changes():
+    trace = make_trace("decoder").silence("decoder.0.self_attention")
+    for layer in (1, 2):
+        trace = trace.silence(f"decoder.{layer}.self_attention")
+    scores = trace.attribution().scores["target"]  # nobody looks at anybody
+    assert float((scores - torch.diag(scores.diag())).abs().max()) < 1e-6

@@ -28,6 +28,7 @@ from qkv.inspect.reading import IGNORE, Names, Reading
 from qkv.model import Decoder, Model, pool
 
 if TYPE_CHECKING:
+    from qkv.inspect.attention_maps import AttentionMaps
     from qkv.inspect.attribution import Attribution
     from qkv.inspect.compare import Comparison
     from qkv.inspect.drift import Drift
@@ -167,6 +168,15 @@ class Trace:
         return self.change(key, value[part], head=head, positions=positions)
 
     # What it says --------------------------------------------------------------------------------
+
+    def maps(
+        self, kind: str | None = None, layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None, row: int = 0,
+    ) -> AttentionMaps:  # fmt: skip
+        """Attention maps of one kind, as "encoder.self_attention", that draw themselves."""
+        from qkv.inspect.attention_maps import attention_maps
+
+        return attention_maps(self, kind, layers, heads, row)
 
     def steps(self, k: int = 5, row: int = 0) -> list[Step]:
         """How each step of the output went: its best candidates, their probabilities, entropy."""

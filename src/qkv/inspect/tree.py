@@ -152,10 +152,15 @@ class Recorder:
 
     def close(self, best: list[int]) -> list[Node]:
         """All nodes when the search is over: open ones are left, and the best path is marked."""
-        why = "the search was over: it could no more become better than what has ended"
-        left = {id for id in self._alive if id is not None}
-        nodes = [replace(node, fate="pruned", why=why) if node.id in left else node
-                 for node in self.nodes]  # fmt: skip
+        over = "the search was over: it could no more become better than what has ended"
+        beaten = f"none of its continuations was among the {self.rows} best"
+        left, parents = {*self._alive}, {node.parent for node in self.nodes}
+        nodes = [
+            replace(node, fate="pruned", why=over if node.id in left else beaten)
+            if node.fate == "kept" and node.id not in parents
+            else node
+            for node in self.nodes
+        ]
         parent: int | None = None
         for token in best:
             node = next(one for one in nodes if one.parent == parent and one.token == token)

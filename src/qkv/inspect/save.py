@@ -1,0 +1,70 @@
+"""Figures into files: pictures, and pages whose text stays text."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkv.errors import UserError
+from qkv.files import replacing
+from qkv.inspect.pages import page
+from qkv.inspect.style import styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMS = {".png": "png", ".svg": "svg", ".pdf": "pdf", ".html": "svg"}
+# no date and no version, so that the same figure gives the same file
+METADATA = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+VIEWER_FONTS = b"'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
+
+
+def uses_viewer_fonts(path: Path) -> bool:
+    """Whether characters stay characters in such a file, so that its viewer finds their fonts."""
+    return path.suffix.lower() in (".svg", ".html")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as its file's ending says, or leave the file before it untouched."""
+    ending = path.suffix.lower()
+    if ending not in FORMS:
+        raise UserError(
+            f"{path} ends in {ending or 'nothing'}, but a figure is written as "
+            f"{', '.join(FORMS)}; choose one of these endings."
+        )
+    drawn = _render(figure, FORMS[ending])
+    if uses_viewer_fonts(path):
+        drawn = re.sub(rb"('DejaVu Sans'[^;\"]*)", rb"\1, " + VIEWER_FONTS, drawn)
+    if ending == ".html":
+        title = _title(figure) or path.stem
+        drawn = page(title, [svg_fragment(drawn.decode())]).encode()
+    with replacing(path) as beside:
+        beside.write_bytes(drawn)
+
+
+def svg_fragment(svg: str) -> str:
+    """An SVG file without its XML head, to stand inside HTML."""
+    return f'<div style="overflow-x:auto;background:#fff">{svg[svg.index("<svg") :]}</div>'
+
+
+def _render(figure: Figure, form: str) -> bytes:
+    target = io.BytesIO()
+    with styled(), warnings.catch_warnings():
+        if form == "svg":  # its viewer has the glyph, or says so
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(
+            target, format=form, metadata=METADATA[form], bbox_inches="tight", pad_inches=0.1
+        )
+    return target.getvalue()
+
+
+def _title(figure: Figure) -> str:
+    title: str = figure.get_suptitle()
+    return " ".join(title.split())

@@ -140,6 +140,11 @@ def test_our_own_recipes_load(recipe):
             "one is of 'encoder'; choose another preset, or another task.",
         ),
         (
+            {"task": "generate", "train": {"consistency": 1.0}},
+            "r.toml: [train]: consistency is for classify, tag and answer, but the task is "
+            "'generate'; leave it out.",
+        ),
+        (
             {"task": "denoise", "train": {"metric": "bleu"}},
             "r.toml: [train]: metric = 'bleu' is not measured by task = 'denoise'; use one of: "
             "'loss'.",

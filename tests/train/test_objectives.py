@@ -209,8 +209,8 @@ def test_labels_of_tokens_count_where_there_are_some(smoothing: float) -> None:
         logits.flatten(0, 1), everywhere(batch).flatten(), reduction="sum",
         label_smoothing=smoothing,
     )  # fmt: skip
-    assert_same(model, token_labels(model, batch, smoothing), expected)
-    assert_same(model, token_labels(model, packed(batch), smoothing), expected)
+    assert_same(model, token_labels()(model, batch, smoothing), expected)
+    assert_same(model, token_labels()(model, packed(batch), smoothing), expected)
 
 
 def test_spans_are_two_softmaxes_over_real_tokens_alone() -> None:
@@ -220,7 +220,59 @@ def test_spans_are_two_softmaxes_over_real_tokens_alone() -> None:
     for logits, (start, end) in zip(said(model, batch), places.tolist(), strict=True):
         log = logits.log_softmax(0)  # (T, 2)
         expected = expected - (log[start, 0] + log[end, 1]) / 2
-    assert_same(model, spans(model, batch, 0.0), expected)
+    assert_same(model, spans()(model, batch, 0.0), expected)
+
+
+CONSISTENT = {
+    "class": (one_class, "sequence", N_LABELS, [1, 3, 0, 2, 3], False),
+    "tokens": (lambda _, c=0.0: token_labels(c), "token", N_LABELS, None, True),
+    "spans": (
+        lambda _, c=0.0: spans(c),
+        "token",
+        2,
+        [[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> None:
+    make, head, n_labels, labels, by_token = CONSISTENT[name]
+    model = labeller(head, n_labels, dropout=0.3).train()
+    batch = token_batch(0.6, N_LABELS) if by_token else batch_of(np.array(labels))
+    torch.manual_seed(4)
+    found = make(None, 3.0)(model, batch, 0.0)
+    torch.manual_seed(4)  # the same two draws of dropout
+    side = batch.target
+    layout = Layout(side.lengths)
+    if name == "tokens":  # the head drops out too, at the places that have labels
+        read = [
+            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.places])
+            for _ in range(2)
+        ]
+    else:
+        read = [model(side.tokens, layout, side.segments) for _ in range(2)]
+    answers = batch.labels
+    if name == "spans":
+        place = torch.arange(side.tokens.shape[1]) >= side.lengths[:, None]
+        read = [
+            one.masked_fill(place[:, :, None], -1e30).transpose(1, 2).flatten(0, 1) for one in read
+        ]
+        answers = batch.labels.flatten()
+    wrong = [F.cross_entropy(one, answers, reduction="sum") for one in read]
+    p, q = (one.softmax(-1) for one in read)
+    kl = [F.kl_div(b.log(), a, reduction="none").nan_to_num(0).sum() for a, b in ((p, q), (q, p))]
+    expected = sum(wrong) / 2 + 3.0 * sum(kl) / 4
+    torch.testing.assert_close(found, expected / 2 if name == "spans" else expected)
+
+
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_consistency_is_for_training_alone(name: str) -> None:
+    make, head, n_labels, labels, by_token = CONSISTENT[name]
+    model = labeller(head, n_labels, dropout=0.3).eval()
+    batch = token_batch(0.6, N_LABELS) if by_token else batch_of(np.array(labels))
+    assert torch.equal(make(None, 3.0)(model, batch, 0.0), make(None)(model, batch, 0.0))
 
 
 def twins(groups: Sequence[int] = (0, 1, 0, 2, 3)) -> Twins:
@@ -270,8 +322,8 @@ STEPS: dict[str, tuple[Objective, Encoder, Any, bool]] = {
     "class": (one_class(torch.tensor([1.0, 2, 3, 4])), labeller(), [1, 3, 0, 2, 3], False),
     "classes": (many_classes(), labeller(), WANTED.astype(np.float32), False),
     "number": (number, labeller(n_labels=1), np.arange(5, dtype=np.float32), False),
-    "tokens": (token_labels, labeller("token", VOCAB), None, True),
-    "spans": (spans, labeller("token", 2), [[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]], False),
+    "tokens": (token_labels(), labeller("token", VOCAB), None, True),
+    "spans": (spans(), labeller("token", 2), [[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]], False),
 }
 
 

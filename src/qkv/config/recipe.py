@@ -146,6 +146,12 @@ class TrainConfig:
     weight_decay: float = setting(0.0, "decay of AdamW and Muon, on matrices only", least=0)
     clip: float = setting(1.0, "largest gradient norm; 0: no clipping", least=0)
     label_smoothing: float = setting(0.1, "share of the target spread evenly", least=0, most=1)
+    consistency: float = setting(
+        0.0,
+        "classify, tag, answer: each text is read twice with other dropout, and how far the two "
+        "answers are apart counts so much (R-Drop)",
+        least=0,
+    )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "of matrix products; auto: bfloat16 where there are instructions for it"
     )
@@ -340,6 +346,11 @@ def _usual(task: Task, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _check_task(task: Task, model: ModelConfig, sections: Mapping[str, Any], where: str) -> None:
     """Check that the parts of a recipe are of one kind."""
+    if sections["train"].consistency and task not in ("classify", "tag", "answer"):
+        raise UserError(
+            f"{where}: [train]: consistency is for classify, tag and answer, but the task is "
+            f"{task!r}; leave it out."
+        )
     family = FAMILIES.get(task, "encoder")
     if model.family != family:
         raise UserError(

@@ -84,7 +84,7 @@ class Answering(Labelling[Question, Answerer]):
 
     def objective_of(self, train: Sequences) -> Objective:
         """Two softmaxes over the tokens of a window."""
-        return spans
+        return spans(self.plan.recipe.train.consistency)
 
     def baseline(self, train: Sequences) -> float:
         """The loss of one who knows how often a window has no answer, and else picks any token."""

@@ -102,7 +102,9 @@ class Classifying(Labelling[Labelled, Classifier]):
             return number
         found = self._weights(train)
         weights = None if found is None else torch.from_numpy(found)
-        return one_class(weights) if self.classes.kind == "class" else many_classes(weights)
+        if self.classes.kind == "class":
+            return one_class(weights, self.plan.recipe.train.consistency)
+        return many_classes(weights)
 
     def _weights(self, train: Sequences) -> npt.NDArray[np.float32] | None:
         if self.plan.recipe.classify.weights == "none":

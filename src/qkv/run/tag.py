@@ -116,7 +116,7 @@ class TaggingJob(Labelling[Sentence, Tagger]):
 
     def objective_of(self, train: Sequences) -> Objective:
         """A label for each word."""
-        return token_labels
+        return token_labels(self.plan.recipe.train.consistency)
 
     def baseline(self, train: Sequences) -> float:
         """The loss of one who always gives each label the share that it has."""

@@ -85,7 +85,7 @@ class ImageClassifying:
         weights = np.ones(n_labels, np.float32)
         if self.plan.recipe.classify.weights == "balanced":
             weights = balanced(train.labels, n_labels)
-        self.objective = one_class(torch.from_numpy(weights))
+        self.objective = one_class(torch.from_numpy(weights), self.plan.recipe.train.consistency)
         self.frequencies_loss = least_loss(np.bincount(train.labels) * weights / len(train))
 
     def evaluate(self) -> Scores:

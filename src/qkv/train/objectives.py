@@ -66,16 +66,35 @@ def hidden_tokens(pair_weight: float = 0.0) -> Objective:
     return loss
 
 
-def one_class(weights: Tensor | None = None) -> Objective:
+def agreeing(
+    model: Encoder, say: Callable[[], Tensor], loss_of: Callable[[Tensor], Tensor],
+    consistency: float,
+) -> Tensor:  # fmt: skip
+    """Logits (N, C) right; in training said twice, with other dropout, both right and alike.
+
+    R-Drop (Liang et al. 2021): half of each, and `consistency` times the divergence, both ways.
+    """
+    first = say()
+    if not consistency or not model.training:
+        return loss_of(first)
+    second = say()
+    one, other = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
+    apart = ((one.exp() - other.exp()) * (one - other)).sum()  # KL(p, q) + KL(q, p)
+    return (loss_of(first) + loss_of(second)) / 2 + consistency * apart / 4
+
+
+def one_class(weights: Tensor | None = None, consistency: float = 0.0) -> Objective:
     """One class of several for each sequence; rare classes may weigh more."""
 
     def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
-        logits = _said(model, batch)
-        scale = None if weights is None else weights.to(logits)
-        return F.cross_entropy(
-            logits, batch.labels, scale, reduction="sum", ignore_index=IGNORE,
-            label_smoothing=smoothing,
-        )  # fmt: skip
+        def wrong(logits: Tensor) -> Tensor:
+            scale = None if weights is None else weights.to(logits)
+            return F.cross_entropy(
+                logits, batch.labels, scale, reduction="sum", ignore_index=IGNORE,
+                label_smoothing=smoothing,
+            )  # fmt: skip
+
+        return agreeing(model, lambda: _said(model, batch), wrong, consistency)
 
     return loss
 
@@ -101,21 +120,41 @@ def number(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
     return F.mse_loss(said, batch.labels.to(said), reduction="sum")
 
 
-def token_labels(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+def token_labels(consistency: float = 0.0) -> Objective:
     """A label for each of some tokens, computed at their places only."""
-    logits = _exact(model.head(at_places(encoded(model, batch.target), batch)))
-    return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        def say() -> Tensor:
+            return _exact(model.head(at_places(encoded(model, batch.target), batch)))
+
+        def wrong(logits: Tensor) -> Tensor:
+            return F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=smoothing)
+
+        return agreeing(model, say, wrong, consistency)
+
+    return loss
 
 
-def spans(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+def spans(consistency: float = 0.0) -> Objective:
     """Where an answer starts and ends: two softmaxes over the tokens of each sequence."""
-    logits = _said(model, batch)  # (B, T, 2)
-    lengths = batch.target.lengths
-    assert lengths is not None
-    place = torch.arange(logits.shape[1], device=logits.device)
-    hidden = (place >= lengths[:, None])[:, :, None]
-    logits = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
-    return F.cross_entropy(logits, batch.labels, reduction="sum") / 2
+
+    def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
+        lengths = batch.target.lengths
+        assert lengths is not None
+
+        def say() -> Tensor:
+            logits = _said(model, batch)  # (B, T, 2)
+            place = torch.arange(logits.shape[1], device=logits.device)
+            hidden = (place >= lengths[:, None])[:, :, None]
+            logits = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
+            return logits.transpose(1, 2).flatten(0, 1)  # (2·B, T)
+
+        def wrong(logits: Tensor) -> Tensor:
+            return F.cross_entropy(logits, batch.labels.flatten(), reduction="sum")
+
+        return agreeing(model, say, wrong, consistency) / 2
+
+    return loss
 
 
 def contrast(pooling: str, temperature: float) -> Objective:

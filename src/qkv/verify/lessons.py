@@ -88,9 +88,9 @@ def _labels(subject: Subject, tokens: Ragged) -> tuple[Objective, npt.NDArray[An
         return hidden_tokens(), np.where(ids % 3 == 0, tokens.tokens, IGNORE), True
     if isinstance(subject.found, Answerer):
         last = tokens.lengths - 1
-        return spans, np.stack([last // 3, last // 2], axis=1), False
+        return spans(), np.stack([last // 3, last // 2], axis=1), False
     if config.head == "token":
-        return token_labels, np.where(ids % 2 == 0, ids % config.n_labels, IGNORE), True
+        return token_labels(), np.where(ids % 2 == 0, ids % config.n_labels, IGNORE), True
     kind = getattr(getattr(subject.found, "classes", None), "kind", "class")
     numbers = np.arange(len(tokens))
     if kind == "number":

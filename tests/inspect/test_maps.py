@@ -17,7 +17,7 @@ from qkv.inspect import fonts
 from qkv.inspect.maps import draw_map, draw_maps, shaded
 from qkv.inspect.style import DIVERGING, SEQUENTIAL
 
-ENGLISH = ["I", "love", "you", "$5$", "<eos>"]
+ENGLISH = ["I", "love", "you", "$^$", "<eos>"]
 CHINESE = ["我", "爱", "你", "。", "<eos>"]
 CAUSAL = np.tril(np.ones((5, 5), dtype=bool))
 

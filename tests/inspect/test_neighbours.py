@@ -41,6 +41,15 @@ def test_points_of_a_plane_keep_their_distances(seed: int, width: int) -> None:
     np.testing.assert_allclose(again, points, atol=1e-9)  # the signs too
 
 
+@pytest.mark.parametrize("direction", [(3.0, -1.0, 0.5), (-3.0, 1.0, -0.5), (1.0, -4.0, 0.0)])
+def test_an_axis_points_where_its_largest_component_grows(direction: tuple[float, ...]) -> None:
+    places = np.array([-2.0, -1.0, 0.0, 3.0])
+    points, shares = principal_plane(places[:, None] * np.array(direction))
+    sign = np.sign(direction[int(np.abs(direction).argmax())])
+    np.testing.assert_allclose(points[:, 0], sign * places * np.linalg.norm(direction))
+    np.testing.assert_allclose(shares, [1, 0], atol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(1, 5), (4, 1), (3, 3)])
 def test_few_vectors_and_equal_ones_have_a_place_too(shape: tuple[int, int]) -> None:
     points, shares = principal_plane(np.ones(shape))

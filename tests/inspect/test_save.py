@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from qkv.errors import UserError
 from qkv.inspect import fonts
 from qkv.inspect.maps import draw_map
 from qkv.inspect.save import save_figure, uses_viewer_fonts
+from qkv.inspect.style import new_figure, styled
 
 TOKENS = ["我", "爱", "<b>"]
 
@@ -86,3 +88,26 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_text_that_no_font_has_is_never_drawn_as_a_box(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkv.inspect.fonts.missing", lambda text: set(text) & set("我爱"))
+    with styled():
+        figure, axes = new_figure()
+        axes.set(xlabel="我爱", title="plain")
+        axes.text(0.5, 0.5, "我")
+    drawn = []
+    monkeypatch.setattr(
+        "qkv.inspect.save._render",
+        lambda figure, form: (
+            drawn.append([one.get_text() for one in figure.findobj(Text) if one.get_text()])
+            or b"<svg></svg>"
+        ),
+    )
+    save_figure(figure, tmp_path / "here.png")
+    save_figure(figure, tmp_path / "there.svg")
+    here, there = drawn
+    assert not any(character in text for text in here for character in "我爱")
+    assert any("⟨1⟩" in text for text in here) and any("fonts-noto-cjk" in text for text in here)
+    assert "我爱" in there and "我" in there  # as it was, for the viewer's fonts
+    assert not any("fonts-noto-cjk" in text for text in there)

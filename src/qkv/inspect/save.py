@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkv.errors import UserError
 from qkv.files import replacing
+from qkv.inspect.fonts import drawable
 from qkv.inspect.pages import page
-from qkv.inspect.style import styled
+from qkv.inspect.style import caption, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,14 +42,40 @@ def save_figure(figure: Figure, path: Path) -> None:
             f"{path} ends in {ending or 'nothing'}, but a figure is written as "
             f"{', '.join(FORMS)}; choose one of these endings."
         )
-    drawn = _render(figure, FORMS[ending])
-    if uses_viewer_fonts(path):
+    if not uses_viewer_fonts(path):
+        with _spelt_with_fonts_here(figure):
+            drawn = _render(figure, FORMS[ending])
+    else:
+        drawn = _render(figure, FORMS[ending])
         drawn = re.sub(rb"('DejaVu Sans'[^;\"]*)", rb"\1, " + VIEWER_FONTS, drawn)
     if ending == ".html":
         title = _title(figure) or path.stem
         drawn = page(title, [svg_fragment(drawn.decode())]).encode()
     with replacing(path) as beside:
         beside.write_bytes(drawn)
+
+
+@contextmanager
+def _spelt_with_fonts_here(figure: Figure) -> Iterator[None]:
+    """Stand-ins in every text that no font here can draw, and a note that says so, for a while."""
+    from matplotlib.text import Text
+
+    texts = [one for one in figure.findobj(Text) if one.get_text()]
+    before = [one.get_text() for one in texts]
+    drawn, note = drawable(before)
+    if note is None:
+        yield
+        return
+    for one, text in zip(texts, drawn, strict=True):
+        one.set_text(text)
+    under = figure.get_supxlabel()
+    caption(figure, "", "  ".join(filter(None, [under, note])))
+    try:
+        yield
+    finally:
+        figure.supxlabel(under)
+        for one, text in zip(texts, before, strict=True):
+            one.set_text(text)
 
 
 def svg_fragment(svg: str) -> str:

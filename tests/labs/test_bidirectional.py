@@ -1,0 +1,137 @@
+from dataclasses import asdict, replace
+from json import dumps
+from random import Random
+
+import pytest
+import torch
+
+from qkv.inspect.style import styled
+from qkv.labs import bidirectional as lab
+from qkv.labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
+
+
+def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measured:
+    probes = [
+        Probe(model, trained, at, word, case, [value - 1, value + 1])
+        for model, values in (("encoder", encoder), ("decoder", decoder))
+        for trained in (True, False)
+        for at in ("the word", "the last word")
+        for word in lab.FRAMES
+        for case, value in zip(lab.CASES, values if trained else (50.0, 50.0), strict=True)
+    ]
+    moved = [Moved("decoder", "after", [0.0, 0.0])]
+    return Measured(probes, moved, {"encoder": 2000, "decoder": 1900}, 100)
+
+
+def test_a_sentence_says_what_was_drawn() -> None:
+    one = Sentence("bank", "after", 1, False, 0, 1, (0, 3))
+    assert " ".join(one.text) == "she said the bank looked old by the money and the card"
+    assert ["<bos>", *one.text][one.place] == "bank"
+    assert replace(one, plain=True).text[3] == "lender"
+    chinese = Sentence("苹果", "before", 0, False, 0, 0, (1, 2))
+    assert "".join(chinese.text) == "他说到果汁和橙子以后觉得这个苹果很好"
+
+
+def test_all_sentences_have_twelve_words_of_the_vocabulary() -> None:
+    words = lab.vocabulary()
+    for word, frames in lab.FRAMES.items():
+        for case in frames:
+            for one in lab.all_sentences(word, case)[:: 7 * 11]:
+                assert len(one.text) == 12
+                assert words.keys() >= set(one.text)
+    assert sorted(words.values()) == list(range(lab.MASK + 1, lab.MASK + 1 + len(words)))
+
+
+def test_what_stands_before_the_word_says_nothing_where_the_sense_is_decided_after() -> None:
+    for word in lab.FRAMES:
+        starts = [
+            {tuple(one.text[: one.place]) for one in lab.all_sentences(word, "after")
+             if one.sense == sense and not one.plain}
+            for sense in (0, 1)
+        ]  # fmt: skip
+        assert starts[0] == starts[1]
+
+
+def test_the_probe_is_tested_on_unseen_sentences_with_unseen_deciding_words() -> None:
+    train, probed = lab.split(Random(0), 50)
+    seen = set(train)
+    for sentences in probed.values():
+        fitted, tested = sentences[:50], sentences[50:]
+        assert seen.isdisjoint(sentences) and not any(one.plain for one in sentences)
+        used = [{(one.sense, cue) for one in some for cue in one.cues} for some in (fitted, tested)]
+        assert used[0].isdisjoint(used[1])
+        assert {one.sense for one in tested} == {0, 1}
+
+
+def test_a_probe_finds_a_direction_and_no_more() -> None:
+    senses = torch.randint(2, (400,))
+    vectors = torch.randn(400, 8)
+    assert lab.probe(vectors, senses, 200) == pytest.approx(50, abs=12)
+    vectors[:, 3] += 8.0 * senses
+    assert lab.probe(vectors, senses, 200) > 99
+
+
+def test_only_an_encoder_sees_what_comes_after() -> None:
+    _, probed = lab.split(Random(0), 20)
+    for name in ("encoder", "decoder"):
+        net = lab.build(name)
+        for case in lab.CASES:
+            some = probed["bank", case]
+            twins = [replace(one, sense=1 - one.sense) for one in some]
+            same = lab.vectors_at(net, some, "the word").equal(
+                lab.vectors_at(net, twins, "the word")
+            )
+            assert same == (name == "decoder" and case == "after")
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder"])
+def test_training_lowers_the_loss_of_either_model(name: str) -> None:
+    data = lab.tokens(lab.split(Random(0), 20)[0][:500])
+    net = lab.build(name)
+
+    def loss() -> float:
+        rows = data[:200]
+        hidden = torch.zeros_like(rows, dtype=torch.bool)
+        hidden[:, 5::4] = True
+        with torch.no_grad():
+            if name == "decoder":
+                return float(
+                    torch.nn.functional.cross_entropy(
+                        net(rows[:, :-1]).transpose(1, 2), rows[:, 1:]
+                    )
+                )
+            logits = net(rows.masked_fill(hidden, lab.MASK))
+            return float(torch.nn.functional.cross_entropy(logits[hidden], rows[hidden]))
+
+    before = loss()
+    lab.train(net, data, 40, 0)
+    assert loss() < before - 1
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder", "outcome"),
+    [
+        ((99, 99), (99, 50), "holds when"),
+        ((99, 99), (70, 50), "holds"),
+        ((99, 99), (99, 98), "does not hold"),
+        ((60, 62), (60, 50), "does not hold"),
+    ],
+)
+def test_the_verdict_follows_the_figures(
+    encoder: tuple[float, float], decoder: tuple[float, float], outcome: str
+) -> None:
+    verdict = LAB.judge(made_up(encoder, decoder))
+    assert verdict.outcome == outcome
+    assert f"{decoder[1]:.0f} % (chance 50)" in verdict.because.en
+
+
+def test_tables_and_figure_hold_the_figures() -> None:
+    measured = made_up((97, 96), (95, 50))
+    dumps(asdict(measured))
+    first, second = LAB.tables(measured)
+    assert first.rows[1][:5] == ("the word", "bank", "after", "96.0 ± 1.4", "50.0 ± 1.4")
+    assert second.rows == (("after", "decoder", "0.000 ± 0.000"),)
+    with styled():
+        left, right = LAB.draw(measured).axes
+    assert [round(bar.get_height()) for bar in left.patches] == [97, 96, 95, 50]
+    assert len(right.patches) == 4

@@ -1,0 +1,118 @@
+"""Counts are those of the formulas, crossings are where formulas meet, bytes are what is kept."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from qkv.labs import cost as lab
+from qkv.labs.cost import CORE, FEED_FORWARD, FUSED, PARTS, PROJECTIONS, RECURRENT, TIMED, Measured
+from qkv.labs.lab import Settings
+
+FORMULAS = {
+    CORE: lambda n, d: 4 * n * n * d,
+    PROJECTIONS: lambda n, d: 8 * n * d * d,
+    FEED_FORWARD: lambda n, d: 16 * n * d * d,
+    RECURRENT: lambda n, d: 4 * n * d * d,
+}
+
+
+def made_up(recurrent: float = 1e-7) -> Measured:
+    """Times that are FLOPs, but for the recurrent layer's, which has its own price."""
+    lengths, widths = [64, 256, 1024, 4096], [64, 128]
+    flops = {part: [FORMULAS[part](n, 128) for n in lengths] for part in PARTS}
+    wide = {part: [FORMULAS[part](256, d) for d in widths] for part in PARTS}
+    flops_as = {part: CORE if part == FUSED else part for part in TIMED}
+    price = {part: recurrent if part == RECURRENT else 1e-9 for part in TIMED}
+    return Measured(
+        128, 256, lengths, widths, flops, wide,
+        {part: [price[part] * f for f in flops[flops_as[part]]] for part in TIMED},
+        {part: [price[part] * f for f in wide[flops_as[part]]] for part in TIMED},
+        {part: [n * n if part == CORE else n for n in lengths] for part in TIMED},
+        {PROJECTIONS: [2.0] * 3, FEED_FORWARD: [4.0] * 3, RECURRENT: [1.0] * 3}, [6.0] * 3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("n", "d"), [(1, 8), (7, 16), (40, 12)])
+def test_counted_flops_are_the_formula(part: str, n: int, d: int) -> None:
+    assert lab.flops(part, n, d) == FORMULAS[part](n, d)
+
+
+def test_crossings_are_where_the_formulas_meet() -> None:
+    assert lab.crossing(32, (RECURRENT,)) == 1
+    assert lab.crossing(32, (PROJECTIONS,)) == 2
+    assert lab.crossing(32, (FEED_FORWARD,)) == 4
+    assert lab.crossing(32, (PROJECTIONS, FEED_FORWARD)) == 6
+
+
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_parts_that_treat_tokens_alike_cost_as_many_single_tokens(part: str) -> None:
+    assert lab.flops(part, 9, 16) == 9 * lab.flops(part, 1, 16)
+
+
+def test_the_kept_bytes_of_attention_are_its_scores_and_weights_and_little_else() -> None:
+    n, d = 64, 16
+    square = 4 * lab.N_HEADS * n * n
+    assert lab.kept_bytes(CORE, 2 * n, d) - lab.kept_bytes(CORE, n, d) > 3 * square
+    assert lab.kept_bytes(FUSED, 2 * n, d) == 2 * lab.kept_bytes(FUSED, n, d)
+    assert lab.kept_bytes(FEED_FORWARD, 2 * n, d) == 2 * lab.kept_bytes(FEED_FORWARD, n, d)
+
+
+def test_the_fused_kernel_does_the_same_work() -> None:
+    (one, _), (other, _) = (lab.prepare(part, 9, 16) for part in (CORE, FUSED))
+    assert torch.allclose(one(), other(), atol=1e-5)
+
+
+def test_lines_meet_between_the_sizes_on_either_side() -> None:
+    sizes = [1, 2, 4, 8]
+    assert lab.met(sizes, [1, 4, 16, 64], [3, 6, 12, 24]) == pytest.approx(3)
+    assert lab.met(sizes, [9, 9, 9, 9], [3, 3, 3, 3]) == 1
+    assert lab.met(sizes, [1, 1, 1, 1], [3, 3, 3, 3]) is None
+
+
+def test_one_thread_is_used_inside_alone() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), lab.one_thread():
+        assert torch.get_num_threads() == 1
+        raise RuntimeError
+    assert torch.get_num_threads() == before
+
+
+def test_every_outcome_can_be_reached() -> None:
+    assert lab.judge(made_up(recurrent=1e-8)).outcome == "holds when"
+    assert lab.judge(made_up(recurrent=1e-6)).outcome == "holds"
+    assert lab.judge(made_up(recurrent=1e-10)).outcome == "does not hold"
+    m = made_up()
+    odd = m.flops_by_length | {CORE: m.flops_by_length[RECURRENT]}
+    assert lab.judge(replace(m, flops_by_length=odd)).outcome == "does not hold"
+
+
+def test_tables_and_figure_show_what_was_measured() -> None:
+    m = made_up(recurrent=1e-8)
+    for table in lab.tables(m):
+        assert all(len(row) == len(table.head) for row in table.rows)
+    assert lab.tables(m)[0].rows[0] == (CORE, "2.00", "1.00", "2.00", "1.00", "2.00")
+    assert lab.tables(m)[1].rows[1][-1] == "512"  # time is FLOPs here, so they meet at 4·d
+    figure = lab.draw(m)
+    assert isinstance(figure, Figure)
+    counted, timed, _ = figure.axes
+    assert list(counted.lines[0].get_ydata()) == m.flops_by_length[CORE]
+    assert len(timed.lines) == len(TIMED)
+    json.dumps(asdict(m))
+
+
+def test_a_small_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "LENGTHS", (8, 16))
+    monkeypatch.setattr(lab, "WIDTHS", (8, 16))
+    monkeypatch.setattr(lab, "LENGTH", 9)
+    monkeypatch.setattr(lab, "COUNTED_WIDTHS", (8,))
+    monkeypatch.setattr(lab, "seconds", lambda part, n, d, repeats: n * d)
+    m = lab.measure(Settings())
+    assert m.flops_by_length[CORE] == [FORMULAS[CORE](n, 128) for n in (8, 16)]
+    assert m.flops_by_width[RECURRENT] == [FORMULAS[RECURRENT](9, d) for d in (8, 16)]
+    assert m.seconds_by_length[FUSED] == [8 * 128, 16 * 128]
+    assert m.crossings == {PROJECTIONS: [2.0], FEED_FORWARD: [4.0], RECURRENT: [1.0]}
+    assert m.layer_crossings == [6.0] and set(m.memory) == set(TIMED)

@@ -1,0 +1,184 @@
+"""What the lab of the three families measures."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from qkv.config import ModelConfig, TokenizerConfig
+from qkv.data import IGNORE, EncodedPairs, Ragged, Specials, padded_batch
+from qkv.labs.families import (
+    ARMS,
+    LAB,
+    Arm,
+    Measured,
+    Work,
+    count,
+    decoder_config,
+    flops,
+    gain,
+    joined,
+    judged,
+    loss_of,
+    prefix_mask,
+    seeing,
+    trained,
+    translated,
+)
+from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
+from qkv.text import train_tokenizer
+
+LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
+
+
+@pytest.fixture(scope="module")
+def work() -> Work:
+    tokenizer = train_tokenizer(LINES, TokenizerConfig(kind="wordpiece", vocab_size=40))
+    base = ModelConfig(
+        vocab_size=len(tokenizer), d_model=32, n_heads=2, d_ff=32, n_encoder_layers=1,
+        n_decoder_layers=1, dropout=0.0, max_length=64, pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id,
+    )  # fmt: skip
+    ids = tokenizer.encode_many(LINES)
+    pairs = EncodedPairs(Ragged.of(ids), Ragged.of([line[::-1] for line in ids]))
+    return Work(pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)
+
+
+def test_parameters_are_equal_within_two_percent(work: Work) -> None:
+    larger = replace(work.base, vocab_size=1000, d_model=64, d_ff=128, n_heads=4)
+    for base in (work.base, larger, replace(larger, n_encoder_layers=2, n_decoder_layers=2)):
+        both, alone = (count(build_model(config)) for config in (base, decoder_config(base)))
+        assert abs(both - alone) < 0.02 * both
+
+
+def test_source_separator_and_target_stand_in_a_row_with_labels_on_the_target() -> None:
+    pairs = EncodedPairs(Ragged.of([[5, 6], [7]]), Ragged.of([[8], [9, 10]]))
+    row = joined(pairs, [0, 1], Specials(0, 2, 3))
+    assert row.tokens.tolist() == [[5, 6, 2, 8], [7, 2, 9, 10]]
+    assert row.labels.tolist() == [[IGNORE, IGNORE, 8, 3], [IGNORE, 9, 10, 3]]
+    assert row.source_lengths.tolist() == [2, 1]
+
+
+def test_a_prefix_is_seen_both_ways_and_the_rest_one_way() -> None:
+    drawn = prefix_mask(torch.tensor([2, 0]), 4).boolean(4, 4, torch.device("cpu"))
+    assert drawn[0, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    assert torch.equal(drawn[1, 0], torch.ones(4, 4).tril().bool())
+
+
+def test_kernels_heed_the_prefix_mask() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 2, 5, 4).double()
+    mask = prefix_mask(torch.tensor([3, 1]), 5)
+    heads = seeing(mask)(query, key, value, mask, 0.5)
+    torch.testing.assert_close(heads, equation(query, key, value, mask, 0.5))
+    weights = (query @ key.mT * 0.5).masked_fill(~mask.boolean(5, 5, query.device), -1e30)
+    torch.testing.assert_close(heads, weights.softmax(-1) @ value)
+
+
+@pytest.fixture(scope="module")
+def models(work: Work) -> dict[str, EncoderDecoder | Decoder]:
+    return {arm: trained(arm, work, seed=0)[0] for arm in ARMS}
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_greedy_translations_are_what_one_pass_finds_likeliest(
+    work: Work, models: dict[str, EncoderDecoder | Decoder], arm: str
+) -> None:
+    model, every = models[arm], range(len(LINES))
+    outputs = translated(model, arm, work, every)
+    written = EncodedPairs(work.held_out.source, Ragged.of(outputs))
+    with torch.no_grad():
+        if isinstance(model, EncoderDecoder):
+            batch = padded_batch(written, every, work.special)
+            assert batch.source is not None
+            source, labels = batch.source, batch.labels
+            logits = model(source.tokens, batch.target.tokens, Layout(source.lengths))
+        else:
+            row = joined(written, every, work.special)
+            labels, mask = row.labels, prefix_mask(row.source_lengths, row.tokens.shape[1])
+            with use_path(model, seeing(mask) if arm == "prefix LM" else fast):
+                logits = model(row.tokens)
+        loss = loss_of(model, arm, replace(work, held_out=written), every)
+    real = labels != IGNORE
+    assert torch.equal(logits.argmax(-1)[real], labels[real])
+    torch.testing.assert_close(loss, cross_entropy(logits[real], labels[real]))
+
+
+def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
+    torch.manual_seed(0)
+    model = Decoder(decoder_config(work.base)).eval()
+    row = joined(work.held_out, [0], work.special)
+    changed = row.tokens.clone()
+    changed[0, 2] = work.special.eos  # the third source token
+    mask = prefix_mask(row.source_lengths, row.tokens.shape[1])
+    for path, looks in ((fast, False), (seeing(mask), True)):
+        with torch.no_grad(), use_path(model, path):
+            moved = (model.hidden(row.tokens) - model.hidden(changed))[0, 0].abs().max() > 1e-6
+        assert bool(moved) == looks
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_learns_and_is_judged(
+    work: Work, models: dict[str, EncoderDecoder | Decoder], arm: str
+) -> None:
+    found = judged(models[arm], arm, work)
+    texts = translated(models[arm], arm, work, range(len(LINES)))
+    right = [a == b.tolist() for a, b in zip(texts, _lines(work.held_out.target), strict=True)]
+    assert found.exact == 100 * np.mean(right)
+    assert found.loss < 2.0 and found.megaflops > 0
+
+
+def _lines(ragged: Ragged) -> list[np.ndarray]:
+    return [ragged[index] for index in range(len(ragged))]
+
+
+def test_products_of_a_decoder_are_counted(work: Work) -> None:
+    model = Decoder(decoder_config(work.base)).eval()
+    one = replace(work, held_out=work.held_out.take([0]))
+    n_source, n_written = 5, len(translated(model, "decoder-only", one, [0])[0])
+    weights = sum(p.numel() for n, p in model.named_parameters() if "blocks" in n and p.dim() == 2)
+    least = (
+        2e-6 * weights * (n_source + min(n_written + 1, 40))
+    )  # each token meets each weight once
+    assert least < flops(model, "decoder-only", one) < 1.6 * least
+
+
+def made(both: float, prefix: float, alone: float) -> Measured:
+    def arm(name: str, exact: float) -> Arm:
+        three = [exact - 0.4, exact, exact + 0.4]
+        return Arm(name, 1000, three, three, [0.5] * 3, [9.0] * 3, [0.1] * 3, [2.0] * 3)
+
+    return Measured(9000, [arm(n, e) for n, e in zip(ARMS, (both, prefix, alone), strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("measured", "outcome"),
+    [
+        (made(40, 30, 20), "holds"),
+        (made(40, 40, 20), "holds when"),
+        (made(40, 50, 20), "holds when"),
+        (made(40, 30, 40), "does not hold"),
+        (made(20, 20, 30), "does not hold"),
+    ],
+)
+def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) -> None:
+    verdict = LAB.judge(measured)
+    assert verdict.outcome == outcome
+    assert f"{measured.arms[0].exact[1]:.1f}" in verdict.because.zh
+
+
+def test_a_gain_must_be_beyond_chance() -> None:
+    assert gain([10, 20, 30], [9, 22, 20]) == (3.0, False)
+    assert gain([10, 20, 30], [5, 15, 25]) == (5.0, True)
+
+
+def test_table_and_figure_show_what_was_measured() -> None:
+    measured = made(40, 30, 20)
+    (table,) = LAB.tables(measured)
+    assert table.rows[1][:3] == ("prefix LM", "1,000", "30.0 ± 0.4")
+    bars: Any = LAB.draw(measured).axes[0].patches
+    heights = [bar.get_height() for bar in bars]
+    assert heights == [40, 30, 20]

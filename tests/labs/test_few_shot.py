@@ -1,0 +1,156 @@
+"""Lab 21 with models whose behaviour is known: who reads, who copies, who guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from qkv.inspect.style import styled
+from qkv.labs.few_shot import (
+    BAD_EXAMPLES,
+    CHANCE,
+    GOOD_EXAMPLES,
+    LABELS,
+    MAIN,
+    NEGATIVE,
+    OTHER,
+    POSITIVE,
+    TEMPLATES,
+    TRUE,
+    WRONG,
+    Arm,
+    Measured,
+    ask,
+    changes,
+    draw,
+    drawn,
+    imitation,
+    judge,
+    measured_with,
+    plan,
+    records,
+    tables,
+)
+from qkv.labs.lab import Settings
+from qkv.tasks.few_shot import Choice, Normalize
+
+ASKED = records(POSITIVE, NEGATIVE)
+
+
+class Stub:
+    """Chooses by what a function says of the prompt."""
+
+    def __init__(self, says: Callable[[str], str]) -> None:
+        self.says = says
+        self.prompts: list[str] = []
+
+    def choose(
+        self, prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: Normalize
+    ) -> list[Choice]:
+        assert all(list(one) == [" negative", " positive"] for one in options)
+        self.prompts += prompts
+        return [Choice(LABELS.index(self.says(one)), [0.0, 0.0]) for one in prompts]
+
+
+def knows(prompt: str) -> str:
+    return LABELS[any(text in prompt for text in POSITIVE)]
+
+
+def copies(prompt: str) -> str:
+    """Answers rightly after examples with right answers, wrongly after wrong ones."""
+    solved = [text for text in GOOD_EXAMPLES if text in prompt]
+    if not solved:
+        return LABELS[0]
+    answer = prompt.split(solved[0])[1].split("\n\n")[0].split()[-1]
+    return knows(prompt) if answer == "positive" else LABELS[knows(prompt) == LABELS[0]]
+
+
+def test_sentences_are_balanced_and_apart() -> None:
+    assert len(POSITIVE) == len(NEGATIVE)
+    assert len(GOOD_EXAMPLES) == len(BAD_EXAMPLES)
+    every = [*POSITIVE, *NEGATIVE, *GOOD_EXAMPLES, *BAD_EXAMPLES]
+    assert len(set(every)) == len(every)
+
+
+@pytest.mark.parametrize("draw", range(4))
+@pytest.mark.parametrize("shots", [0, 1, 2, 4, 8, 16])
+def test_examples_are_half_of_each_label(shots: int, draw: int) -> None:
+    right, wrong = drawn(shots, draw, TRUE), drawn(shots, draw, WRONG)
+    counts = [[one["label"] for one in right].count(label) for label in LABELS]
+    assert sum(counts) == shots
+    assert abs(counts[0] - counts[1]) == shots % 2
+    known = records(GOOD_EXAMPLES, BAD_EXAMPLES)
+    assert all(one in known for one in right)
+    assert [one["text"] for one in wrong] == [one["text"] for one in right]
+    assert all(a["label"] != b["label"] for a, b in zip(right, wrong, strict=True))
+
+
+def test_draws_differ_in_examples_or_order() -> None:
+    assert len({str(drawn(8, draw, TRUE)) for draw in range(4)}) == 4
+
+
+def test_who_knows_is_always_right_and_who_guesses_half_the_time() -> None:
+    assert ask(Stub(knows), TEMPLATES[MAIN], ASKED, []) == (100, 50)
+    assert ask(Stub(lambda prompt: "positive"), TEMPLATES[MAIN], ASKED, []) == (CHANCE, 100)
+
+
+def test_prompts_hold_the_examples_and_then_the_question() -> None:
+    model, examples = Stub(knows), drawn(2, 0, TRUE)
+    ask(model, TEMPLATES[MAIN], ASKED[:1], examples)
+    first, second = (f"Review: {one['text']}\nSentiment: {one['label']}" for one in examples)
+    start = "Say whether each review is positive or negative."
+    question = f"Review: {POSITIVE[0]}\nSentiment:"
+    assert model.prompts == ["\n\n".join([start, first, second, question])]
+
+
+def test_a_model_that_copies_is_found_out() -> None:
+    steps: list[str] = []
+    m = measured_with(Stub(copies), "stub", Settings(tell=steps.append))
+    assert len(steps) == len(plan(False)) == len(m.arms)
+    assert m.mean(MAIN, 0) == CHANCE
+    assert m.mean(MAIN, 8) == 100
+    assert m.mean(MAIN, 8, WRONG) == 0
+    assert imitation(m) == 100
+    assert set(changes(m, MAIN).values()) == {50}
+    assert len(m.of(MAIN, 4).accuracies) == 4
+    assert len(m.of(MAIN, 0).accuracies) == 1  # without examples there is nothing to draw
+
+
+def made_up(zero: float, few: dict[int, float], wrong: float) -> Measured:
+    arms = []
+    for template in (MAIN, OTHER):
+        arms.append(Arm(template, 0, TRUE, [zero], [50]))
+        arms += [Arm(template, n, TRUE, [x - 2, x + 2], [50, 50]) for n, x in few.items()]
+    arms.append(Arm(MAIN, 8, WRONG, [wrong, wrong], [50, 50]))
+    return Measured("stub", 40, arms)
+
+
+@pytest.mark.parametrize(
+    ("m", "outcome"),
+    [
+        (made_up(70, {4: 80, 8: 90}, 60), "holds"),
+        (made_up(70, {4: 80, 8: 60}, 50), "holds when"),  # too many examples hurt
+        (made_up(70, {4: 80, 8: 90}, 90), "holds when"),  # their answers do not matter
+        (made_up(52, {4: 80, 8: 90}, 60), "holds when"),  # nothing without examples
+        (made_up(70, {4: 71, 8: 69}, 60), "does not hold"),
+    ],
+)
+def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
+    verdict = judge(m)
+    assert verdict.outcome == outcome
+    for said in (verdict.because.en, verdict.because.zh):
+        assert f"{m.mean(MAIN, 0):.0f}" in said
+        assert f"8: {m.mean(MAIN, 8) - m.mean(MAIN, 0):+.0f}" in said
+
+
+def test_the_table_and_the_figure_show_all_arms() -> None:
+    m = made_up(70, {4: 80, 8: 90}, 60)
+    [table] = tables(m)
+    assert ("review", "8", "right", "90.0 ± 2.8", "88–92", "50") in table.rows
+    assert len(table.rows) == len(m.arms)
+    with styled():
+        [axes] = draw(m).axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines["“review”, right answers"].get_ydata()) == [70, 80, 90]
+    assert list(lines["“review”, wrong answers"].get_ydata()) == [60]

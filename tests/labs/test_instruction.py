@@ -1,0 +1,170 @@
+"""Lab 22: the made-up world keeps its secrets, models are asked fairly, and the verdict follows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.inspect.style import styled
+from qkv.labs.instruction import (
+    AFTER,
+    ALONE,
+    ARMS,
+    BEFORE,
+    CHANCE,
+    Measured,
+    Sizes,
+    build,
+    draw,
+    examine,
+    judge,
+    learn,
+    measured_with,
+    perplexity,
+    plain_examples,
+    share_mentioned,
+    tables,
+    tokenizer_of,
+    tuning_examples,
+)
+from qkv.labs.lab import Settings
+from qkv.labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
+
+TINY = Sizes(
+    people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
+)
+WORLD = World(0, 6, 4)
+
+
+def test_what_is_asked_was_not_tuned_on() -> None:
+    tuned = {question for question, _ in WORLD.tuning}
+    people = set(WORLD.people[:4])
+    assert len(tuned) == 4 * 9
+    for kind, questions in WORLD.tests.items():
+        asked = {question for question, _ in questions}
+        assert not asked & tuned
+        about_known = {any(person in question for person in people) for question in asked}
+        assert about_known == {kind == NEW_WORDS}
+    sizes = {kind: len(questions) for kind, questions in WORLD.tests.items()}
+    assert sizes == {NEW_PEOPLE: 2 * 9, NEW_WORDS: 4 * 6, BOTH: 2 * 6}
+
+
+def test_answers_are_what_the_text_says() -> None:
+    text = " ".join(WORLD.paragraphs(200, "train"))
+    for sentence, value in WORLD.gaps:
+        assert f"{sentence} {value}." in text
+    known = {value for relation in RELATIONS for value in relation.values}
+    for questions in (*WORLD.tests.values(), WORLD.tuning):
+        for question, answer in questions:
+            assert answer in known
+            assert not known & set(question.strip("?.").split())  # no question gives it away
+
+
+def test_names_are_distinct_and_worlds_differ() -> None:
+    world = World(1, 48, 36)
+    assert len(set(world.people)) == 48
+    assert world.people != World(2, 48, 36).people
+    assert world.facts == World(1, 48, 36).facts
+    assert world.paragraphs(5, "train") != world.paragraphs(5, "held out")
+
+
+def test_new_wordings_ask_with_words_that_the_text_has() -> None:
+    for relation in RELATIONS:
+        said = set(" ".join(relation.said).split())
+        taught = set(" ".join(relation.asked).split())
+        for wording in relation.asked_anew:
+            assert {word for word in wording.split() if word in said - taught} - {"of", "the"}
+
+
+def test_only_answers_are_learnt_in_tuning_and_all_of_plain_text() -> None:
+    tokenizer = tokenizer_of(WORLD)
+    question, answer = WORLD.tuning[0]
+    examples = tuning_examples([(question, answer)], tokenizer)
+    learnt = examples.tokens.tokens[examples.counts].tolist()
+    assert learnt[-1] == tokenizer.eos_id
+    assert tokenizer.decode(learnt[:-1]).strip() == answer
+    plain = plain_examples(["a b.", "c."], tokenizer)
+    assert plain.counts.all()
+    assert plain.tokens.tokens[0] == tokenizer.bos_id
+
+
+def test_a_model_that_knows_nothing_has_the_vocabulary_s_perplexity() -> None:
+    tokenizer = tokenizer_of(WORLD)
+    model = build(TINY, tokenizer)
+    torch.nn.init.zeros_(model.output.projection.weight)  # and with it the embedding
+    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer), tokenizer)
+    assert math.isclose(found, len(tokenizer), rel_tol=1e-4)
+
+
+def test_a_model_that_was_told_the_answers_gives_them() -> None:
+    """Tuned on the test itself: then, and only then, all must be right."""
+    world = World(0, 2, 1)
+    tokenizer = tokenizer_of(world)
+    told = [pair for questions in world.tests.values() for pair in questions]
+    model = build(Sizes(d_model=32), tokenizer)
+    before = examine(model, world, tokenizer)
+    assert max(before.exact.values()) < 20
+    learn(model, tuning_examples(told, tokenizer), tokenizer, 80, 1e-2, 0)
+    after = examine(model, world, tokenizer)
+    assert min(after.exact.values()) == 100
+    assert after.mentions == after.exact
+
+
+def test_an_answer_may_be_mentioned_without_being_given() -> None:
+    said = ["it is oslo.", "rome", "a cat", ""]
+    assert share_mentioned(said, ["oslo", "rome", "ca", "lima"]) == 50
+
+
+def test_runs_repeat_and_have_equal_compute() -> None:
+    steps: list[str] = []
+    m = measured_with(TINY, Settings(tell=steps.append))
+    assert len(steps) == 2
+    assert m.steps == {BEFORE: 2, AFTER: 4, ALONE: 4}
+    assert all(len(m.exact[arm][kind]) == 2 for arm in ARMS for kind in KINDS)
+    assert m.perplexity == measured_with(TINY, Settings()).perplexity
+
+
+def made_up(before: float, people: float, words: float, both: float) -> Measured:
+    rates = {BEFORE: [before] * 3, AFTER: [people, words, both], ALONE: [CHANCE] * 3}
+    exact = {
+        arm: {kind: [x - 1, x + 1] for kind, x in zip(KINDS, rates[arm], strict=True)}
+        for arm in ARMS
+    }
+    gaps = {BEFORE: [100.0, 100.0], AFTER: [80.0, 90.0], ALONE: [0.0, 0.0]}
+    plain = {BEFORE: [1.5, 1.5], AFTER: [2.5, 3.5], ALONE: [900.0, 1100.0]}
+    return Measured(exact, exact, gaps, plain, {BEFORE: 750, AFTER: 1050, ALONE: 1050})
+
+
+@pytest.mark.parametrize(
+    ("m", "outcome"),
+    [
+        (made_up(0, 80, 90, 70), "holds"),
+        (made_up(0, 80, 90, 30), "holds when"),
+        (made_up(0, 40, 45, 30), "holds when"),
+        (made_up(0, 12, 15, 8), "does not hold"),
+        (made_up(85, 90, 95, 90), "does not hold"),  # nothing was needed
+    ],
+)
+def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
+    verdict = judge(m)
+    assert verdict.outcome == outcome
+    for said in (verdict.because.en, verdict.because.zh):
+        rates = [f"{np.mean(m.exact[arm][BOTH]):.0f}" for arm in (BEFORE, AFTER)]
+        assert f"{rates[0]} → {rates[1]} %" in said
+        assert "1.50" in said
+        assert "3.00" in said
+
+
+def test_tables_and_figure_show_all_arms() -> None:
+    m = made_up(0, 80, 90, 30)
+    answers, plain = tables(m)
+    assert answers.rows[1][:4] == (AFTER, "1,050", "80.0 ± 1.4", "90.0 ± 1.4")
+    assert plain.rows[1] == (AFTER, "85.0 ± 7.1", "3.00 ± 0.71")
+    with styled():
+        left, right = draw(m).axes
+    heights = [bar.get_height() for bar in left.patches]
+    assert heights == [0, 0, 0, 80, 90, 30, CHANCE, CHANCE, CHANCE]
+    assert [list(line.get_ydata()) for line in right.lines] == [[1.5, 1.5], [2.5, 3.5]]

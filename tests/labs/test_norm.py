@@ -1,0 +1,134 @@
+"""Norm: what each variant computes, who depends on whom, and the verdicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.labs import norm
+from qkv.labs.norm import DEEP, SHALLOW, Change, Gap, Measured, Trained
+from qkv.model import Residual
+
+
+def made_up(
+    none: float = 1.0, deep: float = 0.0, layer: float = 1e-16, high: float = 0.0
+) -> Measured:
+    trained = [
+        Trained("no norm", SHALLOW, {"0.01": [none, none], "0.1": [high, high]}),
+        Trained("LayerNorm pre", SHALLOW, {"0.01": [0.98, 0.98], "0.1": [0.9, 0.9]}),
+        Trained("LayerNorm post", SHALLOW, {"0.01": [0.99, 0.99], "0.1": [0.08, 0.08]}),
+        Trained("no norm", DEEP, {"0.003": [deep, deep], "0.01": [0.0, 0.0]}),
+        Trained("LayerNorm pre", DEEP, {"0.003": [0.2, 0.2], "0.01": [0.6, 0.6]}),
+    ]
+    changes = [
+        Change("LayerNorm pre", True, layer, layer), Change("BatchNorm pre", True, 0.4, 0.5),
+        Change("BatchNorm pre", False, 0.0, 1e-16),
+    ]  # fmt: skip
+    gaps = [
+        Gap("BatchNorm pre", 32, [0.95, 0.95], [0.94, 0.94]),
+        Gap("BatchNorm pre", 2, [0.8, 0.8], [0.5, 0.5]),
+        Gap("LayerNorm pre", 32, [0.93, 0.93], [0.93, 0.93]),
+        Gap("LayerNorm pre", 2, [0.7, 0.7], [0.7, 0.7]),
+    ]
+    return Measured(trained, changes, gaps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "norm_class", "last"),
+    [("no norm", nn.Identity, nn.Identity), ("LayerNorm post", nn.LayerNorm, nn.Identity),
+     ("LayerNorm pre", nn.LayerNorm, nn.LayerNorm), ("RMSNorm pre", nn.RMSNorm, nn.RMSNorm),
+     ("BatchNorm post", norm.BatchNorm, nn.Identity),
+     ("BatchNorm pre", norm.BatchNorm, norm.BatchNorm)],
+)  # fmt: skip
+def test_each_kind_has_its_norm_in_all_places(kind: str, norm_class: type, last: type) -> None:
+    model = norm.build(kind, 3)
+    wraps = [module for module in model.modules() if isinstance(module, Residual)]
+    assert len(wraps) == 6
+    assert all(type(wrap.norm) is norm_class for wrap in wraps)
+    assert all(wrap.pre == (not kind.endswith("post")) for wrap in wraps)
+    assert type(model.encoder.norm) is last
+
+
+def test_batch_norm_is_over_batch_and_time_and_runs_along() -> None:
+    layer = norm.BatchNorm(4)
+    x = torch.randn(3, 5, 4) * 2 + 1
+    mean, deviation = x.mean(dim=(0, 1)), x.var(dim=(0, 1), unbiased=False).add(1e-5).sqrt()
+    torch.testing.assert_close(layer(x), (x - mean) / deviation)
+    torch.testing.assert_close(layer.running_mean, 0.1 * mean)
+    running = (0.9 + 0.1 * x.flatten(0, 1).var(dim=0) + 1e-5).sqrt()
+    torch.testing.assert_close(layer.eval()(x), (x - 0.1 * mean) / running)
+
+
+def test_answers_are_words_before_and_padding_has_none() -> None:
+    words, layout, before = norm.task(50)
+    assert layout.lengths is not None
+    for row, length, answers in zip(words, layout.lengths.tolist(), before, strict=True):
+        assert (row[:length] > 0).all()
+        assert not row[length:].any()
+        assert torch.equal(answers[: length - 1], row[: length - 1])
+        assert (answers[length - 1 :] == -100).all()
+
+
+@pytest.mark.parametrize("kind", ["no norm", "LayerNorm post", "LayerNorm pre", "RMSNorm pre"])
+def test_norms_of_tokens_depend_on_nobody_else(kind: str) -> None:
+    assert max(norm.change(norm.build(kind, 2), training=True)) < 1e-12
+
+
+def test_batch_norm_depends_on_mates_and_padding_in_training_and_not_in_use() -> None:
+    model = norm.build("BatchNorm pre", 2)
+    assert min(norm.change(model, training=True)) > 1e-2
+    assert max(norm.change(model, training=False)) < 1e-12
+
+
+def test_asking_changes_no_running_figures() -> None:
+    model = norm.build("BatchNorm pre", 1)
+    norm.right(model, 32, training=True)
+    norm.change(model, training=True)
+    assert all(not x.running_mean.any() for x in model.modules() if isinstance(x, norm.BatchNorm))
+
+
+def test_right_answers_are_counted_where_there_is_one() -> None:
+    class Before(nn.Module):
+        """Knows the word before, but says 1 for every word above 6."""
+
+        def forward(self, words: torch.Tensor, layout: object) -> torch.Tensor:
+            known = words.roll(1, dims=1)
+            return nn.functional.one_hot(known.where(known <= 6, 1), 1 + norm.N_WORDS).double()
+
+    assert norm.right(Before(), 32, training=False) == pytest.approx(0.5, abs=0.05)  # type: ignore[arg-type]
+
+
+def test_each_outcome_can_be_reached() -> None:
+    assert norm.judge(made_up()).outcome == "holds when"
+    assert norm.judge(made_up(none=0.3)).outcome == "holds"
+    assert (
+        "when the stack is deep or the learning rate is high." in norm.judge(made_up()).because.en
+    )
+    assert "when the learning rate is high." in norm.judge(made_up(deep=0.6)).because.en
+    assert "when the stack is deep." in norm.judge(made_up(high=0.9)).because.en
+    assert norm.judge(made_up(deep=0.6, high=0.9)).outcome == "does not hold"
+    assert norm.judge(made_up(layer=1e-2)).outcome == "does not hold"
+
+
+def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
+    m = made_up()
+    because = norm.judge(m).because
+    assert "BatchNorm is right on 94 % and 50 %, LayerNorm on 93 % and 70 %" in because.en
+    assert all(
+        part in because.zh for part in ("100 %", "98 %", "60 %", "：8 %", "1e-16", "94 %、50 %")
+    )
+    learnt, neighbours, small = norm.tables(m)
+    assert learnt.head[2:] == ("rate 0.003", "rate 0.01", "rate 0.1")
+    assert learnt.rows[1][2:] == ("–", "98.0 ± 0.0", "90.0 ± 0.0")
+    assert neighbours.rows[1] == ("BatchNorm pre", "training", "4.0e-01", "5.0e-01")
+    assert small.rows[1] == ("BatchNorm pre", "2", "80.0 ± 0.0", "50.0 ± 0.0")
+    accuracy, change, gap = norm.draw(m).axes
+    assert list(accuracy.lines[0].get_xdata()) == [0.0, 0.0, 20.0, 20.0]
+    assert list(change.lines[1].get_xdata()) == [1e-16, 0.5]
+    assert list(gap.lines[3].get_xdata()) == [50.0, 50.0]
+
+
+def test_a_short_training_beats_a_guess() -> None:
+    model = norm.train("no norm", 1e-2, seed=0, steps=60, n_layers=1)
+    assert norm.right(model, 32, training=False) > 0.35

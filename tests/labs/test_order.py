@@ -1,0 +1,92 @@
+"""Order: swapped sentences, brute force over all orders, and the verdicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qkv.labs import order
+from qkv.labs.order import Change, Measured, Trained
+
+
+def made_up(encoder: float = 0.5, decoder: float = 1.0, moved: float = 1e-16) -> Measured:
+    changes = [
+        Change("encoder", "none", 2, moved, moved, moved),
+        Change("encoder", "sinusoidal", 2, 0.7, 0.3, 0.1),
+    ]
+    right = {
+        ("encoder", "none", 2): encoder, ("encoder", "sinusoidal", 2): 1.0,
+        ("decoder", "none", 1): 0.5, ("decoder", "none", 2): decoder,
+    }  # fmt: skip
+    trained = [Trained(*arm, accuracies=[right, right]) for arm, right in right.items()]
+    return Measured(changes, trained, 184)
+
+
+def test_an_encoder_without_positions_gives_the_same_vectors_in_another_order() -> None:
+    assert max(order.change(order.build("encoder", "none", 2))) < 1e-12
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative"])
+def test_positions_of_every_kind_tell_orders_apart(positions: str) -> None:
+    assert min(order.change(order.build("encoder", positions, 2))) > 1e-3
+
+
+def test_a_causal_decoder_without_positions_tells_them_apart_from_the_second_layer_on() -> None:
+    moved, pooled, stop = order.change(order.build("decoder", "none", 1))
+    assert stop < 1e-12 < 1e-3 < min(moved, pooled)
+    assert order.change(order.build("decoder", "none", 2))[2] > 1e-3
+
+
+def test_the_vectors_are_put_back_where_their_words_were() -> None:
+    """A model that only looks words up changes nothing in any order, whatever the words."""
+
+    class Lookup(torch.nn.Embedding):
+        hidden = torch.nn.Embedding.forward
+
+    moved, _, stop = order.change(Lookup(len(order.VOCABULARY), 8))  # type: ignore[arg-type]
+    assert moved == stop == 0.0
+
+
+def test_relative_change_is_the_largest_share_of_a_vectors_length() -> None:
+    a, b = torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.tensor([[3.0, 4.5], [0.0, 1.0]])
+    assert order.relative_change(a, b) == pytest.approx(0.1)
+
+
+def test_no_pair_of_people_is_both_learnt_and_tested_and_every_sentence_has_its_mirror() -> None:
+    learn, held_out = order.corpus(3)
+    pairs = [{frozenset((s[0], s[2])) for s in part} for part in (learn, held_out)]
+    assert not pairs[0] & pairs[1]
+    assert len(pairs[0] | pairs[1]) == 14 * 13 / 2
+    assert {s[2] + s[1] + s[0] + s[3] for s in held_out} == set(held_out)
+
+
+def test_a_blind_model_is_right_on_exactly_half_and_a_seeing_one_on_more() -> None:
+    """A sentence and its mirror look the same, so that one answer of two is right, at most."""
+    assert order.accuracy("encoder", "none", 1, seed=0, steps=40) <= 0.5
+    assert order.accuracy("encoder", "sinusoidal", 1, seed=0, steps=150) > 0.9
+
+
+def test_each_outcome_can_be_reached() -> None:
+    assert order.judge(made_up()).outcome == "holds when"
+    assert order.judge(made_up(decoder=0.5)).outcome == "holds"
+    assert order.judge(made_up(encoder=0.9)).outcome == "does not hold"
+    assert order.judge(made_up(moved=1e-3)).outcome == "does not hold"
+
+
+def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
+    m = made_up()
+    verdict = order.judge(m)
+    assert all("1e-16" in text for text in (verdict.because.en, verdict.because.zh))
+    fresh, right = order.tables(m)
+    assert fresh.rows[1] == ("encoder", "sinusoidal", "2", "7.0e-01", "3.0e-01", "1.0e-01")
+    assert right.rows[0] == ("encoder", "none", "2", "50.0 ± 0.0")
+    left, accuracies = order.draw(m).axes
+    assert [line.get_xdata()[0] for line in left.lines[:2]] == [1e-16, 0.1]
+    assert list(accuracies.lines[0].get_xdata()) == [50.0, 50.0]
+    assert [label.get_text() for label in accuracies.get_yticklabels()][2:] == [
+        "decoder, 1 layer, no positions", "decoder, 2 layers, no positions",
+    ]  # fmt: skip
+
+
+def test_the_same_seed_trains_the_same_model_with_the_same_answers() -> None:
+    assert order.accuracy("decoder", "none", 2, 1, 3) == order.accuracy("decoder", "none", 2, 1, 3)

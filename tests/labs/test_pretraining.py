@@ -1,0 +1,169 @@
+"""Lab 20: the made-up language, what pre-training may know of it, fair arms, and the verdict."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Generator
+
+from qkv.inspect.style import styled
+from qkv.labs.lab import Settings
+from qkv.labs.pretraining import (
+    ADJECTIVES,
+    ARMS,
+    CLS,
+    CUT,
+    LENGTH,
+    LONG,
+    MASK,
+    N_ADJECTIVES,
+    N_OPINIONS,
+    N_TURNS,
+    NEUTRAL,
+    OPINIONS,
+    PRETRAINED,
+    SCRATCH,
+    TURNS,
+    VERB_PLACE,
+    VOCABULARY,
+    Arm,
+    Lesson,
+    Measured,
+    Sizes,
+    build,
+    draw,
+    gains,
+    hide,
+    judge,
+    measured_with,
+    pretrain,
+    sentences,
+    starts,
+    tables,
+    without_meaning,
+)
+
+TINY = Sizes(labels=(4, 8), seeds=2, pretraining_steps=3, steps=2, n_plain=200, d_model=8)
+
+
+def test_labels_follow_from_the_words() -> None:
+    text, praise = sentences(2000, Generator().manual_seed(0), 0.5)
+    assert text.shape == (2000, LENGTH)
+    assert int(text.max()) < VOCABULARY
+    assert set(text[:, 0].tolist()) == {CLS}
+    turned = text[:, -2] - TURNS >= N_TURNS // 2
+    good = text[:, -1] - ADJECTIVES < N_ADJECTIVES // 2
+    assert torch.equal(praise.bool(), good != turned)
+    assert 0.1 < turned.double().mean() < 0.2
+    told = text[:, VERB_PLACE] >= OPINIONS
+    assert 0.45 < told.double().mean() < 0.55
+    likes = text[told, VERB_PLACE] - OPINIONS < N_OPINIONS // 2
+    assert torch.equal(likes, praise[told].bool())  # an opinion verb gives the opinion away
+
+
+def test_labelled_sentences_have_no_verb_that_tells() -> None:
+    lesson = Lesson.drawn(50, Generator().manual_seed(1))
+    for text, _ in (lesson.learn, lesson.choose, lesson.test):
+        verbs = text[:, VERB_PLACE]
+        assert bool(((verbs >= NEUTRAL) & (verbs < OPINIONS)).all())
+    assert len(lesson.learn[0]) == len(lesson.learn[1]) == 50
+    learnt = {tuple(row) for row in lesson.learn[0].tolist()}
+    asked = {tuple(row) for part in (lesson.choose, lesson.test) for row in part[0].tolist()}
+    assert not learnt & asked
+
+
+def test_cut_text_has_the_same_words_and_no_link() -> None:
+    text, praise = sentences(4000, Generator().manual_seed(2), 1.0)
+    cut = without_meaning(text, Generator().manual_seed(3))
+    others = [place for place in range(LENGTH) if place != VERB_PLACE]
+    assert torch.equal(cut[:, others], text[:, others])
+    verbs, dealt = text[:, VERB_PLACE], cut[:, VERB_PLACE]
+    assert torch.equal(verbs.sort().values, dealt.sort().values)
+    likes = dealt - OPINIONS < N_OPINIONS // 2
+    agree = (likes == praise.bool()).double().mean()
+    assert 0.45 < agree < 0.55
+    neutral, _ = sentences(100, Generator().manual_seed(4), 0.0)
+    assert torch.equal(without_meaning(neutral, Generator()), neutral)
+
+
+def test_hidden_words_are_replaced_and_the_first_token_never_is() -> None:
+    text, _ = sentences(1000, Generator().manual_seed(0), 0.5)
+    seen, hidden = hide(text, Generator().manual_seed(0))
+    assert torch.equal(seen[~hidden], text[~hidden])
+    assert set(seen[hidden].tolist()) == {MASK}
+    assert not hidden[:, 0].any()
+    assert 0.35 < hidden[:, 1:].double().mean() < 0.45
+
+
+def test_pretraining_learns_what_the_text_tells_and_no_more() -> None:
+    """With as few words as a test has time for: the verb follows from the adjective."""
+    random = Generator().manual_seed(0)
+    text, _ = sentences(6000, random, 1.0)
+    kept = (text[:, -1] - ADJECTIVES) % (N_ADJECTIVES // 2) < 1
+    few = text[kept & (text[:, -2] < TURNS + N_TURNS // 2)]
+    ignorant = math.log(N_OPINIONS)
+    assert pretrain(build(32), few, 400, random) < 0.8 * ignorant
+    assert pretrain(build(32), without_meaning(few, random), 400, random) > 0.95 * ignorant
+
+
+def test_arms_start_alike_and_are_as_long_as_they_say() -> None:
+    found, _ = starts(TINY, 0)
+    again, _ = starts(TINY, 0)
+    assert found[SCRATCH] is found[LONG]
+    for name in ARMS:
+        assert all(torch.equal(found[name][key], again[name][key]) for key in found[name])
+    name = next(iter(found[SCRATCH]))
+    assert not torch.equal(found[PRETRAINED][name], found[SCRATCH][name])
+    steps: list[str] = []
+    m = measured_with(TINY, Settings(tell=steps.append))
+    assert [m.of(name, 4).steps for name in (SCRATCH, LONG, PRETRAINED, CUT)] == [2, 5, 5, 5]
+    assert all(len(arm.accuracies) == 2 for arm in m.arms)
+    assert m.labels == [4, 8]
+    assert len(steps) == 2 + 2 * len(ARMS)  # two seeds, two numbers of labels
+    assert m == measured_with(TINY, Settings())
+
+
+def made_up(pretrained: float, cut: float, scratch: float, many: float) -> Measured:
+    """20 labels as given; with 500, `many` for the arms from scratch and 95 for the others."""
+    few = {PRETRAINED: pretrained, CUT: cut, SCRATCH: scratch, LONG: scratch}
+    all_ = {PRETRAINED: 95.0, CUT: 95.0, SCRATCH: many, LONG: many}
+    arms = [Arm(name, 20, 580, [x - 1, x + 1], 1e-3) for name, x in few.items()]
+    arms += [Arm(name, 500, 580, [x, x], 1e-3) for name, x in all_.items()]
+    return Measured(arms, 40, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("m", "outcome", "said"),
+    [
+        (made_up(90, 60, 60, 85), "holds", "still 10 points"),
+        (made_up(90, 60, 60, 94), "holds when", "labels are few"),
+        (made_up(90, 88, 60, 85), "holds when", "does as well (88 %)"),
+        (made_up(61, 60, 60, 85), "does not hold", "gained nothing"),
+    ],
+)
+def test_the_verdict_follows_the_numbers(m: Measured, outcome: str, said: str) -> None:
+    verdict = judge(m)
+    assert verdict.outcome == outcome
+    assert said in verdict.because.en
+    assert "20 条标注" in verdict.because.zh
+
+
+def test_the_better_arm_from_scratch_is_the_one_to_beat() -> None:
+    m = made_up(90, 60, 60, 85)
+    better = Arm(LONG, 20, 580, [80.0, 80.0], 1e-3)
+    arms = [better if (arm.name, arm.labels) == (LONG, 20) else arm for arm in m.arms]
+    assert gains(Measured(arms, 40, 2.0, 3.0)) == {20: 10, 500: 10}
+
+
+def test_the_table_and_the_figure_show_all_arms() -> None:
+    m = made_up(90, 60, 55, 85)
+    [table] = tables(m)
+    assert table.rows[0] == (PRETRAINED, "580", "90.0 ± 1.4", "95.0 ± 0.0")
+    assert [row[0] for row in table.rows] == list(ARMS)
+    with styled():
+        [axes] = draw(m).axes
+    drawn = [container.lines[0] for container in axes.containers]
+    assert [list(line.get_ydata()) for line in drawn] == [[90, 95], [60, 95], [55, 85], [55, 85]]
+    assert list(drawn[0].get_xdata()) == [20, 500]

@@ -1,0 +1,141 @@
+"""The language keeps its rule, the scores are the model's own, and cutting cuts."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from qkv.labs import query_key as lab
+from qkv.labs.lab import Settings
+from qkv.labs.query_key import Course, Measured, sentences
+from qkv.model import Layout, equation, scores, use_path, weights
+
+
+def course(rule: bool, n_heads: int) -> Course:
+    """Attention forms with the rule alone, and the answers hang on it."""
+    after = 0.9 if rule else 0.13
+    even, sharp = torch.full((8, 8), 1 / 8), torch.full((8, 8), (1 - after) / 7)
+    sharp[:, lab.EXAMPLE.index("eat")] = after
+    classes = [[[0.0] * 3] * 3, [[0.0, 5.0 if rule else 0.1, -2.0], [0.5] * 3, [0.0] * 3]]
+    return Course(
+        rule, n_heads, [0, 10], [0.12, after], [0.0, classes[1][0][1]], [2.0, 0.1 if rule else 1.8],
+        0.01 if rule else 0.8, 0.8, 0.8, 0.02, classes, [even.tolist(), sharp.tolist()],
+    )  # fmt: skip
+
+
+def made_up() -> Measured:
+    kinds = ((True, 1), (False, 1), (True, 2))
+    return Measured([course(*kind) for kind in kinds for _ in range(2)])
+
+
+def changed(m: Measured, rule: bool, **values: object) -> Measured:
+    return Measured(
+        [replace(one, **values) if one.rule == rule else one for one in m.courses]  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_the_ending_is_the_verbs_own_with_the_rule_alone(rule: bool) -> None:
+    made = sentences(300, rule, torch.Generator().manual_seed(0))
+    rows = torch.arange(300)
+    verbs, objects = made.words[rows, made.verb], made.words[rows, made.object]
+    assert (verbs < 6).all() and ((objects >= 6) & (objects < 12)).all()
+    assert ((made.words < 12).sum(dim=1) == 2).all()  # no second verb or object
+    share = (verbs == made.ending).double().mean().item()
+    assert share == 1.0 if rule else 0.05 < share < 0.3
+    assert len(set(made.verb.tolist())) == lab.LENGTH  # it stands anywhere
+
+
+@pytest.mark.parametrize("n_heads", [1, 2])
+def test_scores_of_words_give_the_models_own_attention(n_heads: int) -> None:
+    model = lab.build(n_heads)
+    words = sentences(5, True, torch.Generator().manual_seed(0)).words
+    seen = []
+
+    def path(query, key, value, mask, scale, bias=None, dropout=0.0):
+        seen.append(weights(scores(query, key, mask, scale, bias)))
+        return equation(query, key, value, mask, scale, bias, dropout)
+
+    with use_path(model, path):
+        model(words, Layout())
+    assert torch.allclose(lab.attention_map(lab.word_scores(model), words).transpose(0, 1), seen[0])
+
+
+def test_class_scores_are_means_above_each_lookers_own() -> None:
+    table = torch.zeros(24, 24)
+    table[6:12, :6] = 4.0  # objects look at verbs
+    table += torch.randn(24, 1, generator=torch.Generator().manual_seed(0))  # unseen by a softmax
+    found = torch.tensor(lab.class_scores(table))  # rows and columns: object, verb, other
+    assert torch.allclose(found[0], torch.tensor([-1.0, 3.0, -1.0]), atol=1e-5)
+    assert torch.allclose(found[1:], torch.zeros(2, 3), atol=1e-5)
+
+
+def test_a_silenced_head_adds_nothing_and_the_other_is_left_alone() -> None:
+    model, x = lab.build(2), torch.randn(1, 3, 32)
+    cut = lab.attention_of(lab.without_head(model, 1)).output
+    kept = lab.attention_of(model).output
+    assert torch.allclose(cut(x), kept(torch.cat([x[..., :16], torch.zeros(1, 3, 16)], dim=-1)))
+    assert kept.weight[:, 16:].any()  # the model itself is not touched
+
+
+def test_training_forms_the_look_and_cutting_it_brings_the_error_back() -> None:
+    one = lab.course(True, 1, seed=0, n_steps=80, n_looks=4)
+    assert one.steps == [0, 20, 40, 60, 80] and len(one.maps) == len(one.loss) == 5
+    assert one.attention[0] < 0.25 < 0.8 < one.attention[-1]
+    assert one.aligned[-1] > one.aligned[0] + 2
+    assert one.error < 0.05 and one.unseen_other < 0.2
+    assert min(one.silenced, one.unseen_verb) > 0.6
+    example = torch.tensor(one.maps[-1])
+    assert torch.allclose(example.sum(dim=-1), torch.ones(8), atol=1e-5)
+
+
+def test_without_a_rule_no_look_forms() -> None:
+    one = lab.course(False, 1, seed=0, n_steps=80, n_looks=2)
+    assert one.attention[-1] < 0.3 and one.error > 0.6
+
+
+def test_every_verdict_can_be_reached() -> None:
+    m = made_up()
+    assert lab.judge(m).outcome == "holds"
+    assert lab.judge(changed(m, True, attention=[0.12, 0.2])).outcome == "does not hold"
+    assert lab.judge(changed(m, True, error=0.5)).outcome == "does not hold"
+    assert lab.judge(changed(m, True, silenced=0.1)).outcome == "holds when"
+    assert lab.judge(changed(m, True, unseen_other=0.8)).outcome == "holds when"
+    assert lab.judge(changed(m, False, attention=[0.12, 0.9])).outcome == "holds when"
+
+
+def test_tables_and_figure_hold_the_figures() -> None:
+    m = made_up()
+    learnt, cut = lab.tables(m)
+    assert learnt.rows[0][1:3] == ("12 ± 0", "90 ± 0")
+    assert cut.rows[1][1] == "80.0 ± 0.0" and len(cut.rows) == 3
+    figure = lab.draw(m)
+    assert isinstance(figure, Figure)
+    assert list(figure.axes[0].lines[0].get_ydata()) == pytest.approx([12, 90])
+    assert figure.axes[2].images[0].get_array()[0, 1] == pytest.approx(5.0)
+    assert [bar.get_height() for bar in figure.axes[3].patches[:2]] == pytest.approx([1, 80])
+
+
+def test_the_animation_has_a_picture_a_look(tmp_path: Path) -> None:
+    lab.animate(made_up(), tmp_path / "map.gif")
+    with Image.open(tmp_path / "map.gif") as image:
+        assert image.format == "GIF" and image.n_frames >= 2  # the last one stays a while
+        first = image.convert("RGB").tobytes()
+        image.seek(1)
+        assert image.convert("RGB").tobytes() != first
+
+
+def test_measuring_gives_plain_figures_and_leaves_the_random_state_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = lab.course
+    monkeypatch.setattr(lab, "course", lambda *given: real(*given[:-1], 1, 1))
+    state = torch.random.get_rng_state()
+    m = lab.measure(Settings())
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert len(lab.chosen(m, True)) == len(lab.chosen(m, False)) == 4
+    json.dumps(asdict(m))

@@ -1,0 +1,121 @@
+"""Residual: what the variants compute, gradients by differences, cosines by hand, verdicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkv.labs import residual
+from qkv.labs.residual import DEPTHS, TAUGHT, Fresh, Measured, Trained
+from qkv.model import Residual
+
+
+def made_up(
+    post: float = 0.9, pre: float = 0.95, without: float = 0.1, end: float = 0.2,
+    faded: float = 2.0,
+) -> Measured:  # fmt: skip
+    right = {"post": post, "pre": pre, "without": without}
+    layers = TAUGHT[-1] + 1
+    return Measured(
+        [Fresh(kind, [faded if kind == "without" else 2.0] * len(DEPTHS), [4.0] * len(DEPTHS),
+               [0.3] * len(DEPTHS)) for kind in residual.NAMES],
+        [Trained(kind, [[1.0, 1.0], [1.0, 1.0], [x, x]], [2e-3] * 3, [1.0] * layers,
+                 [1.0] * (layers - 1) + [end])
+         for kind, x in right.items()],
+        0.2,
+    )  # fmt: skip
+
+
+def double(x: Tensor) -> Tensor:
+    return 2 * x + 1
+
+
+def test_each_kind_is_its_formula() -> None:
+    x = torch.randn(3, 4, residual.D_MODEL)
+    norm = torch.nn.LayerNorm(residual.D_MODEL)
+    expected = {"post": norm(x + double(x)), "pre": x + double(norm(x)), "without": norm(double(x))}
+    expected["bare"] = double(x)
+    for kind, output in expected.items():
+        wraps = [m for m in residual.build(kind, 2).modules() if isinstance(m, Residual)]
+        assert len(wraps) == 4
+        for wrap in wraps:
+            torch.testing.assert_close(wrap(x, double), output)
+
+
+def test_all_kinds_have_the_same_weights_but_for_pre_norms_last() -> None:
+    sizes = [sum(x.numel() for x in residual.build(k, 4).parameters()) for k in residual.KINDS]
+    assert sizes[0] == sizes[2] == sizes[1] - 2 * residual.D_MODEL
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    """A step along the first block's gradient changes the loss by its norm squared."""
+    model = residual.build("pre", 3).double()
+    torch.manual_seed(5)
+    first, last = residual.gradients(model)
+    assert first != last
+    torch.manual_seed(5)
+    before = residual.loss_of(model)
+    with torch.no_grad():
+        for weight in model.encoder.blocks[0].parameters():
+            assert weight.grad is not None
+            weight -= 1e-7 * weight.grad
+    torch.manual_seed(5)
+    gained = (before - residual.loss_of(model)).detach()
+    assert float(gained) / 1e-7 == pytest.approx(first**2, rel=1e-3)
+
+
+def test_the_stream_begins_with_the_embeddings_and_ends_with_the_last_block() -> None:
+    model = residual.build("post", 3)
+    torch.manual_seed(1)
+    states = residual.stream(model)
+    torch.manual_seed(1)
+    words, _ = residual.task(64)
+    assert len(states) == 4
+    torch.testing.assert_close(states[0], model.embedding(words))
+    torch.testing.assert_close(states[-1], model.hidden(words))
+    assert len(model.encoder.blocks[0]._forward_hooks) == 0
+
+
+def test_what_is_kept_is_one_for_a_copy_and_nothing_for_an_unrelated_stream() -> None:
+    x = torch.randn(16, 8, 32)
+    common = torch.full((32,), 9.0)
+    same, turned, fresh = residual.kept([x, 3 * x + common, -x, torch.randn(16, 8, 32) + common])[
+        1:
+    ]
+    assert (same, turned) == pytest.approx((1.0, -1.0), abs=1e-5)
+    assert abs(fresh) < 0.1
+
+
+def test_likeness_is_one_when_all_tokens_are_the_same_and_zero_when_they_share_nothing() -> None:
+    assert residual.alike(torch.ones(2, 5, 32)) == pytest.approx(1.0, abs=1e-5)
+    assert residual.alike(torch.eye(5).expand(2, 5, 5)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_short_training_with_residuals_beats_a_guess() -> None:
+    accuracy, _ = residual.taught("pre", 1, seed=0, rate=6e-3, steps=120)
+    assert accuracy > 0.3
+
+
+def test_each_outcome_can_be_reached() -> None:
+    assert residual.judge(made_up(faded=0.01)).outcome == "holds"
+    assert residual.judge(made_up()).outcome == "holds when"
+    assert "no norm either" in residual.judge(made_up()).because.en
+    assert residual.judge(made_up(post=0.1)).outcome == "holds when"
+    assert "Only with pre-norm" in residual.judge(made_up(post=0.1)).because.en
+    assert residual.judge(made_up(without=0.9)).outcome == "does not hold"
+    assert residual.judge(made_up(end=0.9)).outcome == "does not hold"
+
+
+def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
+    m = made_up()
+    because = residual.judge(m).because
+    assert all(part in text for text in (because.en, because.zh) for part in ("95 %", "0.20"))
+    fresh, learnt, left = residual.tables(m)
+    assert fresh.rows[0] == ("residual, post-norm", *["2"] * len(DEPTHS), "0.30", "0.30")
+    assert learnt.rows[2] == ("no residual", "100.0 ± 0.0", "100.0 ± 0.0", "10.0 ± 0.0")
+    assert left.rows[1] == ("residual, post-norm", "trained", "1.00", "1.00", "1.00", "0.20")
+    gradient, accuracy, cosine = residual.draw(m).axes
+    assert list(gradient.lines[0].get_ydata()) == [2.0] * len(DEPTHS)
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([100.0, 100.0, 90.0])
+    assert list(cosine.lines[1].get_ydata())[-1] == 0.2

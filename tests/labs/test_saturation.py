@@ -1,0 +1,90 @@
+"""Closed forms agree with autograd, and with what can be worked out by hand."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from qkv.labs import saturation as lab
+from qkv.labs.lab import Settings
+
+
+@pytest.fixture(scope="module")
+def measured() -> lab.Measured:
+    return lab.measure(Settings())
+
+
+@given(st.floats(-10, 15))
+def test_the_closed_norm_is_the_spectral_norm_of_diag_p_minus_ppt(gap: float) -> None:
+    logits = lab.logits_of(gap)
+    p = logits.exp() / logits.exp().sum()
+    matrix = torch.diag(p) - torch.outer(p, p)
+    assert torch.allclose(lab.jacobian(logits), matrix, atol=1e-12)
+    largest = torch.linalg.eigvalsh(matrix)[-1].item()
+    assert lab.closed_norm(gap) == pytest.approx(largest, rel=1e-6)
+
+
+def test_gradients_are_p_minus_y_and_j_times_it() -> None:
+    logits = torch.randn(lab.N_CLASSES, dtype=torch.float64)
+    p = logits.softmax(-1)
+    wrong = p.clone()
+    wrong[3] -= 1
+    assert torch.allclose(lab.slope("entropy", logits, 3), wrong)
+    matrix = torch.diag(p) - torch.outer(p, p)
+    assert torch.allclose(lab.slope("square", logits, 3), matrix @ wrong)
+
+
+def test_far_out_the_norms_are_their_limits(measured: lab.Measured) -> None:
+    last = measured.gaps[-1]
+    assert last.autograd == pytest.approx(lab.N_CLASSES * math.exp(-last.gap), rel=1e-6)
+    assert last.shifted == pytest.approx(last.autograd, rel=1e-6)
+    assert last.tied == pytest.approx(0.5, rel=1e-6)
+    assert last.entropy_wrong == pytest.approx(math.sqrt(2), rel=1e-6)
+    n = lab.N_CLASSES
+    assert last.entropy_right == pytest.approx(math.exp(-last.gap) * math.sqrt(n * (n - 1)))
+    assert measured.rate == pytest.approx(-1, abs=0.01)
+    assert measured.square_rate == pytest.approx(-1, abs=0.01)
+
+
+def test_a_gradient_is_nothing_once_p_rounds_to_one(measured: lab.Measured) -> None:
+    for name, gap in measured.zero_from.items():
+        dtype = lab.PRECISIONS[name]
+        at, before = (torch.softmax(lab.logits_of(g, dtype=dtype), 0)[0] for g in (gap, gap - 0.5))
+        assert at.item() == 1 and before.item() < 1
+
+
+def test_one_step_is_counted_as_one() -> None:
+    assert lab.climb("entropy", 0.5) == 1  # the label gains 1 - p > 0.7, the other loses p
+    assert lab.climb("square", 6) > 10 * lab.climb("entropy", 6)
+
+
+def test_a_climb_that_does_not_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "MOST_STEPS", 3)
+    assert lab.climb("square", 8) == 0
+
+
+def test_every_outcome_can_be_reached(measured: lab.Measured) -> None:
+    assert lab.judge(measured).outcome == "holds when"
+    assert lab.judge(replace(measured, rate=-0.5)).outcome == "does not hold"
+    assert lab.judge(replace(measured, largest_difference=0.1)).outcome == "does not hold"
+    gone = [replace(one, tied=0.0, entropy_wrong=0.0) for one in measured.gaps]
+    assert lab.judge(replace(measured, gaps=gone)).outcome == "holds"
+    moved = [replace(one, shifted=2 * one.shifted) for one in measured.gaps]
+    assert lab.judge(replace(measured, gaps=moved)).outcome == "does not hold"
+
+
+def test_tables_and_figure_show_what_was_measured(measured: lab.Measured) -> None:
+    for table in lab.tables(measured):
+        assert all(len(row) == len(table.head) for row in table.rows)
+    figure = lab.draw(measured)
+    assert isinstance(figure, Figure)
+    norms, steps = figure.axes
+    assert list(norms.lines[0].get_ydata()) == [one.entropy_wrong for one in measured.gaps]
+    assert list(norms.lines[4].get_ydata()) == [one.autograd for one in measured.gaps]
+    assert list(steps.lines[1].get_ydata()) == [r.square for r in measured.recoveries]
+    json.dumps(asdict(measured))

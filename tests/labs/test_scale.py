@@ -1,0 +1,146 @@
+"""The variance is the closed form's, gradients are those of the equations, arms differ as said."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from qkv.labs import scale as lab
+from qkv.labs.lab import Settings
+from qkv.labs.scale import SMALLER, WITH, WITHOUT, Measured, Softmax, Trained
+from qkv.model import Attention
+
+
+def made_up(lost: dict[int, float], smaller: float = 0.2) -> Measured:
+    """Runs that lose so much at each width without the scale; the rest as theory has it."""
+    widths = [4, 1024]
+    softmaxes = [
+        Softmax(d_k, scaled, 0.5, *(
+            (0.95, 1e-4, 0.05, 0.01, 2.0) if d_k == 1024 and not scaled
+            else (0.1, 0.2, 0.2, 0.2, 0.2)
+        ))
+        for d_k in widths for scaled in (True, False)
+    ]  # fmt: skip
+    runs = []
+    for d_k, loss in lost.items():
+        runs += [
+            Trained(d_k, WITH, 1e-3, [0.4, 0.4], [0.4, 0.42]),
+            Trained(d_k, WITH, 1e-2, [0.9, 0.9], [0.9, 0.92]),
+            Trained(d_k, WITHOUT, 1e-3, [0.9 - loss, 0.9 - loss], [0.9 - loss, 0.92 - loss]),
+            Trained(d_k, WITHOUT, 1e-2, [0.1, 0.1], [0.1, 0.1]),
+        ]
+    last = max(lost)
+    runs.append(Trained(last, SMALLER, 1e-3, [smaller, smaller], [smaller, smaller]))
+    return Measured(widths, {"normal": [4.0, 1024.0]}, {"normal": 1.0}, softmaxes, runs)
+
+
+@pytest.mark.parametrize("components", lab.COMPONENTS)
+def test_components_have_unit_variance_and_products_d_k(components: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = lab.COMPONENTS[components]((100_000,), generator)
+    assert drawn.mean().item() == pytest.approx(0, abs=0.02)
+    assert drawn.var().item() == pytest.approx(1, abs=0.02)
+    assert lab.variance(components, 64, 20_000, generator) == pytest.approx(64, rel=0.05)
+
+
+def test_gradients_and_entropy_are_those_of_the_equations() -> None:
+    d_k, n_draws = 4, 3
+    found = lab.look(d_k, True, n_draws, torch.Generator().manual_seed(5))
+    generator = torch.Generator().manual_seed(5)
+    query, key, arriving = (
+        torch.randn(shape, generator=generator).double()
+        for shape in ((n_draws, d_k), (n_draws, lab.N_KEYS, d_k), (n_draws, lab.N_KEYS))
+    )  # fmt: skip
+    p = ((query[:, None] * key).sum(-1) / 2).softmax(-1)
+    jacobian = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    by_score = (jacobian @ arriving[..., None])[..., 0]
+    by_query = (by_score[..., None] * key).sum(1) / 2
+    norms = by_score.norm(dim=1), by_query.norm(dim=1)
+    assert found.score_gradient == pytest.approx(norms[0].median().item(), rel=1e-4)
+    assert found.score_gradient_mean == pytest.approx(norms[0].mean().item(), rel=1e-4)
+    assert found.query_gradient == pytest.approx(norms[1].median().item(), rel=1e-4)
+    assert found.query_gradient_mean == pytest.approx(norms[1].mean().item(), rel=1e-4)
+    entropy = -(p * p.log()).sum(-1).mean().item() / math.log(lab.N_KEYS)
+    assert found.entropy == pytest.approx(entropy, rel=1e-4)
+    assert found.largest == pytest.approx(p.max(-1).values.mean().item(), rel=1e-4)
+
+
+def test_arms_have_as_many_weights_and_differ_in_the_scale_or_the_start_alone() -> None:
+    models = {arm: lab.build(32, arm, 0) for arm in (WITH, WITHOUT, SMALLER)}
+    sizes = {sum(w.numel() for w in model.parameters()) for model in models.values()}
+    sizes.add(sum(w.numel() for w in lab.build(128, WITH, 0).parameters()))
+    assert len(sizes) == 1
+    first = {
+        arm: next(module for module in model.modules() if isinstance(module, Attention))
+        for arm, model in models.items()
+    }
+    assert first[WITH].scale == pytest.approx(32**-0.5)
+    assert first[WITHOUT].scale == first[SMALLER].scale == 1
+    plain, smaller = (first[arm].query_key_value.weight for arm in (WITHOUT, SMALLER))
+    assert torch.equal(plain, first[WITH].query_key_value.weight)
+    two = 2 * lab.D_MODEL
+    assert torch.allclose(smaller[:two], plain[:two] * 32**-0.25)  # so that q·k is √32 smaller
+    assert torch.equal(smaller[two:], plain[two:])
+
+
+def test_an_untrained_model_guesses_and_a_trained_one_learns_on_the_same_seed_alike() -> None:
+    assert lab.train(32, WITH, 1e-2, 0, 0)[1] < 0.15
+    learnt = lab.train(32, WITH, 1e-2, 0, 25)
+    assert learnt[1] > 0.15
+    assert learnt == lab.train(32, WITH, 1e-2, 0, 25)
+
+
+def test_a_rate_is_chosen_by_validation_and_reported_on_test() -> None:
+    runs = [
+        Trained(8, WITH, 1e-3, [0.2], [0.9]),
+        Trained(8, WITH, 1e-2, [0.3], [0.4]),
+        Trained(8, WITHOUT, 1e-3, [0.1], [0.1]),
+        Trained(8, WITHOUT, 1e-2, [0.05], [0.3]),
+    ]
+    m = replace(made_up({8: 0.5}), runs=runs)
+    assert lab.best(m, 8, WITH).rate == 1e-2
+    assert lab.best(m, 8, WITHOUT).rate == 1e-3
+    assert lab.at_equal_rate(m, 8) == pytest.approx(0.1)
+
+
+def test_every_outcome_can_be_reached() -> None:
+    assert lab.judge(made_up({8: 0.5, 128: 0.5})).outcome == "holds"
+    assert lab.judge(made_up({8: 0.0, 128: 0.5})).outcome == "holds when"
+    assert lab.judge(made_up({8: 0.5, 128: 0.5}, smaller=0.88)).outcome == "holds when"
+    assert lab.judge(made_up({8: 0.5, 128: 0.0})).outcome == "does not hold"
+    flat = replace(made_up({8: 0.5, 128: 0.5}), exponents={"normal": 0.5})
+    assert lab.judge(flat).outcome == "does not hold"
+
+
+def test_tables_and_figure_show_what_was_measured() -> None:
+    m = made_up({8: 0.0, 128: 0.5})
+    for table in lab.tables(m):
+        assert all(len(row) == len(table.head) for row in table.rows)
+    assert ("128", WITHOUT, "0.001", "41.0 ± 1.4", "chosen") in lab.tables(m)[2].rows
+    figure = lab.draw(m)
+    assert isinstance(figure, Figure)
+    variance, largest, gradient, training = figure.axes
+    assert list(variance.lines[0].get_ydata()) == [4.0, 1024.0]
+    assert list(largest.lines[1].get_ydata()) == [0.1, 0.95]
+    assert [line.get_ydata()[-1] for line in gradient.lines] == [0.2, 0.2, 0.01, 2.0]
+    assert [container[0].get_ydata()[-1] for container in training.containers] == pytest.approx(
+        [91, 41, 20]
+    )
+    json.dumps(asdict(m))
+
+
+def test_a_small_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "WIDTHS", (4, 16))
+    monkeypatch.setattr(lab, "RATES", (1e-2,))
+    monkeypatch.setattr(lab, "N_DRAWS", 8)
+    monkeypatch.setattr(lab, "train", lambda d_k, arm, rate, seed, steps: (rate, d_k / 1000))
+    m = lab.measure(Settings())
+    assert [(run.d_k, run.arm) for run in m.runs] == [
+        (8, WITH), (8, WITHOUT), (32, WITH), (32, WITHOUT), (128, WITH), (128, WITHOUT),
+        (128, SMALLER),
+    ]  # fmt: skip
+    assert m.runs[0].valid == [1e-2] * 3 and m.runs[0].test == [0.008] * 3
+    assert len(m.softmaxes) == 4 and all(abs(b - 1) < 0.2 for b in m.exponents.values())

@@ -1,0 +1,114 @@
+"""Counts are those of the formulas, and all four ways say the same."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from qkv.labs import serial as lab
+from qkv.labs.lab import Settings
+from qkv.labs.serial import AGAIN, CACHE, PREFIX, TRAIN, WAYS, Counted, Measured
+
+SOURCE = torch.arange(4, 10)[None]
+
+
+def made_up(generating: float = 10.0) -> Measured:
+    """Counts as expected; generating takes so many times as long as training."""
+    counted = [
+        Counted(way, length, *lab.expected(way, length), pairs=length**2,
+                seconds=length * (1.0 if way == TRAIN else generating), tokens=[4] * length)
+        for length in (64, 128, 256) for way in WAYS
+    ]  # fmt: skip
+    return Measured(16, counted)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_passes_positions_and_pairs_are_those_of_the_formulas(way: str) -> None:
+    length, n_source = 7, SOURCE.shape[1]
+    model = lab.build(0, length).double()
+    target = torch.tensor([model.config.bos_id, *lab.with_cache(model, SOURCE, length)])[None]
+    found = lab.count(way, length, model, lab.predict(way, model, SOURCE, target), 1.5)
+    passes = (found.encoder_passes, found.decoder_passes, found.positions)
+    assert passes == lab.expected(way, length)
+    steps = range(1, length + 1)
+    self_pairs = {
+        TRAIN: length**2,
+        CACHE: sum(steps),
+        PREFIX: sum(t * t for t in steps),
+        AGAIN: sum(t * t for t in steps),
+    }[way]
+    layers = 2
+    encoded = found.encoder_passes * n_source**2
+    assert found.pairs == layers * (self_pairs + found.positions * n_source + encoded)
+    assert found.seconds == 1.5 and len(found.tokens) == length
+    assert not model.encoder._forward_hooks and not model.decoder._forward_hooks
+
+
+def test_all_ways_give_the_same_tokens_which_vary_and_depend_on_the_prefix() -> None:
+    length = 40
+    model = lab.build(0, length).double()
+    tokens = lab.with_cache(model, SOURCE, length)
+    assert len(set(tokens)) > 5
+    assert not set(tokens) & set(lab.never(model.config))
+    target = torch.tensor([model.config.bos_id, *tokens])[None]
+    for way in WAYS:
+        assert lab.predict(way, model, SOURCE, target)() == tokens
+    changed = target.clone()
+    changed[0, 3] = (changed[0, 3] + 1) % lab.N_TOKENS
+    assert lab.at_once(model, SOURCE, changed[:, :-1]) != tokens
+
+
+def test_learning_takes_a_step_back_and_leaves_no_gradient() -> None:
+    model = lab.build(0, 4)
+    seen: list[torch.Tensor] = []
+    handle = model.output.projection.weight.register_hook(seen.append)
+    lab.learn(model, SOURCE, torch.tensor([[2, 5, 6, 7]]))()
+    handle.remove()
+    assert len(seen) == 1 and seen[0].abs().sum() > 0
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_the_least_of_the_times_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 5.0, 10.0, 12.0, 20.0, 29.0])
+    monkeypatch.setattr(lab.time, "process_time", lambda: next(ticks))
+    assert lab.least_seconds(lambda: []) == 2
+
+
+def test_every_outcome_can_be_reached() -> None:
+    assert lab.judge(made_up()).outcome == "holds"
+    assert lab.judge(made_up(generating=0.5)).outcome == "holds when"
+    m = made_up()
+    first, *rest = m.counted
+    for wrong in (
+        replace(first, tokens=[5] * 64), replace(first, decoder_passes=2),
+        replace(first, encoder_passes=2), replace(first, positions=65),
+    ):  # fmt: skip
+        assert lab.judge(Measured(16, [wrong, *rest])).outcome == "does not hold"
+
+
+def test_tables_and_figure_show_what_was_measured() -> None:
+    m = made_up()
+    for table in lab.tables(m):
+        assert all(len(row) == len(table.head) for row in table.rows)
+    exponents = {row[0]: row[1:] for row in lab.tables(m)[0].rows}
+    assert exponents[TRAIN] == ("0.00", "1.00", "2.00", "1.00")
+    assert exponents[CACHE][:2] == ("1.00", "1.00")
+    assert float(exponents[PREFIX][1]) == pytest.approx(2, abs=0.02)
+    figure = lab.draw(m)
+    assert isinstance(figure, Figure)
+    passes, positions, times = figure.axes
+    assert list(passes.lines[0].get_ydata()) == [1, 1, 1]
+    assert list(positions.lines[2].get_ydata()) == [64 * 65 // 2, 128 * 129 // 2, 256 * 257 // 2]
+    assert list(times.lines[1].get_ydata()) == [1e4] * 3
+    json.dumps(asdict(m))
+
+
+def test_a_small_run_measures_every_way_at_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "LENGTHS", (3, 5))
+    threads = torch.get_num_threads()
+    m = lab.measure(Settings())
+    assert [(one.length, one.way) for one in m.counted] == [(t, w) for t in (3, 5) for w in WAYS]
+    assert all(one.tokens == lab.of(m, CACHE)[i // 4].tokens for i, one in enumerate(m.counted))
+    assert torch.get_num_threads() == threads

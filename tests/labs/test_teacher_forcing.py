@@ -1,0 +1,186 @@
+"""What the lab of teacher forcing measures."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.data import EncodedPairs, Ragged, Specials, padded_batch
+from qkv.decode import generate
+from qkv.labs.teacher_forcing import (
+    LAB,
+    Judged,
+    Measured,
+    Work,
+    after_slips,
+    compared,
+    edit_distance,
+    judged,
+    logits_of,
+    mixed_input,
+    spoilt_errors,
+    trained,
+)
+from qkv.model import EncoderDecoder
+
+V = 12
+
+
+@pytest.fixture(scope="module")
+def work() -> Work:
+    draw = np.random.default_rng(0)
+    texts = [draw.integers(4, V, size=draw.integers(2, 6)).tolist() for _ in range(40)]
+    pairs = EncodedPairs(Ragged.of(texts), Ragged.of([text[::-1] for text in texts]))
+    config = ModelConfig(
+        vocab_size=V, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1,
+        dropout=0.0, max_length=16,
+    )  # fmt: skip
+    return Work(pairs, pairs, Specials(0, 2, 3), config, steps=25, rows=8)
+
+
+@pytest.fixture(scope="module")
+def model(work: Work) -> EncoderDecoder:
+    return trained(work, seed=0, scheduled=False)[0]
+
+
+def test_one_pass_is_as_many_steps_as_there_are_positions(
+    model: EncoderDecoder, work: Work
+) -> None:
+    difference, passes = compared(model, work)
+    assert difference < 1e-12
+    assert passes == work.held_out.target_sizes.max()
+
+
+def test_a_decoder_that_sees_what_comes_differs_step_by_step(
+    model: EncoderDecoder, work: Work
+) -> None:
+    model.decoder.causal = False
+    difference, _ = compared(model, work)
+    model.decoder.causal = True
+    assert difference > 1e-6
+
+
+def test_exact_matches_are_the_sentences_without_error_after_the_true_prefix(
+    model: EncoderDecoder, work: Work
+) -> None:
+    found = judged(model, work, seed=0)
+    with torch.no_grad():
+        batch = padded_batch(work.held_out, np.arange(40), work.special)
+        right = (logits_of(model, batch).argmax(-1) == batch.labels) | (batch.labels < 0)
+    assert found.exact == pytest.approx(100 * right.all(1).float().mean().item())
+    assert found.own_prefix[0] == found.true_prefix[0]  # before the first word both are BOS
+
+
+def test_errors_of_own_prefixes_are_those_of_greedy_translations(
+    model: EncoderDecoder, work: Work
+) -> None:
+    batch = padded_batch(work.held_out, np.arange(40), work.special)
+    assert batch.source is not None
+    found = generate(model, batch.source.tokens, batch.source.lengths, DecodeConfig(beams=1))
+    second = [[*best[0].tokens, 3][1:2] for best in found]
+    wrong = [got != line[1:2] for got, line in zip(second, batch.labels.tolist(), strict=True)]
+    assert judged(model, work, 0).own_prefix[1] == pytest.approx(100 * np.mean(wrong))
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6)
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_edit_distance_is_its_recursion(left: list[int], right: list[int]) -> None:
+    def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+        if not a or not b:
+            return len(a) + len(b)
+        if a[0] == b[0]:
+            return distance(a[1:], b[1:])
+        return 1 + min(distance(a[1:], b), distance(a, b[1:]), distance(a[1:], b[1:]))
+
+    assert edit_distance(left, right) == distance(tuple(left), tuple(right))
+
+
+def test_what_comes_after_a_slip_is_counted_by_edits() -> None:
+    outputs = [[5, 9, 6, 7, 3], [4, 4, 3], [8, 3]]  # a word too many; two changed; without slip
+    references = [[5, 6, 7, 3], [4, 5, 6, 3], [8, 3]]
+    wrong = torch.tensor([[0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 0, 0]]).bool()
+    # After the slips: [6, 7, 3] for [7, 3] is 1 edit, [3] for [6, 3] another; 4 tokens remained.
+    assert after_slips(outputs, references, wrong) == (50.0, 50.0)
+
+
+def test_own_guesses_stand_one_place_after_where_they_were_made() -> None:
+    target = torch.tensor([[2, 5, 6, 7]])
+    guesses = torch.tensor([[8, 9, 10, 11]])
+    generator = torch.Generator().manual_seed(0)
+    assert mixed_input(target, guesses, 1.0, generator).tolist() == [[2, 8, 9, 10]]
+    assert mixed_input(target, guesses, 0.0, generator).tolist() == [[2, 5, 6, 7]]
+    many = mixed_input(target.expand(4000, 4), guesses.expand(4000, 4), 0.25, generator)
+    assert (many[:, 1:] > 7).float().mean().item() == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_decoder_deaf_to_its_prefix_is_not_hurt_by_a_wrong_token(
+    model: EncoderDecoder, work: Work
+) -> None:
+    deaf = EncoderDecoder(work.config).eval()
+    deaf.load_state_dict(model.state_dict())
+    separate = torch.nn.Embedding(V, 16)  # every input looks like every other
+    torch.nn.init.zeros_(separate.weight)
+    batch = padded_batch(work.held_out, np.arange(40), work.special)
+    with torch.no_grad():
+        hurt, unhurt = spoilt_errors(model, batch, logits_of(model, batch), 0)
+        deaf.target_embedding = torch.nn.Sequential(separate)  # type: ignore[assignment]
+        spoilt, unspoilt = spoilt_errors(deaf, batch, logits_of(deaf, batch), 0)
+    assert spoilt == unspoilt
+    assert hurt != unhurt
+
+
+def test_both_ways_begin_alike_and_part(work: Work) -> None:
+    start = dataclasses.replace(work, steps=1)
+    weights = [trained(start, 0, way)[0].output.projection.weight for way in (False, True)]
+    assert torch.equal(*weights)
+    ends = [trained(work, 0, way)[0].output.projection.weight for way in (False, True)]
+    assert not torch.equal(*ends)
+
+
+def made(own: float, true: float, difference: float = 0.0, exact: float = 20.0) -> Measured:
+    def one(shift: float, exact: float) -> Judged:
+        curve, low = [30.0, 40.0 + shift], [10.0, 11.0]
+        return Judged(exact + shift, 15, 0.5, own + shift, true, low, curve, curve, low, 9.0)
+
+    forced = [one(shift, 20.0) for shift in (-0.5, 0.0, 0.5)]
+    scheduled = [one(shift, exact) for shift in (-0.5, 0.0, 0.5)]
+    return Measured(difference, 7, forced, scheduled)
+
+
+@pytest.mark.parametrize(
+    ("measured", "outcome"),
+    [
+        (made(50, 15), "holds"),
+        (made(15, 15), "holds when"),
+        (made(10, 15), "holds when"),
+        (made(50, 15, difference=0.1), "does not hold"),
+    ],
+)
+def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) -> None:
+    verdict = LAB.judge(measured)
+    assert verdict.outcome == outcome
+    assert "7" in verdict.because.en and "7" in verdict.because.zh
+
+
+@pytest.mark.parametrize(
+    ("exact", "said"), [(30.0, "helped"), (10.0, "hurt"), (20.2, "no clear difference")]
+)
+def test_scheduled_sampling_is_judged_seed_by_seed(exact: float, said: str) -> None:
+    assert said in LAB.judge(made(50, 15, exact=exact)).because.en
+
+
+def test_tables_and_figure_show_what_was_measured() -> None:
+    measured = made(50, 15)
+    computing, training = LAB.tables(measured)
+    assert computing.rows[1][1] == "7"
+    assert training.rows[0][1] == "20.0 ± 0.5"
+    left, right = LAB.draw(measured).axes
+    assert np.asarray(left.lines[0].get_ydata()).tolist() == [30.0, 40.0]
+    assert np.asarray(left.lines[2].get_ydata()).tolist() == [10.0, 11.0]
+    assert np.asarray(right.lines[1].get_xdata()).tolist() == [1, 2]

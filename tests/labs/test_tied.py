@@ -1,0 +1,148 @@
+"""Tied projections are equal, parameters come out even, and the tasks ask what they say."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from qkv.labs import tied as lab
+from qkv.labs.lab import Settings
+from qkv.labs.tied import Arm, Measured
+
+COMPLEMENT, LIKE, DEEP = (setting.name for setting in lab.SETTINGS)
+
+
+def made_up(lost: dict[str, tuple[str, ...]]) -> Measured:
+    """Each setting's listed ties lose 30 points."""
+    arms = []
+    for setting in lab.SETTINGS:
+        for scheme in lab.SCHEMES:
+            mean = 0.65 if scheme in lost.get(setting.name, ()) else 0.95
+            arms.append(
+                Arm(setting.name, scheme, True, 100, [mean - 0.01, mean, mean + 0.01], [9, 9, 9])
+            )
+        arms += [Arm(setting.name, tie, False, 80, [0.5, 0.5], [9, 9]) for tie in lab.TIES]
+    return Measured(arms, 300)
+
+
+@pytest.mark.parametrize("scheme", lab.SCHEMES)
+def test_what_is_tied_is_equal_and_what_is_not_differs(scheme: str) -> None:
+    query, key, value = lab.Shared(lab.SCHEMES[scheme], 6)(torch.randn(2, 3, 32)).chunk(3, dim=-1)
+    name = scheme.replace("separate", "")
+    assert torch.equal(query, key) == ("Q=K" in name)
+    assert torch.equal(key, value) == ("K=V" in name)
+    assert torch.equal(query, value) == (name == "Q=K=V")
+
+
+def test_a_tied_query_scores_itself_no_lower_than_twins_are_scored_by_it() -> None:
+    """q·k of a Q=K head is an inner product: symmetric, and bound by Cauchy and Schwarz."""
+    query, key, _ = lab.Shared(lab.SCHEMES["Q=K"], 6)(torch.randn(9, 32)).chunk(3, dim=-1)
+    scores = query @ key.T
+    assert torch.allclose(scores, scores.T, atol=1e-5)
+    own = scores.diagonal()
+    assert (scores**2 <= own[:, None] * own[None, :] + 1e-4).all()
+
+
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_wider_heads_give_exactly_the_saved_parameters_back(n_layers: int) -> None:
+    def size(scheme: str, d_head: int) -> int:
+        return sum(p.numel() for p in lab.build(scheme, d_head, n_layers).parameters())
+
+    full = size("separate", lab.D_HEAD)
+    for tie, saved in zip(lab.TIES, (1, 1, 2), strict=True):
+        assert size(tie, lab.wide_head(tie)) == full
+        width = lab.N_HEADS * lab.D_HEAD
+        assert size(tie, lab.D_HEAD) == full - saved * n_layers * lab.D_MODEL * width
+
+
+def told(word: int) -> tuple[int, int, int]:
+    kind_and_group, variant = divmod(word, lab.N_VARIANTS)
+    return *divmod(kind_and_group, lab.N_CLASSES), variant
+
+
+def test_the_complement_is_the_only_word_of_the_other_kind_and_a_twin_stands_in_the_way() -> None:
+    words, labels = lab.complement(40, torch.Generator().manual_seed(0))
+    kinds_asked = set()
+    for row, answers in zip(words.tolist(), labels.tolist(), strict=True):
+        sentence = [told(word) for word in row]
+        assert len(sentence) == lab.PER_SENTENCE
+        for (kind, group, _), answer in zip(sentence, answers, strict=True):
+            sought = [v for k, g, v in sentence if g == group and k != kind]
+            if answer != lab.UNASKED:
+                kinds_asked.add(kind)
+                assert sought == [answer]
+                assert sum((k, g) == (kind, group) for k, g, _ in sentence) == 2
+            else:
+                assert len(sought) == 2
+    assert kinds_asked == {0, 1}
+
+
+def test_ones_like_is_the_other_word_of_kind_and_class() -> None:
+    words, labels = lab.likeness(40, torch.Generator().manual_seed(0))
+    for row, answers in zip(words.tolist(), labels.tolist(), strict=True):
+        sentence = [told(word) for word in row]
+        for place, ((kind, group, _), answer) in enumerate(zip(sentence, answers, strict=True)):
+            others = [
+                v for at, (k, g, v) in enumerate(sentence)
+                if at != place and (k, g) == (kind, group)
+            ]  # fmt: skip
+            assert others == [answer]
+
+
+def test_training_learns_and_repeats() -> None:
+    setting = lab.SETTINGS[1]
+    fresh, again = (lab.train(setting, "separate", lab.D_HEAD, 0, 2) for _ in range(2))
+    assert fresh == again
+    assert fresh[1] < 0.3 and fresh[2] == 2
+    _, right, half = lab.train(setting, "separate", lab.D_HEAD, 0, 160)
+    assert right > 0.7 and half < 160
+
+
+def test_every_verdict_can_be_reached() -> None:
+    ties = lab.TIES
+    assert lab.judge(made_up({COMPLEMENT: ties, DEEP: ties})).outcome == "holds"
+    assert lab.judge(made_up({})).outcome == "does not hold"
+    assert lab.judge(made_up({LIKE: ties})).outcome == "does not hold"
+    some = lab.judge(made_up({COMPLEMENT: ("Q=K",), DEEP: ("Q=K",)}))
+    assert some.outcome == "holds when"
+    assert "unlike" in some.because.en and "K=V, Q=K=V loses nothing" in some.because.en
+    assert "one layer must" not in some.because.en
+    shallow = lab.judge(made_up({COMPLEMENT: ties, LIKE: ("Q=K",)}))
+    assert shallow.outcome == "holds when"
+    assert "one layer must" in shallow.because.en and "unlike" not in shallow.because.en
+    assert "只有一层" in shallow.because.zh
+
+
+def test_a_loss_within_the_spread_is_none() -> None:
+    noisy = Measured(
+        [Arm(COMPLEMENT, s, True, 1, [0.5, 1.0] if s == "Q=K" else [0.9, 0.9], [1, 1])
+         for s in lab.SCHEMES], 1,
+    )  # fmt: skip
+    assert lab.losses(noisy, COMPLEMENT) == {}
+    assert lab.losses(made_up({COMPLEMENT: ("K=V",)}), COMPLEMENT) == {"K=V": pytest.approx(30)}
+
+
+def test_tables_and_figure_hold_the_figures() -> None:
+    m = made_up({COMPLEMENT: ("Q=K",)})
+    tables = lab.tables(m)
+    assert [len(table.rows) for table in tables] == [7, 7, 7]
+    assert tables[0].rows[1] == ("Q=K", "100", "65.0 ± 1.0", "9 ± 0")
+    figure = lab.draw(m)
+    assert isinstance(figure, Figure)
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    assert heights == pytest.approx([95, 65, 95, 95, 50, 50, 50])
+
+
+def test_measuring_gives_plain_figures_and_leaves_the_random_state_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = lab.train
+    monkeypatch.setattr(lab, "train", lambda *given: real(*given[:3], 0, 1))
+    monkeypatch.setattr(lab, "SETTINGS", lab.SETTINGS[:1])
+    state = torch.random.get_rng_state()
+    m = lab.measure(Settings())
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert {one.parameters for one in m.arms if one.equal and one.setting == COMPLEMENT} == {10696}
+    json.dumps(asdict(m))

@@ -1,0 +1,78 @@
+"""A lab that is done at once, for tests of all that is around labs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from qkv.labs.lab import Lab, Outcome, Settings, Table, Verdict, Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Measured:
+    draws: list[float]
+    worst: float
+    threads: int
+    outcome: Outcome
+
+
+def toy_lab(
+    name: str = "scale", number: int = 1, outcome: Outcome = "holds", **others: Any
+) -> Lab[Measured]:
+    """Draws random numbers and says what it was told to say."""
+    return Lab(
+        number=number,
+        name=name,
+        title=Words(f"Toy of {name}", f"{name}的玩具"),
+        claim=Words("Draws lie below 1. They never leave.", "随机数都小于一。它们从不越界。"),
+        experiment=Words("Three draws are looked at.", "看三个随机数。"),
+        measure=others.pop("measure", measuring(outcome)),
+        tables=tables,
+        draw=draw,
+        judge=judge,
+        **others,
+    )
+
+
+def measuring(outcome: Outcome) -> Callable[[Settings], Measured]:
+    def measure(settings: Settings) -> Measured:
+        settings.tell("drawing")
+        draws = torch.rand(5 if settings.full else 3).tolist()
+        return Measured(draws, float("inf"), torch.get_num_threads(), outcome)
+
+    return measure
+
+
+def failing(settings: Settings) -> Measured:
+    raise RuntimeError("the toy broke")
+
+
+def tables(measured: Measured) -> tuple[Table, ...]:
+    rows = tuple((f"[{place}]", f"{draw:.3f}") for place, draw in enumerate(measured.draws))
+    return (Table(Words("All draws", "所有随机数"), ("place", "a|b"), rows),)
+
+
+def draw(measured: Measured) -> Figure:
+    from qkv.inspect.style import new_figure
+
+    figure, axis = new_figure()
+    axis.plot(measured.draws)
+    return figure
+
+
+def judge(measured: Measured) -> Verdict:
+    return Verdict(measured.outcome, Words("All three are small.", "三个都很小。"))
+
+
+def animate(measured: Measured, path: Path) -> None:
+    from PIL import Image
+
+    frames = [Image.new("L", (4, 4), shade) for shade in (0, 255)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])

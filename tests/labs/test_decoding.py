@@ -105,6 +105,17 @@ def test_the_verdict_follows_the_figures(measured: Measured, outcome: str) -> No
     assert LAB.judge(measured).outcome == outcome
 
 
+def test_the_verdict_says_which_model_is_helped() -> None:
+    falling = [80, 82, 84, 83, 81, 79]
+    unsure, sure, both = (
+        LAB.judge(made_up(falling, FLAT, gained, better)).because
+        for gained, better in ((20, 0), (0, 20), (20, 20))
+    )
+    assert unsure.en.startswith("Holds when the model is unsure. Holds up to 4 beams")
+    assert sure.en.startswith("Holds when the model is well trained. ")
+    assert both.en.startswith("Holds up to 4 beams") and "束宽不超过 4" in both.zh
+
+
 def test_the_verdict_says_whether_wide_beams_do_harm() -> None:
     harmed = LAB.judge(made_up([80, 82, 84, 83, 81, 79], FLAT, 20)).because.en
     level = LAB.judge(made_up([80, 82, 84, 84, 84, 83.9], FLAT, 20)).because.en

@@ -94,7 +94,13 @@ def test_training_learns_the_same_for_the_same_seed() -> None:
 
 
 def test_every_outcome_can_be_reached() -> None:
-    assert lab.judge(made_up()).outcome == "holds when"
+    both = lab.judge(made_up())
+    assert both.outcome == "holds when"
+    assert "when there is plenty of data and no smoothing. " in both.because.en
+    runs = [replace(run, error=0.1) if run.data == PLENTY else run for run in made_up().runs]
+    scarce = lab.judge(replace(made_up(), runs=runs)).because
+    assert "plenty of data. " in scarce.en and "no smoothing" not in scarce.en
+    assert "数据充足。" in scarce.zh and "不加平滑" not in scarce.zh
     assert lab.judge(made_up(error=0.1)).outcome == "holds"
     assert lab.judge(made_up(slope=0.5)).outcome == "does not hold"
     assert lab.judge(made_up(binary=0.5)).outcome == "does not hold"

@@ -102,13 +102,23 @@ def test_right_answers_are_counted_where_there_is_one() -> None:
 def test_each_outcome_can_be_reached() -> None:
     assert norm.judge(made_up()).outcome == "holds when"
     assert norm.judge(made_up(none=0.3)).outcome == "holds"
+    both = "when the stack has 24 layers or the rate is 0.1."
+    assert both in norm.judge(made_up()).because.en
+    assert "as to training when the rate is 0.1." in norm.judge(made_up(deep=0.6)).because.en
     assert (
-        "when the stack is deep or the learning rate is high." in norm.judge(made_up()).because.en
+        "as to training when the stack has 24 layers." in norm.judge(made_up(high=0.9)).because.en
     )
-    assert "when the learning rate is high." in norm.judge(made_up(deep=0.6)).because.en
-    assert "when the stack is deep." in norm.judge(made_up(high=0.9)).because.en
     assert norm.judge(made_up(deep=0.6, high=0.9)).outcome == "does not hold"
     assert norm.judge(made_up(layer=1e-2)).outcome == "does not hold"
+
+
+def test_a_deep_stack_that_learns_little_with_a_norm_too_is_said_to() -> None:
+    assert "learnt little" not in norm.judge(made_up()).because.en
+    m = made_up()
+    m.trained[-1].accuracies["0.01"][:] = [0.37, 0.37]
+    because = norm.judge(m).because
+    assert "24 layers on 0 % and 37 %, so LayerNorm too learnt little there" in because.en
+    assert "没学会多少" in because.zh
 
 
 def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
@@ -116,7 +126,15 @@ def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
     because = norm.judge(m).because
     assert "BatchNorm is right on 94 % and 50 %, LayerNorm on 93 % and 70 %" in because.en
     assert all(
-        part in because.zh for part in ("100 %", "98 %", "60 %", "：8 %", "1e-16", "94 %、50 %")
+        part in because.zh
+        for part in (
+            "100 %",
+            "98 %",
+            "60 %",
+            "：8 %",
+            "1e-16",
+            "94 %、50 %，LayerNorm 答对 93 %、70 %",
+        )
     )
     learnt, neighbours, small = norm.tables(m)
     assert learnt.head[2:] == ("rate 0.003", "rate 0.01", "rate 0.1")

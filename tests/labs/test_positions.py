@@ -102,6 +102,19 @@ def test_each_outcome_can_be_reached() -> None:
     assert positions.judge(made_up(anywhere=0.4)).outcome == "does not hold"
 
 
+def test_who_carries_over_is_read_from_the_figures() -> None:
+    assert positions.carried(made_up()) == ("rotary 99 %", "sinusoidal 20 %")
+    assert positions.carried(made_up(four_times=0.97)) == ("sinusoidal 97 %, rotary 99 %", "–")
+    unlearnt = Arm("none", False, [0.2], [0.1], [0.2], [0.2])
+    m = made_up()
+    assert positions.carried(Measured([unlearnt], m.shifts, m.closed_form)) == ("–", "–")
+
+
+def test_a_wrong_rotation_forbids_holds() -> None:
+    m = made_up(four_times=0.97)
+    assert positions.judge(Measured(m.arms, m.shifts, 1e-3)).outcome != "holds"
+
+
 def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
     m = made_up()
     because = positions.judge(m).because

@@ -105,7 +105,8 @@ def test_every_verdict_can_be_reached() -> None:
     assert lab.judge(changed(m, True, error=0.5)).outcome == "does not hold"
     assert lab.judge(changed(m, True, silenced=0.1)).outcome == "holds when"
     assert lab.judge(changed(m, True, unseen_other=0.8)).outcome == "holds when"
-    assert lab.judge(changed(m, False, attention=[0.12, 0.9])).outcome == "holds when"
+    free = lab.judge(changed(m, False, attention=[0.12, 0.9]))
+    assert free.outcome == "holds when" and free.because.en.startswith("Holds of the look alone")
 
 
 def test_tables_and_figure_hold_the_figures() -> None:

@@ -13,13 +13,14 @@ from qkv.model import Residual
 
 def made_up(
     post: float = 0.9, pre: float = 0.95, without: float = 0.1, end: float = 0.2,
-    faded: float = 2.0,
+    faded: float = 2.0, bare: float = 1e-9, alike: float = 0.9,
 ) -> Measured:  # fmt: skip
     right = {"post": post, "pre": pre, "without": without}
+    first, same = {"without": faded, residual.BARE: bare}, {"without": alike}
     layers = TAUGHT[-1] + 1
     return Measured(
-        [Fresh(kind, [faded if kind == "without" else 2.0] * len(DEPTHS), [4.0] * len(DEPTHS),
-               [0.3] * len(DEPTHS)) for kind in residual.NAMES],
+        [Fresh(kind, [first.get(kind, 2.0)] * len(DEPTHS), [4.0] * len(DEPTHS),
+               [same.get(kind, 0.3)] * len(DEPTHS)) for kind in residual.NAMES],
         [Trained(kind, [[1.0, 1.0], [1.0, 1.0], [x, x]], [2e-3] * 3, [1.0] * layers,
                  [1.0] * (layers - 1) + [end])
          for kind, x in right.items()],
@@ -101,6 +102,9 @@ def test_each_outcome_can_be_reached() -> None:
     assert residual.judge(made_up(faded=0.01)).outcome == "holds"
     assert residual.judge(made_up()).outcome == "holds when"
     assert "no norm either" in residual.judge(made_up()).because.en
+    assert "gradient not at all" in residual.judge(made_up(bare=2.0)).because.en
+    assert "what is lost" in residual.judge(made_up()).because.en
+    assert "what is lost" not in residual.judge(made_up(alike=0.4)).because.en
     assert residual.judge(made_up(post=0.1)).outcome == "holds when"
     assert "Only with pre-norm" in residual.judge(made_up(post=0.1)).because.en
     assert residual.judge(made_up(without=0.9)).outcome == "does not hold"

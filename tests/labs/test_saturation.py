@@ -76,6 +76,8 @@ def test_every_outcome_can_be_reached(measured: lab.Measured) -> None:
     assert lab.judge(replace(measured, gaps=gone)).outcome == "holds"
     moved = [replace(one, shifted=2 * one.shifted) for one in measured.gaps]
     assert lab.judge(replace(measured, gaps=moved)).outcome == "does not hold"
+    never = [replace(one, square=0) for one in measured.recoveries]
+    assert "takes > 100,000." in lab.judge(replace(measured, recoveries=never)).because.en
 
 
 def test_tables_and_figure_show_what_was_measured(measured: lab.Measured) -> None:

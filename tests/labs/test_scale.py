@@ -111,6 +111,7 @@ def test_every_outcome_can_be_reached() -> None:
     assert lab.judge(made_up({8: 0.0, 128: 0.5})).outcome == "holds when"
     assert lab.judge(made_up({8: 0.5, 128: 0.5}, smaller=0.88)).outcome == "holds when"
     assert lab.judge(made_up({8: 0.5, 128: 0.0})).outcome == "does not hold"
+    assert "a few jump" in lab.judge(made_up({8: 0.5, 128: 0.5})).because.en
     flat = replace(made_up({8: 0.5, 128: 0.5}), exponents={"normal": 0.5})
     assert lab.judge(flat).outcome == "does not hold"
 

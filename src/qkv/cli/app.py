@@ -15,6 +15,7 @@ from qkv.cli.embed import embed
 from qkv.cli.evaluate import evaluate
 from qkv.cli.fill import fill
 from qkv.cli.generate import generate
+from qkv.cli.inspect import inspect
 from qkv.cli.lab import lab
 from qkv.cli.pull import pull
 from qkv.cli.tag import tag
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "convert": convert,
     "verify": verify,
+    "inspect": inspect,
     "lab": lab,
     "pull": pull,
 }

@@ -47,6 +47,7 @@ def _show(run: Run) -> None:
         print(f"  {source} → {run.result.translate(source)}")
     print(f"\nThe model is in {run.folder}. Try it:")
     print(f'  qkv translate --model {run.folder} "我爱你"')
+    print(f"  qkv inspect {run.folder} --source 我爱你")
     print(f"  python -c \"import qkv; print(qkv.load({str(run.folder)!r}).translate('我爱你'))\"")
 
 

@@ -78,8 +78,8 @@ def attention_maps(
         raise UserError(f"This model has no {kind!r}; it has {', '.join(kinds)}.")
     stack, _, name = kind.partition(".")
     keys = trace.keys(f"{stack}.*.{name}.weights")
-    layers = _chosen(layers, len(keys), "layer")
-    heads = _chosen(heads, trace.sizes["H"], "head")
+    layers = chosen(layers, len(keys), "layer")
+    heads = chosen(heads, trace.sizes["H"], "head")
     parts = [_layer(trace, keys[layer].removesuffix(".weights"), heads) for layer in layers]
     queries = trace.tokens("source" if stack == "encoder" else "target", row)
     columns = queries if name == "self_attention" else trace.tokens("source", row)
@@ -98,7 +98,8 @@ def kinds_of(trace: Trace) -> list[str]:
     return [kind for kind in NAMES if trace.keys(kind.replace(".", ".*.") + ".weights")]
 
 
-def _chosen(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
+def chosen(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
+    """The layers or heads that are asked for, all where none is named; each must be there."""
     for one in given or ():
         if not 0 <= one < count:
             raise UserError(f"There is no {what} {one}: this model has {count}, 0 to {count - 1}.")

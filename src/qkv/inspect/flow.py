@@ -81,23 +81,31 @@ def sizes(step: Step) -> str:
     return f"({', '.join(map(str, step.shape))}{',' * (len(step.shape) == 1)})"
 
 
-def flow_table(steps: Sequence[Step], fold: bool = True) -> Table:
-    """The steps for a terminal, lane by lane."""
+def flow_table(steps: Sequence[Step], fold: bool = True, width: int = 120) -> Table:
+    """The steps for a terminal of so many cells, lane by lane; keys are there where they fit."""
     shown = folded(steps) if fold else list(steps)
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("step", no_wrap=True)
-    for name in ("formula", "shape", "here"):
-        table.add_column(name, overflow="fold")
-    table.add_column("key", no_wrap=True, overflow="fold")
-    before = None
+    table.add_column("formula", overflow="fold")
+    table.add_column("shape", no_wrap=True)
+    with_keys = width >= 120
+    if with_keys:
+        table.add_column("key", no_wrap=True)
+    before = sublayer_before = ""
     for step in shown:
         part = _part(step, steps, fold)
+        sublayer, _, name = step.name.rpartition(": ")
         if part != before:
             table.add_section()
             table.add_row(Text(part, style="bold"))
-        before = part
-        cells = (f"  {step.name}", step.formula, step.shape_letters, sizes(step), step.key)
-        table.add_row(*map(Text, cells))  # brackets in formulas are not rich's markup
+        if sublayer and (part, sublayer) != (before, sublayer_before):
+            table.add_row(Text(f"  {sublayer}", style="italic"))
+        before, sublayer_before = part, sublayer
+        indent = "    " if sublayer else "  "
+        shape = f"{step.shape_letters} = {sizes(step)}" if step.shape else "a number"
+        cells = [f"{indent}{name}", step.formula, shape]
+        # brackets in formulas are not rich's markup
+        table.add_row(*map(Text, cells + [step.key] * with_keys))
     return table
 
 

@@ -27,8 +27,11 @@ SUBLAYERS = {
 
 
 def road(trace: Trace) -> list[Step]:
-    """Every quantity as a step, in the order of the formulas."""
-    return [_step(trace, key) for key in trace]
+    """Every quantity as a step, in the order of the formulas; labels stand at the loss."""
+    keys = [key for key in trace if key != "target.labels"]
+    if "loss" in keys:
+        keys.insert(keys.index("loss"), "target.labels")
+    return [_step(trace, key) for key in keys]
 
 
 def _step(trace: Trace, key: str) -> Step:
@@ -36,15 +39,21 @@ def _step(trace: Trace, key: str) -> Step:
     level = int(rest[0]) if len(rest) == 3 else None
     axes = ["D/H" if letter == "K" else letter for letter in trace.axes(key)]
     return Step(
-        name=_name(key, rest), formula=trace.formula(key), shape_letters=f"({', '.join(axes)})",
-        shape=trace.shape(key), key=key, lane=_lane(key, first), level=level,
+        name=_name(key, rest, trace.formula(key)), formula=trace.formula(key),
+        shape_letters=f"({', '.join(axes)})", shape=trace.shape(key), key=key,
+        lane=_lane(key, first), level=level,
     )  # fmt: skip
 
 
-def _name(key: str, rest: list[str]) -> str:
+def _name(key: str, rest: list[str], formula: str) -> str:
     if len(rest) == 3:
-        return f"{SUBLAYERS[rest[1]]}: {NAMES[rest[2]]}"
+        return f"{SUBLAYERS[rest[1]]}: {_part_name(rest[2], formula)}"
     return NAMES[key]
+
+
+def _part_name(part: str, formula: str) -> str:
+    """A model with its norms before the sublayers has none where the residual is added."""
+    return "residual" if part == "residual" and "LayerNorm" not in formula else NAMES[part]
 
 
 def _lane(key: str, first: str) -> Lane:

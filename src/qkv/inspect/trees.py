@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
@@ -19,17 +21,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINES = 56  # leaves beyond which only what was nearly kept is drawn
+TYPE = 7.5  # points
 BEST, KEPT, ENDED, PRUNED = "#0072B2", "#444444", "#009E73", "#999999"
 SIGNS = {"kept": " ", "ended": "■", "pruned": "✗"}
 
 
 def shown(tree: BeamTree) -> tuple[list[Node], int]:
     """What is drawn, and how many are left out: of pruned candidates, those least likely."""
-    ways = [node for node in tree.nodes if node.best or tree.children(node.id)]
-    ways += [node for node in tree.nodes if node.fate == "ended" and node not in ways]
-    others = [node for node in tree.nodes if node not in ways]
+    parents = {node.parent for node in tree.nodes}
+    ways = [node for node in tree.nodes if node.best or node.id in parents or node.fate == "ended"]
+    drawn = {node.id for node in ways}
+    others = [node for node in tree.nodes if node.id not in drawn]
     others.sort(key=lambda node: -node.log_probability)
-    room = max(0, LINES - sum(not tree.children(node.id) for node in ways))
+    room = max(0, LINES - sum(node.id not in parents for node in ways))
     kept = sorted([*ways, *others[:room]], key=lambda node: node.id)
     return kept, len(tree.nodes) - len(kept)
 
@@ -60,19 +64,21 @@ def draw_tree(tree: BeamTree, viewer_fonts: bool = False) -> Figure:
     nodes, left_out = shown(tree)
     lines, steps = heights(nodes), 1 + max(node.step for node in nodes)
     names, note = drawable([clipped(visible(node.name), 12) for node in nodes], viewer_fonts)
+    labels = [_label(node, name) for node, name in zip(nodes, names, strict=True)]
+    wide = 0.55 + max(map(cell_len, labels)) * TYPE * 0.62 / 72  # inches: a label and its branch
     depth = -min(lines.values())
     title = (
         f"Beam search with {tree.beams} beams: {len(tree.nodes)} candidates, {tree.n_pruned} pruned"
     )
     with styled():
-        figure, axes = new_figure(max(6.0, 1.35 * steps + 1), max(2.4, 0.2 * depth + 1.4))
+        figure, axes = new_figure(max(6.0, wide * (steps + 0.4)), max(2.4, 0.2 * depth + 1.4))
         axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel="step")
         axes.set_yticks([])
         axes.set_xticks(range(steps))
         axes.grid(False)
         axes.spines["left"].set_visible(False)
-        for node, name in zip(nodes, names, strict=True):
-            _node(axes, node, name, lines)
+        for node, label in zip(nodes, labels, strict=True):
+            _node(axes, node, label, lines, 0.5 / wide)
         rest = (
             f"{left_out} less likely candidates that were pruned are not drawn." if left_out else ""
         )
@@ -81,34 +87,49 @@ def draw_tree(tree: BeamTree, viewer_fonts: bool = False) -> Figure:
     return figure
 
 
-def _node(axes: Axes, node: Node, name: str, lines: dict[int, float]) -> None:
+def _label(node: Node, name: str) -> str:
+    chance = math.exp(node.log_probability)
+    number = f"{chance:.2f}" if chance >= 0.005 else "<0.01"
+    return f"{name} {number}{' ■' if node.fate == 'ended' else ''}"
+
+
+def _node(axes: Axes, node: Node, label: str, lines: dict[int, float], branch: float) -> None:
+    """A candidate, and the branch that leads to it, which begins where its parent's label ends."""
     x, y = node.step, lines[node.id]
     colour = BEST if node.best else {"ended": ENDED, "kept": KEPT, "pruned": PRUNED}[node.fate]
     if node.parent in lines:
         dashed: dict[str, Any] = {"linestyle": (0, (2, 2))} if node.fate == "pruned" else {}
-        start = lines[node.parent]
-        axes.plot([x - 0.38, x - 0.22, x - 0.05], [start, y, y], color=colour, zorder=1,
+        places = [x - branch, x - 0.55 * branch, x - 0.12 * branch]
+        axes.plot(places, [lines[node.parent], y, y], color=colour, zorder=1,
                   linewidth=2.2 if node.best else 0.9, **dashed)  # fmt: skip
-    label = f"{name} {math.exp(node.log_probability):.2f}{' ■' if node.fate == 'ended' else ''}"
     weight = "bold" if node.best else "normal"
-    axes.text(x, y, label, color=colour, va="center", fontsize=7.5, weight=weight,
+    axes.text(x, y, label, color=colour, va="center", fontsize=TYPE, weight=weight,
               parse_math=False)  # fmt: skip
 
 
-def terminal_tree(tree: BeamTree) -> Tree:
-    """The tree for a terminal: the ways that were kept, and beside each what was pruned there."""
-    root = Tree(f"beam search, {tree.beams} beams: {len(tree.nodes)} candidates")
+def terminal_tree(tree: BeamTree) -> Group:
+    """The tree for a terminal, and below it, by letter, why candidates did not go on."""
+    nodes, left_out = shown(tree)
+    reasons = list(dict.fromkeys(node.why for node in nodes if node.why))
+    root = Tree(f"{tree.beams} beams, {len(tree.nodes)} candidates, {tree.n_pruned} pruned")
     branches: dict[int | None, Tree] = {None: root}
-    for node in tree.nodes:
-        if node.parent not in branches:
-            continue
+    for node in nodes:
         style = "bold blue" if node.best else {"ended": "green", "pruned": "dim"}.get(node.fate, "")
-        label = Text(f"{SIGNS[node.fate]} {visible(node.name)} ", style=style)
-        label.append(f"{math.exp(node.log_probability):.3f}  log P {node.score:.2f}", style="dim")
+        label = Text(f"{SIGNS[node.fate]} {clipped(visible(node.name), 16)} ", style=style)
+        chance = math.exp(node.log_probability)
+        number = f"{chance:.3f}" if chance >= 0.0005 else "<0.001"
+        label.append(f"{number}  log P {node.score:.2f}", style="dim")
         if node.why:
-            label.append(f"  {node.why}", style="dim italic")
+            label.append(f"  {_letter(reasons.index(node.why))}", style="dim italic")
         branches[node.id] = branches[node.parent].add(label)
-    return root
+    notes = [f"{_letter(place)}: {why}" for place, why in enumerate(reasons)]
+    if left_out:
+        notes.append(f"{left_out} less likely candidates that were pruned are not shown")
+    return Group(root, *(Text(note, style="dim") for note in notes))
+
+
+def _letter(place: int) -> str:
+    return "abcdefghijklmnopqrstuvwxyz"[place]
 
 
 def tree_rows(tree: BeamTree) -> list[tuple[str, ...]]:

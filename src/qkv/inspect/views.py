@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 
 from qkv.inspect.fonts import drawable, visible
 from qkv.inspect.pages import fragment, heat_map, paragraph, table
-from qkv.inspect.style import COLOURS, DIVERGING, MARKERS, caption, new_figure, styled
+from qkv.inspect.style import COLOURS, DIVERGING, MARKERS, array, caption, new_figure, styled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from qkv.inspect.trace import Trace
     from qkv.inspect.tree import BeamTree
 
+MOST = 60  # outputs of a figure or a table; of more, the last ones are shown
+ABREAST = 24  # outputs of a lens, whose candidates stand side by side
+HARD_SPACE = "\u00a0"  # in names that are no tokens, whose spaces are not to be seen
 TREE_HEAD = ("step", "after", "token", "P", "log P of all", "fate", "why")
 
 
@@ -55,7 +61,9 @@ STEPS_HEAD = ("step", "after", "candidates", "entropy (nats)", "came, or should"
 
 
 def draw_steps(steps: Sequence[Step], viewer_fonts: bool = False) -> Figure:
-    """Bars of the best candidates' probabilities, one row a step."""
+    """Bars of the best candidates' probabilities, one row a step, and its entropy beside it."""
+    left_out = _left_out(len(steps), "steps")
+    steps = steps[-MOST:]
     most = max(len(step.candidates) for step in steps)
     words = [visible(one.name) for step in steps for one in step.candidates]
     afters = [f"{step.position}: after {visible(step.after)}" for step in steps]
@@ -69,26 +77,32 @@ def draw_steps(steps: Sequence[Step], viewer_fonts: bool = False) -> Figure:
                 name = next(names)
                 colour = COLOURS[rank % 6]
                 axes.barh(-place, one.probability, left=left, color=colour, edgecolor="white")
-                if one.probability > 0.012 * (len(name) + 3):
+                if one.probability > 0.012 * (cell_len(name) + 3):
                     axes.text(left + 0.005, -place, name, va="center", fontsize=8, color="white",
                               weight="bold", parse_math=False)  # fmt: skip
                 left += one.probability
+            axes.text(1.01, -place, f"{step.entropy:.2f}", va="center", fontsize=8)
+        axes.text(1.01, 0.75, "entropy (nats)", va="center", fontsize=8)
         axes.set_yticks([-place for place in range(len(steps))], afters, parse_math=False)
-        axes.set(xlim=(0, 1), xlabel=f"probability of the {most} best candidates, side by side")
+        axes.set(xlim=(0, 1), ylim=(0.4 - len(steps), 1.1))
+        axes.set(xlabel=f"probability of the {most} best candidates, side by side")
         axes.grid(False)
-        caption(figure, "How each step went: the wider a bar, the surer the model", note)
+        title = "How each step went: the wider a bar, the surer the model"
+        caption(figure, title, _notes(left_out, note))
     return figure
 
 
 def draw_lens(lens: Lens, viewer_fonts: bool = False) -> Figure:
     """The best candidate of each layer at each output, coloured by its probability."""
+    left_out = _left_out(len(lens.tokens), "outputs", ABREAST)
+    lens = last_outputs(lens, ABREAST)
     best = [visible(names[0]) for layer in lens.names for names in layer]
     drawn, note = drawable([*best, *map(visible, lens.tokens)], viewer_fonts)
     texts, tokens = drawn[: len(best)], drawn[len(best) :]
     width = len(lens.tokens)
     with styled():
         figure, axes = new_figure(max(4.5, 0.85 * width + 1.8), 0.34 * len(lens.layers) + 1.7)
-        image = axes.imshow(lens.probabilities[:, :, 0].cpu(), aspect="auto", vmin=0, vmax=1,
+        image = axes.imshow(array(lens.probabilities[:, :, 0]), aspect="auto", vmin=0, vmax=1,
                             origin="lower")  # fmt: skip
         for place, text in enumerate(texts):
             row, column = divmod(place, width)
@@ -100,12 +114,33 @@ def draw_lens(lens: Lens, viewer_fonts: bool = False) -> Figure:
         axes.grid(False)
         axes.set(xlabel="at this token")
         figure.colorbar(image, ax=axes, label="probability of the best candidate")
-        caption(figure, "What each layer would say if it were the last one", note)
+        caption(figure, "What each layer would say if it were the last one", _notes(left_out, note))
     return figure
 
 
+def last_outputs(lens: Lens, most: int = MOST) -> Lens:
+    """What a lens says of the last outputs alone."""
+    return replace(
+        lens,
+        tokens=lens.tokens[-most:],
+        names=tuple(layer[-most:] for layer in lens.names),
+        probabilities=lens.probabilities[:, -most:],
+        of_last=lens.of_last[:, -most:],
+        entropy=lens.entropy[:, -most:],
+    )
+
+
+def _left_out(count: int, what: str, most: int = MOST) -> str | None:
+    return f"The last {most} of {count:,} {what} are drawn." if count > most else None
+
+
+def _notes(*notes: str | None) -> str:
+    return " ".join(note for note in notes if note)
+
+
 def lens_fragment(lens: Lens) -> str:
-    """A table: the best candidates of each layer at each output."""
+    """A table: the best candidates of each layer at each of the last outputs."""
+    lens = last_outputs(lens)
     rows = [
         (name, *map(_guesses, layer, lens.probabilities[place].tolist()))
         for place, (name, layer) in enumerate(zip(lens.layers, lens.names, strict=True))
@@ -151,34 +186,39 @@ def _lines(axes: Axes, values: list[list[float]], names: Sequence[str], named: b
 
 def drift_fragment(drift: Drift) -> str:
     """A map: the cosine to the input of each token after each layer."""
-    return heat_map(drift.cosine, drift.layers, drift.tokens, "Cosine to the input, by layer")
+    layers = [layer.replace(" ", HARD_SPACE) for layer in drift.layers]
+    return heat_map(drift.cosine, layers, drift.tokens, "Cosine to the input, by layer")
 
 
 def draw_attribution(found: Attribution, viewer_fonts: bool = False) -> Figure:
     """One panel a side that was read: outputs downwards, tokens to the right."""
     sides = list(found.scores)
-    names = [visible(one) for one in found.outputs]
+    left_out = _left_out(len(found.outputs), "outputs")
+    names = [visible(one) for one in found.outputs[-MOST:]]
     words = [[visible(one) for one in found.tokens[side]] for side in sides]
     drawn, note = drawable([*names, *(one for each in words for one in each)], viewer_fonts)
     outputs, rest = drawn[: len(names)], iter(drawn[len(names) :])
     limit = max(float(scores.abs().max()) for scores in found.scores.values()) or 1.0
     count = sum(map(len, words))
+    every = max(1, count // 80)  # the labels that have room
     with styled():
         figure, panels = new_figure(
-            max(4.5, 0.42 * count + 2.5), max(2.6, 0.34 * len(outputs) + 1.6),
+            max(4.5, 0.42 * min(count, 80) + 2.5), max(2.6, 0.34 * len(outputs) + 1.6),
             ncols=len(sides), squeeze=False, width_ratios=[len(each) for each in words],
         )  # fmt: skip
         for axes, side, each in zip(panels[0], sides, words, strict=True):
-            image = axes.imshow(found.scores[side].cpu(), cmap=DIVERGING, vmin=-limit, vmax=limit,
-                                aspect="auto")  # fmt: skip
+            image = axes.imshow(array(found.scores[side][-MOST:]), cmap=DIVERGING, vmin=-limit,
+                                vmax=limit, aspect="auto")  # fmt: skip
             labels = [next(rest) for _ in each]
-            axes.set_xticks(range(len(each)), labels, rotation=60, ha="right", parse_math=False)
+            axes.set_xticks(range(0, len(each), every), labels[::every], rotation=60, ha="right",
+                            parse_math=False)  # fmt: skip
             axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
             axes.grid(False)
             axes.set_title(f"{side} tokens that were read")
         panels[0][0].set_ylabel("output")
         figure.colorbar(image, ax=panels[0].tolist(), label="for (above 0) or against it")
-        caption(figure, "Which tokens each output leaned on, by gradient × input", note)
+        title = "Which tokens each output leaned on, by gradient × input"
+        caption(figure, title, _notes(left_out, note))
     return figure
 
 

@@ -297,8 +297,8 @@ def tables(m: Measured) -> tuple[Table, ...]:
 def draw(m: Measured) -> Figure:
     """Bars of both models, by the side on which the deciding words stand."""
     figure, (left, right) = new_figure(9.6, 3.8, ncols=2, sharey=True)
-    panels = ((left, "the word", "At the word itself: a decoder cannot know yet"),
-              (right, "the last word", "At the sentence's end: it knows too"))  # fmt: skip
+    panels = ((left, "the word", "The sense, read at the word itself"),
+              (right, "the last word", "The sense, read at the sentence's end"))  # fmt: skip
     for axes, at, title in panels:
         for style, model in enumerate(("encoder", "decoder")):
             for trained in (True, False):
@@ -338,6 +338,7 @@ def judge(m: Measured) -> Verdict:
                   f"解码器 {means['decoder', 'after']:.0f}%（瞎猜为 50%）；在前面时分别为 "
                   f"{means['encoder', 'before']:.0f}% 和 {means['decoder', 'before']:.0f}%。"
                   f"读到句末，解码器对前一种情形也能判对 {late:.0f}%。")  # fmt: skip
+    # ten points apart, and half-way from guessing to knowing, are the least that counts
     if after < 10 or means["encoder", "after"] < 75:
         return Verdict("does not hold", Words(figures, figures_zh))
     if before >= 10:
@@ -364,11 +365,11 @@ LAB = Lab(
         "before or after. An encoder (hidden words) and a decoder (next words) of the same size "
         "learn the same sentences for the same steps. A linear probe then reads the sense from the "
         "word's own vector; it is fitted with some deciding words and tested with others, so that "
-        "it must find the sense and not a word. Random weights are the control; three seeds.",
+        "it must find the sense and not a word. Random weights are the control; several seeds.",
         "用一套中英文小语法造句，bank 和“苹果”各有两个意思，由前面或后面的词决定。"
         "同样大小的编码器（完形填空）与解码器（预测下一个词）在相同的句子上训练相同的步数，"
         "再用线性探针从该词自己的向量里读出词义；拟合与测试所用的线索词不同，"
-        "探针因此必须找到词义，而不是认出某个词。随机权重作对照，跑三个种子。",
+        "所以探针要找到的是词义，而不是某个具体的词。随机权重作对照，跑几个种子。",
     ),
     measure=measure,
     tables=tables,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +60,14 @@ def measure(settings: Settings) -> Measured:
     counted = {part: [flops(part, n, d_model) for n in LENGTHS] for part in PARTS}
     widened = {part: [flops(part, length, d) for d in WIDTHS] for part in PARTS}
     settings.tell("timing")
-    with one_thread():
-        long = {part: [seconds(part, n, d_model, repeats) for n in LENGTHS] for part in TIMED}
-        wide = {part: [seconds(part, length, d, repeats) for d in WIDTHS] for part in TIMED}
+    long = {part: [seconds(part, n, d_model, repeats) for n in LENGTHS] for part in TIMED}
+    wide = {part: [seconds(part, length, d, repeats) for d in WIDTHS] for part in TIMED}
     settings.tell("weighing what is kept for the backward pass")
     weighed = {part: [kept_bytes(part, n, d_model) for n in LENGTHS] for part in TIMED}
-    others = [(part,) for part in PARTS[1:]]
     return Measured(
         d_model, length, list(LENGTHS), list(WIDTHS), counted, widened, long, wide,
         weighed,
-        {part: [crossing(d, (part,)) for d in COUNTED_WIDTHS] for (part,) in others},
+        {part: [crossing(d, (part,)) for d in COUNTED_WIDTHS] for part in PARTS[1:]},
         [crossing(d, (PROJECTIONS, FEED_FORWARD)) for d in COUNTED_WIDTHS],
     )  # fmt: skip
 
@@ -235,25 +233,34 @@ def draw(m: Measured) -> Figure:
         if part != FUSED:
             left.loglog(m.lengths, m.flops_by_length[part], **look)
         middle.loglog(m.lengths, [1e3 * value for value in m.seconds_by_length[part]], **look)
-    left.set(title=f"Counted: n² against n (d = {m.d_model})", ylabel="FLOPs")
-    middle.set(title="Timed: steps one by one cost extra", ylabel="CPU time, one core (ms)")
+    powers = [flop_exponents(m, part)[0] for part in (CORE, RECURRENT)]
+    left.set(title=f"Counted: n^{powers[0]:.2f} against n^{powers[1]:.2f}", ylabel="FLOPs")
+    middle.set(title=f"Timed, d = {m.d_model}", ylabel="CPU time, one core (ms)")
     for axis in (left, middle):
         axis.set_xlabel("n (tokens)")
         axis.legend()
+    _draw_shares(right, m)
+    return figure
+
+
+def _draw_shares(axis: Any, m: Measured) -> None:
+    """Who does how much of a block's work, with names in the middle of their areas."""
     block = [m.flops_by_length[part] for part in PARTS[:3]]
     shares = [[100 * cost / sum(costs) for cost in costs] for costs in zip(*block, strict=True)]
     ratios = [n / m.d_model for n in m.lengths]
-    right.stackplot(ratios, *zip(*shares, strict=True), colors=COLOURS[:3], alpha=0.8)
-    for height, part in ((5, CORE), (40, PROJECTIONS), (75, FEED_FORWARD)):
-        right.text(ratios[0] * 1.1, height, part, color="white", fontweight="bold")
-    right.set(
-        title="Feed-forward leads up to n = 4·d", xlabel="n / d",
-        ylabel="share of a block's FLOPs (%)",
-        xscale="log", ylim=(0, 100), xlim=(ratios[0], ratios[-1]),
+    axis.stackplot(ratios, *zip(*shares, strict=True), colors=COLOURS[:3], alpha=0.8)
+    middle = len(ratios) // 2
+    for index, part in enumerate(PARTS[:3]):
+        height = sum(shares[middle][:index]) + shares[middle][index] / 2
+        name = {"color": "white", "fontweight": "bold", "ha": "center", "va": "center"}
+        axis.text(ratios[middle], height, part, **name)
+    axis.set(
+        title=f"Attention leads from n = {m.crossings[FEED_FORWARD][-1]:.1f}·d", xlabel="n / d",
+        ylabel="share of a block's FLOPs (%)", xscale="log", ylim=(0, 100),
+        xlim=(ratios[0], ratios[-1]),
     )  # fmt: skip
-    right.set_xticks([0.5, 1, 2, 4, 8, 16], ["½", "1", "2", "4", "8", "16"])
-    right.minorticks_off()
-    return figure
+    axis.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
+    axis.minorticks_off()
 
 
 def judge(m: Measured) -> Verdict:
@@ -275,24 +282,46 @@ def _because(m: Measured, slower: float | None) -> Words:
     timed = [time_exponents(m, part)[0] for part in (FUSED, RECURRENT)]
     first = {part: m.crossings[part][-1] for part in PARTS[1:]}
     kept = [long_exponent(m, m.memory[part]) for part in (CORE, FUSED)]
-    until = _length(m, slower)
+    faster = _faster(m, slower)
     return Words(
-        f"An attention layer is faster than a recurrent one as long as n is small: on one core, at "
-        f"d = {m.d_model}, up to n = {until}. Counted FLOPs grow as "
+        f"{faster.en} Counted FLOPs grow as "
         f"n^{core[0]:.2f}·d^{core[1]:.2f} for attention and "
         f"n^{recurrent[0]:.2f}·d^{recurrent[1]:.2f} for a recurrent layer (time, with a fused "
         f"kernel: n^{timed[0]:.2f} and n^{timed[1]:.2f}); attention overtakes the recurrent layer "
         f"at n = {first[RECURRENT]:.1f}·d, its own projections at {first[PROJECTIONS]:.1f}·d and "
-        f"the feed-forward layer, which leads until then, at {first[FEED_FORWARD]:.1f}·d, and "
+        f"the feed-forward layer at {first[FEED_FORWARD]:.1f}·d, and "
         f"makes up half a block at {m.layer_crossings[-1]:.1f}·d. Memory grows as n^{kept[0]:.2f} "
         f"on the equation's path, but n^{kept[1]:.2f} with a fused kernel.",
-        f"序列不长时，注意力层才比循环层快：单核、d = {m.d_model} 时，界限为 n = {until}。计数得到"
-        f"的浮点运算量，注意力按 n^{core[0]:.2f}·d^{core[1]:.2f} 增长，循环层按 "
+        f"{faster.zh}计数得到的浮点运算量，注意力按 n^{core[0]:.2f}·d^{core[1]:.2f} 增长，循环层按 "
         f"n^{recurrent[0]:.2f}·d^{recurrent[1]:.2f} 增长（时间，注意力用融合核：分别为 "
         f"n^{timed[0]:.2f} 和 n^{timed[1]:.2f}）。注意力在 n = {first[RECURRENT]:.1f}·d 处超过循环"
         f"层，在 {first[PROJECTIONS]:.1f}·d 处超过自身的投影，在 {first[FEED_FORWARD]:.1f}·d 处超过"
-        f"此前一直占大头的前馈层，到 {m.layer_crossings[-1]:.1f}·d 时占整个块的一半。按公式计算时内"
+        f"前馈层，到 {m.layer_crossings[-1]:.1f}·d 时占整个块的一半。按公式计算时内"
         f"存按 n^{kept[0]:.2f} 增长，用融合核时只有 n^{kept[1]:.2f}。",
+    )
+
+
+def _faster(m: Measured, slower: float | None) -> Words:
+    """Up to which length an attention layer takes less time than a recurrent one."""
+    if slower is None:
+        longest = m.lengths[-1]
+        return Words(
+            f"On one core, at d = {m.d_model}, an attention layer is faster than a recurrent one "
+            f"at every length tried, up to n = {longest}.",
+            f"单核、d = {m.d_model} 时，在试过的所有长度上（最长 n = {longest}），"
+            f"注意力层都比循环层快。",
+        )
+    if slower == m.lengths[0]:
+        return Words(
+            f"On one core, at d = {m.d_model}, an attention layer is slower than a recurrent one "
+            f"from the shortest length on, n = {m.lengths[0]}.",
+            f"单核、d = {m.d_model} 时，从最短的 n = {m.lengths[0]} 起注意力层就比循环层慢。",
+        )
+    return Words(
+        f"Holds while texts are short: on one core, at d = {m.d_model}, an attention layer is "
+        f"faster than a recurrent one up to n = {slower:.0f}.",
+        f"序列不长时才成立：单核、d = {m.d_model} 时，"
+        f"只有 n 不超过 {slower:.0f}，注意力层才比循环层快。",
     )
 
 

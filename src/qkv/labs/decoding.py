@@ -184,11 +184,12 @@ def draw(m: Measured) -> Figure:
         axes.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
         axes.set_xlabel("beams (1: greedy)")
     left.set(
-        ylabel="log P of the result over greedy's (nats)", title="A wider beam finds likelier text"
+        ylabel="log P of the result over greedy's (nats)",
+        title="How likely its result is",
     )
-    middle.set(ylabel="BLEU", title="… which is not always better text")
+    middle.set(ylabel="BLEU", title="How good its result is")
     right.set(xlabel="two draws that differ (%)", ylabel="exact match (%)",
-              title="Heat buys variety with quality (T at the points)")  # fmt: skip
+              title="Sampling, by temperature (at the points)")  # fmt: skip
     for axes in (left, middle, right):
         axes.legend()
     return figure
@@ -209,20 +210,32 @@ def judge(m: Measured) -> Verdict:
     """Beams must mend greedy's mistakes; whether always, and ever more, is the condition."""
     good, poor = (beams(m, name, 0.0) for name in MODELS)
     best, fall = curse(poor)
+    # by model, then by ranking
     helped = [any(beats_greedy(one) for one in beams(m, name, penalty)[1:])
               for name in MODELS for penalty in PENALTIES]  # fmt: skip
     because = _because(poor, good, draws(m, "under-trained"))
     if not any(helped):
         return Verdict("does not hold", because)
-    if any(helped[:2]) and best is poor[-1]:
+    if any(helped[:2]) and fall <= 0:
         return Verdict("holds", because)
-    cursed = fall >= 1.0
-    return Verdict("holds when", Words(
-        "When the model is unsure, and with a few beams; wider ones "
-        + ("make it worse. " if cursed else "find likelier text that is no better. ") + because.en,
-        "条件是模型还没有把握，而且几束就够；再加宽"
-        + ("反而更差。" if cursed else "只换来更高的概率，译文并不更好。") + because.zh,
-    ))  # fmt: skip
+    when = _when(any(helped[:2]), any(helped[2:]), best, fall)
+    return Verdict("holds when", Words(when.en + because.en, when.zh + because.zh))
+
+
+def _when(surely: bool, unsurely: bool, best: Row, fall: float) -> Words:
+    """Which model is helped, and what beams wider than the best one do (1 BLEU is harm)."""
+    en, zh = [], []
+    if surely != unsurely:
+        which = ("well trained", "已训练充分") if surely else ("unsure", "还没有把握")
+        en.append(f"Holds when the model is {which[0]}. ")
+        zh.append(f"条件是模型{which[1]}。")
+    if fall > 0:
+        harm = fall >= 1.0
+        does = "make it worse" if harm else "find text that is no better"
+        en.append(f"Holds up to {best.width} beams for the under-trained one; wider ones {does}. ")
+        zh.append(f"对训练不足的模型，束宽不超过 {best.width} 时成立，再宽"
+                  + ("反而更差。" if harm else "译文也不会更好。"))  # fmt: skip
+    return Words("".join(en), "".join(zh))
 
 
 def _because(poor: Sequence[Row], good: Sequence[Row], heats: Sequence[Row]) -> Words:
@@ -230,20 +243,20 @@ def _because(poor: Sequence[Row], good: Sequence[Row], heats: Sequence[Row]) -> 
     greedy, widest, best = poor[0], poor[-1], curse(poor)[0]
     rise, cold, hot = widest.log_probability - greedy.log_probability, heats[0], heats[-1]
     return Words(
-        f"With the under-trained translator, {widest.width} beams raise log P by {rise:.2f} nats a "
-        f"sentence over greedy search; BLEU goes from {greedy.bleu:.1f} to {best.bleu:.1f} at "
+        f"With the under-trained translator, {widest.width} beams change log P by {rise:+.2f} nats "
+        f"a sentence against greedy search; BLEU goes from {greedy.bleu:.1f} to {best.bleu:.1f} at "
         f"{best.width} beams and {widest.bleu:.1f} at {widest.width} (exact {greedy.exact:.1f}, "
         f"{best.exact:.1f}, {widest.exact:.1f} %); the well trained one goes from "
         f"{good[0].bleu:.1f} to {good[-1].bleu:.1f}. Sampling at T = {cold.temperature:g} to "
-        f"{hot.temperature:g} raises variety from {cold.variety:.0f} to {hot.variety:.0f} % and "
-        f"lowers exact match from {cold.exact:.0f} to {hot.exact:.0f} %.",
-        f"训练不足的模型用 {widest.width} 束时，每句的对数概率比贪心高 {rise:.2f}；"
-        f"BLEU 从贪心的 {greedy.bleu:.1f} 变为 {best.width} 束时的 {best.bleu:.1f}、"
-        f"{widest.width} 束时的 {widest.bleu:.1f}（完全匹配率 {greedy.exact:.1f}%、"
-        f"{best.exact:.1f}%、{widest.exact:.1f}%）；训练充分的模型从 {good[0].bleu:.1f} 变为 "
+        f"{hot.temperature:g} takes variety from {cold.variety:.0f} to {hot.variety:.0f} % and "
+        f"exact match from {cold.exact:.0f} to {hot.exact:.0f} %.",
+        f"训练不足的模型，束宽 {widest.width} 时每句的对数概率与贪心相差 {rise:+.2f}；"
+        f"BLEU 在贪心时为 {greedy.bleu:.1f}，束宽 {best.width} 时为 {best.bleu:.1f}，"
+        f"束宽 {widest.width} 时为 {widest.bleu:.1f}（完全匹配率依次为 {greedy.exact:.1f}%、"
+        f"{best.exact:.1f}%、{widest.exact:.1f}%）；训练充分的模型由 {good[0].bleu:.1f} 变为 "
         f"{good[-1].bleu:.1f}。采样温度从 {cold.temperature:g} 升到 {hot.temperature:g}，"
-        f"多样性从 {cold.variety:.0f}% 升到 {hot.variety:.0f}%，"
-        f"完全匹配率从 {cold.exact:.0f}% 降到 {hot.exact:.0f}%。",
+        f"多样性由 {cold.variety:.0f}% 变为 {hot.variety:.0f}%，"
+        f"完全匹配率由 {cold.exact:.0f}% 变为 {hot.exact:.0f}%。",
     )
 
 
@@ -261,7 +274,7 @@ LAB = Lab(
         "The same held-out sentences are translated greedily, with 2 to 32 beams (ranked by log P "
         "and by log P over length), and by sampling at six temperatures, top-k and top-p, four "
         "draws each; by the packaged translator and by one trained for a quarter of the steps.",
-        "用贪心、2 到 32 束的束搜索（分别按对数概率和按长度平均的对数概率排序）、"
+        "用贪心、束宽 2 到 32 的束搜索（分别按对数概率和按长度平均的对数概率排序）、"
         "六种温度以及 top-k、top-p 采样（每句四次）翻译同一批没见过的句子，"
         "模型有两个：内置翻译模型，以及只训练四分之一步数的模型。",
     ),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PAD, UNKNOWN, BOS, EOS = range(4)
 NEAREST = 3  # how many neighbours are looked at
 WORD, FRIEND = "今天", "昨天"
+TIMES = ("昨天", "今天", "明天", "刚才", "上周", "下周", "上个月", "下个月", "去年", "明年")
 PAIRS = ((WORD, FRIEND), ("苹果", "香蕉"), ("吃", "跑步"))  # the notes: near, near, far
 BEFORE, SCRAMBLED, AFTER = "random, before training", "trained on scrambled words", "trained"
 TRANSLATOR_BEFORE, TRANSLATOR = "translator, before", "translator, trained"
@@ -39,18 +40,7 @@ def classes() -> dict[str, list[str]]:
         for name, verb in (("food", "吃"), ("drinks", "喝"), ("living things", "画"))
     }  # fmt: skip
     groups: dict[str, list[str]] = {
-        "times": [
-            "昨天",
-            "今天",
-            "明天",
-            "刚才",
-            "上周",
-            "下周",
-            "上个月",
-            "下个月",
-            "去年",
-            "明年",
-        ],
+        "times": [*TIMES],
         "pronouns": [one.chinese for one in lexicon.PRONOUNS],
         "names": list(lexicon.NAMES),
         "relatives": [one.chinese for one in lexicon.RELATIVES],
@@ -310,7 +300,7 @@ def draw(m: Measured) -> Figure:
     left.invert_yaxis()
     left.grid(axis="y", visible=False)
     left.set(xlim=(0, 109), xlabel=f"of the {NEAREST} nearest, of the same kind (%)",
-             title="Words of a kind meet by training on text")  # fmt: skip
+             title="All kinds together")  # fmt: skip
     left.legend(loc="lower right")
     by_name = {arm.name: arm for arm in m.arms}
     kinds = sorted(by_name[AFTER].by_class, key=lambda kind: fmean(by_name[AFTER].by_class[kind]))
@@ -351,13 +341,15 @@ def judge(m: Measured) -> Verdict:
     )
     figures_zh = (
         f"一个词最近的 {NEAREST} 个词里，同类词训练前占 {before:.0f}%，训练后占 {after:.0f}%"
-        f"（随机分类为 {dealt:.0f}%，p = {p:.3f}）；把词打乱、只留词频再训练，只有 {lost:.0f}%。"
+        f"（随机分类为 {dealt:.0f}%，p = {p:.3f}）；把词打乱、只留词频再训练，则占 {lost:.0f}%。"
         f"在 {m.n_words - 1} 个近邻中，“昨天”平均排在“今天”的第 {days:.0f} 位，"
         f"“香蕉”排在“苹果”的第 {fruits:.0f} 位，"
         f"而本该离得远的“跑步”排在“吃”的第 {verbs_apart:.0f} 位。"
     )
+    # twenty points are the least that counts as coming together
     if p > 0.01 or after < before + 20 or lost > before + 20:
         return Verdict("does not hold", Words(figures, figures_zh))
+    # near: among the ten nearest on average; far: in the farther half
     if max(days, fruits) <= 10 and verbs_apart > m.n_words / 2:
         return Verdict("holds", Words(figures, figures_zh))
     return Verdict("holds when", Words(
@@ -373,9 +365,10 @@ LAB = Lab(
     title=Words("今天 comes to lie near 昨天", "“今天”怎样靠近“昨天”"),
     claim=Words(
         "Nobody sets the vectors of words. They begin at random, and learning to predict the next "
-        "word moves words of a kind together: 今天 and 昨天, 苹果 and 香蕉.",
+        "word moves words of a kind together: 今天 and 昨天, 苹果 and 香蕉, "
+        "but not 吃 (eat) and 跑步 (run).",
         "词向量不是人工设定的：起初是随机数，模型在学着预测下一个词的过程中，"
-        "把同类的词挪到一起，如“今天”与“昨天”、“苹果”与“香蕉”。",
+        "把同类的词挪到一起，如“今天”与“昨天”、“苹果”与“香蕉”；而“吃”与“跑步”则离得远。",
     ),
     experiment=Words(
         "A small language model learns the Chinese side of the packaged corpus. Fifteen kinds of "

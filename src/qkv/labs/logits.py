@@ -20,7 +20,7 @@ from qkv.config import ModelConfig
 from qkv.inspect.style import COLOURS, MARKERS, new_figure
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv.labs.tools import fit, mean_and_spread, plus_minus, seeded
-from qkv.model import Decoder, build_model
+from qkv.model import Decoder
 from qkv.train.loss import cross_entropy
 
 if TYPE_CHECKING:
@@ -112,13 +112,11 @@ def trained(truth: Tensor, settings: Settings) -> Iterator[Run]:
 
 def train(truth: Tensor, data: str, smoothing: float, seed: int, steps: int) -> Run:
     """One language model, with the product's own loss."""
-    config = ModelConfig(
-        family="decoder", vocab_size=N_TOKENS, d_model=48, n_heads=2, d_ff=96, n_decoder_layers=2,
-        dropout=0.0, max_length=LENGTH, tie="none",
-    )  # fmt: skip
     with seeded(seed):
-        model = build_model(config)
-    assert isinstance(model, Decoder)
+        model = Decoder(ModelConfig(
+            family="decoder", vocab_size=N_TOKENS, d_model=48, n_heads=2, d_ff=96,
+            n_decoder_layers=2, dropout=0.0, max_length=LENGTH, tie="none",
+        ))  # fmt: skip
     generator = torch.Generator().manual_seed(seed + 1_000)
     fresh = sample(truth, BATCH * steps, generator).view(steps, BATCH, -1)
     few = sample(truth, N_FEW, generator)
@@ -130,8 +128,8 @@ def train(truth: Tensor, data: str, smoothing: float, seed: int, steps: int) -> 
         if step == steps // 2:
             half_gap = sure_gap(predict(model, test), test)
         tokens = fresh[step] if data == PLENTY else few
-        hidden = model.hidden(tokens[:, :-1])
-        weight, labels = model.output.projection.weight, tokens[:, 1:]
+        hidden, labels = model.hidden(tokens[:, :-1]), tokens[:, 1:]
+        weight = model.output.projection.weight
         return cross_entropy(hidden, weight, None, labels, smoothing) / labels.numel()
 
     fit(model.parameters(), loss, steps)
@@ -141,8 +139,7 @@ def train(truth: Tensor, data: str, smoothing: float, seed: int, steps: int) -> 
 @torch.no_grad()
 def predict(model: Decoder, tokens: Tensor) -> Tensor:
     """Logits of every next token, (n, T, V)."""
-    logits: Tensor = model(tokens[:, :-1])
-    return logits
+    return model(tokens[:, :-1])
 
 
 def examine(
@@ -150,8 +147,7 @@ def examine(
 ) -> Run:
     """All that is measured of a model's logits on held-out sequences."""
     data, smoothing = arm
-    log_p = logits.log_softmax(-1)
-    labels = tokens[:, 1:]
+    log_p, labels = logits.log_softmax(-1), tokens[:, 1:]
     confidence, guess = log_p.exp().max(-1)
     right = (guess == labels).float()
     is_open = tokens[:, :-1] >= N_TOKENS // 2
@@ -164,8 +160,7 @@ def examine(
         sure_gap(logits, tokens), half_gap, right.mean().item(),
         -log_p.gather(-1, labels[..., None]).mean().item(),
         calibration_error(confidence.flatten(), right.flatten()),
-        (confidence - right).mean().item(),
-        (offsets.amax(-1) - offsets.amin(-1)).max().item(),
+        (confidence - right).mean().item(), (offsets.amax(-1) - offsets.amin(-1)).max().item(),
     )  # fmt: skip
 
 
@@ -274,8 +269,8 @@ def tables(m: Measured) -> tuple[Table, ...]:
     )  # fmt: skip
     stated = Words("Logits as equations say", "公式所说的 logit")
     smoothed = Words("What label smoothing does, held out", "标签平滑的作用（留出数据）")
-    head = ("data", "ε", *COLUMNS)
-    return Table(stated, ("what", "figure"), identities), Table(smoothed, head, rows)
+    told = Table(smoothed, ("data", "ε", *COLUMNS), rows)
+    return Table(stated, ("what", "figure"), identities), told
 
 
 def arms(m: Measured) -> list[tuple[str, float]]:
@@ -301,9 +296,9 @@ def draw(m: Measured) -> Figure:
     middle.axhline(0, color="#999999", ls="--", label="calibrated")
     right.axhline(100 * m.best_accuracy, color="#999999", ls="--", label="best possible")
     panels = (
-        (left, "gap", 1, "logit gap where the next is sure", "The gap is log((1-ε+ε/V)/(ε/V))"),
-        (middle, "excess", 100, "confidence less accuracy (points)", "It helps where data are few"),
-        (right, "accuracy", 100, "right tokens, held out (%)", "Accuracy hardly changes"),
+        (left, "gap", 1, "logit gap where the next is sure", "How far the sure token stands out"),
+        (middle, "excess", 100, "confidence less accuracy (points)", "Over- and under-confidence"),
+        (right, "accuracy", 100, "right tokens, held out (%)", "Accuracy"),
     )
     for axis, name, factor, label, title in panels:
         for index, data in enumerate((PLENTY, FEW)):
@@ -328,15 +323,22 @@ def judge(m: Measured) -> Verdict:
     because = _because(m, errors)
     if not (identities and meaning):
         return Verdict("does not hold", because)
-    others = [errors[arm] > 1.5 * errors[PLENTY, 0.0] for arm in errors if arm != (PLENTY, 0.0)]
-    if not any(others):
+    when = _when(errors)
+    if when is None:
         return Verdict("holds", because)
-    when = Words(
-        "Holds of the model's own probabilities, and of the true ones with plenty of data and no "
-        "smoothing. ",
-        "对模型自己的概率恒成立；对真实概率，则要数据充足且不加平滑。",
-    )
     return Verdict("holds when", Words(when.en + because.en, when.zh + because.zh))
+
+
+def _when(errors: dict[tuple[str, float], float]) -> Words | None:
+    """What takes logits half as far again from the truth as plenty of data without smoothing."""
+    limit, found = 1.5 * errors[PLENTY, 0.0], []
+    if errors[FEW, 0.0] > limit:
+        found.append(Words("plenty of data", "数据充足"))
+    if max(errors[PLENTY, smoothing] for smoothing in SMOOTHINGS) > limit:
+        found.append(Words("no smoothing", "不加平滑"))
+    en, zh = " and ".join(one.en for one in found), "、".join(one.zh for one in found)
+    en = f"Holds of the model's own probabilities; of the true ones, when there is {en}. "
+    return Words(en, f"对模型自己的概率恒成立；对真实概率，则要{zh}。") if found else None
 
 
 def _because(m: Measured, errors: dict[tuple[str, float], float]) -> Words:
@@ -356,16 +358,16 @@ def _because(m: Measured, errors: dict[tuple[str, float], float]) -> Words:
         f"Logits - log p varies by {shared:.0e} over the classes; sigmoid and two-class softmax "
         f"agree within {m.binary.difference:.0e}, and that logit is {m.binary.slope:.2f} times the "
         f"log-odds. Logits are {error[0]:.2f} nats off the true log-probabilities (RMS), "
-        f"{error[1]:.2f} with ε = {smoothing:g} and {error[2]:.2f} with few data. Smoothing holds "
-        f"the gap at {gap:.2f} (closed form {closed:.2f}; without it {loose[0]:.1f} halfway, "
-        f"{loose[1]:.1f} at the end), and takes the calibration error from {calibration[0]:.1f} to "
+        f"{error[1]:.2f} with ε = {smoothing:g} and {error[2]:.2f} with few data. Smoothed, "
+        f"the gap is {gap:.2f} (closed form {closed:.2f}; without it {loose[0]:.1f} halfway, "
+        f"{loose[1]:.1f} at the end). It takes the calibration error from {calibration[0]:.1f} to "
         f"{calibration[1]:.1f}% with plenty of data, from {calibration[2]:.0f} to "
         f"{calibration[3]:.0f}% with few, and accuracy from {right[0]:.1f} to {right[1]:.1f}% and "
         f"from {right[2]:.1f} to {right[3]:.1f}%.",
         f"logit - log p 在各类间最多相差 {shared:.0e}；sigmoid 与二分类 softmax 相差不到 "
         f"{m.binary.difference:.0e}，其 logit 是对数几率的 {m.binary.slope:.2f} 倍。logit 与真实对"
         f"数概率的均方根误差为 {error[0]:.2f} nat，ε = {smoothing:g} 时为 {error[1]:.2f}，数据太少"
-        f"时为 {error[2]:.2f}。平滑把 logit 差距限制在 {gap:.2f}（闭式解 {closed:.2f}；不平滑则半程"
+        f"时为 {error[2]:.2f}。平滑后的 logit 差距为 {gap:.2f}（闭式解 {closed:.2f}；不平滑则半程"
         f"为 {loose[0]:.1f}、结束时为 {loose[1]:.1f}）；校准误差在数据充足时由 "
         f"{calibration[0]:.1f}% 变为 {calibration[1]:.1f}%，数据少时由 {calibration[2]:.0f}% 变为 "
         f"{calibration[3]:.0f}%；正确率分别由 {right[0]:.1f}% 变为 {right[1]:.1f}%、由 "
@@ -380,8 +382,7 @@ LAB = Lab(
     claim=Words(
         "Softmax's logits are log-probabilities but for one constant that all classes share; the "
         "sigmoid's logit is the log-odds.",
-        "softmax 的 logit 就是对数概率，只差一个所有类别共有的常数；sigmoid 的 logit 则是对数几率。"
-        "",
+        "softmax 的 logit 就是对数概率，只差一个各类别共有的常数；sigmoid 的 logit 则是对数几率。",
     ),
     experiment=Words(
         "Learn a language whose probabilities are known, and compare logits with true log-"

@@ -323,7 +323,7 @@ def draw(m: Measured) -> Figure:
             linestyle="none", label=f"{label}: new text, no future there",
         )  # fmt: skip
     left.set(xlabel="step", ylabel="loss (nats a word)", ylim=(0, None))
-    left.set_title("Without the mask the loss falls by copying,")
+    left.set_title("Loss in training, and where the future is truly absent")
     left.legend()
     bars = {
         "new sentences\nof the corpus": m.sound_real,
@@ -336,7 +336,7 @@ def draw(m: Measured) -> Figure:
     right.bar_label(drawn, fmt=" %.0f %%", fontsize=8)
     right.invert_yaxis()
     right.set(xlabel="sound sentences (%)", xlim=(0, 112))
-    right.set_title("and what it writes is worth nothing")
+    right.set_title("Sound sentences among those written")
     return figure
 
 
@@ -357,7 +357,7 @@ def judge(m: Measured) -> Verdict:
         f"that it writes {sane[1]} % instead of {sane[0]} % are sound."
     )
     zh = (
-        f"几种写法最多相差 {gap:.1g}，被遮住的词元对 logits 的影响是 {hidden:.1g}（不遮时可达 "
+        f"几种写法最多相差 {gap:.1g}；改动被遮住的词元，logits 变化 {hidden:.1g}（不遮时可达 "
         f"{shown:.0f}）。不加因果掩码，新句子上的损失是每词 {held[1]:.2f} 奈特，有掩码时是 "
         f"{held[0]:.2f}；可一旦后面的词真的不存在，就变成 {alone[1]:.1f}，有掩码时是 "
         f"{alone[0]:.1f}；它自己写的句子有 {sane[1]}% 通顺，有掩码时是 {sane[0]}%。"

@@ -24,16 +24,15 @@ SHALLOW, DEEP = 6, 24  # the notes: without norms, six layers hardly train
 SHORTEST, LONGEST = 3, 10  # words; padding fills up
 KINDS = ("no norm", "LayerNorm post", "LayerNorm pre", "RMSNorm pre", "BatchNorm pre")
 RATES = {SHALLOW: (1e-2, 1e-1), DEEP: (3e-3, 1e-2)}
+HIGH = max(RATES[SHALLOW])
 STEPS = {SHALLOW: 80, DEEP: 60}
 BATCHES = (32, 2)
-SAME, AHEAD = 1e-9, 0.2  # a change below is rounding; a lead above is one
+SAME, SEEN = 1e-9, 1e-3  # a change below is rounding in float64; one above is not
+AHEAD, LEARNT = 0.2, 0.5  # a lead of so many answers is one; with fewer right, little is learnt
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Each feature over all tokens of the batch, padding and all; running figures when it is used.
-
-    This is what one gets by putting a BatchNorm where the LayerNorm stood.
-    """
+    """Each feature over all tokens, padding too: a BatchNorm put where the LayerNorm stood."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
@@ -265,23 +264,22 @@ def draw(m: Measured) -> Figure:
         learnt.plot(
             [100 * x for _, seeds in rows for x in seeds],
             [row + 0.2 * (which - 1) for row, seeds in rows for _ in seeds],
-            MARKERS[which], color=COLOURS[which], alpha=0.8, label=f"rate {rate}",
+            MARKERS[which], color=COLOURS[which], alpha=0.8, label=f"rate {rate}", clip_on=False,
         )  # fmt: skip
     learnt.set_yticks(range(len(m.trained)), [f"{x.kind}, {x.n_layers} layers" for x in m.trained])
     learnt.set(xlim=(-3, 103), xlabel="right (%), a mark a seed", title="Training with each norm")
-    learnt.legend(loc="center left")
     inside = [one for one in m.changes if one.training]
     for which, name in enumerate(("mates", "padding")):
         neighbours.plot(
-            [max(getattr(one, name), 1e-17) for one in inside], range(len(inside)), MARKERS[which],
+            [max(getattr(one, name), 1e-17) for one in inside],
+            [row + 0.2 * which - 0.1 for row in range(len(inside))], MARKERS[which],
             color=COLOURS[which], label={"mates": "other mates", "padding": "more padding"}[name],
         )  # fmt: skip
     neighbours.set_yticks(range(len(inside)), [one.kind for one in inside])
     neighbours.set(
         xscale="log", xlabel="change of a sentence's vectors (share)",
-        title="In training, a BatchNorm mixes sentences",
+        title="In training: what the rest of the batch changes",
     )  # fmt: skip
-    neighbours.legend(loc="center")
     for row, gap in enumerate(m.gaps):
         for which, (mode, values) in enumerate((("training", gap.training), ("use", gap.use))):
             small.plot(
@@ -291,33 +289,33 @@ def draw(m: Measured) -> Figure:
             )  # fmt: skip
     small.set_yticks(range(len(m.gaps)), [f"{one.kind},\nbatches of {one.batch}" for one in m.gaps])
     small.set(xlim=(0, 103), xlabel="right (%), a mark a seed", title="Same weights, two modes")
-    small.legend(loc="center left")
     for axes in (learnt, neighbours, small):
         axes.invert_yaxis()
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     return figure
 
 
-def best(m: Measured, kind: str, n_layers: int) -> float:
-    """A norm's mean accuracy at its better rate."""
+def by_rate(m: Measured, kind: str, n_layers: int) -> dict[str, float]:
+    """A norm's mean accuracy at each learning rate."""
     arm = next(one for one in m.trained if (one.kind, one.n_layers) == (kind, n_layers))
-    return max(fmean(seeds) for seeds in arm.accuracies.values())
+    return {rate: fmean(seeds) for rate, seeds in arm.accuracies.items()}
 
 
 def judge(m: Measured) -> Verdict:
     """Independence must be exact; whether norms are needed is asked at six layers and deeper."""
     layer, batch = in_training(m)
-    free = max(layer.mates, layer.padding) <= SAME < 1e-3 < min(batch.mates, batch.padding)
+    free = max(layer.mates, layer.padding) <= SAME and min(batch.mates, batch.padding) > SEEN
     arms = ("no norm", "LayerNorm pre")
-    none, normed = (best(m, kind, SHALLOW) for kind in arms)
-    deep_none, deep_normed = (best(m, kind, DEEP) for kind in arms)
-    high_none, high_normed = (at_highest(m, kind) for kind in arms)
+    none, normed = (max(by_rate(m, kind, SHALLOW).values()) for kind in arms)
+    deep_none, deep_normed = (max(by_rate(m, kind, DEEP).values()) for kind in arms)
+    high_none, high_normed = (by_rate(m, kind, SHALLOW)[f"{HIGH:g}"] for kind in arms)
     numbers = _numbers(m, [none, normed, high_none, high_normed, deep_none, deep_normed])
     if free and normed >= none + AHEAD:
         return Verdict("holds", numbers)
     conditions = [
         words for words, without, with_norm in (
-            (Words("the stack is deep", "网络够深"), deep_none, deep_normed),
-            (Words("the learning rate is high", "学习率较高"), high_none, high_normed),
+            (Words(f"the stack has {DEEP} layers", f"网络有 {DEEP} 层"), deep_none, deep_normed),
+            (Words(f"the rate is {HIGH:g}", f"学习率高达 {HIGH:g}"), high_none, high_normed),
         ) if with_norm >= without + AHEAD
     ]  # fmt: skip
     if not (free and conditions):
@@ -325,9 +323,9 @@ def judge(m: Measured) -> Verdict:
     return Verdict(
         "holds when",
         Words(
-            "As to batches always; as to training when "
+            "As to batches it does; as to training when "
             + " or ".join(words.en for words in conditions) + ". " + numbers.en,
-            "批次方面总是成立；训练方面，" + "或".join(words.zh for words in conditions)
+            "批次方面成立；训练方面，" + "或".join(words.zh for words in conditions)
             + "时才成立。" + numbers.zh,
         ),
     )  # fmt: skip
@@ -341,33 +339,30 @@ def in_training(m: Measured) -> list[Change]:
     ]
 
 
-def at_highest(m: Measured, kind: str) -> float:
-    """A norm's mean accuracy at the highest rate of the shallow stacks."""
-    arm = next(one for one in m.trained if (one.kind, one.n_layers) == (kind, SHALLOW))
-    return fmean(arm.accuracies[f"{max(RATES[SHALLOW]):g}"])
-
-
 def _numbers(m: Measured, shares: list[float]) -> Words:
     layer, batch = in_training(m)
-    post = f"{100 * at_highest(m, 'LayerNorm post'):.0f} %"
+    post = f"{100 * by_rate(m, 'LayerNorm post', SHALLOW)[f'{HIGH:g}']:.0f} %"
     a, b, c, d, e, f = (f"{100 * x:.0f} %" for x in shares)
-    rate, (large, few) = f"{max(RATES[SHALLOW]):g}", BATCHES
+    large, few = BATCHES
+    little = shares[-1] < LEARNT
     use = {(x.kind.split()[0], x.batch): f"{100 * fmean(x.use):.0f} %" for x in m.gaps}
     mates, padding = f"{100 * batch.mates:.0f} %", f"{100 * batch.padding:.0f} %"
     rest = f"{max(layer.mates, layer.padding):.0e}"
     layered, batched = ((use[kind, large], use[kind, few]) for kind in ("LayerNorm", "BatchNorm"))
     return Words(
         f"{SHALLOW} layers are right on {a} without norms and on {b} with LayerNorm at the better "
-        f"rate, on {c} and {d} at {rate} (post-norm: {post}); {DEEP} layers on {e} and {f}. In "
+        f"rate, on {c} and {d} at {HIGH:g} (post-norm: {post}); {DEEP} layers on {e} and {f}"
+        f"{', so LayerNorm too learnt little there in so few steps' if little else ''}. In "
         "training, other batch-mates and more padding change a sentence's vectors by "
         f"{mates} and {padding} with BatchNorm, and by no more than {rest} with LayerNorm; trained "
-        f"with {large} and with {few} sentences a batch, BatchNorm is right on {batched[0]} and "
-        f"{batched[1]}, LayerNorm on {layered[0]} and {layered[1]}.",
-        f"{SHALLOW} 层网络在较好的学习率下，无归一化答对 {a}，用 LayerNorm 答对 {b}，学习率 {rate} "
-        f"时为 {c} 和 {d}（后归一化：{post}）；{DEEP} 层时为 {e} 和 {f}。训练模式下，"
+        f"with {large} sentences a batch, and with {few} for twice the steps, BatchNorm is right "
+        f"on {batched[0]} and {batched[1]}, LayerNorm on {layered[0]} and {layered[1]}.",
+        f"{SHALLOW} 层网络在较好的学习率下，无归一化答对 {a}，用 LayerNorm 答对 {b}；学习率为 "
+        f"{HIGH:g} 时是 {c} 和 {d}（后归一化：{post}）；{DEEP} 层时是 {e} 和 {f}"
+        f"{'，可见步数这么少，有 LayerNorm 也没学会多少' if little else ''}。训练模式下，"
         f"换掉同批的句子、增加补齐，BatchNorm 使一句话的向量改变 {mates} 和 {padding}，"
-        f"LayerNorm 不超过 {rest}；每批 {large} 句和 {few} 句训练时，BatchNorm 和 "
-        f"LayerNorm 分别答对 {batched[0]}、{batched[1]} 和 {layered[0]}、{layered[1]}。",
+        f"LayerNorm 不超过 {rest}。每批 {large} 句，以及每批 {few} 句、步数加倍时，BatchNorm 答对 "
+        f"{batched[0]}、{batched[1]}，LayerNorm 答对 {layered[0]}、{layered[1]}。",
     )
 
 
@@ -379,19 +374,23 @@ LAB = Lab(
         "Without LayerNorm a Transformer of six layers or more can hardly be trained; and "
         "BatchNorm suits language badly, since it depends on the size of the batch and on padding, "
         "while LayerNorm depends on neither.",
-        "没有层归一化，六层以上的 Transformer 几乎无法训练；批归一化不适合语言任务，"
-        "因为它依赖批次大小、受补齐影响，而层归一化两者都不受影响。",
+        "没有层归一化，六层及更深的 Transformer 几乎训练不动；批归一化不适合语言任务，"
+        "因为它的结果会随批次大小和补齐而变，层归一化则不会。",
     ),
     experiment=Words(
         f"The same stack with no norm, LayerNorm (post and pre), RMSNorm or BatchNorm learns to "
-        f"name the word before from padded batches, in as many steps and at two learning rates; "
-        f"{SHALLOW} layers, and {DEEP} without norms and with LayerNorm. Then we change a "
-        "sentence's batch-mates and padding and compare its vectors, and compare the answers of "
-        "models trained with large and small batches as in training and as in use.",
+        f"name the word before from padded batches, at two learning rates: {SHALLOW} layers, "
+        f"{STEPS[SHALLOW]} steps, three seeds; and {DEEP} layers, without norms and with "
+        f"LayerNorm, {STEPS[DEEP]} steps, two seeds (--full: three times the steps, two seeds "
+        "more). BatchNorm stands where LayerNorm stood and so counts padding too. Then we change a "
+        "sentence's batch-mates and padding and compare its vectors, and the answers of models "
+        "trained with large and small batches, as in training and as in use.",
         "同一个网络分别不用归一化、用 LayerNorm（后置与前置）、RMSNorm 或 BatchNorm，"
-        f"在带补齐的批次上学习“说出前一个词”，步数相同，学习率两种；网络 {SHALLOW} 层，"
-        f"另有 {DEEP} 层的无归一化与 LayerNorm 对照。然后更换同批句子和补齐长度，"
-        "比较同一句话的向量；再比较大小批次训练出的模型在训练模式与使用模式下的正确率。",
+        f"在带补齐的批次上学习“说出前一个词”，学习率两种：{SHALLOW} 层训练 {STEPS[SHALLOW]} 步，"
+        f"三个随机种子；另有 {DEEP} 层的无归一化与 LayerNorm 对照，{STEPS[DEEP]} 步，两个种子"
+        "（加 --full：步数为三倍，种子多两个）。BatchNorm 直接换在 LayerNorm 的位置上，"
+        "补齐的词元也计算在内。然后更换同批句子和补齐长度，比较同一句话的向量；"
+        "再比较大小批次训练出的模型在训练模式与使用模式下的正确率。",
     ),
     measure=measure,
     tables=tables,

@@ -24,6 +24,8 @@ PEOPLE, VERBS, STOP = "我你他她爸妈哥姐弟妹爷奶师友", "爱怕想�
 VOCABULARY = PEOPLE + VERBS + STOP
 CHANCE = 0.5  # who knows the two people but not their order guesses one of them
 SAME = 1e-6  # a change below this is rounding
+SEES = 0.1  # so far above chance is no luck: 2.7 standard errors on one seed's 184 sentences
+LEARNT = 0.75  # with positions; below, the task is too hard for its failures to show anything
 FAMILIES: tuple[Any, ...] = ("encoder", "decoder")
 FRESH = (
     ("encoder", "none", 2), ("encoder", "sinusoidal", 2), ("encoder", "learned", 2),
@@ -209,7 +211,7 @@ def draw(m: Measured) -> Figure:
     left.axvline(SAME, color=COLOURS[7], linestyle=":")
     left.set(
         xscale="log", xlabel="change of the vector of the full stop (share of its length)",
-        title="Fresh models, lover and loved swapped: left of the dots is rounding",
+        title="Fresh models, two people swapped (left of the line: rounding)",
     )  # fmt: skip
     for row, trained in enumerate(m.trained):
         values = [100 * x for x in trained.accuracies]
@@ -220,7 +222,7 @@ def draw(m: Measured) -> Figure:
     right.axvline(100 * CHANCE, color=COLOURS[7], linestyle=":", label="chance")
     right.set(
         xlim=(0, 103), xlabel="right on pairs never met (%), a mark a seed",
-        title="Trained to say who loves whom",
+        title="Trained to say who does it",
     )  # fmt: skip
     right.legend(loc="lower left")
     for axes, arms in ((left, m.changes), (right, m.trained)):
@@ -243,39 +245,39 @@ def judge(m: Measured) -> Verdict:
     encoder, placed = (right_without(m, "encoder", 2, how) for how in ("none", "sinusoidal"))
     one_layer, decoder = (right_without(m, "decoder", n) for n in (1, 2))
     a, b, c, d = (f"{100 * x:.0f} %" for x in (encoder, placed, one_layer, decoder))
-    told_apart = max(blind.moved, blind.pooled, blind.stop) > SAME or encoder > CHANCE + 0.1
-    if told_apart or placed < CHANCE + 0.25:
+    most = max(blind.moved, blind.pooled, blind.stop)
+    if most > SAME or encoder > CHANCE + SEES or placed < LEARNT:
         return Verdict(
             "does not hold",
             Words(
-                f"Another order changes an encoder's vectors by up to {blind.moved:.0e} without "
+                f"Another order changes an encoder's vectors by up to {most:.0e} without "
                 f"positions; trained, it is right on {a} without them and on {b} with them.",
-                f"没有位置编码时，换词序使编码器的向量最多改变 {blind.moved:.0e}；"
+                f"没有位置编码时，换词序使编码器的向量最多改变 {most:.0e}；"
                 f"训练之后，不加位置编码的正确率为 {a}，加了为 {b}。",
             ),
         )
-    if decoder > CHANCE + 0.1:
+    if decoder > CHANCE + SEES:
         return Verdict(
             "holds when",
             Words(
                 "When every token sees all others, as in an encoder: another order changes its "
-                f"vectors by no more than {max(blind.moved, blind.pooled):.0e}, and trained it is "
-                f"right on {a} (chance 50 %) without positions, {b} with them. A causal decoder "
-                f"without positions is blind with one layer ({c}) but right on {d} with two: the "
-                "mask itself tells the order, since each token sees another part of the sentence.",
-                "当每个词都能看到所有词时（编码器）成立：换词序时向量的变化不超过 "
-                f"{max(blind.moved, blind.pooled):.0e}，训练后不加位置编码的正确率为 {a}"
-                f"（瞎猜 50 %），加了为 {b}。没有位置编码的因果解码器，一层时同样分不清（{c}），"
-                f"两层时却能答对 {d}：每个词看到的前文不同，掩码本身就泄露了顺序。",
+                f"vectors by no more than {most:.0e}, and after training it is right on {a} "
+                f"(chance 50 %) without positions, on {b} with them. A causal decoder without "
+                f"positions is right on {c} with one layer and on {d} with two: its mask lets each "
+                "token see another part of the sentence, and that tells the order.",
+                f"当每个词都能看到所有词时（如编码器）成立：换了词序，向量的变化不超过 {most:.0e}；"
+                f"训练之后，不加位置编码的正确率为 {a}（瞎猜 50 %），加了为 {b}。"
+                f"没有位置编码的因果解码器，一层时答对 {c}，两层时答对 {d}："
+                "因果掩码让每个词只看得到自己之前的部分，词序就这样透露了出来。",
             ),
         )
     return Verdict(
         "holds",
         Words(
-            f"Another order changes an encoder's vectors by no more than {blind.moved:.0e}; "
+            f"Another order changes an encoder's vectors by no more than {most:.0e}; "
             f"without positions encoder and decoder are right on {a} and {d} (chance 50 %), with "
             f"them on {b}.",
-            f"换词序时编码器的向量变化不超过 {blind.moved:.0e}；不加位置编码，编码器和解码器的"
+            f"换了词序，编码器的向量变化不超过 {most:.0e}；不加位置编码，编码器和解码器的"
             f"正确率为 {a} 和 {d}（瞎猜 50 %），加了位置编码为 {b}。",
         ),
     )
@@ -288,17 +290,19 @@ LAB = Lab(
     claim=Words(
         "A Transformer takes in all words at a glance and does not care about their order: without "
         "position codes 我爱你 and 你爱我 are the same to it.",
-        "Transformer 一眼看全句，本身不在乎词序：不加位置编码，“我爱你”和“你爱我”对它来说"
-        "没有区别。",
+        "Transformer 同时看到整句话，词序如何它并不知道：没有位置编码，它就分不清“我爱你”"
+        "和“你爱我”。",
     ),
     experiment=Words(
         "Fresh models in float64 read 我爱你。 in all 24 orders, and we compare each word's "
-        "vector, the mean, and the full stop's. Then encoders and causal decoders of the same "
-        "size, data and steps, with and without sinusoidal positions, are taught to say at the "
-        "full stop who does it, and are tested on pairs of people that they never met.",
+        "vector, the mean, and the full stop's. Then small encoders and causal decoders of one and "
+        "two layers, with and without sinusoidal positions, are taught to say at the full stop who "
+        "does it, with the same width, data, steps and learning rate and three seeds each (five "
+        "with --full). They are tested on pairs of people that they never met.",
         "先让未训练的模型（float64）读“我爱你。”的全部 24 种排列，比较每个词的向量、平均向量和"
-        "句号的向量。再训练大小、数据、步数都相同的编码器和因果解码器，各分有无正弦位置编码两种，"
-        "在句号处回答“是谁做的”，并用训练中从未出现过的人物组合来测试。",
+        "句号的向量。再训练一层和两层的小编码器与小因果解码器，各分有无正弦位置编码两种，"
+        "在句号处回答“是谁做的”；宽度、数据、步数、学习率都相同，各用三个随机种子"
+        "（加 --full 为五个），并用训练中从未出现过的人物组合来测试。",
     ),
     measure=measure,
     tables=tables,

@@ -261,11 +261,11 @@ def draw(m: Measured) -> Figure:
                 )  # fmt: skip
     axes[0, 0].axhline(100 * CHANCE, color=COLOURS[6], linestyle=":", label="even weights")
     axes[0, 0].set(
-        title="The object learns to look at its verb, if there is a rule", xlabel="step",
+        title="How much the object looks at its verb", xlabel="step",
         ylabel="attention object → verb (%)", ylim=(0, 103),
     )  # fmt: skip
     axes[0, 1].axhline(math.log(len(VERBS)), color=COLOURS[6], linestyle=":", label="guessing")
-    axes[0, 1].set_title("Without a rule, guessing is the best it can do")
+    axes[0, 1].set_title("How well its ending is foretold")
     axes[0, 1].set(xlabel="step", ylabel="loss on new sentences (nats)")
     axes[0, 0].legend(), axes[0, 1].legend()
     _draw_classes(axes[1, 0], chosen(m, True))
@@ -287,7 +287,7 @@ def _draw_classes(axis: Any, courses: list[Course]) -> None:
     for ticks in (axis.set_xticks, axis.set_yticks):
         ticks(range(len(CLASSES)), list(CLASSES))
     axis.grid(False)
-    axis.set_title("W_QᵀW_K after training: objects fit verbs, not the reverse")
+    axis.set_title("Mean score of a query and a key, with the rule")
     axis.set(xlabel="key of", ylabel="query of")
 
 
@@ -304,7 +304,7 @@ def _draw_errors(axis: Any, m: Measured) -> None:
         axis.bar_label(bars, fmt="%.0f", fontsize=8)
     names = ["whole", "its head\nsilenced", "verb\nunseen", "another\nunseen"]
     axis.set_xticks(range(len(fields)), names)
-    axis.set(title="Cut the look, and the error is back", ylabel="wrong endings (%)")
+    axis.set(title="Errors when something is cut, with the rule", ylabel="wrong endings (%)")
     axis.legend()
 
 
@@ -365,10 +365,10 @@ def judge(m: Measured) -> Verdict:
     )
     if not (after > 50 and after > 3 * before and wrong < 10):
         return Verdict("does not hold", Words(en, zh))
-    if control < 200 * CHANCE and silenced > 50 and unseen > 50 > other:
+    if control < 200 * CHANCE and silenced > 50 and unseen > 50 > other:  # twice its even share
         return Verdict("holds", Words(en, zh))
-    en = f"It holds when one does not ask whether the rule or the head is the cause. {en}"
-    return Verdict("holds when", Words(en, f"只有不追问因果时才成立。{zh}"))
+    en = f"Holds of the look alone: that the rule makes it and that it decides is not shown. {en}"
+    return Verdict("holds when", Words(en, f"注意力确实形成了，但因果关系未能证实。{zh}"))
 
 
 LAB = Lab(

@@ -30,6 +30,7 @@ RATES = (2e-3, 6e-3)
 FADED = 0.1  # a gradient below this share of the residual stacks' has vanished
 AHEAD = 0.2  # by so much of all answers residual connections must be ahead
 KEPT = 0.5  # a cosine above this: the output is still the input
+ALIKE = 0.2  # by so much more cosine than with residual connections tokens have become alike
 
 
 class Rewritten(Residual):
@@ -267,7 +268,8 @@ def draw(m: Measured) -> Figure:
         for depth, seeds in zip(TAUGHT, one.accuracies, strict=True):
             accuracy.plot([depth] * len(seeds), [100 * x for x in seeds], linestyle="",
                           alpha=0.4, **{**look[one.kind], "label": None})  # fmt: skip
-        cosine.plot(one.before, color=look[one.kind]["color"], linestyle=":")
+        fresh_look = {**look[one.kind], "label": None, "markerfacecolor": "white"}
+        cosine.plot(one.before, linestyle=":", **fresh_look)
         cosine.plot(one.after, **look[one.kind])
     gradient.set(
         xscale="log", yscale="log", xlabel="layers", ylabel="norm of the first block's gradient",
@@ -279,12 +281,12 @@ def draw(m: Measured) -> Figure:
     accuracy.axhline(100 * m.guess, color=COLOURS[7], linestyle=":")
     accuracy.set(
         xlabel="layers", ylabel="right (%), line: mean of seeds", ylim=(0, 104), xticks=TAUGHT,
-        title="Trained: dots mark a guess",
+        title="Trained: right answers (dotted: a guess)",
     )  # fmt: skip
     cosine.axhline(0, color=COLOURS[7], linewidth=0.8)
     cosine.set(
         xlabel="layer", ylabel="cosine of the stream to its input",
-        title="What is left of the input (dots: fresh)",
+        title="What is left of the input (dotted, hollow: fresh)",
     )  # fmt: skip
     return figure
 
@@ -311,19 +313,27 @@ def judge(m: Measured) -> Verdict:
         )
     if first["without"] < FADED * min(first["post"], first["pre"]):
         return Verdict("holds", numbers)
-    same = {one.kind: one.alike[0] for one in m.fresh}
-    return Verdict(
-        "holds when",
-        Words(
-            "As to depth always; as to the gradient only where there is no norm either. "
-            + numbers.en + " A norm alone keeps the gradient up; what is lost without residual "
-            f"connections are the tokens, whose vectors are alike after {DEPTHS[0]} layers "
-            f"(cosine {same['without']:.2f}; post-norm {same['post']:.2f}).",
-            "就深度而言成立；就梯度而言，只有连归一化也没有时才成立。" + numbers.zh
-            + f"归一化本身就能撑住梯度；没有残差时丢掉的是词的区别，{DEPTHS[0]} 层之后各词的向量就"
-            f"趋同了（余弦 {same['without']:.2f}；后归一化残差网络为 {same['post']:.2f}）。",
-        ),
-    )  # fmt: skip
+    return Verdict("holds when", _but_for_gradients(m, numbers, first))
+
+
+def _but_for_gradients(m: Measured, numbers: Words, first: dict[str, float]) -> Words:
+    """Depth needs residual connections here, but the gradient came through norms without them."""
+    without, post = (
+        next(one.alike[0] for one in m.fresh if one.kind == kind) for kind in ("without", "post")
+    )
+    faded = first[BARE] < FADED * min(first["post"], first["pre"])
+    lost = without >= post + ALIKE
+    en = "only where there is no norm either" if faded else "not at all"
+    zh = "只有连归一化也没有时才成立" if faded else "并不成立"
+    return Words(
+        f"As to training at this depth; as to the gradient {en}. {numbers.en} After {DEPTHS[0]} "
+        f"fresh layers the vectors of different tokens have a cosine of {without:.2f} without "
+        f"residual connections and of {post:.2f} with them (post-norm)"
+        f"{': what is lost is what tells tokens apart' if lost else ''}.",
+        f"就这一深度能否训练好而言成立；就梯度而言，{zh}。{numbers.zh}未训练的网络经过 "
+        f"{DEPTHS[0]} 层之后，不同词的向量之间的余弦，没有残差时为 {without:.2f}，"
+        f"有残差时（后归一化）为 {post:.2f}{'：丢掉的是词与词的区别' if lost else ''}。",
+    )
 
 
 def _numbers(
@@ -352,20 +362,24 @@ LAB = Lab(
         "A residual connection is a fast lane for gradients, so that very deep stacks can be "
         "trained; and although every layer adds its input, the last output is not the first input "
         "over again.",
-        "残差连接为梯度修了一条高速公路，使很深的网络也能训练；虽然每层都把输入加了回来，"
-        "但最后的输出并不会还是最初的输入。",
+        "残差连接让梯度有捷径可走，所以很深的网络也训练得动；每层虽然都把输入加了回来，"
+        "最后的输出却不会和最初的输入一个样。",
     ),
     experiment=Words(
         "Encoders with x + f(norm(x)), with norm(x + f(x)), and with norm(f(x)), which has no "
         "residual connection; fresh also f(x), with neither. Of fresh stacks we take the first "
-        f"block's gradient at {DEPTHS[0]} to {DEPTHS[-1]} layers. Trained on the same task in as "
-        "many steps, each with the better of two learning rates, we count right answers on new "
-        "words. And we follow the cosine of each token's vector to its input through the layers, "
-        "fresh and trained.",
+        f"block's gradient at {DEPTHS[0]} to {DEPTHS[-1]} layers, the mean of three draws. Stacks "
+        f"of {', '.join(map(str, TAUGHT))} layers, {D_MODEL} wide, learn to name the word before "
+        "in as many steps, each with the better of two learning rates (chosen on the first of "
+        "three seeds, five with --full), and we count right answers on new words. We also follow "
+        "the cosine of each token's vector to its input through the layers, fresh and trained.",
         "比较三种编码器：x + f(norm(x))、norm(x + f(x))，以及没有残差的 norm(f(x))；"
-        f"未训练时另加两者皆无的 f(x)，测量 {DEPTHS[0]}～{DEPTHS[-1]} 层网络第一层的梯度；"
-        "再用同样的任务和步数训练，各取两种学习率中较好的一种，统计新句子上的正确率；"
-        "并逐层跟踪每个词的向量与其输入的余弦，训练前后各一次。",
+        f"未训练时另加残差和归一化都没有的 f(x)，测量 {DEPTHS[0]}～{DEPTHS[-1]} "
+        "层网络第一层的梯度，取三次初始化的平均。"
+        f"再让宽 {D_MODEL}、深 {'、'.join(map(str, TAUGHT))} 层的网络以同样的步数学习"
+        "“说出前一个词”，各取两种学习率中较好的一种（由三个随机种子中的第一个选定，"
+        "加 --full 共五个种子），统计新句子上的正确率。"
+        "另外逐层跟踪每个词的向量与其输入的余弦，训练前后各测一次。",
     ),
     measure=measure,
     tables=tables,

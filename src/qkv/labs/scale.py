@@ -16,7 +16,7 @@ from qkv.config import ModelConfig
 from qkv.inspect.style import COLOURS, MARKERS, new_figure
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv.labs.tools import exponent, fit, mean_and_spread, plus_minus, seeded
-from qkv.model import Attention, Encoder, Mask, build_model, scores, weights
+from qkv.model import Attention, Encoder, Mask, scores, weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,8 +142,7 @@ def build(d_k: int, arm: str, seed: int) -> Encoder:
         n_labels=N_TOKENS, score_division=arm == WITH,
     )  # fmt: skip
     with seeded(seed):
-        model = build_model(config)
-    assert isinstance(model, Encoder)
+        model = Encoder(config)
     for module in model.modules():
         if arm == SMALLER and isinstance(module, Attention):
             module.query_key_value.weight.data[: 2 * D_MODEL] *= d_k**-0.25
@@ -239,7 +238,8 @@ def draw(m: Measured) -> Figure:
         label = f"{name}: exponent {m.exponents[name]:.2f}"
         top_left.loglog(m.widths, found, MARKERS[index], color=COLOURS[index], label=label)
     top_left.loglog(m.widths, m.widths, color="#999999", zorder=0, label="d_k")
-    top_left.set(title="Var(q·k) is d_k, whatever the components", ylabel="variance of q·k")
+    power = fmean(m.exponents.values())
+    top_left.set(title=f"Var(q·k) grows as d_k^{power:.2f}", ylabel="variance of q·k")
     for index, arm in enumerate((WITH, WITHOUT)):
         look: dict[str, Any] = {"color": COLOURS[index], "marker": MARKERS[index]}
         found_here = [s for s in m.softmaxes if s.scaled == (arm == WITH)]
@@ -250,10 +250,9 @@ def draw(m: Measured) -> Figure:
         )
         mean = [s.query_gradient_mean for s in found_here]
         low_left.loglog(sizes, mean, label=f"{arm}: mean", ls=":", mfc="none", **look)
-    top_right.set(title="Without the scale one key takes all", ylabel="largest weight", ylim=(0, 1))
-    low_left.set(
-        title="… most gradients vanish, a few are huge", ylabel="norm of the gradient at the query",
-    )  # fmt: skip
+    title = f"How much the likeliest of {N_KEYS} keys gets"
+    top_right.set(title=title, ylabel="largest weight", ylim=(0, 1))
+    low_left.set(title="What gradient a query gets", ylabel="norm of the gradient at the query")
     _draw_training(low_right, m)
     for axis in axes.flat:
         axis.set_xlabel("d_k")
@@ -272,7 +271,7 @@ def _draw_training(axis: Any, m: Measured) -> None:
             marker=MARKERS[index],
         )  # fmt: skip
     axis.set(
-        title="Training, each arm at its better rate", ylabel="right tokens, held out (%)",
+        title="Training, each arm at its best rate", ylabel="right tokens, held out (%)",
         ylim=(0, 103), xscale="log",
     )  # fmt: skip
     axis.set_xticks(_trained_widths(m), [str(d_k) for d_k in _trained_widths(m)])
@@ -285,7 +284,9 @@ def judge(m: Measured) -> Verdict:
     straight = all(abs(value - 1) < 0.05 for value in m.exponents.values())
     first, last = m.widths[0], m.widths[-1]
     at = {(s.d_k, s.scaled): s for s in m.softmaxes}
+    # most of the weight on one of the keys, where with the scale it stays spread
     saturates = at[last, False].largest > 0.8 and at[last, True].largest < 0.3
+    # vanishing: more than ten times smaller, where with the scale it is not
     falls = at[first, False].score_gradient / max(at[last, False].score_gradient, 1e-30)
     stays = at[first, True].score_gradient / max(at[last, True].score_gradient, 1e-30)
     widths = _trained_widths(m)
@@ -335,20 +336,24 @@ def _because(m: Measured, plain: Softmax, scaled: Softmax, falls: float) -> Word
     gap = 100 * at_equal_rate(m, widths[-1])
     power = fmean(m.exponents.values())
     times = plain.query_gradient_mean / scaled.query_gradient_mean
+    uneven = falls > 10 and times > 1
+    jumps = ": most queries stop learning while a few jump" if uneven else ""
+    jumps_zh = "：多数查询学不动，少数查询跳得过猛" if uneven else ""
     return Words(
-        f"Right tokens with / without the scale, each arm at its better rate, %: {pairs} (at equal "
+        f"Right tokens with / without the scale, each arm at its best rate, %: {pairs} (at equal "
         f"rate {gap:.0f} points apart at d_k = {widths[-1]}); queries and keys that start d_k^¼ "
         f"times smaller reach {smaller} there without any scale. Var(q·k) grows as "
         f"d_k^{power:.2f}, and at d_k = {plain.d_k} the largest weight is {plain.largest:.2f} "
         f"without the scale and {scaled.largest:.2f} with it; the median gradient at the scores is "
-        f"{falls:,.0f} times smaller than at d_k = {m.widths[0]}, but the mean at the query is "
-        f"{times:.1f} times the scaled arm's: most queries stop learning while a few jump.",
-        f"缩放／不缩放的正确率（各取较好学习率，%）：{pairs}（学习率相同时，d_k = {widths[-1]} 相差"
-        f" {gap:.0f} 个百分点）；若 q、k 的初始权重缩小到 d_k^¼ 分之一，不缩放也能达到 {smaller}。"
+        f"{falls:,.0f} times smaller than at d_k = {m.widths[0]}, and the mean at the query is "
+        f"{times:.1f} times the scaled arm's{jumps}.",
+        f"缩放／不缩放的正确率（各取最合适的学习率，%）：{pairs}（学习率相同时，"
+        f"d_k = {widths[-1]} 相差 {gap:.0f} 个百分点）；若 q、k 的初始权重缩小到 d_k^¼ 分之一，"
+        f"不缩放时的正确率为 {smaller}。"
         f"q·k 的方差按 d_k 的 {power:.2f} 次方增长；d_k = {plain.d_k} 时，最大权重不缩放为 "
         f"{plain.largest:.2f}，缩放为 {scaled.largest:.2f}。分数处梯度的中位数降到 d_k = "
-        f"{m.widths[0]} 时的 {falls:,.0f} 分之一，而查询处梯度的均值却是缩放组的 {times:.1f} 倍："
-        f"多数查询学不动，少数查询跳得过猛。",
+        f"{m.widths[0]} 时的 {falls:,.0f} 分之一，查询处梯度的均值则是缩放组的 {times:.1f} 倍"
+        f"{jumps_zh}。",
     )
 
 

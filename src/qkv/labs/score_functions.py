@@ -291,7 +291,9 @@ def draw(m: Measured) -> Figure:
     left.set_xticks(lengths, [str(n) for n in lengths])
     left.minorticks_off()
     left.set(xlabel="queries and keys, n", ylabel="CPU milliseconds, forward + backward")
-    left.set_title("Additive scores cost far more")
+    dear, plain = (longest(m)[arm] for arm in ("additive", "scaled dot"))
+    times = dear.seconds / plain.seconds
+    left.set_title(f"At n = {plain.length}, additive takes {times:.0f} × scaled dot's time")
     left.legend()
     for index, one in enumerate(m.qualities):
         values = [100 * a for a in one.accuracy]
@@ -304,7 +306,7 @@ def draw(m: Measured) -> Figure:
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
     right.set(xlabel=f"recall on new sequences (%) after {m.n_steps} steps", xlim=(0, 100))
-    right.set_title("What is learnt hangs on the size of the scores")
+    right.set_title("What each score learns; a mark is a seed")
     return figure
 
 
@@ -318,7 +320,7 @@ def compare(m: Measured, first: str, second: str) -> float:
     if abs(a - b) > POINT:
         return (a - b) / max(math.hypot(a_spread, b_spread), POINT)
     (a, a_spread), (b, b_spread) = map(mean_and_spread, (ours.steps, other.steps))
-    return (b - a) / max(math.hypot(a_spread, b_spread), 5.0)
+    return (b - a) / max(math.hypot(a_spread, b_spread), 5.0)  # five steps are no difference
 
 
 def because(m: Measured) -> Words:
@@ -336,9 +338,9 @@ def because(m: Measured) -> Words:
         f"{right['cosine']} % without; half the loss at step {steps['scaled dot']} (scaled dot), "
         f"{steps['additive']} (additive) and {steps[LEARNT]} (cosine, learnt).",
         f"n = {dot.length} 时，加性打分的 CPU 时间是缩放点积的 {slower:.0f} 倍，内存是 "
-        f"{larger:.0f} 倍；余弦只多 {extra:.1f}% 的运算。回忆准确率：缩放点积 "
+        f"{larger:.0f} 倍；余弦多 {extra:.1f}% 的运算。回忆准确率：缩放点积 "
         f"{right['scaled dot']}%，不缩放 {right['dot']}%，加性 {right['additive']}%，"
-        f"余弦带可学习温度 {right[LEARNT]}%，不带温度 {right['cosine']}%；损失减半所需步数："
+        f"余弦 {right[LEARNT]}%（温度可学习）和 {right['cosine']}%（无温度）；损失减半所需步数："
         f"缩放点积 {steps['scaled dot']}，加性 {steps['additive']}，"
         f"余弦（可学习温度）{steps[LEARNT]}。",
     )
@@ -348,19 +350,19 @@ def conditions(m: Measured) -> list[Words]:
     """What must be said before the claim is true."""
     costs = longest(m)
     cheap = costs[LEARNT].operations < 1.05 * costs["scaled dot"].operations
-    rival = "the rival is additive (a cosine with a learnt temperature costs and learns alike)"
+    rival = "the rival is additive (a cosine with a learnt temperature is no dearer and no worse)"
     found = (
         (compare(m, "dot", "scaled dot") < -1, Words("the product is scaled", "点积要缩放")),
         (compare(m, "scaled dot", "additive") <= 1,
          Words("cost decides, not quality", "比的是开销而不是效果")),
         (cheap and compare(m, "scaled dot", LEARNT) <= 1,
-         Words(rival, "对手是加性打分（带可学习温度的余弦，开销和效果都与点积相当）")),
+         Words(rival, "对手是加性打分（温度可学习的余弦并不更费，也不更差）")),
     )  # fmt: skip
     return [words for true, words in found if true]
 
 
 def judge(m: Measured) -> Verdict:
-    """Cheaper than additive, and no worse at learning; then, under which conditions?"""
+    """Cheaper than additive (by a fifth, or it is noise) and no worse; then, on what conditions?"""
     costs, why = longest(m), because(m)
     dot, additive = costs["scaled dot"], costs["additive"]
     cheaper = additive.seconds > 1.2 * dot.seconds and additive.largest > dot.largest

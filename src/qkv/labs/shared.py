@@ -33,4 +33,3 @@ def translator(tell: Callable[[str], None], *changes: str) -> Translator:
         tell("training the packaged translator (once)")
         train(recipe, folder, anew=True, console=Console(quiet=True))
     return Translator.load(folder)
-

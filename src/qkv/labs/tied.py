@@ -264,9 +264,10 @@ def conditions(m: Measured) -> list[Words]:
         found.append(Words("words must find what is unlike them", "要找的不是同类"))
     fine = [tie for tie in TIES if tie not in lost]
     if fine:
-        ties, free = " or ".join(lost), ", ".join(fine)
+        ties, free = " or ".join(lost), " and ".join(fine)
+        lose = "loses" if len(fine) == 1 else "lose"
         found.append(
-            Words(f"the tie is {ties} ({free} loses nothing)",
+            Words(f"the tie is {ties} ({free} {lose} nothing)",
                   f"绑定的是 {'、'.join(lost)}（{'、'.join(fine)} 没有损失）")
         )  # fmt: skip
     if not set(lost) <= set(deep):
@@ -313,7 +314,7 @@ LAB = Lab(
         "heads widened until the weights are as many. In one task words must find the word of the "
         "other kind past words of their own (verbs their noun, nouns their verb), in the other "
         "their like; same sentences, steps, rate and seeds, answers on new sentences.",
-        "同一个小编码器，投影矩阵有三个、两个或一个；绑定后一种不作补偿，另一种加宽注意力头，使参数量相等。"
+        "同一个小编码器，投影矩阵取三个、两个或一个；绑定之后，一组不作补偿，另一组加宽注意力头，使参数量相等。"
         "一个任务要越过同类找到另一类的词（动词找名词、名词找动词），另一个任务只要找同类；"
         "句子、步数、学习率、随机种子都相同，用新句子测试。",
     ),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
@@ -15,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.maps import shaded
-from qkv.inspect.save import save_figure, svg_fragment
+from qkv.inspect.save import svg_fragment
 from qkv.model import Model
 from qkv.text import Tokenizer
 
@@ -92,7 +90,7 @@ class Pane(ABC):
 
     def html(self) -> str:
         """The view as a piece of a page."""
-        return svg(self.draw(viewer_fonts=True))
+        return svg_fragment(self.draw(viewer_fonts=True))
 
 
 class PassPane(Pane):
@@ -103,14 +101,6 @@ class PassPane(Pane):
         """The pass."""
         assert self.subject.trace is not None
         return self.subject.trace
-
-
-def svg(figure: Figure) -> str:
-    """A figure as a piece of a page."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "figure.svg"
-        save_figure(figure, path)
-        return svg_fragment(path.read_text(encoding="utf-8"))
 
 
 def map_text(

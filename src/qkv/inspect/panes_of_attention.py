@@ -12,7 +12,8 @@ from qkv.errors import UserError
 from qkv.inspect import pages
 from qkv.inspect.attention_maps import AttentionMaps, chosen, kinds_of
 from qkv.inspect.maps import draw_map
-from qkv.inspect.panes import IN_PAGE, PassPane, map_text, svg
+from qkv.inspect.panes import IN_PAGE, PassPane, map_text
+from qkv.inspect.save import svg_fragment
 from qkv.model import EncoderDecoder
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class AttentionPane(PassPane):
         every = [self._maps(kind) for kind in self.kinds.values()]
         if sum(maps.weights.numel() for maps in every) <= IN_PAGE:
             return "".join(maps._repr_html_() for maps in every)
-        return "".join(svg(maps.draw(viewer_fonts=True)) for maps in every)
+        return "".join(svg_fragment(maps.draw(viewer_fonts=True)) for maps in every)
 
     def numbers(self) -> Any:
         """Weights (layers, heads, T, S) of every kind, with their tokens."""

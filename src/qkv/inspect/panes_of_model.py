@@ -17,8 +17,9 @@ from qkv.inspect.curves import Record, draw_curves
 from qkv.inspect.fonts import visible
 from qkv.inspect.maps import shaded
 from qkv.inspect.neighbours import draw_embedding, nearest
-from qkv.inspect.panes import Pane, Subject, Vocabulary, Wish, svg, table_text
+from qkv.inspect.panes import Pane, Subject, Vocabulary, Wish, table_text
 from qkv.inspect.positions import dot_products, draw_positions
+from qkv.inspect.save import svg_fragment
 from qkv.inspect.style import Numbers, array
 from qkv.model import Model
 from qkv.model.positions import Learned, Sinusoidal
@@ -166,7 +167,9 @@ class EmbeddingsPane(Pane):
 
     def html(self) -> str:
         """The plane, and the table."""
-        return svg(self.draw(viewer_fonts=True)) + pages.table(("word", "nearest"), self._rows())
+        return svg_fragment(self.draw(viewer_fonts=True)) + pages.table(
+            ("word", "nearest"), self._rows()
+        )
 
     def numbers(self) -> Any:
         """Ids, names and cosines."""

@@ -22,10 +22,10 @@ from qkv.inspect.panes import (
     Subject,
     Wish,
     map_text,
-    svg,
     table_text,
 )
 from qkv.inspect.road import road
+from qkv.inspect.save import svg_fragment
 from qkv.inspect.trees import terminal_tree
 from qkv.model import Decoder, Encoder
 
@@ -94,7 +94,9 @@ class StepsPane(PassPane):
 
     def html(self) -> str:
         """The table, and the bars."""
-        return svg(self.draw(True)) + pages.table(views.STEPS_HEAD, views.steps_rows(self.steps))
+        return svg_fragment(self.draw(True)) + pages.table(
+            views.STEPS_HEAD, views.steps_rows(self.steps)
+        )
 
     def numbers(self) -> Any:
         """Candidates, entropy, label and rank of each step."""
@@ -152,7 +154,7 @@ class LensPane(PassPane):
 
     def html(self) -> str:
         """The figure, and the table of candidates."""
-        return svg(self.draw(True)) + self.lens._repr_html_()
+        return svg_fragment(self.draw(True)) + self.lens._repr_html_()
 
     def numbers(self) -> Any:
         """Candidates with their probabilities, and entropy, of each layer and output."""
@@ -299,7 +301,7 @@ class BeamPane(PassPane):
 
     def html(self) -> str:
         """The tree, what came out, and every candidate."""
-        return svg(self.draw(True)) + self.tree._repr_html_()
+        return svg_fragment(self.draw(True)) + self.tree._repr_html_()
 
     def numbers(self) -> Any:
         """Outputs and nodes."""

@@ -19,14 +19,14 @@ from qkv.inspect.style import caption, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMS = {".png": "png", ".svg": "svg", ".pdf": "pdf", ".html": "svg"}
+FORMS = {".png": "png", ".svg": "svg", ".pdf": "pdf", ".html": "html"}
 # no date and no version, so that the same figure gives the same file
 METADATA = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-VIEWER_FONTS = b"'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
+VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 
 
 def uses_viewer_fonts(path: Path) -> bool:
@@ -42,15 +42,13 @@ def save_figure(figure: Figure, path: Path) -> None:
             f"{path} ends in {ending or 'nothing'}, but a figure is written as "
             f"{', '.join(FORMS)}; choose one of these endings."
         )
-    if not uses_viewer_fonts(path):
+    if ending == ".html":
+        drawn = page(_title(figure) or path.stem, [svg_fragment(figure)]).encode()
+    elif ending == ".svg":
+        drawn = svg(figure).encode()
+    else:
         with _spelt_with_fonts_here(figure):
             drawn = _render(figure, FORMS[ending])
-    else:
-        drawn = _render(figure, FORMS[ending])
-        drawn = re.sub(rb"('DejaVu Sans'[^;\"]*)", rb"\1, " + VIEWER_FONTS, drawn)
-    if ending == ".html":
-        title = _title(figure) or path.stem
-        drawn = page(title, [svg_fragment(drawn.decode())]).encode()
     with replacing(path) as beside:
         beside.write_bytes(drawn)
 
@@ -78,9 +76,16 @@ def _spelt_with_fonts_here(figure: Figure) -> Iterator[None]:
             one.set_text(text)
 
 
-def svg_fragment(svg: str) -> str:
-    """An SVG file without its XML head, to stand inside HTML."""
-    return f'<div style="overflow-x:auto;background:#fff">{svg[svg.index("<svg") :]}</div>'
+def svg(figure: Figure) -> str:
+    """A figure whose text stays text, in fonts that its viewer has."""
+    drawn = _render(figure, "svg").decode()
+    return re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", drawn)
+
+
+def svg_fragment(figure: Figure) -> str:
+    """The same without its XML head, to stand inside HTML."""
+    drawn = svg(figure)
+    return f'<div style="overflow-x:auto;background:#fff">{drawn[drawn.index("<svg") :]}</div>'
 
 
 def _render(figure: Figure, form: str) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,13 +18,14 @@ from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
 from qkv.decode.spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
-from qkv.tasks.tracing import trace_answer
 from qkv.text import Tokenizer
 from qkv.text.spans import Span, Spelt
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 CHUNK = 256  # questions that are read at a time, so that a large file takes little memory
 POOL = 100  # spans that share the probability; those after them have next to none
@@ -163,6 +165,8 @@ class Answerer:
 
     def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
         """Look into the pass that reads a question and a text; `target` is the true answer."""
+        from qkv.inspect.tracing import trace_answer
+
         return trace_answer(self, source, target)
 
     def spell(

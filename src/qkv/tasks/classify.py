@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,12 +15,13 @@ from qkv.config.fields import check_ranges, setting
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
-from qkv.tasks.tracing import trace_classes
 from qkv.text import Tokenizer
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 Texts = tuple[str, ...]
 
@@ -107,6 +108,8 @@ class Classifier:
         self, source: str | Texts | Sequence[str | Texts], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Look into the pass that labels a text (or a pair); `target` is the true label."""
+        from qkv.inspect.tracing import trace_classes
+
         return trace_classes(self, source, target)
 
     def logits(

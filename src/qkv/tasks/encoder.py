@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,15 @@ from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
-from qkv.tasks.tracing import trace_encoder
 from qkv.text import Tokenizer
 from qkv.text.spans import UNSPACED
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 GAP = re.compile(r"<mask>|\[MASK\]")
 WORDS = "0123456789abcdefghijklmnopqrstuvwxyz"  # what may stand in for the word in a gap
@@ -205,6 +206,8 @@ class Encoder:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Look into the pass that reads a text; `target` is the text without its gaps."""
+        from qkv.inspect.tracing import trace_encoder
+
         return trace_encoder(self, source, target)
 
     def tokens(self, text: str, number: int = 1) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,6 @@ from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Hypothesis, Remembered
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
@@ -28,10 +27,12 @@ from qkv.tasks.folder import (
     place,
 )
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
-from qkv.tasks.tracing import trace_language
 from qkv.tasks.writer import Writer
 from qkv.text import TextFlow, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,8 @@ class LanguageModel:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Look into the pass that reads a text; a `target` goes on from it and is what counts."""
+        from qkv.inspect.tracing import trace_language
+
         return trace_language(self, source, target)
 
     def encode(self, text: str) -> list[int]:

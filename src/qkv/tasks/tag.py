@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -20,15 +20,16 @@ from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
-from qkv.tasks.tracing import trace_tags
 from qkv.text import Tokenizer, schemes
 from qkv.text.spans import Span, SpeltWords
 from qkv.text.words import split_words
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 Words = Sequence[str]
 SEARCHED = 256  # sentences whose best labels are looked for at once
@@ -128,6 +129,8 @@ class Tagger:
 
     def trace(self, source: str | Words, target: Sequence[str] | None = None) -> Trace:
         """Look into the pass that tags a sentence; `target` is the true label of each word."""
+        from qkv.inspect.tracing import trace_tags
+
         return trace_tags(self, source, target)
 
     def scores(self, sentences: Sequence[Words], progress: Progress | None = None) -> list[Tensor]:

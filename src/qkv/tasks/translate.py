@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import EncoderDecoder
 from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
-from qkv.tasks.tracing import trace_translation
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
@@ -87,6 +88,8 @@ class Translator:
         **settings: Any,
     ) -> Trace:  # fmt: skip
         """Look into the pass that translates a text, by default into what the model gives."""
+        from qkv.inspect.tracing import trace_translation
+
         return trace_translation(self, source, target, settings)
 
     def output_tokens(self, texts: Sequence[str], **settings: Any) -> list[list[int]]:

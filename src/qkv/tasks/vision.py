@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from qkv.data.images import read_image
 from qkv.data.pixels import BRIGHTEST, Scale
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
-from qkv.inspect import Trace
 from qkv.model import Encoder
 from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.folder import (
@@ -32,7 +31,9 @@ from qkv.tasks.folder import (
     save_weights,
 )
 from qkv.tasks.reading import BATCH_TOKENS, Progress
-from qkv.tasks.tracing import trace_image
+
+if TYPE_CHECKING:
+    from qkv.inspect import Trace
 
 Array = npt.NDArray[Any] | Tensor
 Image = str | Path | Array
@@ -114,6 +115,8 @@ class ImageClassifier:
 
     def trace(self, source: Image, target: str | None = None) -> Trace:
         """Look into the pass that labels an image; `target` is the true label."""
+        from qkv.inspect.tracing import trace_image
+
         return trace_image(self, source, target)
 
     def pixels(self, images: Sequence[Image], first: int = 1) -> Tensor:

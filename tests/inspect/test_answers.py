@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from qkv.errors import UserError
 from qkv.inspect import Reading, Trace
-from tests.inspect.conftest import make_trace, side
+from qkv.inspect.reading import repeated
+from tests.inspect.conftest import READINGS, make_trace, side
 
 
 def test_steps_are_the_rows_of_the_probabilities():
@@ -116,27 +117,68 @@ def test_rollout_across_hands_on_what_the_source_gave():
     assert trace.rollout(stack="encoder").shape == (5, 5)
 
 
-def numeric(trace: Trace, side_: str, token: int, place: int, id: int) -> float:
-    """d log-odds / d growth of one token's input vector, by two passes a little apart."""
-    step = 1e-3
-
-    def odds(factor: float) -> float:
-        grown = trace.change(f"{side_}.input", lambda x: x * factor, positions=[token])
-        probable = float(grown["probabilities"][0].reshape(-1, 23)[place, id].double())
-        return math.log(probable) - math.log(1 - probable)
-
-    return (odds(1 + step) - odds(1 - step)) / (2 * step)
+def log_odds(trace: Trace, place: int, id: int) -> float:
+    probable = float(trace["probabilities"][0].reshape(-1, 23)[place, id].double())
+    return math.log(probable) - math.log(1 - probable)
 
 
-def test_attribution_is_what_small_growth_does():
+def grown(trace: Trace, name: str, token: int, factor: float) -> Trace:
+    return trace.change(f"{name}.embedding", lambda x: x * factor, positions=[token])
+
+
+def test_gradient_times_input_is_what_small_growth_does():
     trace = make_trace("encoder-decoder", activation="gelu")  # ReLU has kinks
-    found = trace.attribution(positions=[1, 2])
+    found = trace.attribution(positions=[1, 2], method="gradient")
     assert found.positions == (1, 2) and found.outputs == ("#11", "#12")
+    step = 1e-3
     for row, (place, id) in enumerate(((1, 11), (2, 12))):
         for name, count in (("source", 5), ("target", 4)):
             for token in range(count):
-                expected = numeric(trace, name, token, place, id)
+                more, less = (grown(trace, name, token, 1 + sign * step) for sign in (1, -1))
+                expected = (log_odds(more, place, id) - log_odds(less, place, id)) / (2 * step)
                 assert float(found.scores[name][row, token]) == pytest.approx(expected, abs=3e-3)
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+def test_integrated_gradients_add_up_to_what_the_text_has_changed(family):
+    trace = make_trace(family, activation="gelu")
+    found = trace.attribution(positions=[1, 2], steps=200)
+    trace = Trace(trace.model, repeated(trace.reading, 0, 1))
+    alike = trace
+    for key in trace.keys("*.embedding"):
+        alike = alike.change(key, lambda x: x.mean(dim=1, keepdim=True).expand_as(x))
+    for row, place in enumerate((1, 2)):
+        id = int(READINGS[family].labels[0, place])
+        total = sum(float(scores[row].sum()) for scores in found.scores.values())
+        expected = log_odds(trace, place, id) - log_odds(alike, place, id)
+        assert total == pytest.approx(expected, abs=0.02 * max(1, abs(expected)))
+
+
+def test_a_few_points_at_a_time_are_all_points(monkeypatch):
+    trace = make_trace("encoder-decoder")
+    whole = trace.attribution(steps=7)
+    monkeypatch.setattr("qkv.inspect.attribution.AT_ONCE", 20)  # two points of nine tokens
+    for name, scores in trace.attribution(steps=7).scores.items():
+        torch.testing.assert_close(scores, whole.scores[name], atol=1e-5, rtol=1e-4)
+
+
+def test_one_row_of_several_is_explained_alone():
+    trace = make_trace("encoder-decoder")
+    alone = Trace(trace.model, Reading(source=side([8, 9, 3]), target=side([2, 13])))
+    expected = alone.attribution(output=5, steps=4)
+    found = trace.attribution(output=5, steps=4, row=1)
+    assert found.tokens == expected.tokens
+    for name, scores in found.scores.items():
+        torch.testing.assert_close(scores, expected.scores[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["integrated", "gradient"])
+def test_classes_are_explained_too(method):
+    trace = make_trace("encoder")
+    (scores,) = trace.attribution(method=method).scores.values()
+    assert scores.shape == (1, 6) and float(scores.abs().min()) > 0
+    with pytest.raises(UserError, match="'integrated' or 'gradient'"):
+        trace.attribution(method="other")
 
 
 def test_attribution_sees_no_future():

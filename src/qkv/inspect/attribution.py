@@ -1,35 +1,41 @@
-"""Which tokens an output leaned on: gradient × input, and attention rollout.
+"""Which tokens an output leaned on, by gradients: integrated, or times the input.
 
-Gradient × input is the sounder one. It follows everything that the model does with a token, values
-and feed-forward layers included, to first order; rollout multiplies attention maps as if what is
-looked at were handed on unchanged.
+Both follow everything that the model does with a token, values and feed-forward layers included.
+Gradient × input asks what a little more of a token's vector would do. Norms undo most of that, and
+so it often misses what taking the token away does. Integrated gradients (Sundararajan et al. 2017)
+ask all along the way from a text whose words are all alike to the text itself: they are worth
+their passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.probe import Ask, Edit, Probe, run
-from qkv.inspect.reading import IGNORE
+from qkv.inspect.reading import IGNORE, repeated
 from qkv.inspect.steps import output_names
-from qkv.model import Encoder, EncoderDecoder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from qkv.inspect.trace import Trace
 
+Method = Literal["integrated", "gradient"]
+Points = list[float] | None  # of the way to the text, 0 … 1; None: at its end alone
+AT_ONCE = 2048  # tokens in a pass that remembers its way
+
 
 @dataclass(frozen=True)
 class Attribution:
     """For each output: how each token that was read counts for it (above 0) or against it."""
 
+    method: Method
     outputs: tuple[str, ...]
     positions: tuple[int, ...]
     tokens: dict[str, tuple[str, ...]]  # "source" and "target": what was read
@@ -49,51 +55,95 @@ class Attribution:
 
 def attribution(
     trace: Trace, positions: int | Sequence[int] | None = None, output: int | None = None,
-    row: int = 0,
+    row: int = 0, method: Method = "integrated", steps: int = 32,
 ) -> Attribution:  # fmt: skip
-    """Gradient of an output's log-odds by each token's input vector, times that vector, over D.
+    """What each token's embedding adds to an output's log-odds.
 
-    The output at a position is `output`, else its label, else the likeliest one.
+    The output at a position is `output`, else its label, else the likeliest one. "gradient" is the
+    gradient times the embedding, summed over D. "integrated" begins with the mean of the text's
+    embeddings at every token and takes the gradient's mean over `steps` points on the way to its
+    own: the scores of all tokens add up to what the words have changed. (From embeddings that are 0
+    nothing would be learnt where a norm comes first, for it does away with their length.)
     """
     if "logits" not in trace:
         raise UserError("This model has no output; trace one that has a head.")
-    leaves: dict[str, Tensor] = {}
-    logits = _logits(trace, leaves)[row].float()
-    said = logits.T if trace.reading.says == "spans" else logits.reshape(-1, logits.shape[-1])
-    sides = {side: tuple(trace.tokens(side, row)) for side in leaves}
+    if method not in ("integrated", "gradient") or steps < 1:
+        raise UserError("attribution: method is 'integrated' or 'gradient', and steps at least 1.")
+    said = _by_output(trace, trace.peek(["logits"])["logits"][row].float())
     places = _places(trace, positions, said, row)
     chosen = [_choice(trace, place, said, output, row) for place in places]
-    scores: dict[str, list[Tensor]] = {side: [] for side in leaves}
+    points = [(step + 0.5) / steps for step in range(steps)] if method == "integrated" else None
+    sides = [key.partition(".")[0] for key in trace.keys("*.embedding")]
+    tokens = {side: tuple(trace.tokens(side, row)) for side in sides}
+    total = {side: torch.zeros(len(places), len(tokens[side])) for side in sides}
+    for some in _chunks(points, sum(map(len, tokens.values()))):
+        for place, counted in enumerate(_counted(trace, row, some, places, chosen)):
+            for side in sides:
+                total[side][place] += counted[side] / len(points or [1.0])
+    names = tuple(output_names(trace, chosen, row))
+    return Attribution(method, names, tuple(places), tokens, total)
+
+
+def _chunks(points: Points, length: int) -> Iterator[Points]:
+    """So many points at once that a pass stays small."""
+    if points is None:
+        yield None
+        return
+    size = max(1, AT_ONCE // max(1, length))
+    for start in range(0, len(points), size):
+        yield points[start : start + size]
+
+
+def _counted(
+    trace: Trace, row: int, points: Points, places: list[int], chosen: list[int]
+) -> Iterator[dict[str, Tensor]]:
+    """For each output, gradient × way of each side's tokens, summed over the points."""
+    ways: dict[str, Tensor] = {}
+    leaves: dict[str, Tensor] = {}
+    logits = _logits(trace, row, points, ways, leaves)
+    outputs = torch.stack([_by_output(trace, one.float()) for one in logits])  # (points, N, V)
     for place, id in zip(places, chosen, strict=True):
-        goal = _goal(trace, said[place], id)
+        goal = _goal(trace, outputs[:, place], id).sum()
         gradients = torch.autograd.grad(
             goal, list(leaves.values()), retain_graph=True, allow_unused=True
         )
-        for (side, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-            gradient = torch.zeros_like(leaf) if gradient is None else gradient
-            counted = (gradient * leaf).sum(dim=-1)[row, : len(sides[side])]
-            scores[side].append(counted.detach().float())
-    return Attribution(
-        outputs=tuple(output_names(trace, chosen, row)), positions=tuple(places), tokens=sides,
-        scores={side: torch.stack(rows) for side, rows in scores.items()},
-    )  # fmt: skip
+        yield {
+            side: torch.zeros(ways[side].shape[1])
+            if gradient is None
+            else (gradient * ways[side]).sum(dim=(0, 2)).float().cpu()
+            for side, gradient in zip(leaves, gradients, strict=True)
+        }
 
 
-def _logits(trace: Trace, leaves: dict[str, Tensor]) -> Tensor:
-    """A pass that remembers its way, from inputs that gradients are asked of."""
+def _logits(
+    trace: Trace, row: int, points: Points, ways: dict[str, Tensor], leaves: dict[str, Tensor]
+) -> Tensor:
+    """A pass that gradients can be taken of, one row a point on the way to the embeddings.
+
+    `ways` tells how far the way is: from the mean of the text, or from 0 where there is no way.
+    """
 
     def leaf(side: str) -> Edit:
         def become(value: Tensor) -> Tensor:
-            leaves[side] = value.detach().clone().requires_grad_()
+            value = value.detach()
+            share = torch.tensor(points or [1.0]).to(value)[:, None, None]
+            start = value.mean(dim=1, keepdim=True) if points else torch.zeros_like(value)
+            ways[side] = value - start
+            leaves[side] = (start + share * ways[side]).requires_grad_()
             return leaves[side]
 
-        return Edit(f"{side}.input", become)
+        return Edit(f"{side}.embedding", become)
 
-    sides = [key.partition(".")[0] for key in trace.keys("*.input")]
+    sides = [key.partition(".")[0] for key in trace.keys("*.embedding")]
     probe = Probe([Ask("logits")], [*trace.edits, *map(leaf, sides)])
     with torch.enable_grad():
-        run(trace.model, trace.reading, probe)
+        run(trace.model, repeated(trace.reading, row, len(points or [1.0])), probe)
     return probe.found[Ask("logits")]
+
+
+def _by_output(trace: Trace, logits: Tensor) -> Tensor:
+    """One row's logits, a line an output, (N, V)."""
+    return logits.T if trace.reading.says == "spans" else logits.reshape(-1, logits.shape[-1])
 
 
 def _places(
@@ -124,54 +174,6 @@ def _choice(trace: Trace, place: int, said: Tensor, output: int | None, row: int
 def _goal(trace: Trace, logits: Tensor, id: int) -> Tensor:
     """The log-odds of an output: log P would hardly follow anything where P is almost 1."""
     if trace.reading.says in ("number", "each"):
-        return logits[id]
-    others = torch.arange(len(logits), device=logits.device) != id
-    return logits[id] - logits[others].logsumexp(dim=0)
-
-
-def rollout(trace: Trace, stack: str | None = None, row: int = 0) -> Tensor:
-    """Attention maps multiplied through the layers, half of each token staying where it is.
-
-    Of an encoder-decoder: what target tokens (T) get of source tokens (S), unless one stack is
-    asked for, which gives what its tokens get of each other.
-    """
-    if stack is None and isinstance(trace.model, EncoderDecoder):
-        return _across(trace, row)
-    return _within(
-        trace, stack or ("encoder" if isinstance(trace.model, Encoder) else "decoder"), row
-    )
-
-
-def _within(trace: Trace, stack: str, row: int) -> Tensor:
-    count = len(trace.tokens("source" if stack == "encoder" else "target", row))
-    handed = torch.eye(count)
-    for at in _layers(trace, stack):
-        handed = _mixed(trace, f"{at}.self_attention", row, count, count) @ handed
-    return handed
-
-
-def _across(trace: Trace, row: int) -> Tensor:
-    n_source, n_target = len(trace.tokens("source", row)), len(trace.tokens("target", row))
-    memory = _within(trace, "encoder", row)
-    handed = torch.zeros(n_target, n_source)
-    for at in _layers(trace, "decoder"):
-        handed = _mixed(trace, f"{at}.self_attention", row, n_target, n_target) @ handed
-        looked = _mean_weights(trace, f"{at}.cross_attention", row)[:n_target, :n_source]
-        handed = (handed + looked @ memory) / 2
-    return handed
-
-
-def _layers(trace: Trace, stack: str) -> list[str]:
-    return [key.removesuffix(".feed_forward.residual")
-            for key in trace.keys(f"{stack}.*.feed_forward.residual")]  # fmt: skip
-
-
-def _mixed(trace: Trace, at: str, row: int, n_queries: int, n_keys: int) -> Tensor:
-    """(A + I) / 2: half is what is looked at, half what was there."""
-    looked = _mean_weights(trace, at, row)[:n_queries, :n_keys]
-    return (looked + torch.eye(n_queries)) / 2
-
-
-def _mean_weights(trace: Trace, at: str, row: int) -> Tensor:
-    (value,) = trace.peek([f"{at}.weights"]).values()
-    return value[row].float().mean(dim=0).cpu()
+        return logits[:, id]
+    others = torch.arange(logits.shape[1], device=logits.device) != id
+    return logits[:, id] - logits[:, others].logsumexp(dim=1)

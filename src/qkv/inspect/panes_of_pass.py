@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from qkv.inspect.tree import BeamTree
 
 SEARCHED = 12  # tokens of a language model's tree, which would go on and on
-EXPLAINED = 32  # outputs whose inputs are weighed; each costs a pass backwards
-EXPLAINED_TOKENS = 8192  # that all those passes may go through
+EXPLAINED = 32  # outputs whose inputs are weighed; each costs STEPS passes backwards,
+STEPS = 32
+EXPLAINED_WORK = 2 * 10**12  # tokens times weights that all of these may go through
 
 
 class FlowPane(PassPane):
@@ -220,8 +221,8 @@ class AttributionPane(PassPane):
 
     title = "Attribution"
     about = (
-        "Which tokens each output leaned on, by gradient × input: above 0 for it, below 0 against "
-        "it. It follows all that the model does, so it is sounder than rollout."
+        "What each token adds to the log-odds of each output, by integrated gradients: above 0 for "
+        "it, below 0 against it. They follow all that the model does: sounder than rollout."
     )
 
     @classmethod
@@ -238,11 +239,13 @@ class AttributionPane(PassPane):
         trace = self.trace
         shape = trace.shape("logits")
         count = shape[1] if len(shape) == 3 and trace.reading.says != "spans" else 1
-        most = max(1, min(EXPLAINED, EXPLAINED_TOKENS // sum(map(len, self._sides()))))
+        work = sum(map(len, self._sides())) * sum(x.numel() for x in trace.model.parameters())
+        steps = STEPS if STEPS * work <= EXPLAINED_WORK else STEPS // 4
+        most = max(1, min(EXPLAINED, EXPLAINED_WORK // (steps * work)))
         if count <= most:
-            return trace.attribution()
+            return trace.attribution(steps=steps)
         self.remarks.append(f"attribution: of the last {most} of {count:,} outputs")
-        return trace.attribution(range(count - most, count))
+        return trace.attribution(range(count - most, count), steps=steps)
 
     def _sides(self) -> list[list[str]]:
         sides = [key.partition(".")[0] for key in self.trace.keys("*.input")]

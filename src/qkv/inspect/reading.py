@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -59,6 +59,29 @@ class Reading:
         side = self.source or self.target
         assert side is not None
         return len(side.tokens)
+
+
+def repeated(reading: Reading, row: int, count: int) -> Reading:
+    """One row of a reading, `count` times over, without padding; labels are left out."""
+
+    def side(one: Side | None) -> Side | None:
+        if one is None:
+            return None
+        length = one.length
+        if one.layout.lengths is not None:
+            length = int(one.layout.lengths[row])
+        own = one.tokens[row : row + 1]
+        own = own[:, :length] if own.dim() == 2 else own
+        names = one.names[row][:length]
+        return Side(own.expand(count, *own.shape[1:]), (names,) * count)
+
+    segments = reading.segments
+    source = side(reading.source)
+    if segments is not None and source is not None:
+        segments = segments[row : row + 1, : source.length].expand(count, -1)
+    return replace(
+        reading, source=source, target=side(reading.target), labels=None, segments=segments
+    )
 
 
 def lay(

@@ -29,7 +29,7 @@ from qkv.model import Decoder, Model, pool
 
 if TYPE_CHECKING:
     from qkv.inspect.attention_maps import AttentionMaps
-    from qkv.inspect.attribution import Attribution
+    from qkv.inspect.attribution import Attribution, Method
     from qkv.inspect.compare import Comparison
     from qkv.inspect.drift import Drift
     from qkv.inspect.lens import Lens
@@ -202,20 +202,22 @@ class Trace:
         It multiplies attention maps and knows nothing of values and feed-forward layers;
         `attribution` is the sounder answer.
         """
-        from qkv.inspect.attribution import rollout
+        from qkv.inspect.rollout import rollout
 
         return rollout(self, stack, row)
 
     def attribution(
-        self, positions: int | Sequence[int] | None = None, output: int | None = None, row: int = 0
-    ) -> Attribution:
-        """Which input tokens the outputs (all, or those at `positions`) leaned on.
+        self, positions: int | Sequence[int] | None = None, output: int | None = None,
+        row: int = 0, method: Method = "integrated", steps: int = 32,
+    ) -> Attribution:  # fmt: skip
+        """Which tokens the outputs (all, or those at `positions`) leaned on.
 
-        By gradient × input: how an output's log-odds would follow if a token's vector grew.
+        By integrated gradients, or by the cheaper gradient × input, which is often wrong where
+        there are norms.
         """
         from qkv.inspect.attribution import attribution
 
-        return attribution(self, positions, output, row)
+        return attribution(self, positions, output, row, method, steps)
 
     def beam_tree(self, row: int = 0, **settings: Any) -> BeamTree:
         """The tree of a beam search after what was read: what was kept, what pruned, and why.
@@ -247,7 +249,7 @@ class Trace:
 
     def __repr__(self) -> str:
         letters = ", ".join(f"{x}={self.sizes[x]}" for x in "BSTDH" if self.sizes[x])
-        edited = f", {len(self.edits)} changes" if self.edits else ""
+        edited = f", changed: {len(self.edits)}" if self.edits else ""
         return f"<Trace of {len(self)} quantities: {letters}{edited}>"
 
     # How it is found -----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST = 60  # outputs of a figure or a table; of more, the last ones are shown
 ABREAST = 24  # outputs of a lens, whose candidates stand side by side
 HARD_SPACE = "\u00a0"  # in names that are no tokens, whose spaces are not to be seen
+METHODS = {"integrated": "integrated gradients", "gradient": "gradient × input"}
 TREE_HEAD = ("step", "after", "token", "P", "log P of all", "fate", "why")
 
 
@@ -224,7 +225,7 @@ def draw_attribution(found: Attribution, viewer_fonts: bool = False) -> Figure:
 
 def attribution_fragment(found: Attribution) -> str:
     """A map for each side that was read."""
-    title = "Gradient × input: outputs down, {} tokens across"
+    title = f"{METHODS[found.method].capitalize()}: outputs down, {{}} tokens across"
     maps = [
         heat_map(scores, found.outputs, found.tokens[side], title.format(side))
         for side, scores in found.scores.items()

@@ -33,8 +33,7 @@ def test_the_list_is_what_comes_without_a_name(qkv: Command) -> None:
     answer = qkv("lab", "--list")
     assert answer.code == 0
     [row] = [line for line in answer.lines if line.startswith(" 4 ")]
-    assert row.split()[:5] == ["4", "tied", "Toy", "of", "tied"]
-    assert row.rstrip().endswith("Draws lie below 1.")
+    assert row.split() == ["4", "tied", "Toy", "of", "tied"]
     assert "They never leave" not in answer.out
     assert qkv("lab").out == answer.out
     assert "随机数都小于一。" in qkv("lab", "--language", "zh").out

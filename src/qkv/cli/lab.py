@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from qkv.errors import UserError
+from qkv.labs.lab import Words
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from qkv.labs import Lab, Report, Settings
     from qkv.labs.gallery import Language
 
+HOW = Words(
+    "Run one with `qkv lab NAME`, all with `qkv lab --all`; each states its claim first.",
+    "用 `qkv lab 名称` 运行一个实验，用 `qkv lab --all` 运行全部；每个实验先写明要检验的论断。",
+)
+FIGURE, NUMBERS = Words("Figure: {}", "图：{}"), Words("Numbers: {}", "数据：{}")
+TAKEN = Words("{} seconds; {}; seed {}", "用时 {} 秒；{}；随机种子 {}")
 COLOURS = {"holds": "green", "holds when": "yellow", "does not hold": "red"}
 
 
@@ -77,24 +84,16 @@ def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
                 }
             )
         return
-    rows = [
-        (str(one.number), one.name, say(one.title, language), _first(say(one.claim, language)))
-        for one in labs
-    ]
-    _print_table(("", "lab", "title", "claim"), rows)
-    print("Run one with `qkv lab NAME`, all with `qkv lab --all`.")
-
-
-def _first(text: str) -> str:
-    """The first sentence, which is enough for a line of a list."""
-    ends = [text.find(end) + 1 for end in (". ", "。") if end in text]
-    return text[: min(ends)] if ends else text
+    rows = [(str(one.number), one.name, say(one.title, language)) for one in labs]
+    _print_table(("", "lab", "title"), rows)
+    print(say(HOW, language))
 
 
 def _run_one(
     one: Lab[Any], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
     from qkv.labs import write
+    from qkv.labs.gallery import say
 
     with _bar(1) as bar:
         report = _run(one, settings, bar, say_steps=not bar.console.is_terminal)
@@ -103,9 +102,11 @@ def _run_one(
         _print_json(report.to_dict())
         return
     _print_report(report, language)
-    print(f"Figure: {', '.join(map(str, figures))}")
-    print(f"Numbers: {numbers}")
-    print(f"{report.seconds:.1f} seconds; {report.machine}; seed {report.seed}")
+    files = ", ".join(map(str, figures)), str(numbers)
+    for words, given in zip((FIGURE, NUMBERS), files, strict=True):
+        print(say(words, language).format(given))
+    how = (f"{report.seconds:.1f}", report.machine, report.seed)
+    print(say(TAKEN, language).format(*how))
 
 
 def _run_all(

@@ -111,3 +111,14 @@ def test_a_text_that_no_font_has_is_never_drawn_as_a_box(tmp_path, monkeypatch):
     assert any("⟨1⟩" in text for text in here) and any("fonts-noto-cjk" in text for text in here)
     assert "我爱" in there and "我" in there  # as it was, for the viewer's fonts
     assert not any("fonts-noto-cjk" in text for text in there)
+
+
+def test_labels_of_ticks_are_spelt_too(tmp_path):
+    with styled():
+        figure, axes = new_figure()
+        axes.set_xticks([0, 1], ["我", "plain"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a glyph that is missing is a warning
+        save_figure(figure, tmp_path / "here.png")
+    figure.draw_without_rendering()
+    assert [one.get_text() for one in axes.get_xticklabels()] == ["我", "plain"]

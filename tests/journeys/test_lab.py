@@ -36,7 +36,7 @@ def test_the_list_is_what_comes_without_a_name(qkv: Command) -> None:
     assert row.split() == ["4", "tied", "Toy", "of", "tied"]
     assert "They never leave" not in answer.out
     assert qkv("lab").out == answer.out
-    assert "随机数都小于一。" in qkv("lab", "--language", "zh").out
+    assert "运行一个实验" in qkv("lab", "--language", "zh").out
     lines = [json.loads(line) for line in qkv("lab", "--list", "--json").lines]
     assert [(line["number"], line["needs"]) for line in lines] == [
         (1, None), (4, None), (21, "smollm2"),

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qkv.errors import UserError
 from qkv.files import replacing
@@ -58,14 +58,21 @@ def _spelt_with_fonts_here(figure: Figure) -> Iterator[None]:
     """Stand-ins in every text that no font here can draw, and a note that says so, for a while."""
     from matplotlib.text import Text
 
+    with styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.draw_without_rendering()  # or else ticks are not written yet
+    ticks = _ticks(figure)
     texts = [one for one in figure.findobj(Text) if one.get_text()]
     before = [one.get_text() for one in texts]
     drawn, note = drawable(before)
     if note is None:
         yield
         return
-    for one, text in zip(texts, drawn, strict=True):
-        one.set_text(text)
+    spelt = dict(zip(before, drawn, strict=True))
+    for axis, _, labels in ticks:  # which are written anew with every drawing
+        axis.set_ticks(axis.get_majorticklocs(), [spelt.get(label, label) for label in labels])
+    for one in texts:
+        one.set_text(spelt[one.get_text()])
     under = figure.get_supxlabel()
     caption(figure, "", "  ".join(filter(None, [under, note])))
     try:
@@ -74,6 +81,18 @@ def _spelt_with_fonts_here(figure: Figure) -> Iterator[None]:
         figure.supxlabel(under)
         for one, text in zip(texts, before, strict=True):
             one.set_text(text)
+        for axis, formatter, _ in ticks:
+            axis.set_major_formatter(formatter)
+
+
+def _ticks(figure: Figure) -> list[tuple[Any, Any, list[str]]]:
+    """Axes whose ticks have labels that no font here can draw, with who writes these."""
+    axes = [axis for one in figure.axes for axis in (one.xaxis, one.yaxis)]
+    found = [
+        (axis, axis.get_major_formatter(), [one.get_text() for one in axis.get_majorticklabels()])
+        for axis in axes
+    ]
+    return [one for one in found if drawable(one[2])[1] is not None]
 
 
 def svg(figure: Figure) -> str:

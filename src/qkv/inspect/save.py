@@ -71,8 +71,8 @@ def _spelt_with_fonts_here(figure: Figure) -> Iterator[None]:
     spelt = dict(zip(before, drawn, strict=True))
     for axis, _, labels in ticks:  # which are written anew with every drawing
         axis.set_ticks(axis.get_majorticklocs(), [spelt.get(label, label) for label in labels])
-    for one in texts:
-        one.set_text(spelt[one.get_text()])
+    for one, text in zip(texts, drawn, strict=True):
+        one.set_text(text)
     under = figure.get_supxlabel()
     caption(figure, "", "  ".join(filter(None, [under, note])))
     try:

@@ -93,7 +93,9 @@ def test_tables_and_figure_show_what_was_measured() -> None:
     assert lab.tables(m)[1].rows[1][-1] == "512"  # time is FLOPs here, so they meet at 4·d
     figure = lab.draw(m)
     assert isinstance(figure, Figure)
-    counted, timed, _ = figure.axes
+    counted, timed, shares = figure.axes
+    assert counted.get_title() == "Counted: attention n^2.00, recurrent n^1.00"
+    assert shares.get_title() == "Attention leads from n = 4.0·d"
     assert list(counted.lines[0].get_ydata()) == m.flops_by_length[CORE]
     assert len(timed.lines) == len(TIMED)
     json.dumps(asdict(m))

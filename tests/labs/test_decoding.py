@@ -9,6 +9,7 @@ import pytest
 from qkv.inspect.style import styled
 from qkv.labs import decoding as lab
 from qkv.labs.decoding import LAB, Measured, Row
+from qkv.labs.lab import Settings
 
 PAIRS = [("甲", "one two three four"), ("乙", "five six seven eight")]
 
@@ -134,3 +135,16 @@ def test_tables_and_figure_hold_the_figures() -> None:
     assert list(left.lines[1].get_ydata()) == [(width - 1) / 8 for width in lab.WIDTHS]
     assert list(middle.lines[2].get_ydata()) == [80, 82, 84, 83, 81, 79]
     assert list(right.lines[0].get_xdata()) == [30 * heat for heat in lab.TEMPERATURES]
+
+
+def test_both_models_decode_the_same_held_out_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    corpus = SimpleNamespace(test=[*PAIRS] * 150)
+    monkeypatch.setattr(lab, "demo_corpus", lambda: corpus)
+    monkeypatch.setattr(lab, "translator", lambda tell, *changes: changes)
+    monkeypatch.setattr(lab, "measure_model", lambda *given: asked.append(given) or [])
+    assert LAB.measure(Settings(seed=3)).n_sentences == 200
+    assert [(name, subject, seed) for name, subject, _, seed in asked] == [
+        ("well trained", (), 3), ("under-trained", ("train.steps=300",), 3),
+    ]  # fmt: skip
+    assert asked[0][2] == asked[1][2] == corpus.test[:200]

@@ -8,6 +8,7 @@ import torch
 from qkv.inspect.style import styled
 from qkv.labs import embeddings as lab
 from qkv.labs.embeddings import LAB, Arm, Measured, PairRanks
+from qkv.labs.lab import Settings
 
 
 def arm(name: str, value: float, p: float = 0.002) -> Arm:
@@ -93,6 +94,20 @@ def test_only_kinds_that_lie_together_beat_kinds_dealt_at_random() -> None:
     assert set(near.by_class) == set("abcde")
 
 
+def test_padding_is_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, ids = lab.read_corpus(50)
+    seen: list[torch.Tensor] = []
+    loss = lab.F.cross_entropy
+
+    def noted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen.append(labels)
+        return loss(logits, labels)
+
+    monkeypatch.setattr(lab.F, "cross_entropy", noted)
+    lab.train(data, lab.EOS + 1 + len(ids), 1, seed=0)
+    assert (seen[0] != lab.PAD).all() and (seen[0] == lab.IGNORE).any()
+
+
 def test_training_starts_from_the_seed_and_moves_the_embedding() -> None:
     data, ids = lab.read_corpus(50)
     size = lab.EOS + 1 + len(ids)
@@ -130,3 +145,31 @@ def test_tables_and_figure_hold_the_figures() -> None:
     assert [bar.get_width() for bar in left.patches] == [7, 8, 80, 7, 60]
     assert list(middle.lines[0].get_xdata()) == [80, 80]
     assert [bar.get_width() for bar in right.patches] == [0.5, 0.4, 0.5, 0.4]
+    assert [text.get_text().strip() for text in right.texts] == ["昨天", "明天"] * 2
+
+
+def test_each_arm_is_measured_on_its_own_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only sentences in their order bring pairs together here."""
+    groups = {"times": ["今天", "昨天"], "food": ["苹果", "香蕉"], "deeds": ["吃", "跑步"]}
+    monkeypatch.setattr(lab, "classes", lambda: groups)
+    monkeypatch.setattr(lab, "measure_translator", lambda settings, names: [])
+    monkeypatch.setattr(lab, "NEAREST", 1)
+    real, ids = lab.read_corpus(40_000)
+
+    def train(
+        data: torch.Tensor, size: int, steps: int, seed: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        table = torch.randn(size, 64, generator=torch.Generator().manual_seed(seed))
+        after = table.clone()
+        for first, second in groups.values():
+            after[ids[second]] = after[ids[first]] * (1 if data.equal(real) else -1)
+        return table, after
+
+    monkeypatch.setattr(lab, "train", train)
+    m = LAB.measure(Settings())
+    before, lost, after = (next(one for one in m.arms if one.name == name)
+                           for name in (lab.BEFORE, lab.SCRAMBLED, lab.AFTER))  # fmt: skip
+    assert after.nearest == [100] * 3 and lost.nearest == [0] * 3
+    assert 0 <= max(before.nearest) < 100
+    assert all(pair.after == [1, 1, 1] for pair in m.pairs) and m.n_words == len(ids)
+    assert m.neighbours[lab.AFTER][0][0] == "昨天"

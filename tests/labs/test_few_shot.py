@@ -88,6 +88,8 @@ def test_examples_are_half_of_each_label(shots: int, draw: int) -> None:
 
 def test_draws_differ_in_examples_or_order() -> None:
     assert len({str(drawn(8, draw, TRUE)) for draw in range(4)}) == 4
+    orders = {tuple(one["label"] for one in drawn(8, draw, TRUE)) for draw in range(4)}
+    assert len(orders) > 1  # the labels are mixed too
 
 
 def test_who_knows_is_always_right_and_who_guesses_half_the_time() -> None:
@@ -139,9 +141,27 @@ def made_up(zero: float, few: dict[int, float], wrong: float) -> Measured:
 def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
     verdict = judge(m)
     assert verdict.outcome == outcome
-    for said in (verdict.because.en, verdict.because.zh):
+    by = m.mean(MAIN, 8) - m.mean(MAIN, 0)
+    for said, told in (
+        (verdict.because.en, f"{by:+.0f} with 8"),
+        (verdict.because.zh, f"8 个 {by:+.0f}"),
+    ):
         assert f"{m.mean(MAIN, 0):.0f}" in said
-        assert f"8: {m.mean(MAIN, 8) - m.mean(MAIN, 0):+.0f}" in said
+        assert told in said
+
+
+@pytest.mark.parametrize(
+    ("m", "said"),
+    [
+        (made_up(70, {4: 80, 8: 60}, 50), "some prompts only (template × number: “review” × 4; "),
+        (made_up(70, {4: 80, 8: 90}, 90), "Whether the examples' answers are right hardly"),
+        (made_up(52, {4: 80, 8: 90}, 60), "Not without examples"),
+    ],
+)
+def test_the_condition_is_the_part_that_fails_and_no_other(m: Measured, said: str) -> None:
+    first = judge(m).because.en.split("Zero-shot")[0]
+    assert said in first
+    assert first.count(". ") == 1
 
 
 def test_the_table_and_the_figure_show_all_arms() -> None:

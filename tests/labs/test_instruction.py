@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from qkv.data import Examples
 from qkv.inspect.style import styled
+from qkv.labs import instruction
 from qkv.labs.instruction import (
     AFTER,
     ALONE,
@@ -32,6 +36,7 @@ from qkv.labs.instruction import (
 )
 from qkv.labs.lab import Settings
 from qkv.labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
+from qkv.model import Decoder
 
 TINY = Sizes(
     people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
@@ -127,6 +132,35 @@ def test_runs_repeat_and_have_equal_compute() -> None:
     assert m.perplexity == measured_with(TINY, Settings()).perplexity
 
 
+def test_all_models_begin_alike_and_learn_what_their_names_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learnt: list[tuple[object, int, int, float]] = []
+    begun: dict[object, torch.Tensor] = {}
+
+    def spy(
+        model: Decoder, examples: Examples, tokenizer: object, steps: int, lr: float, seed: int
+    ) -> None:
+        begun.setdefault(model, model.output.projection.weight.detach().clone())
+        learnt.append((model, len(examples), steps, lr))
+
+    monkeypatch.setattr(instruction, "learn", spy)
+    monkeypatch.setattr(
+        instruction, "examine", lambda model, world, tokenizer: (model, len(learnt))
+    )
+    sizes = dataclasses.replace(TINY, pretraining_steps=7, steps=3)
+    found: dict[str, Any] = dict(instruction.examined(WORLD, sizes))
+    model, alone = begun
+    assert torch.equal(begun[model], begun[alone])
+    assert found == {BEFORE: (model, 1), AFTER: (model, 2), ALONE: (alone, 4)}
+    plain, tuning = TINY.paragraphs, len(WORLD.tuning)
+    first, second = instruction.PLAIN_RATE, instruction.TUNING_RATE
+    assert learnt == [
+        (model, plain, 7, first), (model, tuning, 3, second),
+        (alone, tuning, 7, first), (alone, tuning, 3, second),
+    ]  # fmt: skip
+
+
 def made_up(before: float, people: float, words: float, both: float) -> Measured:
     rates = {BEFORE: [before] * 3, AFTER: [people, words, both], ALONE: [CHANCE] * 3}
     exact = {
@@ -146,6 +180,7 @@ def made_up(before: float, people: float, words: float, both: float) -> Measured
         (made_up(0, 40, 45, 30), "holds when"),
         (made_up(0, 12, 15, 8), "does not hold"),
         (made_up(85, 90, 95, 90), "does not hold"),  # nothing was needed
+        (made_up(50, 55, 95, 90), "holds when"),  # little gained of new people
     ],
 )
 def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:

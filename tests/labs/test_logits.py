@@ -93,6 +93,33 @@ def test_training_learns_the_same_for_the_same_seed() -> None:
     assert short.nll < math.log(lab.N_TOKENS) and short.half_gap != short.gap
 
 
+@pytest.mark.parametrize("data", [PLENTY, FEW])
+def test_training_reads_the_data_and_smooths_the_labels_of_its_arm(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[torch.Tensor, float]] = []
+    gaps: list[tuple[int, float]] = []
+    loss, gap = lab.cross_entropy, lab.sure_gap
+
+    def noted_loss(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: None, labels: torch.Tensor, e: float
+    ) -> torch.Tensor:
+        seen.append((labels, e))
+        return loss(hidden, weight, bias, labels, e)
+
+    def noted_gap(logits: torch.Tensor, tokens: torch.Tensor) -> float:
+        gaps.append((len(seen), gap(logits, tokens)))
+        return gaps[-1][1]
+
+    monkeypatch.setattr(lab, "cross_entropy", noted_loss)
+    monkeypatch.setattr(lab, "sure_gap", noted_gap)
+    run = lab.train(lab.language(0), data, 0.2, 0, 4)
+    assert [e for _, e in seen] == [0.2] * 4
+    assert {len(labels) for labels, _ in seen} == {lab.BATCH if data == PLENTY else lab.N_FEW}
+    assert seen[0][0].equal(seen[1][0]) == (data == FEW)
+    assert gaps == [(2, run.half_gap), (4, run.gap)]  # after two steps of four, and at the end
+
+
 def test_every_outcome_can_be_reached() -> None:
     both = lab.judge(made_up())
     assert both.outcome == "holds when"

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from qkv.labs import norm
+from qkv.labs.lab import Settings
 from qkv.labs.norm import DEEP, SHALLOW, Change, Gap, Measured, Trained
-from qkv.model import Residual
+from qkv.model import Encoder, Residual
 
 
 def made_up(
@@ -97,6 +98,37 @@ def test_right_answers_are_counted_where_there_is_one() -> None:
             return nn.functional.one_hot(known.where(known <= 6, 1), 1 + norm.N_WORDS).double()
 
     assert norm.right(Before(), 32, training=False) == pytest.approx(0.5, abs=0.05)  # type: ignore[arg-type]
+
+
+def test_answers_are_asked_for_in_the_mode_that_is_named() -> None:
+    class Moody(nn.Module):
+        """Right in training, and never in use."""
+
+        def forward(self, words: torch.Tensor, layout: object) -> torch.Tensor:
+            known = words.roll(1, dims=1) if self.training else torch.zeros_like(words)
+            return nn.functional.one_hot(known, 1 + norm.N_WORDS).double()
+
+    for training, share in ((True, 1.0), (False, 0.0)):
+        assert norm.right(Moody(), 8, training) == share  # type: ignore[arg-type]
+
+
+def test_norms_are_compared_in_use_with_the_seeds_that_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = norm.build("no norm", 1)
+    trained: list[tuple[int, int]] = []
+
+    def train(kind: str, rate: float, seed: int, steps: int, n_layers: int) -> Encoder:
+        trained.append((n_layers, seed))
+        return model
+
+    monkeypatch.setattr(norm, "train", train)
+    monkeypatch.setattr(norm, "right", lambda model, rows, training: 0.0 if training else 1.0)
+    arms, models = norm.measure_training(Settings(seed=4))
+    assert set(models) == set(norm.KINDS)
+    assert {seed for depth, seed in trained if depth == SHALLOW} == {4, 5, 6}
+    assert {seed for depth, seed in trained if depth == DEEP} == {4, 5}
+    assert all(x == 1.0 for arm in arms for seeds in arm.accuracies.values() for x in seeds)
 
 
 def test_each_outcome_can_be_reached() -> None:

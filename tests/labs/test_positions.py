@@ -65,6 +65,26 @@ def test_moved_rows_stand_later_and_only_absolute_schemes_notice() -> None:
         assert bool(apart > 1e-3) is notices, scheme
 
 
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_training_begins_at_0_or_anywhere(anywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+
+    def spy(start: int) -> Moved:
+        starts.append(start)
+        return Moved(start=start)
+
+    monkeypatch.setattr(positions, "Moved", spy)
+    torch.manual_seed(0)
+    positions.train("rotary", anywhere, steps=20)
+    assert (len(set(starts)) > 5) is anywhere
+    assert max(starts) <= positions.LONGEST - positions.TRAINED // 2
+
+
+def test_only_sinusoids_have_larger_embeddings() -> None:
+    scaled = [s for s, _ in positions.ARMS if positions.build(s).config.embedding_scale]
+    assert set(scaled) == {"sinusoidal"}
+
+
 def test_the_answer_is_the_word_before() -> None:
     words, before = positions.task(3, 5)
     assert torch.equal(before, words[:, [0, 1, 2, 3]])

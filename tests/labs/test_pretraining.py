@@ -9,6 +9,7 @@ import torch
 from torch import Generator
 
 from qkv.inspect.style import styled
+from qkv.labs import pretraining
 from qkv.labs.lab import Settings
 from qkv.labs.pretraining import (
     ADJECTIVES,
@@ -125,6 +126,28 @@ def test_arms_start_alike_and_are_as_long_as_they_say() -> None:
     assert m == measured_with(TINY, Settings())
 
 
+@pytest.mark.parametrize("better", pretraining.RATES)
+@pytest.mark.parametrize("name", ARMS)
+def test_the_rate_is_chosen_by_other_sentences_than_the_test_s(
+    name: str, better: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def outcome_of(
+        weights: object, n_labels: int, steps: int, rate: float, seed: int
+    ) -> tuple[float, float]:
+        asked.append((n_labels, steps, seed))
+        return (90.0, 20.0) if rate == better else (10.0, 80.0)
+
+    monkeypatch.setattr(pretraining, "outcome_of", outcome_of)
+    arms = pretraining.run_arm(name, [{}, {}], TINY, Settings(seed=7))
+    assert [(arm.labels, arm.rate, arm.accuracies) for arm in arms] == [
+        (4, better, [20.0, 20.0]), (8, better, [20.0, 20.0]),
+    ]  # fmt: skip
+    steps = 5 if name == LONG else 2  # of fine-tuning; the others' pre-training was before
+    assert asked[2:] == [(labels, steps, seed) for labels in (4, 8) for seed in (7, 8)]
+
+
 def made_up(pretrained: float, cut: float, scratch: float, many: float) -> Measured:
     """20 labels as given; with 500, `many` for the arms from scratch and 95 for the others."""
     few = {PRETRAINED: pretrained, CUT: cut, SCRATCH: scratch, LONG: scratch}
@@ -137,10 +160,10 @@ def made_up(pretrained: float, cut: float, scratch: float, many: float) -> Measu
 @pytest.mark.parametrize(
     ("m", "outcome", "said"),
     [
-        (made_up(90, 60, 60, 85), "holds", "still 10 points"),
-        (made_up(90, 60, 60, 94), "holds when", "labels are few"),
-        (made_up(90, 88, 60, 85), "holds when", "does as well (88 %)"),
-        (made_up(61, 60, 60, 85), "does not hold", "gained nothing"),
+        (made_up(90, 60, 60, 85), "holds", "is +10 points"),
+        (made_up(90, 60, 60, 94), "holds when", "labels are few (ahead with 20)"),
+        (made_up(90, 88, 60, 85), "holds when", "tells nothing does as well"),
+        (made_up(61, 60, 60, 85), "does not hold", "below 5 points"),
     ],
 )
 def test_the_verdict_follows_the_numbers(m: Measured, outcome: str, said: str) -> None:

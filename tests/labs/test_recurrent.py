@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from qkv.labs import recurrent
 from qkv.labs.lab import Settings
 from qkv.labs.recurrent import (
     FILLER,
@@ -123,6 +124,22 @@ def test_an_arm_has_a_figure_for_every_seed_and_length() -> None:
     assert arm.chain == [7, 7] and len(arm.milliseconds) == 2
 
 
+@pytest.mark.parametrize("better", recurrent.RATES)
+def test_every_seed_has_the_rate_that_was_better_with_the_first(
+    better: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recurrent, "learnt", lambda build, rate, seed, sizes: (rate, seed))
+    monkeypatch.setattr(
+        recurrent,
+        "recalled",
+        lambda model, sizes, seed: ([90.0 if model[0] == better else 9.0] * 3, [float(model[1])]),
+    )
+    arm = measured_arm("Transformer", lambda: Transformer(8), TINY, Settings(seed=4))
+    assert arm.rate == better
+    assert arm.by_load == [[90.0] * 3] * 2
+    assert arm.by_distance == [[4.0], [5.0]]
+
+
 def made(near: float, far: float, lstm: float, ratio: float, steps: int = 500) -> Measured:
     def arm(name: str, chain: list[int], ms: float, load: float, curve: list[float]) -> Arm:
         return Arm(name, 1000, 0.01, chain, [ms / 2, ms], [[load] * 3] * 2, [curve] * 2)
@@ -140,8 +157,9 @@ def made(near: float, far: float, lstm: float, ratio: float, steps: int = 500) -
     [
         (made(90, 30, 50, 2.0), "holds", "2.0 times"),
         (made(50, 50, 50, 2.0), "holds when", "much must be kept"),
-        (made(90, 30, 50, 0.5), "holds when", "works in parallel"),
-        (made(98, 98, 98, 2.0), "holds when", "nothing is said of forgetting"),
+        (made(90, 30, 50, 0.5), "holds when", "no time on this CPU, it forgets what is far."),
+        (made(90, 30, 97, 2.0), "holds when", "forgets what is far, but in all it recalls as much"),
+        (made(98, 98, 98, 2.0), "holds when", "token by token, but in all it recalls as much"),
         (made(98, 98, 98, 0.5), "does not hold", "98 %"),
         (made(90, 30, 50, 2.0, steps=0), "does not hold", "in a row"),
     ],

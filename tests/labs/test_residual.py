@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from qkv.labs import residual
+from qkv.labs.lab import Settings
 from qkv.labs.residual import DEPTHS, TAUGHT, Fresh, Measured, Trained
-from qkv.model import Residual
+from qkv.model import Encoder, Residual
 
 
 def made_up(
@@ -96,6 +97,24 @@ def test_likeness_is_one_when_all_tokens_are_the_same_and_zero_when_they_share_n
 def test_a_short_training_with_residuals_beats_a_guess() -> None:
     accuracy, _ = residual.taught("pre", 1, seed=0, rate=6e-3, steps=120)
     assert accuracy > 0.3
+
+
+@pytest.mark.parametrize("better", residual.RATES)
+def test_every_seed_has_the_rate_that_was_better_with_the_first(
+    better: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, float]] = []
+
+    def taught(kind: str, depth: int, seed: int, rate: float, steps: int) -> tuple[float, Encoder]:
+        asked.append((depth, seed, rate))
+        return (0.9 if rate == better else 0.1), residual.build(kind, depth)
+
+    monkeypatch.setattr(residual, "taught", taught)
+    found = residual.measure_trained("pre", Settings(seed=5))
+    assert found.rates == [better] * len(TAUGHT)
+    assert found.accuracies == [[0.9] * 3] * len(TAUGHT)
+    tried = [(1, 5, rate) for rate in residual.RATES]
+    assert [one for one in asked if one[0] == 1] == [*tried, (1, 6, better), (1, 7, better)]
 
 
 def test_each_outcome_can_be_reached() -> None:

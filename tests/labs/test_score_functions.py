@@ -159,6 +159,7 @@ def test_tables_and_figure_hold_the_figures() -> None:
     figure = lab.draw(m)
     assert isinstance(figure, Figure)
     left, right = figure.axes
+    assert left.get_title() == "At n = 128, additive takes 9 × scaled dot's time"
     assert list(left.lines[4].get_ydata()) == pytest.approx([576, 1152])
     points = right.collections[0].get_offsets()
     assert sorted(points[:, 0]) == pytest.approx([98, 99, 100])

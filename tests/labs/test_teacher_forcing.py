@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.data import EncodedPairs, Ragged, Specials, padded_batch
 from qkv.decode import generate
+from qkv.labs import teacher_forcing
 from qkv.labs.teacher_forcing import (
     LAB,
     Judged,
@@ -135,6 +136,26 @@ def test_a_decoder_deaf_to_its_prefix_is_not_hurt_by_a_wrong_token(
     assert hurt != unhurt
 
 
+def test_the_spoilt_token_is_the_likeliest_of_the_wrong_ones(
+    model: EncoderDecoder, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = padded_batch(work.held_out, np.arange(40), work.special)
+    logits = 2.0 * torch.nn.functional.one_hot(batch.labels.clamp(min=0), V)  # always right,
+    logits[..., 1] = 1.0  # and next to that for token 1, which stands nowhere
+    seen: list[torch.Tensor] = []
+
+    def spy(model: object, batch: object, target: torch.Tensor) -> torch.Tensor:
+        seen.append(target)
+        return logits
+
+    monkeypatch.setattr(teacher_forcing, "logits_of", spy)
+    spoilt_errors(model, batch, logits, 0)
+    changed = seen[0] != batch.target.tokens
+    assert changed.sum(dim=1).tolist() == [1] * 40
+    assert set(seen[0][changed].tolist()) == {1}
+    assert not changed[:, 0].any()
+
+
 def test_both_ways_begin_alike_and_part(work: Work) -> None:
     start = dataclasses.replace(work, steps=1)
     weights = [trained(start, 0, way)[0].output.projection.weight for way in (False, True)]
@@ -165,7 +186,10 @@ def made(own: float, true: float, difference: float = 0.0, exact: float = 20.0) 
 def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) -> None:
     verdict = LAB.judge(measured)
     assert verdict.outcome == outcome
-    assert "7" in verdict.because.en and "7" in verdict.because.zh
+    assert "as 7 single steps" in verdict.because.en and "与 7 步" in verdict.because.zh
+    half = outcome == "holds when"
+    assert verdict.because.en.startswith("As to training in one pass;") is half
+    assert ("does not give the same" in verdict.because.en) is (outcome == "does not hold")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +197,18 @@ def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) 
 )
 def test_scheduled_sampling_is_judged_seed_by_seed(exact: float, said: str) -> None:
     assert said in LAB.judge(made(50, 15, exact=exact)).because.en
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"), [((4, 5, 6), "helped"), ((-10, 4, 15), "no clear difference")]
+)
+def test_a_gain_must_be_steady_over_seeds(gains: tuple[int, ...], said: str) -> None:
+    m = made(50, 15)
+    scheduled = [
+        dataclasses.replace(one, exact=one.exact + gain)
+        for one, gain in zip(m.forced, gains, strict=True)
+    ]
+    assert said in LAB.judge(dataclasses.replace(m, scheduled=scheduled)).because.en
 
 
 def test_tables_and_figure_show_what_was_measured() -> None:

@@ -279,7 +279,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
         Table(
             Words(f"Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
                   f"weights: {sizes}",
-                  f"线性探针判对词义的比例，{m.n_tested} 个没见过的句子，%（瞎猜为 50）；"
+                  f"线性探针判对词义的比例，{m.n_tested} 个没见过的句子，%（随机猜测为 50）；"
                   f"参数量：{sizes}"),
             ("vector of", "word", "decided", *heads),
             tuple((at, word, case, *(cells[model, trained, at, word, case]
@@ -309,12 +309,13 @@ def draw(m: Measured) -> Figure:
                 means, spreads = zip(*figures, strict=True)
                 if trained:
                     axes.bar(places, means, 0.32, yerr=spreads, capsize=3,
-                             color=COLOURS[style], label=model)  # fmt: skip
+                             color=COLOURS[style], hatch="//" if style else None,
+                             edgecolor="white", label=model)  # fmt: skip
                 else:
                     axes.scatter(places, means, color=COLOURS[6], marker="x", zorder=3,
                                  label="random weights" if style else None)  # fmt: skip
         axes.axhline(50, color=COLOURS[7], linestyle="--", linewidth=1)
-        axes.text(0.5, 51, "chance", color=COLOURS[7], ha="center")
+        axes.text(0.45, 51, "chance", fontsize=8, color="#666666", ha="center")
         axes.set_xticks(range(len(CASES)), [f"decided {case} the word" for case in CASES])
         axes.grid(axis="x", visible=False)
         axes.set(title=title, ylim=(0, 109))
@@ -333,20 +334,20 @@ def judge(m: Measured) -> Verdict:
                f"{means['encoder', 'after']:.0f} % and by the decoder in "
                f"{means['decoder', 'after']:.0f} % (chance 50); decided before it, in "
                f"{means['encoder', 'before']:.0f} % and {means['decoder', 'before']:.0f} %. At the "
-               f"sentence's end the decoder tells {late:.0f} % of the former as well.")  # fmt: skip
+               f"sentence's end the decoder tells {late:.0f} % of the former.")  # fmt: skip
     figures_zh = (f"决定词义的词在后面时，编码器在该词处判对 {means['encoder', 'after']:.0f}%，"
-                  f"解码器 {means['decoder', 'after']:.0f}%（瞎猜为 50%）；在前面时分别为 "
+                  f"解码器 {means['decoder', 'after']:.0f}%（随机猜测为 50%）；在前面时分别为 "
                   f"{means['encoder', 'before']:.0f}% 和 {means['decoder', 'before']:.0f}%。"
-                  f"读到句末，解码器对前一种情形也能判对 {late:.0f}%。")  # fmt: skip
+                  f"读到句末，解码器在前一种情形下判对 {late:.0f}%。")  # fmt: skip
     # ten points apart, and half-way from guessing to knowing, are the least that counts
     if after < 10 or means["encoder", "after"] < 75:
         return Verdict("does not hold", Words(figures, figures_zh))
     if before >= 10:
         return Verdict("holds", Words(figures, figures_zh))
     return Verdict("holds when", Words(
-        "When what decides the sense comes after the word; left context alone is enough where it "
-        "comes before. " + figures,
-        "条件是决定词义的词出现在后面；若出现在前面，只看左边就够了。" + figures_zh,
+        "Holds when what decides the sense comes after the word; where it comes before, left "
+        "context alone does as well. " + figures,
+        "决定词义的词出现在后面时才成立；若出现在前面，只看左边并不逊色。" + figures_zh,
     ))  # fmt: skip
 
 
@@ -362,12 +363,12 @@ LAB = Lab(
     ),
     experiment=Words(
         "A small grammar in English and Chinese uses bank and 苹果 in two senses, decided by words "
-        "before or after. An encoder (hidden words) and a decoder (next words) of the same size "
+        "before or after. An encoder (hidden words) and a decoder (next words) of like layers "
         "learn the same sentences for the same steps. A linear probe then reads the sense from the "
         "word's own vector; it is fitted with some deciding words and tested with others, so that "
         "it must find the sense and not a word. Random weights are the control; several seeds.",
         "用一套中英文小语法造句，bank 和“苹果”各有两个意思，由前面或后面的词决定。"
-        "同样大小的编码器（完形填空）与解码器（预测下一个词）在相同的句子上训练相同的步数，"
+        "层数和宽度相同的编码器（完形填空）与解码器（预测下一个词）在相同的句子上训练相同的步数，"
         "再用线性探针从该词自己的向量里读出词义；拟合与测试所用的线索词不同，"
         "所以探针要找到的是词义，而不是某个具体的词。随机权重作对照，跑几个种子。",
     ),

@@ -208,7 +208,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
             tuple(rows),
         ),
         Table(
-            Words("The n from which attention costs more than", "注意力从多长起比下列部分更费"),
+            Words("The n from which attention costs more than", "从多大的 n 起，注意力更费"),
             ("than", *(f"FLOPs, d = {d}" for d in COUNTED_WIDTHS), f"time, fused, d = {m.d_model}"),
             tuple(where),
         ),
@@ -234,7 +234,8 @@ def draw(m: Measured) -> Figure:
             left.loglog(m.lengths, m.flops_by_length[part], **look)
         middle.loglog(m.lengths, [1e3 * value for value in m.seconds_by_length[part]], **look)
     powers = [flop_exponents(m, part)[0] for part in (CORE, RECURRENT)]
-    left.set(title=f"Counted: n^{powers[0]:.2f} against n^{powers[1]:.2f}", ylabel="FLOPs")
+    title = f"Counted: attention n^{powers[0]:.2f}, recurrent n^{powers[1]:.2f}"
+    left.set(title=title, ylabel="FLOPs")
     middle.set(title=f"Timed, d = {m.d_model}", ylabel="CPU time, one core (ms)")
     for axis in (left, middle):
         axis.set_xlabel("n (tokens)")
@@ -244,16 +245,16 @@ def draw(m: Measured) -> Figure:
 
 
 def _draw_shares(axis: Any, m: Measured) -> None:
-    """Who does how much of a block's work, with names in the middle of their areas."""
+    """Who does how much of a block's work, with names where their areas are high."""
     block = [m.flops_by_length[part] for part in PARTS[:3]]
     shares = [[100 * cost / sum(costs) for cost in costs] for costs in zip(*block, strict=True)]
     ratios = [n / m.d_model for n in m.lengths]
     axis.stackplot(ratios, *zip(*shares, strict=True), colors=COLOURS[:3], alpha=0.8)
-    middle = len(ratios) // 2
+    name = {"color": "white", "fontweight": "bold", "ha": "center", "va": "center"}
     for index, part in enumerate(PARTS[:3]):
-        height = sum(shares[middle][:index]) + shares[middle][index] / 2
-        name = {"color": "white", "fontweight": "bold", "ha": "center", "va": "center"}
-        axis.text(ratios[middle], height, part, **name)
+        at = max(range(1, len(ratios) - 1), key=lambda place: shares[place][index])
+        height = sum(shares[at][:index]) + shares[at][index] / 2
+        axis.text(ratios[at], height, part, **name)
     axis.set(
         title=f"Attention leads from n = {m.crossings[FEED_FORWARD][-1]:.1f}·d", xlabel="n / d",
         ylabel="share of a block's FLOPs (%)", xscale="log", ylim=(0, 100),

@@ -310,20 +310,23 @@ def draw(m: Measured) -> Figure:
                     marker=MARKERS[style], label=name)  # fmt: skip
     middle.set_yticks(range(len(kinds)), kinds)
     middle.set(xlabel=f"of the {NEAREST} nearest, of the same kind (%)", title="Kind by kind")
-    middle.legend(loc="center")
+    middle.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     _draw_neighbours(right, m.neighbours)
     return figure
 
 
 def _draw_neighbours(axes: Axes, neighbours: dict[str, list[tuple[str, float]]]) -> None:
-    """Bars of cosines, those before training below those after it."""
+    """Bars of cosines with their words, those before training below those after it."""
     rows = [(name, word, value) for name in (AFTER, BEFORE) for word, value in neighbours[name]]
-    for row, (name, _, value) in enumerate(rows):
+    for row, (name, word, value) in enumerate(rows):
         axes.barh(row, value, color=COLOURS[0 if name == AFTER else 7])
-    axes.set_yticks(range(len(rows)), [word for _, word, _ in rows])
+        axes.text(value, row, f" {word}", va="center")
+    after, before = len(neighbours[AFTER]), len(neighbours[BEFORE])
+    axes.set_yticks([(after - 1) / 2, after + (before - 1) / 2], ["trained", "random"])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set(xlabel="cosine", title=f"Nearest to {WORD}: trained, then random")
+    axes.margins(x=0.15)
+    axes.set(xlabel="cosine", title=f"The nearest to {WORD}")
 
 
 def judge(m: Measured) -> Verdict:
@@ -353,7 +356,7 @@ def judge(m: Measured) -> Verdict:
     if max(days, fruits) <= 10 and verbs_apart > m.n_words / 2:
         return Verdict("holds", Words(figures, figures_zh))
     return Verdict("holds when", Words(
-        "When near means used alike: kinds of word meet, but not each pair by its meaning. "
+        "Holds when near means used alike: kinds of word meet, but not each pair by its meaning. "
         + figures,
         "这里的“近”指用法相近：同类词会聚到一起，但并非每一对词都按词义远近排列。" + figures_zh,
     ))  # fmt: skip
@@ -368,7 +371,7 @@ LAB = Lab(
         "word moves words of a kind together: 今天 and 昨天, 苹果 and 香蕉, "
         "but not 吃 (eat) and 跑步 (run).",
         "词向量不是人工设定的：起初是随机数，模型在学着预测下一个词的过程中，"
-        "把同类的词挪到一起，如“今天”与“昨天”、“苹果”与“香蕉”；而“吃”与“跑步”则离得远。",
+        "把同类的词聚到一起，如“今天”与“昨天”、“苹果”与“香蕉”；而“吃”与“跑步”则离得远。",
     ),
     experiment=Words(
         "A small language model learns the Chinese side of the packaged corpus. Fifteen kinds of "

@@ -106,7 +106,8 @@ TEMPLATES = {
 MAIN, OTHER = TEMPLATES
 TRUE, WRONG = "right", "wrong"
 CHANCE = 50.0
-CLEAR = 5.0  # percentage points that count as a difference
+CLEAR = 5.0  # percentage points that count as a difference: two of 40 sentences, asked alike
+WORKS = 60.0  # right zero-shot; four sentences above chance, or it cannot be said to do the task
 
 Record = dict[str, object]
 
@@ -282,55 +283,60 @@ def imitation(m: Measured) -> float:
     return fmean(m.mean(arm.template, arm.shots) - fmean(arm.accuracies) for arm in wrong)
 
 
-def _condition(change: dict[str, dict[int, float]]) -> tuple[str, str]:
-    """Where examples help, in English and in Chinese."""
-    where = [
-        f"“{name}” × {', '.join(str(shots) for shots, by in found.items() if by >= CLEAR)}"
+def _condition(m: Measured, works: bool, change: dict[str, dict[int, float]]) -> Words:
+    """Which parts of the claim the figures do not support everywhere."""
+    en, zh = "", ""
+    if not works:
+        en += (
+            "Not without examples, where at least one way of asking is little better than chance. "
+        )
+        zh += "没有示例时不成立，至少有一种问法与瞎猜相差不多。"
+    helped = {
+        name: ", ".join(str(shots) for shots, by in found.items() if by >= CLEAR)
         for name, found in change.items()
-        if any(by >= CLEAR for by in found.values())
-    ]
-    told = "; ".join(where)
-    return (
-        f"Examples help in some prompts (template × number: {told}). ",
-        f"示例只在部分提示里有帮助（问法 × 示例数：{told}）。",
-    )
+    }
+    if any(by < CLEAR for found in change.values() for by in found.values()):
+        where = "; ".join(f"“{name}” × {shots}" for name, shots in helped.items() if shots)
+        en += f"Examples help in some prompts only (template × number: {where}). "
+        zh += f"示例只在部分提示里有帮助（问法 × 示例数：{where}）。"
+    if imitation(m) < CLEAR:
+        en += "Whether the examples' answers are right hardly matters. "
+        zh += "示例的答案对不对，影响不大。"
+    return Words(en, zh)
 
 
 def judge(m: Measured) -> Verdict:
     """Does it work without examples, do they help however many, and do their answers matter?"""
     zero = {name: m.mean(name, 0) for name in TEMPLATES}
     change = {name: changes(m, name) for name in TEMPLATES}
-    every = [one for of_each in change.values() for one in of_each.values()]
-    works = min(zero.values()) >= CHANCE + 2 * CLEAR
-    helped = [one >= CLEAR for one in every]
+    helped = [by >= CLEAR for found in change.values() for by in found.values()]
+    works = min(zero.values()) >= WORKS
     outcome: Outcome = "holds when"
     if works and all(helped) and imitation(m) >= CLEAR:
         outcome = "holds"
     elif not any(helped):
         outcome = "does not hold"
+    when = _condition(m, works, change) if outcome == "holds when" else Words("", "")
     spread = max(max(arm.accuracies) - min(arm.accuracies) for arm in m.arms)
-    best = max(change[MAIN], key=change[MAIN].__getitem__)
-    told = {
-        name: ", ".join(f"{shots}: {by:+.0f}" for shots, by in change[name].items())
-        for name in TEMPLATES
-    }
-    when_en, when_zh = _condition(change) if outcome == "holds when" and any(helped) else ("", "")
-    en = (
-        f"{when_en}Zero-shot, {zero[MAIN]:.0f} and {zero[OTHER]:.0f} % are right in the two ways "
-        f"of asking (chance {CHANCE:.0f}). Examples change that by so many points (number of "
-        f"examples: points): {told[MAIN]}; and {told[OTHER]}; most at {best}. Wrong answers in "
-        f"the examples cost {imitation(m):.0f} points, and their draw and order alone make up to "
-        f"{spread:.0f}."
+    en, zh = (
+        [join.join(form.format(by=by, shots=shots) for shots, by in found.items())
+         for found in change.values()]
+        for join, form in ((", ", "{by:+.0f} with {shots}"), ("、", "{shots} 个 {by:+.0f}"))
+    )  # fmt: skip
+    return Verdict(
+        outcome,
+        Words(
+            f"{when.en}Zero-shot, {zero[MAIN]:.0f} and {zero[OTHER]:.0f} % are right in the two "
+            f"ways of asking (chance {CHANCE:.0f}). Examples change the first by so many points: "
+            f"{en[0]}; and the second: {en[1]}. Wrong answers in the examples (4 or more, "
+            f"first way) change it by {-imitation(m):+.0f} points, and their draw and order alone "
+            f"make up to {spread:.0f}.",
+            f"{when.zh}零样本时，两种问法的正确率为 {zero[MAIN]:.0f}% 和 {zero[OTHER]:.0f}%"
+            f"（瞎猜 {CHANCE:.0f}%）。加示例后，第一种问法变化的百分点：{zh[0]}；第二种：{zh[1]}。"
+            f"把示例的答案都改错（第一种问法，4 个以上），变化 {-imitation(m):+.0f} 个百分点；"
+            f"仅仅换一批示例或换个顺序，最多就能相差 {spread:.0f} 个百分点。",
+        ),
     )
-    zh = (
-        f"{when_zh}零样本时，两种问法的正确率为 {zero[MAIN]:.0f}% 和 "
-        f"{zero[OTHER]:.0f}%"
-        f"（瞎猜 {CHANCE:.0f}%）。加示例后的变化（示例数：百分点）为 {told[MAIN]}；"
-        f"以及 {told[OTHER]}；{best} 个示例最好。"
-        f"把示例的答案改错，要损失 {imitation(m):.0f} 个百分点；仅仅换一批示例或换个顺序，"
-        f"就能相差 {spread:.0f} 个百分点。"
-    )
-    return Verdict(outcome, Words(en, zh))
 
 
 LAB = Lab(
@@ -341,18 +347,19 @@ LAB = Lab(
         "A model that predicts the next word can be given a task in its prompt: it does it from a "
         "description alone, and better after a few solved examples, which it imitates; no weight "
         "is changed.",
-        "会预测下一个词的模型，任务可以直接写进提示：只看描述就能做（零样本），"
-        "再给几个示例便会照着做、做得更好（少样本），其间不改动任何权重。",
+        "任务可以直接写进提示，交给预测下一个词的模型去做：只看说明就能做（零样本），"
+        "再给几个做好的例子，它会照着做，而且做得更好（少样本）；权重始终不变。",
     ),
     experiment=Words(
         "SmolLM2 (135 million weights) chooses the likelier of “positive” and “negative” after 40 "
         "sentences written for this lab, half of each, in two ways of asking, after 0 to 8 "
-        "examples (0 to 16 with --full), each time with several draws and orders. As a control "
-        "the examples' answers are all made wrong.",
+        "examples (0 to 16 with --full), each time with four draws and orders (eight with --full). "
+        "As a control the examples' answers are all made wrong. One model and few sentences: one "
+        "answer is 2.5 points.",
         "让 SmolLM2（1.35 亿参数）读 40 个专为本实验写的句子（褒贬各半），在 positive 与 negative "
         "中选出更可能的一个。用两种问法，给 0 到 8 个示例（加 --full 时到 16 个），"
-        "每种都换几批示例和顺序。"
-        "对照组把示例的答案全部改错。",
+        "每种情形换四批示例和顺序（加 --full 为八批）。对照组把示例的答案全部改错。"
+        "只有一个模型、句子也不多：一个回答就占 2.5 个百分点。",
     ),
     measure=measure,
     tables=tables,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HEADS = (1, 2, 4, 8, 16)
 N_SYMBOLS = LENGTH = 16
 D_MODEL = 64
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "----", "++++")
 MANY = 4  # lookups at once; a single one is the control
 OFFSETS = {1: (3,), 2: (1, 4), 4: (1, 3, 4, 6), 8: (1, 2, 4, 5, 7, 9, 12, 14)}
 
@@ -127,7 +128,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
     return (
         Table(
             Words(f"Lookups answered rightly, % (chance {100 / N_SYMBOLS:.1f})",
-                  f"查找答对的比例，%（瞎猜为 {100 / N_SYMBOLS:.1f}）"),
+                  f"查找答对的比例，%（随机猜测为 {100 / N_SYMBOLS:.1f}）"),
             ("heads × width", *(f"{n} at once" for n in relations)),
             tuple((f"{heads} × {D_MODEL // heads}", *(cells[n, heads] for n in relations))
                   for heads in HEADS),
@@ -150,7 +151,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Left: lookups by heads. Middle: what each head costs. Right: how many can go."""
-    figure, (left, middle, right) = new_figure(12, 4.2, ncols=3)
+    figure, (left, middle, right) = new_figure(12, 4.8, ncols=3)
     for style, relations in enumerate(sorted({one.relations for one in m.lookups})):
         some = [one for one in m.lookups if one.relations == relations]
         means, spreads = zip(*(mean_and_spread(one.accuracies) for one in some), strict=True)
@@ -176,17 +177,18 @@ def draw(m: Measured) -> Figure:
 
 
 def _draw_heads(axes: Axes, heads: Sequence[HeadRole]) -> None:
-    """A bar a head, coloured by its role."""
+    """A bar a head, coloured and hatched by its role."""
     roles = sorted({one.role for one in heads})
     for style, role in enumerate(roles):
         rows = [row for row, one in enumerate(heads) if one.role == role]
-        axes.barh(rows, [heads[row].loss_rise for row in rows],
-                  color=COLOURS[style], label=role)  # fmt: skip
+        axes.barh(rows, [heads[row].loss_rise for row in rows], color=COLOURS[style],
+                  hatch=HATCHES[style], edgecolor="white", label=role)  # fmt: skip
     axes.set_yticks(range(len(heads)), [f"{one.where}, {one.head}" for one in heads], fontsize=6)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set(xlabel="loss added when silenced alone (nats a token)", title="What each head does")
-    axes.legend(title="looks mostly at", title_fontsize=8)
+    axes.legend(title="looks mostly at", title_fontsize=8, ncols=3, loc="upper center",
+                bbox_to_anchor=(0.5, -0.14))  # fmt: skip
 
 
 def spared(m: Measured, kept: float) -> int:
@@ -219,8 +221,8 @@ def judge(m: Measured) -> Verdict:
     if control >= 5.0:
         return Verdict("holds", Words(figures, figures_zh))
     return Verdict("holds when", Words(
-        "When a token needs several things at once. " + figures,
-        "条件是一个词同时需要好几样信息。" + figures_zh,
+        "Holds when a token needs several things at once. " + figures,
+        "一个词同时需要好几样信息时才成立。" + figures_zh,
     ))  # fmt: skip
 
 

@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 TEMPLATE = TEMPLATES["plain"]
 BATCH = 32
 PLAIN_RATE, TUNING_RATE = 4e-3, 1e-3
-
-
 CHANCE = 100 / len(RELATIONS[0].values)
 BEFORE, AFTER, ALONE = "plain text only", "then instructions", "instructions only"
 ARMS = (BEFORE, AFTER, ALONE)
-CLEAR = 20.0  # percentage points that count as a difference
+CLEAR = 20.0  # percentage points that count as a difference, and twice what guessing gives
+ENOUGH = 50.0  # percent: more right answers than not
 
 
 @dataclass(frozen=True)
@@ -259,24 +258,25 @@ def draw(m: Measured) -> Figure:
         places = [number + (place - 1) * width for number in range(len(KINDS))]
         bars = left.bar(
             places, [mean for mean, _ in points], width, color=COLOURS[place],
-            yerr=[spread for _, spread in points], capsize=3, label=arm,
+            yerr=[spread for _, spread in points], capsize=3, label=arm, edgecolor="white",
+            hatch=("", "//", "..")[place],  # to be told apart without colour
         )  # fmt: skip
         left.bar_label(bars, fmt="%.0f", fontsize=7, padding=2)
     left.axhline(CHANCE, color=COLOURS[7], linestyle=":", label="chance")
     left.set_xticks(range(len(KINDS)), KINDS)
     left.set(
         ylabel="answered to the letter (%)",
-        ylim=(0, 118),
-        title="Instructions that were not tuned on",
+        ylim=(0, 112),
+        title="Questions that were not tuned on",
     )
-    left.legend(loc="upper right", ncols=2)
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4)
     for place, arm in enumerate((BEFORE, AFTER)):
         found = m.perplexity[arm]
         right.plot([place] * len(found), found, MARKERS[place], color=COLOURS[place], alpha=0.7)
     right.set_xticks((0, 1), (BEFORE, AFTER))
     right.set(
         xlim=(-0.5, 1.5), ylim=(1, None), ylabel="perplexity of new plain text",
-        title="The price: plain text (a mark a seed)",
+        title="Plain text, before and after (a mark a seed)",
     )  # fmt: skip
     return figure
 
@@ -288,32 +288,33 @@ def judge(m: Measured) -> Verdict:
         kind for kind in KINDS
         if after[kind] - before[kind] >= CLEAR and after[kind] >= 2 * CHANCE
     ]  # fmt: skip
-    most = [kind for kind in KINDS if after[kind] >= 50]
+    weak = [kind for kind in KINDS if kind not in gained or after[kind] < ENOUGH]
     outcome: Outcome = "does not hold"
     if gained:
-        outcome = "holds" if most == list(KINDS) else "holds when"
+        outcome = "holds when" if weak else "holds"
     rates = " / ".join(f"{before[kind]:.0f} → {after[kind]:.0f} %" for kind in KINDS)
     first, last = fmean(m.perplexity[BEFORE]), fmean(m.perplexity[AFTER])
-    weak = [kind for kind in KINDS if kind not in most]
     when_en, when_zh = "", ""
     if outcome == "holds when":
-        when_en = f"Not for everything ({', '.join(weak)}: below 50 %). "
-        when_zh = f"并非处处成立（{'、'.join(ZH[kind] for kind in weak)}不到 50%）。"
+        when_en = f"Not for “{'” and “'.join(weak)}”: below {ENOUGH:.0f} %, or little gained. "
+        when_zh = (
+            f"{'、'.join(ZH[kind] for kind in weak)}除外：正确率不到 {ENOUGH:.0f}%，或提高不多。"
+        )
     from_text = after[NEW_PEOPLE] - alone[NEW_PEOPLE] >= CLEAR
     known = fmean(m.gaps[AFTER])
     en = (
         f"{when_en}Tuning takes answers to new people / new wordings / both from {rates}. "
         f"Instructions alone give {alone[NEW_PEOPLE]:.0f} % of the first (chance {CHANCE:.0f} %)"
         f"{': the facts come from plain text' if from_text else ''}; asked to end plain sentences "
-        f"about them, the tuned model is right on {known:.0f} %. The price: perplexity of plain "
-        f"text {first:.2f} → {last:.2f}."
+        f"about them, the tuned model is right on {known:.0f} %. Perplexity of plain text goes "
+        f"from {first:.2f} to {last:.2f}."
     )
     zh = (
         f"{when_zh}指令微调后，对新人物 / 新问法 / 两者皆新的回答正确率为 {rates}。"
         f"只学指令、不读普通文本的模型，对新人物答对 {alone[NEW_PEOPLE]:.0f}%"
         f"（瞎猜 {CHANCE:.0f}%）{'，可见知识来自预训练' if from_text else ''}；"
         f"若改为补全普通句子，微调后的模型对新人物答对 {known:.0f}%。"
-        f"代价：普通文本的困惑度 {first:.2f} → {last:.2f}。"
+        f"普通文本的困惑度由 {first:.2f} 变为 {last:.2f}。"
     )
     return Verdict(outcome, Words(en, zh))
 
@@ -333,13 +334,17 @@ LAB = Lab(
     experiment=Words(
         "A small decoder reads plain text about 60 made-up people: where they live, which animal "
         "they keep, what they work as. It is then tuned on questions about 45 of them, in a chat "
-        "template. We ask about the other 15, in wordings not tuned on, and both; to the letter, "
-        "before and after, and of a model that spent all its steps on the same questions alone. "
-        "New plain text shows what the tuning costs.",
+        "template. Answers must be right to the letter; we ask the tuning's questions about the "
+        "other 15, new wordings about the 45, and new wordings about the 15. We compare before and "
+        "after, and a model that spent all its steps on the same questions alone, with three seeds "
+        "(five, and twice the people, with --full). New plain text shows what tuning does to it. "
+        "The instructions are questions of three kinds, no more.",
         "一个小解码器先读关于 60 个虚构人物的普通文本：住在哪里、养什么动物、做什么工作；"
-        "再用聊天模板，以其中 45 人的问答微调。测试时问另外 15 人、用没见过的问法、或两者皆新，"
-        "要求答案一字不差，比较微调前后，并与把全部步数都用于这些问答的模型对照。"
-        "另用新的普通文本衡量微调的代价。",
+        "再用聊天模板，以其中 45 人的问答微调。答案必须一字不差。测试分三种：用见过的问法问"
+        "另外 15 人，用新问法问这 45 人，用新问法问那 15 人。"
+        "比较微调前后，并与把全部步数都用在这些问答上的模型"
+        "对照，三个随机种子（加 --full 为五个，人数加倍）。另用新的普通文本看微调对它有何影响。"
+        "这里的“指令”只限于三类问题。",
     ),
     measure=measure,
     tables=tables,

@@ -350,17 +350,18 @@ def judge(m: Measured) -> Verdict:
     )
     sane = [f"{100 * value:.0f}" for value in good]
     en = (
-        f"The ways of writing differ by {gap:.1g} at most, and a hidden token moves logits by "
-        f"{hidden:.1g} ({shown:.0f} when it is not hidden). Without the causal mask the loss on "
-        f"new text is {held[1]:.2f} instead of {held[0]:.2f} nats a word, but {alone[1]:.1f} "
-        f"instead of {alone[0]:.1f} once the words to come are not there, and of the sentences "
-        f"that it writes {sane[1]} % instead of {sane[0]} % are sound."
+        f"Where a row sees anything, the ways differ by {gap:.1g} at most, and a hidden token "
+        f"moves logits by {hidden:.1g} ({shown:.0f} when it is not hidden). Without the causal "
+        f"mask the loss on new text is {held[1]:.2f} instead of {held[0]:.2f} nats a word, and "
+        f"{alone[1]:.1f} instead of {alone[0]:.1f} once the words to come are not there; of the "
+        f"sentences that it writes {sane[1]} % instead of {sane[0]} % are sound."
     )
     zh = (
-        f"几种写法最多相差 {gap:.1g}；改动被遮住的词元，logits 变化 {hidden:.1g}（不遮时可达 "
-        f"{shown:.0f}）。不加因果掩码，新句子上的损失是每词 {held[1]:.2f} 奈特，有掩码时是 "
-        f"{held[0]:.2f}；可一旦后面的词真的不存在，就变成 {alone[1]:.1f}，有掩码时是 "
-        f"{alone[0]:.1f}；它自己写的句子有 {sane[1]}% 通顺，有掩码时是 {sane[0]}%。"
+        f"只要一行能看到词元，几种写法最多相差 {gap:.1g}；改动被遮住的词元，logits 变化 "
+        f"{hidden:.1g}（不遮时可达 {shown:.0f}）。不加因果掩码，新句子上的损失是每词 "
+        f"{held[1]:.2f} 奈特，有掩码时是 {held[0]:.2f}；后面的词真的不存在时，损失是 "
+        f"{alone[1]:.1f}，有掩码时是 {alone[0]:.1f}；它自己写的句子有 {sane[1]}% 通顺，"
+        f"有掩码时是 {sane[0]}%。"
     )
     useless = alone[1] > alone[0] and good[1] < good[0] / 2
     if gap > ROUNDING or hidden > SAME or not useless:
@@ -388,7 +389,7 @@ LAB = Lab(
         "then tested on new sentences and on what it writes. A sentence of three words or more is "
         "sound if the training text has each pair of its neighbours.",
         "五种掩码，用同样的数比较两种写法和融合算子；在训练好的模型上改动未来词元和填充词元；"
-        "再用自带语料的英文句子训练同一个解码器，一次有因果掩码，一次没有（初始权重、句子、步数都相同），"
+        "再用内置语料的英文句子训练同一个解码器，一次有因果掩码，一次没有（初始权重、句子、步数都相同），"
         "最后看新句子上的损失和它自己写的句子。三个词以上、且每对相邻的词都在训练文本里出现过，才算通顺。",
     ),
     measure=measure,

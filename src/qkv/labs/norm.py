@@ -315,7 +315,7 @@ def judge(m: Measured) -> Verdict:
     conditions = [
         words for words, without, with_norm in (
             (Words(f"the stack has {DEEP} layers", f"网络有 {DEEP} 层"), deep_none, deep_normed),
-            (Words(f"the rate is {HIGH:g}", f"学习率高达 {HIGH:g}"), high_none, high_normed),
+            (Words(f"the rate is {HIGH:g}", f"学习率高达 {HIGH:g} "), high_none, high_normed),
         ) if with_norm >= without + AHEAD
     ]  # fmt: skip
     if not (free and conditions):

@@ -312,7 +312,7 @@ def _numbers(m: Measured, plain: Arm) -> Words:
         f"way, a shift of sinusoids is one rotation for all places (error {error}).",
         f"在从 0 号位开始、不超过 {n} 个词的句子上训练后，正弦编码在训练长度内答对 {a}；句长为 "
         f"{2 * n} 和 {4 * n} 时，超出训练长度的位置答对 {b} 和 {c}。在学会了任务的方案中，"
-        f"能外推到 {4 * n} 个词的：{stays}；不能的：{fails}。不管能否外推，"
+        f"能外推到 {4 * n} 个词的有 {stays}，不能的有 {fails}。不管能否外推，"
         f"正弦编码平移 k 位，对所有位置都是同一个旋转（误差 {error}）。",
     )
 

@@ -300,11 +300,13 @@ def _draw_errors(axis: Any, m: Measured) -> None:
         means = [100 * fmean(getattr(one, field) for one in courses) for field in fields]
         places = [place + (index - 0.5) * 0.38 for place in range(len(fields))]
         label = "one head" if n_heads == 1 else "two heads"
-        bars = axis.bar(places, means, width=0.36, color=COLOURS[index], label=label)
+        look = {"color": COLOURS[index], "hatch": "//" if index else None, "edgecolor": "white"}
+        bars = axis.bar(places, means, width=0.36, label=label, **look)
         axis.bar_label(bars, fmt="%.0f", fontsize=8)
     names = ["whole", "its head\nsilenced", "verb\nunseen", "another\nunseen"]
     axis.set_xticks(range(len(fields)), names)
-    axis.set(title="Errors when something is cut, with the rule", ylabel="wrong endings (%)")
+    axis.set(title="Errors when something is cut, with the rule", ylim=(0, 109))
+    axis.set_ylabel("wrong endings (%)")
     axis.legend()
 
 

@@ -239,22 +239,28 @@ def judge(m: Measured) -> Verdict:
         f"Where one logit stands alone above the rest, the Jacobian's norm is n·p₁·p₂ (autograd "
         f"differs by {m.largest_difference:.0e}) and falls as exp({m.rate:.3f}·gap), to "
         f"{last.autograd:.0e} at a gap of {last.gap:.0f}; it is 0 exactly from a gap of: "
-        f"{numbers}. Size alone is not what does it: 100 more on every logit changes the norm by a "
-        f"share of {moved:.0e}, and with two logits tied it is {last.tied:.2f}. "
+        f"{numbers}. With 100 more on every logit the norm changes by a share of {moved:.1g}, and "
+        f"with two logits tied it is {last.tied:.2f}. "
         f"Cross-entropy does not pass this Jacobian: p - y has the norm {last.entropy_wrong:.2f} "
         f"when wrong, and from a gap of {slow.gap:.0f} it is right after {slow.entropy} steps, "
         f"where squared error takes {squares}.",
         f"若只有一个 logit 远高于其余，雅可比的范数为 n·p₁·p₂（与自动求导相差 "
         f"{m.largest_difference:.0e}），按 exp({m.rate:.3f}·差距) 衰减，差距为 {last.gap:.0f} 时只"
-        f"剩 {last.autograd:.0e}；各精度下梯度恰好为 0 的起点：{numbers}。关键不在数值大小：所有 "
-        f"logit 都加 100，范数的相对变化只有 {moved:.0e}；两个 logit 并列最大时，范数为 "
+        f"剩 {last.autograd:.0e}；各精度下梯度恰好为 0 的起点：{numbers}。所有 "
+        f"logit 都加 100，范数的相对变化为 {moved:.1g}；两个 logit 并列最大时，范数为 "
         f"{last.tied:.2f}。交叉熵不经过这个雅可比：答错"
         f"时 p - y 的范数为 {last.entropy_wrong:.2f}，从差距 {slow.gap:.0f} 出发 {slow.entropy} 步"
         f"即可答对，而平方误差要 {squares} 步。",
     )
     if not (sound and decays):
         return Verdict("does not hold", because)
-    return Verdict("holds when" if spared else "holds", because)
+    if not spared:
+        return Verdict("holds", because)
+    when = Words(
+        "Holds when one logit stands alone and the loss passes the softmax's Jacobian. ",
+        "只有一个 logit 独大、且损失的梯度要经过 softmax 的雅可比时才成立。",
+    )
+    return Verdict("holds when", Words(when.en + because.en, when.zh + because.zh))
 
 
 LAB = Lab(

@@ -306,7 +306,7 @@ def _when(hurt: list[int], widths: list[int], recovers: bool) -> Words:
     if hurt != widths:
         named = ", ".join(map(str, hurt))
         en.append(f"Holds when heads are wide: training suffers at d_k = {named} alone. ")
-        zh.append(f"头足够宽才成立：只有 d_k = {named} 时训练变差。")
+        zh.append(f"头足够宽才成立：只有 d_k = {named.replace(', ', '、')} 时训练变差。")
     if recovers:
         en.append("Holds when the first weights of queries and keys do not make up for the scale. ")
         zh.append("q、k 的初始权重没有相应缩小时才成立。")
@@ -332,6 +332,7 @@ def _because(m: Measured, plain: Softmax, scaled: Softmax, falls: float) -> Word
         f"d_k = {d_k}: {_percent(best(m, d_k, WITH))} / {_percent(best(m, d_k, WITHOUT))}"
         for d_k in widths
     )
+    told = pairs.replace("; ", "；").replace(": ", " 时 ")
     smaller = _percent(best(m, widths[-1], SMALLER))
     gap = 100 * at_equal_rate(m, widths[-1])
     power = fmean(m.exponents.values())
@@ -347,7 +348,7 @@ def _because(m: Measured, plain: Softmax, scaled: Softmax, falls: float) -> Word
         f"without the scale and {scaled.largest:.2f} with it; the median gradient at the scores is "
         f"{falls:,.0f} times smaller than at d_k = {m.widths[0]}, and the mean at the query is "
         f"{times:.1f} times the scaled arm's{jumps}.",
-        f"缩放／不缩放的正确率（各取最合适的学习率，%）：{pairs}（学习率相同时，"
+        f"缩放／不缩放的正确率（各取最合适的学习率，%）：{told}（学习率相同时，"
         f"d_k = {widths[-1]} 相差 {gap:.0f} 个百分点）；若 q、k 的初始权重缩小到 d_k^¼ 分之一，"
         f"不缩放时的正确率为 {smaller}。"
         f"q·k 的方差按 d_k 的 {power:.2f} 次方增长；d_k = {plain.d_k} 时，最大权重不缩放为 "

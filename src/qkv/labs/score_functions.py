@@ -269,7 +269,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
     ]  # fmt: skip
     titles = (
         Words(f"One head's scores, n = {n}, d = {D_HEAD}", f"一个头的打分，n = {n}，d = {D_HEAD}"),
-        Words(f"Recall of pairs, {m.n_steps} steps", f"键值对回忆，训练 {m.n_steps} 步"),
+        Words(f"Recall of pairs, {m.n_steps} steps", f"按键取值，训练 {m.n_steps} 步"),
     )
     cost_head = ("score", "operations (M)", "largest tensor (MiB)", "CPU (ms)")
     head = ("score", "rate", "parameters", "accuracy (%)", "steps to half the loss")
@@ -301,7 +301,7 @@ def draw(m: Measured) -> Figure:
         dots = {"color": COLOURS[index], "marker": MARKERS[index], "clip_on": False}
         right.scatter(values, [index] * len(values), **dots)
     right.axvline(100 * m.chance, color=COLOURS[6], linestyle=":")
-    right.text(100 * m.chance + 1, -0.45, "chance", fontsize=8, va="center")
+    right.text(100 * m.chance + 1, 0.5, "chance", fontsize=8, va="center")
     names = [f"{one.arm}\nhalf the loss: step {fmean(one.steps):.0f}" for one in m.qualities]
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
@@ -338,11 +338,11 @@ def because(m: Measured) -> Words:
         f"{right['cosine']} % without; half the loss at step {steps['scaled dot']} (scaled dot), "
         f"{steps['additive']} (additive) and {steps[LEARNT]} (cosine, learnt).",
         f"n = {dot.length} 时，加性打分的 CPU 时间是缩放点积的 {slower:.0f} 倍，内存是 "
-        f"{larger:.0f} 倍；余弦多 {extra:.1f}% 的运算。回忆准确率：缩放点积 "
+        f"{larger:.0f} 倍；余弦多 {extra:.1f}% 的运算。取值准确率：缩放点积 "
         f"{right['scaled dot']}%，不缩放 {right['dot']}%，加性 {right['additive']}%，"
         f"余弦 {right[LEARNT]}%（温度可学习）和 {right['cosine']}%（无温度）；损失减半所需步数："
         f"缩放点积 {steps['scaled dot']}，加性 {steps['additive']}，"
-        f"余弦（可学习温度）{steps[LEARNT]}。",
+        f"余弦（温度可学习）{steps[LEARNT]}。",
     )
 
 

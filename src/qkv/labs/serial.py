@@ -240,7 +240,8 @@ def draw(m: Measured) -> Figure:
         found = of(m, way)
         sizes = [one.length for one in found]
         style = "--" if way == AGAIN else "-"  # lines that lie on one another stay visible
-        size = 8 if way in (TRAIN, PREFIX) else 4.5
+        size = {TRAIN: 5, CACHE: 9, PREFIX: 6, AGAIN: 3}[way]
+        face = "none" if way == CACHE else COLOURS[index]
         lines = {
             left: [one.decoder_passes for one in found],
             middle: [one.positions for one in found],
@@ -249,12 +250,12 @@ def draw(m: Measured) -> Figure:
         for axis, line in lines.items():
             axis.loglog(
                 sizes, line, marker=MARKERS[index], color=COLOURS[index], label=way, ls=style,
-                ms=size,
+                ms=size, mfc=face,
             )  # fmt: skip
     left.set(title="How often the decoder runs", ylabel="decoder passes")
     middle.set(title="How much it reads", ylabel="positions read")
     powers = [growth(m, way, "seconds", LONG) for way in (CACHE, PREFIX)]
-    title = f"Time: T^{powers[0]:.2f} with a cache, T^{powers[1]:.2f} without"
+    title = f"Time: T^{powers[0]:.2f} cached, T^{powers[1]:.2f} not"
     right.set(title=title, ylabel="CPU time a token (ms)")
     for axis in (left, middle, right):
         axis.set_xlabel("T (tokens)")

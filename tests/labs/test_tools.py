@@ -1,0 +1,67 @@
+"""Seeds stay inside, training descends as it says, and figures are written as people do."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.labs.tools import exponent, fit, mean_and_spread, n_weights, plus_minus, seeded
+
+
+def test_a_seed_holds_inside_the_block_and_leaves_chance_alone() -> None:
+    with seeded(3):
+        first = torch.rand(4)
+    state = torch.random.get_rng_state()
+    with pytest.raises(RuntimeError), seeded(3):
+        assert torch.rand(4).equal(first)
+        raise RuntimeError
+    assert torch.random.get_rng_state().equal(state)
+
+
+def test_all_weights_are_counted_once() -> None:
+    shared = nn.Linear(3, 4)
+    assert n_weights(nn.Sequential(shared, nn.Linear(4, 2), shared)) == 16 + 10
+
+
+def test_fitting_finds_the_least_loss_and_tells_each_step() -> None:
+    point = nn.Parameter(torch.tensor([4.0]))
+    asked = []
+
+    def loss(step: int) -> torch.Tensor:
+        asked.append(step)
+        return (point - 1).square().sum()
+
+    losses = fit([point], loss, 200, lr=0.1)
+    assert asked == list(range(200)) and losses[0] == 9 and losses[-1] < 1e-3
+    assert point.item() == pytest.approx(1, abs=0.05)
+    assert fit([point], loss, 0) == []
+
+
+def test_the_rate_rises_over_the_warm_up_and_falls_as_a_cosine() -> None:
+    """With a constant gradient each of Adam's steps is as long as its rate."""
+    point = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    places = []
+
+    def loss(step: int) -> torch.Tensor:
+        places.append(point.item())
+        return -point.sum()
+
+    fit([point], loss, 40, lr=0.1, warmup=10, clip=math.inf)
+    moves = [b - a for a, b in zip(places, [*places[1:], point.item()], strict=True)]
+    for step, move in enumerate(moves):
+        rise = min(1, (step + 1) / 10)
+        wanted = 0.1 * rise * (1 + math.cos(math.pi * step / 40)) / 2
+        assert move == pytest.approx(wanted, rel=1e-6)
+
+
+def test_means_and_spreads() -> None:
+    assert mean_and_spread([1.0, 3.0]) == (2, pytest.approx(math.sqrt(2)))
+    assert mean_and_spread([5.0]) == (5, 0)
+    assert plus_minus([1.0, 3.0], 2) == "2.00 ± 1.41"
+    assert plus_minus([5.0]) == "5.0"
+
+
+def test_the_exponent_of_a_power_is_found() -> None:
+    sizes = [2, 5, 11]
+    assert exponent(sizes, [3 * size**1.7 for size in sizes]) == pytest.approx(1.7)

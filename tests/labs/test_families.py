@@ -10,24 +10,28 @@ from torch.nn.functional import cross_entropy
 
 from qkv.config import ModelConfig, TokenizerConfig
 from qkv.data import IGNORE, EncodedPairs, Ragged, Specials, padded_batch
+from qkv.labs import families
 from qkv.labs.families import (
     ARMS,
     LAB,
+    RATES,
     Arm,
     Measured,
     Work,
+    chosen,
     count,
     decoder_config,
     flops,
     gain,
-    joined,
     judged,
     loss_of,
-    prefix_mask,
-    seeing,
+    order_of,
     trained,
     translated,
+    translation,
 )
+from qkv.labs.families_language import FEW, language
+from qkv.labs.families_rows import joined, prefix_mask, seeing
 from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import train_tokenizer
 
@@ -44,7 +48,7 @@ def work() -> Work:
     )  # fmt: skip
     ids = tokenizer.encode_many(LINES)
     pairs = EncodedPairs(Ragged.of(ids), Ragged.of([line[::-1] for line in ids]))
-    return Work(pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)
+    return Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)
 
 
 def test_parameters_are_equal_within_two_percent(work: Work) -> None:
@@ -101,10 +105,54 @@ def test_greedy_translations_are_what_one_pass_finds_likeliest(
             labels, mask = row.labels, prefix_mask(row.source_lengths, row.tokens.shape[1])
             with use_path(model, seeing(mask) if arm == "prefix LM" else fast):
                 logits = model(row.tokens)
-        loss = loss_of(model, arm, replace(work, held_out=written), every)
+        loss = loss_of(model, arm, work, written, every)
     real = labels != IGNORE
     assert torch.equal(logits.argmax(-1)[real], labels[real])
     torch.testing.assert_close(loss, cross_entropy(logits[real], labels[real]))
+
+
+def test_no_pairing_of_words_that_is_judged_was_learnt() -> None:
+    text = language(FEW, each=400)
+    learnt = {line for pair in text.train for line in pair}
+    assert min(len(text.valid), len(text.test)) > 10
+    assert learnt.isdisjoint(chinese for chinese, _ in text.valid + text.test)
+    assert {english[-1] for _, english in text.test} == {"?", "."}
+    words = {word for _, english in text.train for word in english[:-1].split()}
+    new = [e for _, e in text.test if not words.issuperset(e[:-1].split())]
+    assert len(new) < 0.1 * len(text.test)  # words are known, combinations are not
+
+
+def test_every_family_reads_the_same_sentences_in_the_same_order(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: dict[str, list[list[int]]] = {arm: [] for arm in ARMS}
+    short, found = replace(work, steps=3), loss_of
+
+    def noted(model: Any, arm: str, *rest: Any) -> torch.Tensor:
+        read[arm].append(rest[-1])
+        return found(model, arm, *rest)
+
+    monkeypatch.setattr(families, "loss_of", noted)
+    for arm in ARMS:
+        trained(arm, short, seed=5)
+    assert read[ARMS[0]] == read[ARMS[1]] == read[ARMS[2]] == order_of(short, 5).tolist()
+
+
+def test_the_learning_rate_is_the_one_with_the_lower_validation_loss(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(families, "RATES", (1e-6, 1e-2))
+    best, model, _ = chosen("encoder-decoder", replace(work, steps=30), 0)
+    assert best.lr == 1e-2
+    again, _ = trained("encoder-decoder", best, 0)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_default_sizes_are_of_equal_parameters() -> None:
+    base = translation(full=False).base
+    both, alone = (count(build_model(config)) for config in (base, decoder_config(base)))
+    assert abs(both - alone) < 0.02 * both
 
 
 def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
@@ -149,9 +197,11 @@ def test_products_of_a_decoder_are_counted(work: Work) -> None:
 def made(both: float, prefix: float, alone: float) -> Measured:
     def arm(name: str, exact: float) -> Arm:
         three = [exact - 0.4, exact, exact + 0.4]
-        return Arm(name, 1000, three, three, [0.5] * 3, [9.0] * 3, [0.1] * 3, [2.0] * 3)
+        return Arm(name, 1000, RATES[1], three, three, [0.5] * 3, [9.0] * 3, [0.1] * 3, [2.0] * 3)
 
-    return Measured(9000, [arm(n, e) for n, e in zip(ARMS, (both, prefix, alone), strict=True)])
+    return Measured(
+        9000, 70_000, [arm(n, e) for n, e in zip(ARMS, (both, prefix, alone), strict=True)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,6 +220,13 @@ def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) 
     assert f"{measured.arms[0].exact[1]:.1f}" in verdict.because.zh
 
 
+def test_the_verdict_says_what_is_within_noise() -> None:
+    assert "within noise" not in LAB.judge(made(40, 30, 20)).because.en
+    said = LAB.judge(made(40, 30, 40)).because
+    assert "+0.0 points against the decoder alone, within noise" in said.en
+    assert said.en.count("within noise") == said.zh.count("误差之内") == 1
+
+
 def test_a_gain_must_be_beyond_chance() -> None:
     assert gain([10, 20, 30], [9, 22, 20]) == (3.0, False)
     assert gain([10, 20, 30], [5, 15, 25]) == (5.0, True)
@@ -178,7 +235,8 @@ def test_a_gain_must_be_beyond_chance() -> None:
 def test_table_and_figure_show_what_was_measured() -> None:
     measured = made(40, 30, 20)
     (table,) = LAB.tables(measured)
-    assert table.rows[1][:3] == ("prefix LM", "1,000", "30.0 ± 0.4")
+    assert table.rows[1][:4] == ("prefix LM", "1,000", "0.01", "30.0 ± 0.4")
+    assert "70,000" in table.title.en
     bars: Any = LAB.draw(measured).axes[0].patches
     heights = [bar.get_height() for bar in bars]
     assert heights == [40, 30, 20]

@@ -1,6 +1,7 @@
 """What the lab of masking rates and pairs measures."""
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -11,33 +12,52 @@ import torch
 from qkv.config import MaskConfig
 from qkv.data import frame
 from qkv.labs.masking import (
+    CHANCE,
     LAB,
     PLAIN_MASKS,
     RATES,
-    STARTS,
     Measured,
     Sizes,
     Text,
     Work,
-    drawn_pairs,
     filled,
     filling,
-    fresh,
     gain,
-    masked_batch,
-    pairing,
     probed,
-    tasks_of,
     texts_of,
-    tuned,
 )
+from qkv.labs.masking_documents import IDS, SPECIAL, WORDS
+from qkv.labs.masking_pairs import (
+    STARTS,
+    TASKS,
+    Pages,
+    PairSizes,
+    asked_pairs,
+    next_pairs,
+    pages_of,
+    paired,
+    tasks_of,
+    told,
+    tuned,
+    worth,
+)
+from qkv.labs.masking_tools import fresh, masked_batch
 
-TINY = Sizes(each=60, steps=2, tune_steps=2, rows=8, labelled=60, seeds=1, width=16)
+TINY = Sizes(each=60, steps=2, rows=8, labelled=240, seeds=1, width=16)
+FEW = PairSizes(
+    documents=200, steps=2, rows=8, tune_steps=2, pair_labels=60, single_labels=40, judged=100,
+    seeds=1, width=16,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def work() -> Work:
     return texts_of(TINY)
+
+
+@pytest.fixture(scope="module")
+def pages() -> Pages:
+    return pages_of(FEW)
 
 
 def test_no_sentence_that_is_judged_was_learnt_from(work: Work) -> None:
@@ -62,27 +82,6 @@ def test_each_rate_hides_its_share_and_keeps_what_stood_there(work: Work, rate: 
     assert batch.n_labels == round(rate * sum(len(text.ids) for text in work.train))
 
 
-@pytest.mark.parametrize("about", ["subject", "thing"])
-def test_half_the_pairs_agree_and_half_do_not(work: Work, about: str) -> None:
-    pairs = drawn_pairs(work.train, about, 100, Random(0))
-    assert sum(label for *_, label in pairs) == 50
-    for first, second, label in pairs:
-        assert first is not second
-        assert (getattr(first, about) == getattr(second, about)) == bool(label)
-
-
-def test_both_kinds_of_pairing_begin_alike_and_only_one_learns_from_pairs(work: Work) -> None:
-    start = fresh(work.config, 0)
-    plain, paired = (pairing(work, with_pairs, 0) for with_pairs in (False, True))
-    assert start.pair_head is not None and plain.pair_head is not None and paired.pair_head
-    before, without, after = (
-        model.pair_head.projection.weight  # type: ignore[union-attr]
-        for model in (start, plain, paired)
-    )
-    assert torch.equal(before, without)
-    assert not torch.equal(before, after)
-
-
 def test_an_encoder_learns_to_fill(work: Work) -> None:
     longer = replace(work, sizes=replace(TINY, steps=60, rows=32))
     assert filled(filling(longer, 0.3, 0), work) > filled(fresh(work.config, 0), work) + 5
@@ -102,7 +101,7 @@ def test_filling_is_the_share_of_hidden_tokens_found(work: Work) -> None:
 
 
 def test_a_probe_reads_what_vectors_tell_and_nothing_else(work: Work) -> None:
-    texts = [Text([270 + n % 5], "", "", n % 5) for n in range(100)]
+    texts = [Text([270 + n % 5], n % 5) for n in range(100)]
     told = replace(work, train=texts, held_out=texts)
     assert probed(fresh(work.config, 0), told) == 100.0
     random = Random(0)
@@ -111,55 +110,146 @@ def test_a_probe_reads_what_vectors_tell_and_nothing_else(work: Work) -> None:
     assert probed(fresh(work.config, 0), untold) < 50
 
 
-def test_tuning_keeps_the_weights_that_it_starts_from(work: Work) -> None:
-    pair, single = tasks_of(work)
-    assert (pair.n_labels, single.n_labels) == (2, 6)
-    assert len(pair.train[0]) == len(single.train[0]) == 60
-    still = replace(work, sizes=replace(TINY, tune_steps=0))
-    start = fresh(work.config, 1)
-    same, other = (tuned(model, single, still, 0) for model in (start, fresh(work.config, 2)))
-    assert same == tuned(start, single, still, 0)
+def test_a_document_keeps_its_person_its_topic_and_its_mood(pages: Pages) -> None:
+    assert len(IDS) == len(WORDS)  # no word is in two classes
+    seen = {line.words for document in pages.train for line in document}
+    for document in pages.train + pages.held_out:
+        assert len({(line.person, line.topic, line.mood) for line in document}) == 1
+    for document in pages.held_out:
+        assert seen.isdisjoint(line.words for line in document)
+    assert len(pages.held_out) > 20
+
+
+def test_half_the_next_sentences_are_neighbours(pages: Pages) -> None:
+    neighbours = {(id(a), id(b)) for document in pages.train for a, b in pairwise(document)}
+    pairs = next_pairs(pages.train, 100, Random(0))
+    assert sum(label for *_, label in pairs) == 50
+    for first, second, label in pairs:
+        assert ((id(first), id(second)) in neighbours) == bool(label)
+
+
+@pytest.mark.parametrize(("asked", "kept"), [("person", ["topic"]), ("mood", ["topic", "person"])])
+def test_half_the_asked_pairs_agree_and_all_keep_the_topic(
+    pages: Pages, asked: str, kept: list[str]
+) -> None:
+    pairs = asked_pairs(pages.held_out, asked, kept, 60, Random(0))
+    assert sum(label for *_, label in pairs) == 30
+    for first, second, label in pairs:
+        assert first is not second
+        assert (getattr(first, asked) == getattr(second, asked)) == bool(label)
+        assert all(getattr(first, name) == getattr(second, name) for name in kept)
+
+
+def test_both_starts_begin_alike_and_only_one_learns_from_pairs(pages: Pages) -> None:
+    start = fresh(pages.config, 0)
+    plain, both = (paired(pages, with_pairs, 0) for with_pairs in (False, True))
+    before, without, after = (
+        model.pair_head.projection.weight  # type: ignore[union-attr]
+        for model in (start, plain, both)
+    )
+    assert torch.equal(before, without)
+    assert not torch.equal(before, after)
+
+
+def test_who_compares_person_and_topic_tells_most_neighbours(pages: Pages) -> None:
+    pairs = next_pairs(pages.held_out, 200, Random(0))
+    same = [(a.person, a.topic) == (b.person, b.topic) for a, b, _ in pairs]
+    right = [one == bool(label) for one, (*_, label) in zip(same, pairs, strict=True)]
+    assert np.mean(right) > 0.95
+
+
+def test_what_is_told_is_the_share_of_right_answers(pages: Pages) -> None:
+    model: Any = fresh(pages.config, 0)
+    with torch.no_grad():  # it calls everything a neighbour
+        model.pair_head.projection.bias[1] = 1e6
+    assert told(model, pages) == 50.0
+
+
+def test_labels_differ_by_seed_and_what_is_judged_does_not(pages: Pages) -> None:
+    first, second = tasks_of(pages, 0), tasks_of(pages, 5)
+    assert [task.n_labels for task in first] == [2, 2, 6]
+    assert [len(task.train[0]) for task in first] == [60, 60, 40]
+    for one, other in zip(first, second, strict=True):
+        assert one.held_out == other.held_out
+        assert one.train != other.train
+
+
+def test_tuning_keeps_the_weights_that_it_starts_from(pages: Pages) -> None:
+    single = tasks_of(pages, 0)[-1]
+    start = fresh(pages.config, 1)
+    same = tuned(start, single, 0, 0)
+    assert same == tuned(start, single, 0, 0)
     with torch.no_grad():
-        start.embedding.table.weight.zero_()  # type: ignore[operator, union-attr]
-    assert tuned(start, single, still, 0) != same or other != same
+        for weight in start.parameters():
+            weight.zero_()  # it says the same of everything
+    topics = torch.tensor(single.held_out[1])
+    shares = [round(100 * float((topics == n).float().mean()), 3) for n in range(6)]
+    assert round(tuned(start, single, 0, 0), 3) in shares
 
 
-def test_tuning_learns(work: Work) -> None:
-    _, single = tasks_of(work)
+def test_tuning_learns(pages: Pages) -> None:
+    single = tasks_of(pages, 0)[-1]
     easy = replace(single, held_out=single.train)
-    longer = replace(work, sizes=replace(TINY, tune_steps=80))
-    assert tuned(fresh(work.config, 0), easy, longer, 0) > 50
+    assert tuned(fresh(pages.config, 0), easy, 80, 0) > 80
 
 
-def made(fills: list[float], pair: float) -> Measured:
+def test_one_seed_finds_a_figure_for_each_task_and_start(pages: Pages) -> None:
+    found = worth(pages, 0)
+    assert [len(row) for row in found.right] == [len(STARTS)] * len(TASKS)
+    assert found == worth(pages, 0)
+    assert 0 <= found.told <= 100
+
+
+def test_special_words_are_never_hidden(pages: Pages) -> None:
+    assert WORDS[: len(SPECIAL)] == SPECIAL
+    assert min(id for document in pages.train for line in document for id in line.ids) >= 4
+
+
+def made(fills: list[float], *pairs: float) -> Measured:
     def three(value: float) -> list[float]:
         return [value - 0.3, value, value + 0.3]
 
+    tasks = [[three(55), three(70), three(pair)] for pair in pairs]
     return Measured(
-        [three(fill) for fill in fills], [three(60)] * 5,
-        [three(55), three(70), three(pair)], [three(40), three(80), three(80)], [50.0, 2.2],
+        [three(fill) for fill in fills], [three(60)] * 5, three(90),
+        [*tasks, [three(40), three(80), three(75)]],
     )  # fmt: skip
+
+
+GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]
 
 
 @pytest.mark.parametrize(
     ("measured", "outcome", "said"),
     [
-        (made([40, 50, 49, 45, 30], 80), "holds", "hiding 15%"),
-        (made([40, 50, 50.4, 45, 30], 80), "holds", "hiding 30%"),
-        (made([40, 50, 60, 45, 30], 80), "holds when", "of the pair objective, not of the rate"),
-        (made([40, 50, 49, 45, 30], 70), "holds when", "of the rate, not of the pair objective"),
-        (made([40, 50, 60, 45, 30], 60), "does not hold", "-10.0 points"),
+        (made(GOOD, 80, 75), "holds", "hiding 15%"),
+        (made([40, 50, 50.4, 45, 30], 80, 75), "holds", "hiding 30%"),
+        (made(BAD, 80, 75), "holds when", "of the pair objective it holds."),
+        (made(BAD, 80, 70), "holds when", "holds for one of two pair tasks"),
+        (made(GOOD, 80, 60), "holds when", "holds for one of two pair tasks"),
+        (made(GOOD, 70, 60), "holds when", "of the pair objective it does not."),
+        (made(BAD, 60, 70), "does not hold", "by -10.0 points"),
     ],
-)
+)  # fmt: skip
 def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str, said: str) -> None:
     verdict = LAB.judge(measured)
     assert verdict.outcome == outcome
     assert said in verdict.because.en
 
 
-def test_a_pair_task_that_nobody_learnt_judges_nothing() -> None:
-    measured = replace(made([40, 50, 60, 45, 30], 53), chance=[70.0, 2.2])
-    assert "not judged" in LAB.judge(measured).because.en
+def test_the_verdict_tells_worth_harm_and_nothing_apart() -> None:
+    said = LAB.judge(made(GOOD, 80, 70)).because
+    assert "same person?” by +10.0 points (80.0 against 70.0 %)" in said.en
+    assert "same mood?” by +0.0 points (70.0 against 70.0 %, within noise)" in said.en
+    assert "which topic?” by -5.0 points (75.0 against 80.0 %)" in said.en
+    assert said.zh.count("误差之内") == 1
+
+
+def test_pair_tasks_that_nobody_learnt_judge_nothing() -> None:
+    measured = made(GOOD, 53, 53)
+    low = [[[51.0] * 3, [52.0] * 3, [54.0] * 3]] * 2
+    assert "not judged" in LAB.judge(replace(measured, tasks=[*low, measured.tasks[2]])).because.en
+    assert "not judged" not in LAB.judge(measured).because.en
 
 
 def test_a_gain_must_be_beyond_chance() -> None:
@@ -168,11 +258,14 @@ def test_a_gain_must_be_beyond_chance() -> None:
 
 
 def test_tables_and_figure_show_what_was_measured() -> None:
-    measured = made([40, 50, 60, 45, 30], 80)
+    measured = made(BAD, 80, 60)
     rates, starts = LAB.tables(measured)
     assert rates.rows[1] == ("15%", "50.0 ± 0.3", "60.0 ± 0.3")
-    assert starts.rows[2][:2] == (STARTS[2], "80.0 ± 0.3")
+    assert starts.rows[2] == (STARTS[2], "80.0 ± 0.3", "60.0 ± 0.3", "75.0 ± 0.3")
+    assert starts.rows[3] == ("chance", "50.0", "50.0", "16.7")
+    assert "90.0 ± 0.3" in starts.title.en
     left, right = LAB.draw(measured).axes
-    assert np.asarray(left.lines[0].get_ydata()).tolist() == [40, 50, 60, 45, 30]
+    assert np.asarray(left.lines[0].get_ydata()).tolist() == BAD
     bars: Any = right.patches
-    assert [bar.get_height() for bar in bars] == [55, 40, 70, 80, 80, 80]
+    assert [bar.get_height() for bar in bars] == [55, 55, 40, 70, 70, 80, 80, 60, 75]
+    assert CHANCE[2] == pytest.approx(100 / 6)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -16,21 +17,22 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
-from qkv.data import IGNORE, EncodedPairs, Ragged, Specials, padded_batch
-from qkv.data.demo import demo_corpus
+from qkv.data import IGNORE, EncodedPairs, Indices, Ragged, Specials, padded_batch
 from qkv.decode import complete, generate
 from qkv.evaluate.scores import bleu
+from qkv.labs.families_language import FEW, MORE, language
+from qkv.labs.families_rows import joined, prefix_mask, reading, seeing
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv.labs.tools import fit, mean_and_spread, plus_minus
-from qkv.model import Decoder, EncoderDecoder, Layout, Mask, build_model, equation, fast, use_path
-from qkv.model.attention import Attend
+from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ARMS = ("encoder-decoder", "prefix LM", "decoder-only")
-COUNTED = 20  # sentences whose products are counted
+RATES = (5e-3, 1e-2)  # of learning; each family takes the one that suits it
+COUNTED = 8  # sentences whose products are counted
 LONGEST = 40  # tokens of a translation
 
 
@@ -39,12 +41,13 @@ class Work:
     """Texts as ids, the models' sizes, and how long each learns."""
 
     train: EncodedPairs
+    valid: EncodedPairs
     held_out: EncodedPairs
     tokenizer: Tokenizer
     base: ModelConfig
-    steps: int = 300
-    rows: int = 40
-    lr: float = 5e-3
+    steps: int = 450
+    rows: int = 20
+    lr: float = RATES[0]
 
     @property
     def special(self) -> Specials:
@@ -58,6 +61,7 @@ class Arm:
 
     name: str
     parameters: int
+    lr: float  # chosen on validation sentences
     exact: list[float]  # percent of held-out sentences
     bleu: list[float]
     loss: list[float]  # nats a target token
@@ -71,23 +75,24 @@ class Measured:
     """What the lab found, in the order of `ARMS`."""
 
     sentences: int  # seen in training, with repeats
+    target_tokens: int  # of them, by the first seed
     arms: list[Arm]
 
 
 def translation(full: bool) -> Work:
-    """The packaged corpus, and a small encoder-decoder."""
-    corpus = demo_corpus()
-    lines = [line for pair in corpus.train for line in pair]
-    tokenizer = train_tokenizer(lines, TokenizerConfig(vocab_size=1000))
+    """A few patterns of the packaged corpus, and a small encoder-decoder."""
+    text = language(MORE if full else FEW, each=3000)
+    lines = [line for pair in text.train for line in pair]
+    tokenizer = train_tokenizer(lines, TokenizerConfig(vocab_size=900 if full else 700))
     layers = 2 if full else 1
     base = ModelConfig(
         vocab_size=len(tokenizer), d_model=64, n_heads=4, d_ff=128, n_encoder_layers=layers,
         n_decoder_layers=layers, dropout=0.0, max_length=96, pad_id=tokenizer.pad_id,
         bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id,
     )  # fmt: skip
-    train, held_out = (_encoded(tokenizer, part) for part in (corpus.train, corpus.valid))
-    work = Work(train, held_out, tokenizer, base)
-    return replace(work, steps=1200, rows=64) if full else work
+    train, valid, test = (_encoded(tokenizer, part) for part in (text.train, text.valid, text.test))
+    work = Work(train, valid, test, tokenizer, base)
+    return replace(work, steps=1000) if full else work
 
 
 def _encoded(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> EncodedPairs:
@@ -110,66 +115,11 @@ def decoder_config(base: ModelConfig) -> ModelConfig:
     return replace(alone, d_ff=base.d_ff + wider)
 
 
-@dataclass(frozen=True)
-class Joined:
-    """Source, separator and target in one row; labels at the target's places only."""
-
-    tokens: Tensor  # (B, T): x₁ … x_n, BOS, y₁ … y_m
-    labels: Tensor  # (B, T): IGNORE n times, y₁ … y_m, EOS
-    source_lengths: Tensor  # (B,)
-
-
-def joined(pairs: EncodedPairs, indices: Sequence[int], special: Specials) -> Joined:
-    """Lay pairs in rows as a decoder alone reads them; BOS separates."""
-    sources = [pairs.source[index].tolist() for index in indices]
-    targets = [pairs.target[index].tolist() for index in indices]
-    rows = [[*x, special.bos, *y] for x, y in zip(sources, targets, strict=True)]
-    width = max(map(len, rows))
-    tokens = torch.full((len(rows), width), special.pad)
-    labels = torch.full((len(rows), width), IGNORE)
-    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        tokens[row, : len(rows[row])] = torch.tensor(rows[row])
-        labels[row, len(source) : len(rows[row])] = torch.tensor([*target, special.eos])
-    return Joined(tokens, labels, torch.tensor([len(source) for source in sources]))
-
-
-def prefix_mask(source_lengths: Tensor, n_tokens: int) -> Mask:
-    """Source tokens see one another both ways; all others see what is before them."""
-    place = torch.arange(n_tokens)
-    source = place < source_lengths[:, None]  # (B, T)
-    visible = (place <= place[:, None]) | (source[:, :, None] & source[:, None, :])
-    # `first` says that the rows differ, so that kernels read what is drawn.
-    first = torch.zeros(len(source_lengths), 1, dtype=torch.int64)
-    return Mask(causal=True, first=first, drawn=visible[:, None])
-
-
-def seeing(drawn: Mask) -> Attend:
-    """Attention under this mask, whatever the stack asks for."""
-
-    def attend(
-        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-        bias: Tensor | None = None, dropout: float = 0.0,
-    ) -> Tensor:  # fmt: skip
-        return fast(query, key, value, drawn, scale, bias, dropout)
-
-    return attend
-
-
-def reading(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-    bias: Tensor | None = None, dropout: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """Attention while decoding: sources, which come many tokens at once, are seen both ways."""
-    if query.shape[-2] > 1:
-        mask = Mask(first=mask.first)
-    return fast(query, key, value, mask, scale, bias, dropout)
-
-
 def loss_of(
-    model: EncoderDecoder | Decoder, arm: str, work: Work, indices: Sequence[int]
-) -> Tensor:
+    model: EncoderDecoder | Decoder, arm: str, work: Work, pairs: EncodedPairs,
+    indices: Sequence[int],
+) -> Tensor:  # fmt: skip
     """Nats a target token, teacher-forced; logits are made at the target's places only."""
-    pairs = work.held_out if not model.training else work.train
     if isinstance(model, EncoderDecoder):
         batch = padded_batch(pairs, indices, work.special)
         assert batch.source is not None
@@ -191,12 +141,16 @@ def trained(arm: str, work: Work, seed: int) -> tuple[EncoderDecoder | Decoder, 
         torch.manual_seed(seed)
         model = build_model(config)
     assert isinstance(model, EncoderDecoder | Decoder)
-    order = np.random.default_rng(seed)
-    batches = order.integers(len(work.train), size=(work.steps, work.rows)).tolist()
+    batches = order_of(work, seed).tolist()
     began = time.process_time()
-    fit(model.parameters(), lambda step: loss_of(model, arm, work, batches[step]), work.steps,
-        work.lr, warmup=60)  # fmt: skip
+    fit(model.parameters(), lambda step: loss_of(model, arm, work, work.train, batches[step]),
+        work.steps, work.lr, warmup=60)  # fmt: skip
     return model.eval(), time.process_time() - began
+
+
+def order_of(work: Work, seed: int) -> Indices:
+    """Which training sentences each step reads, (steps, rows); all families read the same."""
+    return np.random.default_rng(seed).integers(len(work.train), size=(work.steps, work.rows))
 
 
 def translated(
@@ -249,7 +203,7 @@ def judged(model: EncoderDecoder | Decoder, arm: str, work: Work) -> Judged:
     equal = [output == wanted for output, wanted in zip(outputs, references, strict=True)]
     texts, wanted_texts = (work.tokenizer.decode_many(ids) for ids in (outputs, references))
     with torch.no_grad():
-        loss = float(loss_of(model, arm, work, everything))
+        loss = float(loss_of(model, arm, work, work.held_out, everything))
     n = len(equal)
     return Judged(
         100 * fmean(equal),
@@ -262,22 +216,37 @@ def judged(model: EncoderDecoder | Decoder, arm: str, work: Work) -> Judged:
 
 def measure(settings: Settings) -> Measured:
     """Train every family with every seed."""
-    settings.tell("reading the packaged corpus")
+    settings.tell("drawing a small language")
     work = translation(settings.full)
-    seeds = range(settings.seed, settings.seed + (5 if settings.full else 3))
-    return Measured(work.steps * work.rows, [_arm(arm, work, seeds, settings) for arm in ARMS])
+    seeds = range(settings.seed, settings.seed + (5 if settings.full else 4))
+    arms = [_arm(arm, work, seeds, settings) for arm in ARMS]
+    targets = work.train.target.lengths[order_of(work, seeds[0])] + 1  # with the end
+    return Measured(work.steps * work.rows, int(targets.sum()), arms)
+
+
+def chosen(name: str, work: Work, seed: int) -> tuple[Work, EncoderDecoder | Decoder, float]:
+    """The learning rate with the lower loss on validation sentences, and what it trained."""
+    found = []
+    for lr in RATES:
+        tried = replace(work, lr=lr)
+        model, spent = trained(name, tried, seed)
+        with torch.no_grad():
+            loss = float(loss_of(model, name, work, work.valid, range(len(work.valid))))
+        found.append((loss, tried, model, spent))
+    return min(found, key=itemgetter(0))[1:]
 
 
 def _arm(name: str, work: Work, seeds: Sequence[int], settings: Settings) -> Arm:
-    found, seconds, parameters = [], [], 0
-    for seed in seeds:
+    settings.tell(f"{name}, the learning rate and seed {seeds[0]}")
+    work, model, spent = chosen(name, work, seeds[0])
+    found, seconds = [judged(model, name, work)], [spent]
+    for seed in seeds[1:]:
         settings.tell(f"{name}, seed {seed}")
         model, spent = trained(name, work, seed)
         found.append(judged(model, name, work))
         seconds.append(spent)
-        parameters = count(model)
     return Arm(
-        name, parameters, [one.exact for one in found], [one.bleu for one in found],
+        name, count(model), work.lr, [one.exact for one in found], [one.bleu for one in found],
         [one.loss for one in found], seconds, [one.decode_ms for one in found],
         [one.megaflops for one in found],
     )  # fmt: skip
@@ -286,16 +255,18 @@ def _arm(name: str, work: Work, seeds: Sequence[int], settings: Settings) -> Arm
 def tables(m: Measured) -> tuple[Table, ...]:
     """Quality and cost of each family."""
     rows = [
-        (arm.name, f"{arm.parameters:,}", plus_minus(arm.exact), plus_minus(arm.bleu),
-         plus_minus(arm.loss, 3), plus_minus(arm.train_seconds), plus_minus(arm.decode_ms, 2),
-         plus_minus(arm.megaflops, 2))
+        (arm.name, f"{arm.parameters:,}", f"{arm.lr:g}", plus_minus(arm.exact),
+         plus_minus(arm.bleu), plus_minus(arm.loss, 3), plus_minus(arm.train_seconds),
+         plus_minus(arm.decode_ms, 2), plus_minus(arm.megaflops, 2))
         for arm in m.arms
     ]  # fmt: skip
     title = Words(
-        f"Held-out sentences after {m.sentences:,} training sentences, mean ± spread over seeds",
-        f"训练 {m.sentences:,} 句之后在留出句子上的结果，各随机种子的均值 ± 标准差",
+        f"Held-out sentences after {m.sentences:,} training sentences ({m.target_tokens:,} target "
+        "tokens), mean ± spread over seeds",
+        f"训练 {m.sentences:,} 句（译文 {m.target_tokens:,} 个词元）之后在留出句子上的结果，"
+        "各随机种子的均值 ± 标准差",
     )
-    head = ("family", "parameters", "exact match %", "BLEU", "loss", "training s",
+    head = ("family", "parameters", "learning rate", "exact match %", "BLEU", "loss", "training s",
             "ms a sentence", "MFLOP a sentence")  # fmt: skip
     return (Table(title, head, tuple(rows)),)
 
@@ -305,16 +276,17 @@ def draw(m: Measured) -> Figure:
     from qkv.inspect.style import COLOURS, new_figure
 
     figure, axes = new_figure(10, 3.4, ncols=3)
-    for panel, name, label in zip(
+    for panel, name, label, digits in zip(
         axes, ("exact", "loss", "megaflops"),
-        ("exact match, %", "loss, nats a target token", "MFLOP to decode a sentence"), strict=True,
+        ("exact match, %", "loss, nats a target token", "MFLOP to decode a sentence"), (1, 3, 2),
+        strict=True,
     ):  # fmt: skip
         figures = [mean_and_spread(getattr(arm, name)) for arm in m.arms]
         means, spreads = [mean for mean, _ in figures], [spread for _, spread in figures]
         bars = panel.bar(
             [arm.name for arm in m.arms], means, yerr=spreads, capsize=3, color=COLOURS[:3]
         )
-        panel.bar_label(bars, fmt="%.2f" if max(means) < 10 else "%.1f", fontsize=8)
+        panel.bar_label(bars, fmt=f"%.{digits}f", fontsize=8)
         panel.set(ylabel=label)
         panel.margins(y=0.15)
         panel.tick_params(axis="x", labelsize=7)
@@ -337,14 +309,20 @@ def judge(m: Measured) -> Verdict:
     over_prefix, clear_prefix = gain(both.exact, prefix.exact)
     exact = [fmean(arm.exact) for arm in m.arms]
     cost = [fmean(arm.megaflops) for arm in m.arms]
+    loss = [fmean(arm.loss) for arm in m.arms]
+    noise = [Words("", "") if clear else Words(", within noise", "，在误差之内")
+             for clear in (clear_alone, clear_prefix)]  # fmt: skip
     because = Words(
         f"With equal parameters, steps and sentences, exact matches are {exact[0]:.1f} % for the "
         f"encoder-decoder, {exact[1]:.1f} % for the prefix LM and {exact[2]:.1f} % for the "
-        f"decoder alone ({over_alone:+.1f} and {over_prefix:+.1f} points over the last and the "
-        f"prefix LM). A sentence takes {cost[0]:.1f} MFLOP, {cost[1]:.1f} and {cost[2]:.1f}.",
+        f"decoder alone: {over_alone:+.1f} points against the decoder alone{noise[0].en}, and "
+        f"{over_prefix:+.1f} against the prefix LM{noise[1].en}. Losses are {loss[0]:.3f}, "
+        f"{loss[1]:.3f} and {loss[2]:.3f}; a sentence takes {cost[0]:.1f}, {cost[1]:.1f} and "
+        f"{cost[2]:.1f} MFLOP.",
         f"参数量、步数与句子都相同时，完全匹配率为：编码器-解码器 {exact[0]:.1f}%，"
-        f"前缀语言模型 {exact[1]:.1f}%，纯解码器 {exact[2]:.1f}%（编码器-解码器比纯解码器 "
-        f"{over_alone:+.1f}，比前缀语言模型 {over_prefix:+.1f} 个百分点）。"
+        f"前缀语言模型 {exact[1]:.1f}%，纯解码器 {exact[2]:.1f}%。编码器-解码器与纯解码器相差 "
+        f"{over_alone:+.1f} 个百分点{noise[0].zh}；与前缀语言模型相差 {over_prefix:+.1f} 个百分点"
+        f"{noise[1].zh}。损失分别为 {loss[0]:.3f}、{loss[1]:.3f}、{loss[2]:.3f}；"
         f"翻译一句分别需要 {cost[0]:.1f}、{cost[1]:.1f}、{cost[2]:.1f} MFLOP。",
     )
     wins_alone, wins_prefix = clear_alone and over_alone > 0, clear_prefix and over_prefix > 0
@@ -375,11 +353,12 @@ LAB = Lab(
     experiment=Words(
         "An encoder-decoder, a decoder alone of as many blocks (source, separator, target; loss on "
         "the target) and the same with a source that sees both ways, equal in parameters, "
-        "learn the packaged corpus with the same sentences, steps and learning rate. Judged on "
-        "held-out sentences: exact match, BLEU, loss, and the cost of decoding.",
+        "learn four patterns of the packaged corpus with the same sentences and steps, each with "
+        "the better of two learning rates. Judged on new combinations of words: exact match, BLEU, "
+        "loss, and the cost of decoding.",
         "编码器-解码器、总层数相同的纯解码器（原文、分隔符、译文相接，只在译文上计损失），"
-        "以及原文部分双向可见的同一解码器，参数量相同，以相同的句子、步数和学习率学习自带语料。"
-        "在留出句子上比较完全匹配率、BLEU、损失与解码开销。",
+        "以及原文部分双向可见的同一解码器，参数量相同，以相同的句子和步数学习自带语料的四种句型，"
+        "学习率各自从两个中选较好的一个。在没有见过的词语组合上比较完全匹配率、BLEU、损失与解码开销。",
     ),
     measure=measure,
     tables=tables,

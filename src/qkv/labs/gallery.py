@@ -65,6 +65,7 @@ def _read(path: Path) -> Result:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["verdict"]["outcome"] not in OUTCOMES:
             raise ValueError("no outcome")
+        found["vector"] = path.with_suffix(".svg").exists()
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is not what a lab writes; run `qkv lab {path.stem} --out {path.parent}` anew."
@@ -105,7 +106,8 @@ def page(results: Sequence[Result], language: Language, links: str, other: str) 
 def _section(result: Result, language: Language, links: str) -> str:
     """A lab: claim, experiment, figure, tables, verdict, and how it was run."""
     name, title = result["name"], say(result["title"], language)
-    shown = [f"[![{title}]({links}{name}.png)]({links}{name}.svg)"]
+    figure = f"![{title}]({links}{name}.png)"
+    shown = [f"[{figure}]({links}{name}.svg)" if result["vector"] else figure]
     if result["animated"]:
         shown.append(f"![{title}]({links}{name}.gif)")
     for table in result["tables"]:

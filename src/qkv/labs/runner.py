@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import platform
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qkv.errors import UserError
-from qkv.files import replacing, write_json
+from qkv.files import replacing, write_text
 from qkv.labs.lab import Lab, Settings, Table, Verdict
 
 FIGURES = (".svg", ".png")
@@ -110,7 +112,7 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
             paths.append(folder / f"{lab.name}.gif")
             _animate(lab.animate, report.measured, paths[-1])
     paths.append(folder / f"{lab.name}.json")
-    write_json(paths[-1], report.to_dict())
+    write_text(paths[-1], _in_lines(report.to_dict()))
     return tuple(paths)
 
 
@@ -156,10 +158,19 @@ def _versions() -> dict[str, str]:
     }
 
 
+def _in_lines(content: dict[str, Any]) -> str:
+    """JSON for people, with a list of numbers on one line."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    joined = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda one: f"[{' '.join(one[1].split())}]", text)
+    return f"{joined}\n"
+
+
 def _plain(value: Any) -> Any:
-    """JSON has no word for infinity or for what is no number."""
+    """JSON has no word for infinity or for what is no number; six digits are enough of others."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -200,6 +200,9 @@ def test_attribution_refuses_outputs_that_are_not_there():
 
 def test_attribution_follows_changes():
     trace = make_trace("decoder").silence("decoder.0.self_attention")
+    with pytest.raises(UserError, match="one text at a time"):
+        trace.attribution()
+    trace = Trace(trace.model, repeated(trace.reading, 0, 1), trace.edits)
     for layer in (1, 2):
         trace = trace.silence(f"decoder.{layer}.self_attention")
     scores = trace.attribution().scores["target"]  # nobody looks at anybody

@@ -103,13 +103,13 @@ def chosen(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
     for one in given or ():
         if not 0 <= one < count:
             raise UserError(f"There is no {what} {one}: this model has {count}, 0 to {count - 1}.")
-    return range(count) if given is None else given
+    return given or range(count)
 
 
 def _layer(trace: Trace, at: str, heads: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Weights of the heads that are looked at, (B, heads, T, S), and what the mask allows."""
     names = [f"{at}.weights", f"{at}.scores"]
-    if len(heads) == trace.sizes["H"]:
+    if list(heads) == list(range(trace.sizes["H"])):
         found = trace.peek(names)
         scores = found[names[1]][:, :1]
         return found[names[0]], ~scores.isneginf()

@@ -19,7 +19,7 @@ from torch import Tensor
 from qkv.errors import UserError
 from qkv.inspect.probe import Ask, Edit, Probe, run
 from qkv.inspect.reading import IGNORE, repeated
-from qkv.inspect.steps import output_names
+from qkv.inspect.steps import by_output, output_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,17 +69,22 @@ def attribution(
         raise UserError("This model has no output; trace one that has a head.")
     if method not in ("integrated", "gradient") or steps < 1:
         raise UserError("attribution: method is 'integrated' or 'gradient', and steps at least 1.")
-    said = _by_output(trace, trace.peek(["logits"])["logits"][row].float())
-    places = _places(trace, positions, said, row)
+    if trace.edits and trace.reading.n_rows > 1:
+        raise UserError("attribution: of a changed pass, trace one text at a time.")
+    said = by_output(trace, trace.peek(["logits"])["logits"][row].float(), row)
+    if output is not None and not 0 <= output < said.shape[1]:
+        raise UserError(f"There is no output {output}: there are {said.shape[1]}, from 0 on.")
+    places = _places(positions, len(said))
     chosen = [_choice(trace, place, said, output, row) for place in places]
     points = [(step + 0.5) / steps for step in range(steps)] if method == "integrated" else None
     sides = [key.partition(".")[0] for key in trace.keys("*.embedding")]
     tokens = {side: tuple(trace.tokens(side, row)) for side in sides}
-    total = {side: torch.zeros(len(places), len(tokens[side])) for side in sides}
-    for some in _chunks(points, sum(map(len, tokens.values()))):
-        for place, counted in enumerate(_counted(trace, row, some, places, chosen)):
-            for side in sides:
-                total[side][place] += counted[side] / len(points or [1.0])
+    with torch.inference_mode(False), torch.enable_grad():
+        total = {side: torch.zeros(len(places), len(tokens[side])) for side in sides}
+        for some in _chunks(points, sum(map(len, tokens.values()))):
+            for place, counted in enumerate(_counted(trace, row, some, places, chosen)):
+                for side in sides:
+                    total[side][place] += counted[side] / len(points or [1.0])
     names = tuple(output_names(trace, chosen, row))
     return Attribution(method, names, tuple(places), tokens, total)
 
@@ -101,7 +106,7 @@ def _counted(
     ways: dict[str, Tensor] = {}
     leaves: dict[str, Tensor] = {}
     logits = _logits(trace, row, points, ways, leaves)
-    outputs = torch.stack([_by_output(trace, one.float()) for one in logits])  # (points, N, V)
+    outputs = torch.stack([by_output(trace, one.float(), row) for one in logits])  # (points, N, V)
     for place, id in zip(places, chosen, strict=True):
         goal = _goal(trace, outputs[:, place], id).sum()
         gradients = torch.autograd.grad(
@@ -136,24 +141,13 @@ def _logits(
 
     sides = [key.partition(".")[0] for key in trace.keys("*.embedding")]
     probe = Probe([Ask("logits")], [*trace.edits, *map(leaf, sides)])
-    with torch.enable_grad():
-        run(trace.model, repeated(trace.reading, row, len(points or [1.0])), probe)
+    run(trace.model, repeated(trace.reading, row, len(points or [1.0])), probe)
     return probe.found[Ask("logits")]
 
 
-def _by_output(trace: Trace, logits: Tensor) -> Tensor:
-    """One row's logits, a line an output, (N, V)."""
-    return logits.T if trace.reading.says == "spans" else logits.reshape(-1, logits.shape[-1])
-
-
-def _places(
-    trace: Trace, positions: int | Sequence[int] | None, said: Tensor, row: int
-) -> list[int]:
+def _places(positions: int | Sequence[int] | None, count: int) -> list[int]:
     if isinstance(positions, int):
         positions = [positions]
-    count = len(said)
-    if trace.reading.says == "tokens":
-        count = len(trace.tokens("target" if trace.reading.target else "source", row))
     for place in positions or ():
         if not -count <= place < count:
             raise UserError(f"There is no output {place}: this trace has {count}, from 0 on.")

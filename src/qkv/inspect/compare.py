@@ -54,7 +54,8 @@ class Comparison:
 def compare(one: Trace | SavedTrace, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
     """Compare what two traces have in common, one layer at a time, so that little is held."""
     names = [key for key in one if fnmatchcase(key, pattern)]
-    both = [key for key in names if key in other]
+    there = set(other)  # a decoder knows its text by a second name, which does not count here
+    both = [key for key in names if key in there]
     if not both:
         raise UserError(f"The two traces have no quantity like {pattern!r} in common.")
     found: list[Difference] = []
@@ -68,8 +69,8 @@ def compare(one: Trace | SavedTrace, other: Trace | SavedTrace, pattern: str = "
                 found.append(_difference(key, shapes, first[key], second[key]))
             else:
                 found.append(Difference(key, shapes))
-    alone = [key for key in names if key not in other]
-    alone += [key for key in other if fnmatchcase(key, pattern) and key not in one]
+    alone = [key for key in names if key not in there]
+    alone += [key for key in other if fnmatchcase(key, pattern) and key not in set(one)]
     return Comparison(tuple(found), tuple(alone))
 
 
@@ -77,10 +78,13 @@ def _difference(
     key: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], one: Tensor, other: Tensor
 ) -> Difference:
     a, b = (x.detach().double().cpu().flatten() for x in (one, other))
-    masked = a.isneginf() & b.isneginf()  # what may not be seen is the same in both
-    a, b = a.masked_fill(masked, 0), b.masked_fill(masked, 0)
-    apart = (a - b).abs()
+    first, second = (x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for x in (a, b))
+    same = (a == b) | (a.isnan() & b.isnan())  # what may not be seen is -∞ in both
+    a, b = a.masked_fill(same, 0), b.masked_fill(same, 0)
+    apart = (a - b).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
     if not len(apart):
         return Difference(key, shapes, 0.0, 0.0, 1.0)
-    cosine = 1.0 if a.equal(b) else float(F.cosine_similarity(a, b, dim=0))
+    cosine = None
+    if bool(apart.isfinite().all()):
+        cosine = 1.0 if not apart.any() else float(F.cosine_similarity(first, second, dim=0))
     return Difference(key, shapes, float(apart.max()), float(apart.mean()), cosine)

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.inspect.lens import layer_names, stream_keys
-from qkv.model import Encoder
+from qkv.inspect.lens import layer_names, stack_of, stream_keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +41,7 @@ class Drift:
 
 def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
     """Compare a stack's residual stream with what it began as."""
-    stack = stack or ("encoder" if isinstance(trace.model, Encoder) else "decoder")
+    stack = stack_of(trace, stack)
     keys = stream_keys(trace, stack)
     tokens = trace.tokens("source" if stack == "encoder" else "target", row)
     found = [value[row, : len(tokens)].float() for value in trace.peek(keys).values()]

@@ -49,7 +49,9 @@ def patching_map(
         raise UserError("Both passes have the same score, so that there is nothing to bring back.")
     rows = []
     for key in keys:
-        letter = next(letter for letter in clean.axes(key) if letter in "ST")
+        letter = next((letter for letter in clean.axes(key) if letter in "ST"), None)
+        if letter is None:
+            raise UserError(f"{key} has no tokens whose part could be brought back.")
         rows.append(
             [
                 (score(corrupted.patch(clean, key, positions=[place])) - bad) / (good - bad)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
-from qkv.inspect.steps import distributions, output_names
-from qkv.inspect.trace import probabilities
+from qkv.inspect.outputs import probabilities
+from qkv.inspect.steps import by_output, distributions, entropy, output_names
 from qkv.model import Encoder, Stack
 
 if TYPE_CHECKING:
@@ -51,10 +51,12 @@ def lens(trace: Trace, k: int = 1, stack: str | None = None, row: int = 0) -> Le
         raise UserError(f"Only the {own} of this model has an output to read its layers with.")
     if "probabilities" not in trace:
         raise UserError("This model has no output that its layers could be read with.")
-    last, tokens, _ = distributions(trace, row)
+    if k < 1:
+        raise UserError(f"k is {k}, but must be at least 1.")
+    last, tokens = distributions(trace, row)
     winners = last.argmax(dim=-1)
-    read = _reader(trace, getattr(trace.model, own), row, len(tokens))
-    names, values, of_last, entropy = [], [], [], []
+    read = _reader(trace, getattr(trace.model, own), row)
+    names, values, of_last, unsure = [], [], [], []
     keys = stream_keys(trace, own)
     for value in trace.peek(keys).values():
         probable = read(value)
@@ -62,12 +64,21 @@ def lens(trace: Trace, k: int = 1, stack: str | None = None, row: int = 0) -> Le
         values.append(best)
         names.append(tuple(tuple(output_names(trace, one, row)) for one in ids.tolist()))
         of_last.append(probable.gather(1, winners[:, None])[:, 0])
-        entropy.append(torch.special.entr(probable).sum(dim=-1))
+        unsure.append(entropy(trace, probable))
     return Lens(
         layers=tuple(layer_names(keys)), tokens=tuple(tokens), names=tuple(names),
         probabilities=torch.stack(values), of_last=torch.stack(of_last),
-        entropy=torch.stack(entropy),
+        entropy=torch.stack(unsure),
     )  # fmt: skip
+
+
+def stack_of(trace: Trace, stack: str | None) -> str:
+    """The stack that is asked for, by default the one that leads to the output."""
+    found = stack or ("encoder" if isinstance(trace.model, Encoder) else "decoder")
+    if f"{found}.output" not in trace:
+        has = [one for one in ("encoder", "decoder") if f"{one}.output" in trace]
+        raise UserError(f"This model has no stack {found!r}; it has {' and '.join(has)}.")
+    return found
 
 
 def stream_keys(trace: Trace, stack: str) -> list[str]:
@@ -85,7 +96,7 @@ def layer_names(keys: list[str]) -> list[str]:
     return ["input", *(f"layer {key.split('.')[1]}" for key in keys[1:])]
 
 
-def _reader(trace: Trace, stack: Stack, row: int, count: int) -> Callable[[Tensor], Tensor]:
+def _reader(trace: Trace, stack: Stack, row: int) -> Callable[[Tensor], Tensor]:
     """From a residual stream (B, N, D) to one row's probabilities (outputs, V)."""
     model, reading = trace.model, trace.reading
 
@@ -93,10 +104,7 @@ def _reader(trace: Trace, stack: Stack, row: int, count: int) -> Callable[[Tenso
     def read(stream: Tensor) -> Tensor:
         with evaluating(model):
             said = say(stack.norm(stream))
-        probable = probabilities(said.float(), reading)[row]
-        if reading.says == "spans":
-            return probable.T
-        return probable[None] if probable.dim() == 1 else probable[:count]
+        return by_output(trace, probabilities(said.float(), reading)[row], row)
 
     def say(x: Tensor) -> Tensor:
         if isinstance(model, Encoder):

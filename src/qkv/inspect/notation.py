@@ -61,9 +61,9 @@ def _source(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
         yield from _attention(config, f"{at}.self_attention", "S", "S")
         yield from _feed_forward(config, f"{at}.feed_forward", "S")
         if config.convolution and layer == 0:
-            formula = "LayerNorm(H + GELU(Conv(X_emb)))"
+            formula = f"{_norm(config)}(H + GELU(Conv(X_emb)))"
             yield Quantity(f"{at}.convolution.residual", formula, ("B", "S", "D"))
-    formula = "encoder_outputs = LayerNorm(H)" if _pre(config) else "encoder_outputs = H"
+    formula = f"encoder_outputs = {_last(config)}"
     yield Quantity("encoder.output", formula, ("B", "S", "D"))
 
 
@@ -81,7 +81,7 @@ def _target(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
         if config.family == "encoder-decoder":
             yield from _attention(config, f"{at}.cross_attention", "T", "S")
         yield from _feed_forward(config, f"{at}.feed_forward", "T")
-    formula = "H_dec = LayerNorm(H)" if _pre(config) else "H_dec = H"
+    formula = f"H_dec = {_last(config)}"
     yield Quantity("decoder.output", formula, ("B", "T", "D"))
 
 
@@ -89,14 +89,18 @@ def _said(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
     if config.family == "encoder" and config.head in ("none", "sequence"):
         pooling = config.pooling if config.head == "sequence" else reading.pooling
         how = "first token of" if pooling == "first" else "mean over tokens of"
-        yield Quantity("pooled", f"{how} encoder_outputs", ("B", "D"))
+        dense = config.pooler if config.head == "sequence" else "none"
+        formula = f"{how} encoder_outputs"
+        formula = formula if dense == "none" else f"{dense}(({formula})·W_P + b_P)"
+        yield Quantity("pooled", formula, ("B", "D"))
     if reading.says == "nothing":
         return
     axes = logit_axes(config)
     if config.family == "encoder":
         yield Quantity("logits", "Logits = Head(encoder_outputs)", axes)
     else:
-        yield Quantity("logits", "Logits = H_dec · W_out", axes)
+        divided = "/√D" if config.output_scale else ""
+        yield Quantity("logits", f"Logits = H_dec{divided} · W_out", axes)
     if reading.says != "number":
         how = {"each": "sigmoid", "spans": "softmax over tokens"}.get(reading.says, "softmax")
         yield Quantity("probabilities", f"P = {how}(Logits)", axes)
@@ -125,26 +129,27 @@ def _input(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[Quan
     yield Quantity(f"{side}.embedding", embedded, ("B", n, "E" if config.d_embedding else "D"))
     added = config.positions in ("sinusoidal", "sinusoidal_halves", "learned")
     formula = "E + PE" if added else "E"
-    formula = f"LayerNorm({formula})" if config.embedding_norm else formula
+    formula = f"{_norm(config)}({formula})" if config.embedding_norm else formula
     formula = f"{formula} · W_E" if config.d_embedding else formula
     yield Quantity(f"{side}.input", f"{symbol}_emb = {formula}", ("B", n, "D"))
 
 
 def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterator[Quantity]:
-    x = "LayerNorm(H)" if _pre(config) else "H"
+    x = f"{_norm(config)}(H)" if _pre(config) else "H"
     memory = "encoder_outputs" if at.endswith("cross_attention") else x
-    turned = ("turn(", ")") if config.positions == "rotary" else ("", "")
+    own = at.endswith("self_attention")
+    turned = ("turn(", ")") if config.positions == "rotary" and own else ("", "")
     groups = "H" if config.kv_heads == config.n_heads else "G"
-    scale = "QKᵀ/√d_k" if config.score_division else "QKᵀ"
-    biased = config.positions in ("relative", "disentangled") and memory == x
-    bias = " + bias" if biased else ""
+    root = "√(3·d_k)" if config.positions == "disentangled" else "√d_k"
+    scale = f"QKᵀ/{root}" if config.score_division else "QKᵀ"
+    bias = " + bias" if config.positions in ("relative", "disentangled") and own else ""
     formulas = {
         "query": f"Q = {x}·W_Q".replace(x, turned[0] + x, 1) + turned[1],
         "key": f"K = {memory}·W_K".replace(memory, turned[0] + memory, 1) + turned[1],
         "value": f"V = {memory}·W_V",
         "scores": f"{scale}{bias} + M", "weights": f"softmax({scale}{bias} + M)",
         "heads": "head_i = weights_i · V_i", "output": "H′ = Concat(head_1 … head_h)·W_O",
-        "residual": "H″ = H + H′" if _pre(config) else "H″ = LayerNorm(H + H′)",
+        "residual": "H″ = H + H′" if _pre(config) else f"H″ = {_norm(config)}(H + H′)",
     }  # fmt: skip
     axes = {
         "query": ("B", "H", queries, "K"), "key": ("B", groups, keys, "K"),
@@ -157,7 +162,7 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
 
 
 def _feed_forward(config: ModelConfig, at: str, n: str) -> Iterator[Quantity]:
-    x = "LayerNorm(H″)" if _pre(config) else "H″"
+    x = f"{_norm(config)}(H″)" if _pre(config) else "H″"
     name = {"relu": "ReLU", "silu": "SiLU"}.get(config.activation, "GELU")
     bias = ("+b₁", "+b₂") if config.bias else ("", "")
     inner = f"{name}({x}W₁{bias[0]})"
@@ -165,8 +170,16 @@ def _feed_forward(config: ModelConfig, at: str, n: str) -> Iterator[Quantity]:
         inner = f"{name}({x}W_gate) * {x}W₁"
     yield Quantity(f"{at}.hidden", inner, ("B", n, "F"))
     yield Quantity(f"{at}.output", f"FFN = hidden·W₂{bias[1]}", ("B", n, "D"))
-    last = "H = H″ + FFN" if _pre(config) else "H = LayerNorm(H″ + FFN)"
+    last = "H = H″ + FFN" if _pre(config) else f"H = {_norm(config)}(H″ + FFN)"
     yield Quantity(f"{at}.residual", last, ("B", n, "D"))
+
+
+def _norm(config: ModelConfig) -> str:
+    return "RMSNorm" if config.norm == "rms" else "LayerNorm"
+
+
+def _last(config: ModelConfig) -> str:
+    return f"{_norm(config)}(H)" if _pre(config) else "H"
 
 
 def _pre(config: ModelConfig) -> bool:

@@ -286,6 +286,9 @@ class BeamPane(PassPane):
         """Encoders do not write."""
         if isinstance(subject.model, Encoder):
             return "An encoder writes nothing, so it has no beam search; look at its attention."
+        read = subject.trace.sizes["T"] if subject.trace else 0
+        if isinstance(subject.model, Decoder) and read >= subject.model.config.max_length:
+            return "The text fills the model's context: a search has no room to go on."
         return None
 
     @cached_property

@@ -56,6 +56,7 @@ class Probe:
     found: dict[Ask, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.asleep = False
         self._heads: dict[str, set[int | None]] = {}
         for ask in self.asks:
             self._heads.setdefault(ask.key, set()).add(ask.head)
@@ -65,15 +66,22 @@ class Probe:
 
     def tap(self, key: str, value: Tensor) -> Tensor:
         """Let a quantity pass: changed where somebody changes it, kept where somebody asks."""
+        if self.asleep:
+            return value
         for edit in self._edits.get(key, ()):
-            value = edit.change(value)
+            self.asleep = True  # whoever changes may run the model again, for another pass
+            try:
+                value = edit.change(value)
+            finally:
+                self.asleep = False
         for head in self._heads.get(key, ()):
             self.keep(Ask(key, head), value if head is None else value[:, head : head + 1])
         return value
 
     def keep(self, ask: Ask, value: Tensor) -> None:
         """Remember a value, and stop the pass when it was the last."""
-        self.found[ask] = value
+        part = value.untyped_storage().nbytes() > value.nbytes  # of something larger
+        self.found[ask] = value.clone() if part else value
         if len(self.found) == len(set(self.asks)):
             raise Enough
 
@@ -140,11 +148,12 @@ def _stack_hooks(stack: Stack, name: str, side: str, probe: Probe) -> Iterator[C
     place = Place()
 
     def begin(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        place.layer = -1
+        if not probe.asleep:
+            place.layer = -1
         return (probe.tap(f"{side}.embedding", args[0]), *args[1:])
 
     def next_layer(module: nn.Module, args: tuple[Any, ...]) -> None:
-        place.layer += 1
+        place.layer += not probe.asleep
 
     yield stack.register_forward_pre_hook(begin).remove
     yield _after(stack.widen, lambda: f"{side}.input", probe)
@@ -201,6 +210,8 @@ def _open_attention(
         query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
         bias: Tensor | None = None, dropout: float = 0.0,
     ) -> Tensor:  # fmt: skip
+        if probe.asleep:
+            return before(query, key, value, mask, scale, bias, dropout)
         name = at()
         query, key, value = (
             probe.tap(f"{name}.{part}", x)

@@ -38,6 +38,15 @@ class Side:
         """N: tokens in a row, padding included; patches count as tokens."""
         return len(self.names[0])
 
+    def length_of(self, row: int) -> int:
+        """How many of a row's tokens are real."""
+        lengths = self.layout.lengths
+        return self.length if lengths is None else int(lengths[row])
+
+    def names_of(self, row: int) -> tuple[str, ...]:
+        """What the real tokens of a row are called."""
+        return self.names[row][: self.length_of(row)]
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -67,18 +76,15 @@ def repeated(reading: Reading, row: int, count: int) -> Reading:
     def side(one: Side | None) -> Side | None:
         if one is None:
             return None
-        length = one.length
-        if one.layout.lengths is not None:
-            length = int(one.layout.lengths[row])
         own = one.tokens[row : row + 1]
-        own = own[:, :length] if own.dim() == 2 else own
-        names = one.names[row][:length]
-        return Side(own.expand(count, *own.shape[1:]), (names,) * count)
+        own = own[:, : one.length_of(row)] if own.dim() == 2 else own
+        # Copied, for what was laid out in inference mode knows no gradients.
+        return Side(own.expand(count, *own.shape[1:]).clone(), (one.names_of(row),) * count)
 
     segments = reading.segments
     source = side(reading.source)
     if segments is not None and source is not None:
-        segments = segments[row : row + 1, : source.length].expand(count, -1)
+        segments = segments[row : row + 1, : source.length].expand(count, -1).clone()
     return replace(
         reading, source=source, target=side(reading.target), labels=None, segments=segments
     )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.model import Encoder, EncoderDecoder
+from qkv.inspect.lens import stack_of
+from qkv.model import EncoderDecoder
 
 if TYPE_CHECKING:
     from qkv.inspect.trace import Trace
@@ -25,9 +26,7 @@ def rollout(trace: Trace, stack: str | None = None, row: int = 0) -> Tensor:
     """
     if stack is None and isinstance(trace.model, EncoderDecoder):
         return _across(trace, row)
-    return _within(
-        trace, stack or ("encoder" if isinstance(trace.model, Encoder) else "decoder"), row
-    )
+    return _within(trace, stack_of(trace, stack), row)
 
 
 def _within(trace: Trace, stack: str, row: int) -> Tensor:

@@ -71,7 +71,10 @@ class SavedTrace:
         """The tokens that were read on one side."""
         if side not in self.about["tokens"]:
             raise UserError(f"{self.path} has no {side}.")
-        return list(self.about["tokens"][side][row])
+        rows = self.about["tokens"][side]
+        if not -len(rows) <= row < len(rows):
+            raise UserError(f"{self.path} has no row {row}: there are {len(rows)}, from 0 on.")
+        return list(rows[row])
 
     def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
         """How each quantity differs from another trace's."""
@@ -106,11 +109,11 @@ def load_trace(path: str | Path) -> SavedTrace:
     arrays, about = _paths(Path(path))
     try:
         content = json.loads(about.read_text(encoding="utf-8"))
-        if not {"quantities", "tokens"} <= content.keys():
+        if not all(isinstance(content[name], dict) for name in ("quantities", "tokens")):
             raise ValueError("it does not describe a trace")
     except FileNotFoundError as error:
         raise UserError(f"There is no trace {about}; check the path.") from error
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{about} is not whole ({error}); save the trace again.") from error
     return SavedTrace(arrays, content)
 

@@ -40,24 +40,42 @@ def steps(trace: Trace, k: int = 5, row: int = 0) -> list[Step]:
     """The steps of one row; a classifier has one, a tagger one for each token."""
     if "probabilities" not in trace:
         raise UserError("This model gives no probabilities; trace one that has a head for outputs.")
-    probable, names, places = distributions(trace, row)
+    if k < 1:
+        raise UserError(f"k is {k}, but must be at least 1.")
+    probable, names = distributions(trace, row)
     labels = _labels(trace, row, len(probable))
-    return [
-        _step(trace, number, names[number], place, one, label, k)
-        for number, (place, one, label) in enumerate(zip(places, probable, labels, strict=True))
-    ]
+    found = zip(names, probable, labels, strict=True)
+    return [_step(trace, place, *one, k, row) for place, one in enumerate(found)]
 
 
-def distributions(trace: Trace, row: int = 0) -> tuple[Tensor, list[str], list[int]]:
-    """One row's outputs (N, V), the tokens at which they are said, and where these stand."""
-    probable = trace["probabilities"][row].float()
-    if trace.reading.says == "spans":  # start and end choose among tokens
-        return probable.T, ["start", "end"], [0, 1]
-    if probable.dim() == 1:
-        return probable[None], ["the text"], [0]
-    side = "source" if trace.reading.target is None else "target"
-    names = trace.tokens(side, row)
-    return probable[: len(names)], names, list(range(len(names)))
+def distributions(trace: Trace, row: int = 0) -> tuple[Tensor, list[str]]:
+    """One row's outputs (N, V), and the tokens at which they are said."""
+    probable = by_output(trace, trace["probabilities"][row].float(), row)
+    if trace.reading.says == "spans":
+        return probable, ["start", "end"]
+    if trace["probabilities"].dim() == 2:
+        return probable, ["the text"]
+    return probable, _said_at(trace, row)
+
+
+def by_output(trace: Trace, said: Tensor, row: int) -> Tensor:
+    """What is said of one row, a line an output, padding left out, (N, V)."""
+    if said.dim() == 1:
+        return said[None]
+    said = said[: len(_said_at(trace, row))]
+    return said.T if trace.reading.says == "spans" else said  # start and end choose among tokens
+
+
+def _said_at(trace: Trace, row: int) -> list[str]:
+    return trace.tokens("source" if trace.reading.target is None else "target", row)
+
+
+def entropy(trace: Trace, probable: Tensor) -> Tensor:
+    """In nats, of each line; where each class stands for itself, of all yes and no together."""
+    found = torch.special.entr(probable)
+    if trace.reading.says == "each":
+        found = found + torch.special.entr(1 - probable)
+    return found.sum(dim=-1)
 
 
 def output_names(trace: Trace, ids: list[int], row: int = 0) -> list[str]:
@@ -76,14 +94,13 @@ def _labels(trace: Trace, row: int, count: int) -> list[int]:
 
 
 def _step(
-    trace: Trace, number: int, after: str, position: int, probable: Tensor, label: int, k: int
+    trace: Trace, position: int, after: str, probable: Tensor, label: int, k: int, row: int
 ) -> Step:
     values, ids = probable.topk(min(k, len(probable)))
-    found = zip(ids.tolist(), output_names(trace, ids.tolist()), values.tolist(), strict=True)
-    candidates = tuple(Candidate(*one) for one in found)
-    entropy = float(torch.special.entr(probable).sum())
+    found = zip(ids.tolist(), output_names(trace, ids.tolist(), row), values.tolist(), strict=True)
+    candidates, unsure = tuple(Candidate(*one) for one in found), float(entropy(trace, probable))
     if label == IGNORE:
-        return Step(position, after, candidates, entropy, None, None)
-    chosen = Candidate(label, output_names(trace, [label])[0], float(probable[label]))
+        return Step(position, after, candidates, unsure, None, None)
+    chosen = Candidate(label, output_names(trace, [label], row)[0], float(probable[label]))
     rank = 1 + int((probable > probable[label]).sum())
-    return Step(position, after, candidates, entropy, chosen, rank)
+    return Step(position, after, candidates, unsure, chosen, rank)

@@ -9,22 +9,23 @@ trace.silence("decoder.1.cross_attention", head=2)["probabilities"]
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.errors import UserError
+from qkv.inspect.changing import To, edit_of, part_of
 from qkv.inspect.notation import BY_HEAD, Quantity, quantities, sizes
+from qkv.inspect.outputs import loss, probabilities
 from qkv.inspect.probe import Ask, Edit, Probe, run
-from qkv.inspect.reading import IGNORE, Names, Reading
+from qkv.inspect.reading import Reading, Side
 from qkv.model import Decoder, Model, pool
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Trace:
     """
 
     def __init__(self, model: Model, reading: Reading, edits: Sequence[Edit] = ()) -> None:
+        model = getattr(model, "_orig_mod", model)  # hooks are not seen by compiled code
         self.model, self.reading, self.edits = model, reading, tuple(edits)
         self.quantities: dict[str, Quantity] = quantities(model.config, reading)
         self.sizes = sizes(model.config, reading)
@@ -101,7 +103,7 @@ class Trace:
 
     def tokens(self, side: str = "source", row: int = 0) -> list[str]:
         """The tokens that were read on one side, padding left out."""
-        return [name for name in self._names(side)[row] if name]
+        return list(self._side(side).names_of(self._row(row)))
 
     def labels(self, key: str, row: int = 0) -> tuple[list[str] | None, ...]:
         """What stands along each dimension of a quantity: tokens, heads, outputs, or nothing."""
@@ -110,7 +112,7 @@ class Trace:
     # What changes on the way ---------------------------------------------------------------------
 
     def change(
-        self, key: str, to: Tensor | Callable[[Tensor], Tensor], *, head: int | None = None,
+        self, key: str, to: To, *, head: int | None = None,
         positions: Sequence[int] | None = None,
     ) -> Trace:  # fmt: skip
         """The pass in which a quantity is another one: all that comes after it sees the change.
@@ -124,22 +126,10 @@ class Trace:
                 f"{quantity.key} cannot be changed on the way; change the text, or a quantity "
                 f"inside the model."
             )
+        self._check_bias(quantity)
         self._ask(quantity.key, head)
-        part = _part(quantity, head, positions)
-
-        def changed(value: Tensor) -> Tensor:
-            new = value.clone()
-            old = value[part]
-            given = to if isinstance(to, Tensor) else to(old)
-            if not _fits(given, old):
-                raise UserError(
-                    f"{quantity.key}: a value of shape {tuple(given.shape)} cannot stand for one "
-                    f"of shape {tuple(old.shape)}; give that shape."
-                )
-            new[part] = given.to(value)
-            return new
-
-        return Trace(self.model, self.reading, [*self.edits, Edit(quantity.key, changed)])
+        part = part_of(quantity, head, positions, self.sizes)
+        return Trace(self.model, self.reading, [*self.edits, edit_of(quantity, to, part)])
 
     def silence(self, key: str, head: int | None = None) -> Trace:
         """The pass without one head, a whole attention, or any quantity: it is 0.
@@ -164,7 +154,7 @@ class Trace:
                 f"{self.shape(key)} in this one; compare texts with as many tokens, or patch "
                 f"through `change`."
             )
-        part = _part(self._find(key), head, positions)
+        part = part_of(self._find(key), head, positions, self.sizes)
         return self.change(key, value[part], head=head, positions=positions)
 
     # What it says --------------------------------------------------------------------------------
@@ -176,25 +166,25 @@ class Trace:
         """Attention maps of one kind, as "encoder.self_attention", that draw themselves."""
         from qkv.inspect.attention_maps import attention_maps
 
-        return attention_maps(self, kind, layers, heads, row)
+        return attention_maps(self, kind, layers, heads, self._row(row))
 
     def steps(self, k: int = 5, row: int = 0) -> list[Step]:
         """How each step of the output went: its best candidates, their probabilities, entropy."""
         from qkv.inspect.steps import steps
 
-        return steps(self, k, row)
+        return steps(self, k, self._row(row))
 
     def lens(self, k: int = 1, stack: str | None = None, row: int = 0) -> Lens:
         """What each layer would predict if it were the last (logit lens)."""
         from qkv.inspect.lens import lens
 
-        return lens(self, k, stack, row)
+        return lens(self, k, stack, self._row(row))
 
     def drift(self, stack: str | None = None, row: int = 0) -> Drift:
         """How far the residual stream has moved from its input, layer by layer."""
         from qkv.inspect.drift import drift
 
-        return drift(self, stack, row)
+        return drift(self, stack, self._row(row))
 
     def rollout(self, stack: str | None = None, row: int = 0) -> Tensor:
         """How much of each input token attention hands on to each output token, (T, S).
@@ -204,7 +194,7 @@ class Trace:
         """
         from qkv.inspect.rollout import rollout
 
-        return rollout(self, stack, row)
+        return rollout(self, stack, self._row(row))
 
     def attribution(
         self, positions: int | Sequence[int] | None = None, output: int | None = None,
@@ -217,7 +207,7 @@ class Trace:
         """
         from qkv.inspect.attribution import attribution
 
-        return attribution(self, positions, output, row, method, steps)
+        return attribution(self, positions, output, self._row(row), method, steps)
 
     def beam_tree(self, row: int = 0, **settings: Any) -> BeamTree:
         """The tree of a beam search after what was read: what was kept, what pruned, and why.
@@ -227,8 +217,8 @@ class Trace:
         """
         from qkv.inspect.tree import beam_tree
 
-        given = dataclasses.asdict(self.reading.decode) | settings
-        return beam_tree(self, from_mapping(DecodeConfig, given, "decode"), row)
+        given = dataclasses.asdict(self.reading.decode) | {"n_best": 1} | settings
+        return beam_tree(self, from_mapping(DecodeConfig, given, "decode"), self._row(row))
 
     def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
         """How each quantity differs from another trace's: another model, text or moment."""
@@ -321,73 +311,39 @@ class Trace:
         if key == "pooled":
             assert reading.source is not None
             return pool(known[Ask("encoder.output")], reading.source.layout, reading.pooling)
-        side = {"source.tokens": reading.source, "target.tokens": reading.target}.get(key)
-        value = side.tokens if side is not None else reading.labels
-        assert value is not None
-        return value
+        if key == "target.labels":
+            assert reading.labels is not None
+            return reading.labels.clone()
+        return self._side(key.partition(".")[0]).tokens.clone()
 
-    def _names(self, side: str) -> Names:
+    def _side(self, side: str) -> Side:
         found = {"source": self.reading.source, "target": self.reading.target}.get(side)
         if found is None and isinstance(self.model, Decoder):
             found = self.reading.target
         if found is None:
             raise UserError(f"This trace has no {side}.")
-        return found.names
+        return found
+
+    def _row(self, row: int) -> int:
+        count = self.reading.n_rows
+        if not -count <= row < count:
+            raise UserError(f"There is no row {row}: this trace has {count}, from 0 on.")
+        return row % count
+
+    def _check_bias(self, quantity: Quantity) -> None:
+        """Disentangled positions look at queries and keys before anybody can change them."""
+        looks = quantity.key.endswith(("self_attention.query", "self_attention.key"))
+        if looks and self.model.config.positions == "disentangled":
+            raise UserError(
+                f"{quantity.key} also makes this model's position bias, which a change would not "
+                f"reach; change the scores instead."
+            )
 
     def _along(self, letter: str, row: int) -> list[str] | None:
         if letter in ("S", "T"):
-            return list(self._names("source" if letter == "S" else "target")[row])
+            return list(self._side("source" if letter == "S" else "target").names[self._row(row)])
         if letter in ("H", "G"):
             return [f"head {head}" for head in range(self.sizes[letter])]
         if letter in ("V", "C"):
             return self.reading.name(range(self.sizes[letter]))
         return None
-
-
-def probabilities(logits: Tensor, reading: Reading) -> Tensor:
-    """P of the logits, as what is said of it asks for."""
-    if reading.says == "each":
-        return logits.sigmoid()
-    if reading.says == "spans":
-        return _over_tokens(logits, reading).softmax(dim=-1).transpose(1, 2)
-    return logits.softmax(dim=-1)
-
-
-def loss(logits: Tensor, labels: Tensor, reading: Reading) -> Tensor:
-    """L(θ): the mean of −log P over what is asked for; for a number, the squared error."""
-    if reading.says == "number":
-        return F.mse_loss(logits, labels.float())
-    if reading.says == "each":
-        return F.binary_cross_entropy_with_logits(logits, labels.float())
-    if reading.says == "spans":
-        logits = _over_tokens(logits, reading)
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE)
-
-
-def _over_tokens(logits: Tensor, reading: Reading) -> Tensor:
-    """(B, S, 2) to (B, 2, S): start and end each choose a token, and none that is padding."""
-    lengths = reading.source.layout.lengths if reading.source else None
-    if lengths is not None:
-        beyond = torch.arange(logits.shape[1], device=logits.device) >= lengths[:, None]
-        logits = logits.masked_fill(beyond[:, :, None], float("-inf"))
-    return logits.transpose(1, 2)
-
-
-def _part(quantity: Quantity, head: int | None, positions: Sequence[int] | None) -> tuple[Any, ...]:
-    """The index of a head's and some tokens' part of a quantity."""
-    index: list[Any] = [slice(None)] * len(quantity.axes)
-    if head is not None:
-        index[1] = slice(head, head + 1)
-    if positions is not None:
-        tokens = [place for place, letter in enumerate(quantity.axes) if letter in ("S", "T")]
-        if not tokens:
-            raise UserError(f"{quantity.key} has no tokens; change it without positions.")
-        index[tokens[0]] = list(positions)
-    return tuple(index)
-
-
-def _fits(given: Tensor, old: Tensor) -> bool:
-    try:
-        return torch.broadcast_shapes(given.shape, old.shape) == old.shape
-    except RuntimeError:
-        return False

@@ -47,6 +47,7 @@ def trace_translation(
 ) -> Trace:  # fmt: skip
     """Source and target as they were translated; without a target, the model's own."""
     texts, config = many(source), translator.model.config
+    decode = translator.settings(settings)
     encoded = translator.encode(texts)
     if target is None:
         outputs = translator.output_tokens(texts, **settings)
@@ -65,7 +66,7 @@ def trace_translation(
         target=lay(shifted, config.pad_id, names.target.tokens, device),
         labels=lay_labels(outputs, device),
         name=names.target.tokens,
-        decode=translator.decode,
+        decode=decode,
         suppress=translator.never,
     )
     return Trace(translator.model, reading)
@@ -76,6 +77,8 @@ def trace_language(
 ) -> Trace:
     """A text, whose labels are its own next tokens; with a target, the labels are that alone."""
     texts = [source] if isinstance(source, str) else list(source)
+    if not texts:
+        raise UserError("There is no text to trace; give at least one.")
     rows = [language.encode(text) for text in texts]
     labels = [[*tokens[1:], IGNORE] for tokens in rows]
     if target is not None:
@@ -91,8 +94,8 @@ def trace_language(
     _check_lengths([len(row) for row in rows], config.max_length, "text")
     device = next(language.model.parameters()).device
     reading = Reading(
-        target=lay(rows, config.pad_id, name, device), labels=lay_labels(labels, device), name=name,
-        decode=language.decode, suppress=tuple(language.writer.never()),
+        target=lay(rows, config.pad_id, name, device), labels=_some(lay_labels(labels, device)),
+        name=name, decode=language.decode, suppress=tuple(language.writer.never()),
     )  # fmt: skip
     return Trace(language.model, reading)
 
@@ -139,6 +142,8 @@ def trace_classes(
 ) -> Trace:  # fmt: skip
     """Texts or pairs of them; a target is the true label (several: joined by `|`), or a number."""
     texts = [source] if isinstance(source, str | tuple) else list(source)
+    if not texts:
+        raise UserError("There is no text to trace; give at least one.")
     framed, owners = classifier.frame([(one,) if isinstance(one, str) else one for one in texts])
     if len(owners) != len(texts):
         raise UserError("A text is longer than the model reads at once; trace a part of it.")
@@ -221,6 +226,11 @@ def trace_image(classifier: ImageClassifier, image: Image, target: str | None) -
     return Trace(classifier.model, reading)
 
 
+def _some(labels: torch.Tensor) -> torch.Tensor | None:
+    """Labels, unless none of them asks for anything: then there is no loss to speak of."""
+    return labels if bool((labels != IGNORE).any()) else None
+
+
 def _framed(reader: Reader, rows: Sequence[Sequence[int]]) -> list[Framed]:
     _check_lengths([len(row) for row in rows], reader.room(), "text")
     return [reader.frame(row) for row in rows]
@@ -248,7 +258,7 @@ def _read(
         by_token = len(labels[0]) == len(framed[0].tokens)
         laid = lay_labels(labels, reader.device) if by_token else torch.tensor(labels)
         one_class = says == "classes" and not by_token
-        laid = (laid[:, 0] if one_class else laid).to(reader.device)
+        laid = _some((laid[:, 0] if one_class else laid).to(reader.device))
     reading = Reading(
         source=source, labels=laid, segments=segments, says=says,
         name=(lambda ids: [names[id] for id in ids]) if names else reader.tokenizer.tokens,

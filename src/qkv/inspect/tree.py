@@ -153,6 +153,8 @@ class Recorder:
     def close(self, best: list[int]) -> list[Node]:
         """All nodes when the search is over: open ones are left, and the best path is marked."""
         over = "the search was over: it could no more become better than what has ended"
+        if self.beam.early_stopping is True:
+            over = f"the search was over: {self.rows} had ended"
         beaten = f"none of its continuations was among the {self.rows} best"
         left, parents = {*self._alive}, {node.parent for node in self.nodes}
         nodes = [
@@ -192,6 +194,8 @@ def beam_tree(trace: Trace, config: DecodeConfig, row: int = 0) -> BeamTree:
     task = build_task(model.config, config, [prompt], limits, None, device)
     with torch.inference_mode():
         (outputs,) = run_search(model, recorder, batch, task, fixed=False, graphs=None)
+    if not outputs:
+        raise UserError("decode: with these settings nothing may be generated; loosen them.")
     return _tree(recorder, outputs, reading, config)
 
 

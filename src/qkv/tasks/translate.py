@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class Translator:
         `prefix` is how each translation must begin. `progress` is told how many texts are done.
         """
         texts = [texts] if isinstance(texts, str) else texts
-        config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
+        config = self.settings(settings)
         start = self.first + (self.tokenizers.target.encode(prefix) if prefix else [])
         sources = self.encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]
@@ -94,11 +94,15 @@ class Translator:
 
     def output_tokens(self, texts: Sequence[str], **settings: Any) -> list[list[int]]:
         """The best output of each text as the model gave it, EOS included where it ended so."""
-        config = from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | settings, "decode")
-        sources = self.encode(texts)
+        config, sources = self.settings(settings), self.encode(texts)
         found = self._search(sources, list(range(len(texts))), config, self.first)
         ends = [[self.model.config.eos_id] if each[0].finished else [] for each in found]
         return [[*each[0].tokens, *end] for each, end in zip(found, ends, strict=True)]
+
+    def settings(self, differences: Mapping[str, Any]) -> DecodeConfig:
+        """How to decode: as the model's folder says, with what differs."""
+        given = dataclasses.asdict(self.decode) | dict(differences)
+        return from_mapping(DecodeConfig, given, "decode")
 
     def encode(self, texts: Sequence[str], truncate: bool = False) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""

@@ -70,7 +70,7 @@ def lab(
 
 
 def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
-    from qkv.labs.gallery import say
+    from qkv.labs.gallery import say, say_cells
 
     if as_json:
         for one in labs:
@@ -85,7 +85,7 @@ def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
             )
         return
     rows = [(str(one.number), one.name, say(one.title, language)) for one in labs]
-    _print_table(("", "lab", "title"), rows)
+    _print_table(say_cells(("", "lab", "title"), language, heading=True), rows)
     print(say(HOW, language))
 
 
@@ -201,7 +201,7 @@ def _print_report(report: Report, language: Language) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from qkv.labs.gallery import CLAIM, EXPERIMENT, say, verdict_line
+    from qkv.labs.gallery import CLAIM, EXPERIMENT, say, say_cells, verdict_line
 
     one, console = report.lab, Console(highlight=False)
     console.print(Text(f"{one.number}. {say(one.title, language)}", style="bold"), end="\n\n")
@@ -210,14 +210,15 @@ def _print_report(report: Report, language: Language) -> None:
         console.print(Text(say(words, language)), end="\n\n")
     for table in report.tables:
         console.print(Text(say(table.title, language), style="bold"))
-        _print_table(table.head, table.rows)
+        head = say_cells(table.head, language, heading=True)
+        _print_table(head, [say_cells(row, language) for row in table.rows])
     verdict = verdict_line(report.verdict.outcome, language)
     console.print(Text(verdict, style=f"bold {COLOURS[report.verdict.outcome]}"))
     console.print(Text(say(report.verdict.because, language)), end="\n\n")
 
 
 def _print_summary(reports: Sequence[Report], language: Language) -> None:
-    from qkv.labs.gallery import OUTCOMES, say
+    from qkv.labs.gallery import OUTCOMES, say, say_cells
 
     rows = [
         (
@@ -229,7 +230,8 @@ def _print_summary(reports: Sequence[Report], language: Language) -> None:
         )
         for report in reports
     ]
-    _print_table(("", "lab", "title", "verdict", "time"), rows)
+    head = ("", "lab", "title", "verdict", "time")
+    _print_table(say_cells(head, language, heading=True), rows)
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -37,11 +37,6 @@ class Edit:
     key: str
     change: Callable[[Tensor], Tensor]
 
-    @property
-    def inside(self) -> bool:
-        """Whether it changes what only the equation path has."""
-        return self.key.endswith((".scores", ".weights"))
-
 
 class Enough(Exception):  # noqa: N818 - nothing went wrong
     """All that was asked for has been seen: the rest of the pass need not be computed."""

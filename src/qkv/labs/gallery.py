@@ -14,6 +14,7 @@ from typing import Any, Literal
 from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.labs.catalogue import NAMES
+from qkv.labs.glossary import in_chinese
 from qkv.labs.lab import Outcome, Words
 
 Language = Literal["en", "zh"]
@@ -41,6 +42,11 @@ _TOP = Words(
 def say(words: Words | dict[str, str], language: Language) -> str:
     """The words in a language; as they stand in JSON too."""
     return words[language] if isinstance(words, dict) else getattr(words, language)
+
+
+def say_cells(cells: Sequence[str], language: Language, heading: bool = False) -> list[str]:
+    """A line of a table, or its headings, in a language."""
+    return [in_chinese(str(cell), heading) if language == "zh" else cell for cell in cells]
 
 
 def verdict_line(outcome: Outcome, language: Language) -> str:
@@ -97,7 +103,7 @@ def page(results: Sequence[Result], language: Language, links: str, other: str) 
         ]
         for result in results
     ]
-    head = ["", "lab", "verdict"] if language == "en" else ["", "实验", "结论"]
+    head = say_cells(("", "lab", "verdict"), language, heading=True)
     switch = f"[中文]({other})" if language == "en" else f"[English]({other})"
     sections = [_section(result, language, links) for result in results]
     return "\n".join([say(_TOP, language), f"{switch}\n", _table(head, rows), *sections])
@@ -111,7 +117,9 @@ def _section(result: Result, language: Language, links: str) -> str:
     if result["animated"]:
         shown.append(f"![{title}]({links}{name}.gif)")
     for table in result["tables"]:
-        shown.append(f"{say(table['title'], language)}\n\n{_table(table['head'], table['rows'])}")
+        head = say_cells(table["head"], language, heading=True)
+        rows = [say_cells(row, language) for row in table["rows"]]
+        shown.append(f"{say(table['title'], language)}\n\n{_table(head, rows)}")
     because = say(result["verdict"]["because"], language)
     colon = ": " if language == "en" else "："
     paragraphs = [

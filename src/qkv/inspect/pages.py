@@ -30,7 +30,7 @@ font:14px/1.45 system-ui,"Noto Sans CJK SC","PingFang SC","Microsoft YaHei",sans
 .qkv-glass p{max-width:46em;margin:.4em 0}
 .qkv-glass .scroll{overflow-x:auto}
 .qkv-glass table{border-collapse:collapse;margin:.3em 0;color:inherit;font-size:13px}
-.qkv-glass caption{font-weight:600;text-align:left;padding:.2em 0;color:inherit}
+.qkv-glass caption{font-weight:600;text-align:left;padding:.2em 0;color:inherit;white-space:nowrap}
 .qkv-glass table.plain td,.qkv-glass table.plain th{border-bottom:1px solid var(--line);
 padding:.25em .7em;text-align:left;background:none}
 .qkv-glass table.map td{--v:0%;padding:0;text-align:center;min-width:1.1em;height:1.25em;
@@ -48,8 +48,9 @@ white-space:nowrap}
 .qkv-glass table.map thead th{vertical-align:bottom;padding:.2em 0}
 .qkv-glass table.map:not(.few) thead th span{writing-mode:vertical-rl}
 .qkv-glass .grid{display:flex;flex-wrap:wrap;gap:1em}
-.qkv-glass .grid table.map td{min-width:.7em;height:.8em;font-size:0}
+.qkv-glass .grid table.map td{min-width:1.1rem;height:1.1rem;font-size:0}
 .qkv-glass .grid table.map th{font-size:10px}
+.qkv-glass .grid table.map thead th span{writing-mode:vertical-rl}
 .qkv-glass .soft{color:var(--soft);font-size:12px}
 """
 

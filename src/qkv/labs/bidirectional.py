@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.inspect.style import COLOURS, new_figure
+from qkv.labs.glossary import in_chinese
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv.labs.tools import fit, mean_and_spread, n_weights, plus_minus, seeded
 from qkv.model import Decoder, Encoder
@@ -275,12 +276,13 @@ def tables(m: Measured) -> tuple[Table, ...]:
              for one in m.probes}  # fmt: skip
     heads = [f"{model}, {'trained' if trained else 'random weights'}" for model, trained in arms]
     sizes = ", ".join(f"{name} {size:,}" for name, size in m.parameters.items())
+    sizes_zh = "，".join(f"{in_chinese(name)} {size:,}" for name, size in m.parameters.items())
     return (
         Table(
             Words(f"Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
                   f"weights: {sizes}",
                   f"线性探针判对词义的比例，{m.n_tested} 个没见过的句子，%（随机猜测为 50）；"
-                  f"参数量：{sizes}"),
+                  f"参数量：{sizes_zh}"),
             ("vector of", "word", "decided", *heads),
             tuple((at, word, case, *(cells[model, trained, at, word, case]
                                      for model, trained in arms)) for at, word, case in seen),

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import ModelConfig
+from qkv.labs.glossary import in_chinese
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv.labs.tools import fit, plus_minus
 from qkv.model import Encoder, Layout, Learned, sinusoids
@@ -305,6 +306,11 @@ def carried(m: Measured) -> tuple[str, str]:
 def _numbers(m: Measured, plain: Arm) -> Words:
     a, b, c = (f"{100 * fmean(x):.0f} %" for x in (plain.within, plain.twice, plain.four_times))
     n, error, (stays, fails) = TRAINED, f"{m.closed_form:.0e}", carried(m)
+
+    def _named(schemes: str) -> str:
+        pairs = [one.partition(" ") for one in schemes.split(", ")]
+        return "、".join(f"{in_chinese(name)}{space}{rest}" for name, space, rest in pairs)
+
     return Words(
         f"Trained on up to {n} words from place 0 on, sinusoids are right on {a} there, and on {b} "
         f"and {c} of the places beyond at {2 * n} and {4 * n} words. Of the schemes that learnt "
@@ -312,7 +318,7 @@ def _numbers(m: Measured, plain: Arm) -> Words:
         f"way, a shift of sinusoids is one rotation for all places (error {error}).",
         f"在从 0 号位开始、不超过 {n} 个词的句子上训练后，正弦编码在训练长度内答对 {a}；句长为 "
         f"{2 * n} 和 {4 * n} 时，超出训练长度的位置答对 {b} 和 {c}。在学会了任务的方案中，"
-        f"能外推到 {4 * n} 个词的有 {stays}，不能的有 {fails}。不管能否外推，"
+        f"能外推到 {4 * n} 个词的有 {_named(stays)}，不能的有 {_named(fails)}。不管能否外推，"
         f"正弦编码平移 k 位，对所有位置都是同一个旋转（误差 {error}）。",
     )
 

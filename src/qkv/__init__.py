@@ -8,6 +8,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.convert import load
+    from qkv.inspect import Trace, load_trace
     from qkv.run import train  # type: ignore[no-redef]  # the room of that name is below
     from qkv.tasks import (
         Answerer,
@@ -28,10 +29,12 @@ __all__ = [
     "ImageClassifier",
     "LanguageModel",
     "Tagger",
+    "Trace",
     "Translator",
     "UserError",
     "__version__",
     "load",
+    "load_trace",
     "train",
     "verify",
 ]
@@ -46,6 +49,8 @@ _HOMES = {
     "Classifier": "qkv.tasks",
     "Answerer": "qkv.tasks",
     "Tagger": "qkv.tasks",
+    "Trace": "qkv.inspect",
+    "load_trace": "qkv.inspect",
     "train": "qkv.run",
     "verify": "qkv.verify",
 }

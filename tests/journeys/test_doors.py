@@ -58,8 +58,8 @@ def test_the_package_offers_its_verbs_and_nothing_else() -> None:
         "Answerer", "Classifier", "Encoder", "ImageClassifier", "LanguageModel", "Tagger",
         "Translator",
     }  # fmt: skip
-    verbs = {"load", "train", "verify"}
-    assert set(package.__all__) == tasks | verbs | {"UserError", "__version__"}
+    verbs = {"load", "load_trace", "train", "verify"}
+    assert set(package.__all__) == tasks | verbs | {"Trace", "UserError", "__version__"}
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'lod'"):
         package.lod  # noqa: B018

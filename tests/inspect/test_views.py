@@ -187,6 +187,7 @@ def test_drift_as_a_page_names_layers_without_marking_their_spaces() -> None:
 def test_attribution_has_a_panel_a_side_in_one_scale() -> None:
     found = chinese("encoder-decoder").attribution()
     figure = draw_attribution(found, viewer_fonts=True)
+    assert figure.get_suptitle().endswith("by integrated gradients")
     drawn = panels(figure)[:2]
     assert [axes.get_title().split()[0] for axes in drawn] == ["source", "target"]
     limit = max(float(scores.abs().max()) for scores in found.scores.values())

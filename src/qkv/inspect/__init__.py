@@ -1,12 +1,13 @@
 """What happened inside: traces, maps, lenses, trees, and figures of them."""
 
+from qkv.data import IGNORE
 from qkv.inspect.attribution import Attribution
 from qkv.inspect.compare import Comparison, Difference
 from qkv.inspect.drift import Drift
 from qkv.inspect.importance import head_importance, log_probability, patching_map
 from qkv.inspect.lens import Lens
 from qkv.inspect.notation import Quantity
-from qkv.inspect.reading import IGNORE, Reading, Side, lay, lay_labels
+from qkv.inspect.reading import Reading, Side, lay, lay_labels
 from qkv.inspect.saved import SavedTrace, load_trace
 from qkv.inspect.steps import Candidate, Step
 from qkv.inspect.trace import Trace

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from qkv.data import IGNORE
 from qkv.errors import UserError
 from qkv.inspect.probe import Ask, Edit, Probe, run
-from qkv.inspect.reading import IGNORE, repeated
+from qkv.inspect.reading import repeated
 from qkv.inspect.steps import by_output, output_names
 
 if TYPE_CHECKING:

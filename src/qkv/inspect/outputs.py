@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.inspect.reading import IGNORE, Reading
+from qkv.data import IGNORE
+from qkv.inspect.reading import Reading
 
 
 def probabilities(logits: Tensor, reading: Reading) -> Tensor:

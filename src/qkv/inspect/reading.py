@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
+from qkv.data import IGNORE
 from qkv.model import Layout
 
-IGNORE = -100  # a label that asks for nothing
 Names = tuple[tuple[str, ...], ...]  # of the tokens of each row, padding included
 
 Says = Literal["tokens", "classes", "each", "number", "spans", "nothing"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qkv.data import IGNORE
 from qkv.errors import UserError
-from qkv.inspect.reading import IGNORE
 
 if TYPE_CHECKING:
     from qkv.inspect.trace import Trace

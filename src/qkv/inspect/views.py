@@ -218,7 +218,7 @@ def draw_attribution(found: Attribution, viewer_fonts: bool = False) -> Figure:
             axes.set_title(f"{side} tokens that were read")
         panels[0][0].set_ylabel("output")
         figure.colorbar(image, ax=panels[0].tolist(), label="for (above 0) or against it")
-        title = "Which tokens each output leaned on, by gradient × input"
+        title = f"Which tokens each output leaned on, by {METHODS[found.method]}"
         caption(figure, title, _notes(left_out, note))
     return figure
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from qkv.errors import UserError
 from qkv.files import replacing, write_json, write_text
-from qkv.weights import load_weights, read_metadata, read_tensors, write_tensors
+from qkv.weights import StoredTensors, load_weights, read_metadata, read_tensors, write_tensors
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -143,6 +143,31 @@ def test_each_weight_that_does_not_fit_is_named(tmp_path: Path) -> None:
         f"weight is [3, 2] but should be [2, 3]."
     )
     assert model.weight.abs().sum() > 0  # untouched
+
+
+def test_weights_that_are_no_floats_are_named(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.safetensors", nn.Linear(3, 2)
+    given = {"weight": torch.zeros(2, 3, dtype=torch.int8), "bias": torch.zeros(2).half()}
+    write_tensors(path, given, {})
+    with pytest.raises(UserError) as caught:
+        load_weights(model, StoredTensors(path), path)
+    assert str(caught.value) == (
+        f"{path} does not fit its config: weight is I8, no float of 16 bits or more."
+    )
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_a_file_that_may_not_be_read_is_not_said_to_be_missing(
+    tmp_path: Path, error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, framework: str) -> None:
+        raise error(path)
+
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(b"")
+    monkeypatch.setattr("qkv.weights.safe_open", refuse)
+    with pytest.raises(UserError, match="may not be read by this user"):
+        read_tensors(path)
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:

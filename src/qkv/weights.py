@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from qkv.errors import UserError
 from qkv.files import replacing
 
+FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
+
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write tensors as safetensors, or leave the file before it untouched."""
@@ -34,11 +36,14 @@ class StoredTensors(Mapping[str, Tensor]):
     def __init__(self, *paths: Path) -> None:
         self._files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.kinds: dict[str, str] = {}  # as safetensors calls them: F32, I8 …
         for path in paths:
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118
                     self._files[name] = path
-                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                    stored = file.get_slice(name)
+                    self.shapes[name] = tuple(stored.get_shape())
+                    self.kinds[name] = stored.get_dtype()
 
     def __getitem__(self, name: str) -> Tensor:
         with _opened(self._files[name]) as file:
@@ -70,10 +75,11 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:  # safetensors takes one for the other
+        if path.exists():
+            hint = "change its permissions"
+            raise UserError(f"{path} may not be read by this user; {hint}.") from error
         raise UserError(f"There is no file {path}.") from error
-    except PermissionError as error:
-        raise UserError(f"{path} may not be read by this user; change its permissions.") from error
     except (SafetensorError, OSError) as error:
         raise UserError(
             f"{path} is truncated or damaged and cannot be read ({error}); "
@@ -97,6 +103,7 @@ def fill_empty(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> 
 def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
     """See that there is a tensor of the right shape for each weight, and name each that is not."""
     shapes = tensors.shapes if isinstance(tensors, StoredTensors) else None
+    kinds = tensors.kinds if isinstance(tensors, StoredTensors) else {}
     problems = [f"missing {name}" for name in parameters.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - parameters.keys()]
     for name in parameters.keys() & tensors.keys():
@@ -104,6 +111,8 @@ def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], w
         theirs = shapes[name] if shapes else tuple(tensors[name].shape)
         if ours != theirs:
             problems.append(f"{name} is {list(theirs)} but should be {list(ours)}")
+        if kinds.get(name, "F32") not in FLOATS:  # others need a scale, which nobody stored
+            problems.append(f"{name} is {kinds[name]}, no float of 16 bits or more")
     if problems:
         raise UserError(f"{where} does not fit its config: {'; '.join(sorted(problems))}.")
 

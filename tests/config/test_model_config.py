@@ -29,6 +29,8 @@ from qkv.errors import UserError
         ({"source_vocab_size": -1}, "model: source_vocab_size is -1, but must be at least 0."),
         ({"dropout": -0.1}, "model: dropout is -0.1, but must be at least 0."),
         ({"dropout": 1.1}, "model: dropout is 1.1, but must be at most 1."),
+        ({"d_key": 10**6}, "model: d_key is 1000000, but must be at most 65536."),
+        ({"max_length": 2**25}, "model: max_length is 33554432, but must be at most 16777216."),
         ({"dropout": float("nan")}, "model: dropout is nan, but must be at least 0."),
         ({"attention_dropout": 1.1}, "model: attention_dropout is 1.1, but must be at most 1."),
         ({"activation_dropout": 2}, "model: activation_dropout is 2.0, but must be at most 1."),

@@ -73,7 +73,7 @@ def test_our_own_recipes_load(recipe):
             {"xyz": {}},
             "r.toml: unknown key 'xyz'; "
             "it may be one of answer, chat, classify, data, decode, denoise, embed, mask, model, "
-            "tag, task, tokenizer, train.",
+            "tag, task, teacher, tokenizer, train.",
         ),
         ({"train": 3}, "r.toml: train must be a section, [train], with keys under it."),
         ({"model": "big"}, "r.toml: model must be a section, [model], with keys under it."),
@@ -145,6 +145,30 @@ def test_our_own_recipes_load(recipe):
             "'generate'; leave it out.",
         ),
         (
+            {"task": "classify", "teacher": {"text": "a.txt"}},
+            "teacher: text has no labels, so somebody must say what it is; name models too.",
+        ),
+        *(
+            (
+                {"task": "classify", "teacher": {"models": "big"}, **values},
+                "r.toml: [teacher]: models teach task = 'classify' of texts, with one class of "
+                "several; leave them out.",
+            )
+            for values in (
+                {"task": "tag"},
+                {"task": "generate"},
+                {"classify": {"kind": "classes"}},
+                {"classify": {"kind": "number"}},
+                {"model": {"preset": "vit-tiny"}},
+            )
+        ),
+        ({"teacher": {"weight": 1.5}}, "teacher: weight is 1.5, but must be at most 1."),
+        ({"teacher": {"weight": -0.1}}, "teacher: weight is -0.1, but must be at least 0."),
+        (
+            {"teacher": {"temperature": 0}},
+            "teacher: temperature is 0.0, but must be at least 0.01.",
+        ),
+        (
             {"task": "denoise", "train": {"metric": "bleu"}},
             "r.toml: [train]: metric = 'bleu' is not measured by task = 'denoise'; use one of: "
             "'loss'.",
@@ -175,6 +199,13 @@ def test_the_share_that_is_hidden_is_the_paper_s_unless_it_is_set():
         for values in ({}, {"kind": "infill"}, {"kind": "infill", "share": 0.2})
     ]
     assert shares == [0.15, 0.3, 0.2]
+
+
+def test_a_teacher_may_be_one_or_several():
+    one = recipe_from({"task": "classify", "teacher": {"models": "big", "text": "a.txt"}}).teacher
+    assert (one.models, one.text) == (("big",), ("a.txt",))
+    several = recipe_from({"task": "classify", "teacher": {"models": ["a", "b"]}}).teacher
+    assert several.models == ("a", "b")
 
 
 def test_sampling_may_give_more_than_there_are_beams():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
 from qkv.decode import complete
@@ -20,7 +20,6 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.decode.helpers import cut
 from tests.parity.gpt import both_logits
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17]]
@@ -56,14 +55,15 @@ def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:
     for beams in (1, 4):
         found = complete(ours, PROMPTS, DecodeConfig(beams=beams, max_length=8))
         for prompt, (one, *_) in zip(PROMPTS, found, strict=True):
-            assert one.tokens == their_search(theirs, prompt, ours.config.eos_id, beams)
+            assert one.tokens == their_search(theirs, prompt, beams)
 
 
-def their_search(model: PreTrainedModel, prompt: Sequence[int], eos: int, beams: int) -> list[int]:
+def their_search(model: PreTrainedModel, prompt: Sequence[int], beams: int) -> list[int]:
+    """What comes before the end that their own config says, if it says any."""
     output = model.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        generation_config=GenerationConfig(
-            max_new_tokens=8, num_beams=beams, do_sample=False, eos_token_id=eos, pad_token_id=0
-        ),
+        max_new_tokens=8, num_beams=beams, do_sample=False,
     )  # fmt: skip
-    return [token for token in cut(output[0].tolist()[len(prompt) :], eos, -1) if token != eos]
+    said = model.generation_config.eos_token_id
+    ends, new = said if isinstance(said, list) else [said], output[0].tolist()[len(prompt) :]
+    return new[: next((place for place, token in enumerate(new) if token in ends), len(new))]

@@ -83,11 +83,44 @@ def test_missing_and_unexpected_tensors_are_all_named(folder):
     assert_refused(folder, f"{query}bias; {query}weight; unexpected extra; unexpected more.weight")
 
 
-def test_what_is_wrong_is_told_in_a_sentence_however_much_it_is(folder):
-    set_weights(folder, "bert", **{"bert.x": torch.ones(1)})
-    with pytest.raises(UserError, match=r"missing bert.*; and \d\d more\.") as found:
+def test_what_is_wrong_in_many_layers_is_told_at_once(folder):
+    set_weights(folder, r"layer|layer\.1\..*query", **{"bert.x": torch.ones(1)})
+    with pytest.raises(UserError, match="does not fit its config") as found:
         load(folder, "cpu")
-    assert str(found.value).count(";") == 20
+    body = r"missing bert.encoder.layer.{0-1}."
+    assert f"{body}attention.self.query.bias; {body}attention.self.query.weight; " in str(
+        found.value
+    )
+    assert str(found.value).count(body) == 16
+    assert str(found.value).endswith("; unexpected bert.x.")
+
+
+def test_what_is_wrong_is_told_in_a_sentence_however_much_it_is(folder):
+    set_weights(folder, **{f"extra{number}": torch.ones(1) for number in range(110)})
+    with pytest.raises(UserError, match=r"extra9; and 10 more\.$") as found:
+        load(folder, "cpu")
+    assert str(found.value).count(";") == 100
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn, torch.bool], ids=str)
+def test_numbers_that_no_weight_is_made_of_are_all_named(folder, kind):
+    word, last = "bert.embeddings.word_embeddings.weight", "classifier.bias"
+    weights = load_file(folder / WEIGHTS)
+    set_weights(folder, **{name: weights[name].to(kind) for name in (word, last)})
+    said = f"is {str(kind).removeprefix('torch.')}, no float of 16 bits or more"
+    assert_refused(folder, f"{word} {said}; {last} {said}")
+
+
+def test_whole_numbers_that_are_no_weights_do_no_harm(folder):
+    set_weights(folder, **{"bert.embeddings.position_ids": torch.arange(16)[None]})
+    assert load(folder, "cpu").classify("w7 w8").labels
+
+
+def test_a_tensor_that_is_in_two_parts(shards):
+    one, other = sorted(shards.glob("model-*.safetensors"))[:2]
+    twice = next(iter(load_file(one)))
+    save_file({**load_file(other), twice: torch.ones(2)}, other, {"format": "pt"})
+    assert_refused(shards, f"has {twice} in {one.name} and in {other.name}, but each tensor may")
 
 
 def test_a_shard_that_is_missing(shards):
@@ -191,6 +224,29 @@ def test_a_config_with_a_value_that_makes_no_sense(folder, values):
 def test_a_config_that_asks_for_more_than_any_machine_has(folder, values):
     set_config(folder, **values)
     assert_refused(folder, "config")
+
+
+@pytest.mark.parametrize("name, values", [
+    ("T5ForConditionalGeneration", {"relative_attention_max_distance": 10**10}),
+    ("LlamaForCausalLM", {"max_position_embeddings": 10**30}),
+    ("ViTForImageClassification", {"num_channels": 10**10}),
+])  # fmt: skip
+def test_tables_that_no_weight_tells_the_size_of(name, values):
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2, "vocab_size": 30}
+    small = {**TINY, "image_size": 8, "patch_size": 4}
+    with saved(made(name, sizes if name.startswith("T5") else small)) as path:
+        set_config(path, **values)
+        assert_refused(path, r"config.json: \w+ is [\d,]+, but m(ay|ust) be at most [\d,]+")
+
+
+def test_a_tokenizer_that_lacks_its_word_for_unknown_ones():
+    with saved(made("LlamaForCausalLM", TINY)) as path:
+        _, config, _ = load_config(open_model(path))
+        write_tokenizer(path, any_tokenizer(config, config.vocab_size), Frame(), 16)
+        content = json.loads((path / "tokenizer.json").read_text())
+        content["model"]["unk_token"] = "nowhere"
+        (path / "tokenizer.json").write_text(json.dumps(content))
+        assert_refused(path, "the tokenizer cannot read 'a' .*; fetch it again")
 
 
 @pytest.mark.parametrize("extras, message", [

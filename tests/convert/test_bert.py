@@ -91,10 +91,11 @@ def test_a_pooler_that_no_head_looks_at_is_kept():
         assert_round_trip(source)
 
 
-def test_positions_numbers_are_ignored():
+@pytest.mark.parametrize("name", ["position_ids", "token_type_ids"])
+def test_numbers_of_positions_and_segments_are_ignored(name):
     theirs = made("BertModel", TINY)
     with saved(theirs) as folder:
-        change(folder, lambda w: {**w, "embeddings.position_ids": torch.arange(16)[None]})
+        change(folder, lambda w: {**w, f"embeddings.{name}": torch.arange(16)[None]})
         assert_same_outputs("none", folder, theirs)
 
 
@@ -148,6 +149,17 @@ def test_what_a_head_of_labels_says(given, kind):
         source = open_model(folder)
         assert source.content["classify"]["kind"] == kind
         assert len(source.content["classify"]["labels"]) == given["num_labels"]
+        assert_round_trip(source)
+
+
+def test_the_only_label_of_a_head_is_a_class_when_it_is_back():
+    """They refuse a config that says so in their words."""
+    with saved(made("BertForSequenceClassification", {**TINY, "num_labels": 1})) as folder:
+        change(folder, problem_type="single_label_classification")
+        source = open_model(folder)
+        assert source.content["classify"]["kind"] == "class"
+        with exported(source) as again:
+            assert loaded(again, "BertForSequenceClassification").config.num_labels == 1
         assert_round_trip(source)
 
 

@@ -1,11 +1,12 @@
 """The folder that `qkv convert` writes: where it may be, and that it is whole or not there."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from qkv.convert import convert, load
 from qkv.convert.frame import Frame
@@ -95,6 +96,35 @@ def test_nothing_is_left_of_a_conversion_that_fails(source, tmp_path):
     with pytest.raises(UserError, match="truncated or damaged"):
         convert(source, tmp_path / "made")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_what_cannot_be_written_is_said_by_its_own_name(source, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("qkv.weights.save_file", full)
+    with pytest.raises(OSError, match="No space left") as found:
+        convert(source, tmp_path / "made")
+    assert found.value.filename == str(tmp_path / "made" / "model.safetensors")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError) as found:
+        convert(source, tmp_path / "file" / "made")
+    assert found.value.filename == str(tmp_path / "file" / "made")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
+
+
+@pytest.mark.parametrize("to", ["qkv", "huggingface"])
+def test_a_folder_of_ours_that_does_not_fit_is_not_passed_on(source, tmp_path, to):
+    ours = convert(source, tmp_path / "ours")
+    weights = load_file(ours / "model.safetensors")
+    first, second, *_ = sorted(weights)
+    weights = {**weights, second: torch.ones(3), "more": torch.ones(1)}
+    del weights[first]
+    save_file(weights, ours / "model.safetensors", {"format": "pt"})
+    wrong = rf"{second} is \[3\] but should be .*; missing {first}; unexpected more\."
+    with pytest.raises(UserError, match=wrong):
+        convert(ours, tmp_path / "made", to)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "source"]
 
 
 def test_a_format_that_nobody_knows(source, tmp_path):

@@ -338,6 +338,7 @@ REFUSED = {
     "images": preset("vit-tiny"),
     "disentangled": ModelConfig(**BASE, family="encoder", positions="disentangled"),
     "convolution": ModelConfig(**BASE, family="encoder", convolution=3),
+    "backwards only": ModelConfig(**BASE, family="encoder", causal=True),
     "narrower": ModelConfig(**BASE, family="encoder", d_embedding=8, shared_layers=True),
     "'masked'": ModelConfig(**BASE, family="encoder", head="masked"),
     "'token'": ModelConfig(**BASE, family="encoder", head="token", n_labels=2),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, ModelConfig, preset
+from qkv.config.fields import from_mapping
 from qkv.convert.generation import read_generation, write_generation
 from qkv.convert.opening import open_model
 from qkv.decode import generate
@@ -50,7 +51,15 @@ def decoded(said, model):
 def test_the_least_length(kind, said, expected):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decoded(said, MODELS[kind]).min_length == expected
+        forced = {"forced_bos_token_id": 4} if kind == "bart" else {}
+        assert decoded({**said, **forced}, MODELS[kind]).min_length == expected
+
+
+def test_a_start_that_is_not_forced_counts_as_any_other_token():
+    said = {"min_new_tokens": 5, "max_new_tokens": 9}
+    found = decoded(said, MODELS["bart"])
+    assert (found.force_start, found.min_length, found.max_length) == (False, 5, 9)
+    assert decoded(write_generation(found, MODELS["bart"]), MODELS["bart"]) == found
 
 
 def test_what_is_left_out_is_told():
@@ -58,6 +67,38 @@ def test_what_is_left_out_is_told():
         read_generation({"penalty_alpha": 0.6, "num_beam_groups": 2}, MODELS["bart"])
     with pytest.warns(UserWarning, match="min_length = 9"):  # there it counts the prompt
         assert decoded({"min_length": 9}, MODELS["decoder"]).min_length == 0
+
+
+@pytest.mark.parametrize("said", [
+    {"forced_bos_token_id": 7}, {"bad_words_ids": [[0], [6, 7]]}, {"forced_eos_token_id": 7},
+    {"sequence_bias": [[[7], -1.0]]},
+], ids=str)  # fmt: skip
+def test_tokens_that_theirs_forces_or_forbids_are_told(said):
+    with pytest.warns(UserWarning, match=f"Left out of the decoding defaults: {next(iter(said))}"):
+        read_generation(said, MODELS["bart"])
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, ()),
+        ({"suppress_tokens": [0, 2]}, "special"),  # what ours never writes by itself
+        ({"bad_words_ids": [[2]], "suppress_tokens": [0]}, "special"),
+        ({"bad_words_ids": [[4], [2]], "suppress_tokens": [0]}, (0, 2, 4)),
+        ({"bad_words_ids": [[3]], "suppress_tokens": []}, ()),  # theirs lets no word forbid the end
+        ({"suppress_tokens": [3, -1, 9999]}, (3,)),  # what is no token never comes
+    ],
+)
+def test_tokens_that_never_come(said, expected):
+    more = {"forced_bos_token_id": 4, "guidance_scale": 1.0, "sequence_bias": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = from_mapping(
+            DecodeConfig, read_generation({**said, **more}, MODELS["bart"]), "decode"
+        )
+    assert found.suppress == expected
+    written = write_generation(found, MODELS["bart"])
+    assert from_mapping(DecodeConfig, read_generation(written, MODELS["bart"]), "decode") == found
 
 
 @pytest.mark.parametrize("said", [
@@ -87,17 +128,45 @@ def test_both_ways(kind, no_repeat, min_length, max_length, beams):
         assert not {"no_repeat_ngram_size", "min_new_tokens"} & {*said}
 
 
-@pytest.mark.parametrize("kind", ["BartForConditionalGeneration", "MarianMTModel"])
+BOTH = pytest.mark.parametrize("kind", ["BartForConditionalGeneration", "MarianMTModel"])
+
+
+def small(kind):
+    ids = {"pad_token_id": 19, "eos_token_id": 0, "decoder_start_token_id": 19}
+    return {**SMALL, **(ids if kind == "MarianMTModel" else {})}
+
+
+@BOTH
+@torch.no_grad()
+def test_a_last_token_that_must_be_the_end_leaves_room_for_one_less(kind):
+    theirs = made(kind, small(kind), seed=1)
+    config = theirs.config
+    first = None if kind == "MarianMTModel" else config.bos_token_id
+    tokens = torch.randint(4, 19, (3, 9), generator=torch.Generator().manual_seed(1))
+    theirs.generation_config.update(
+        max_length=12, forced_eos_token_id=config.eos_token_id, forced_bos_token_id=first,
+        suppress_tokens=[config.pad_token_id],
+    )  # fmt: skip
+    with saved(theirs) as folder:
+        source, ours = read(folder)
+        given = [] if first is None else [first]
+        decode = DecodeConfig(**source.content["decode"])
+        found = generate(ours, tokens, None, decode, given, suppress=[config.pad_token_id])
+    texts = [each[0].tokens for each in found]
+    rows = [row[1:] for row in theirs.generate(tokens).tolist()]
+    assert texts == [row[: row.index(config.eos_token_id)] for row in rows]
+    assert max(map(len, texts)) == 10
+
+
+@BOTH
 @torch.no_grad()
 def test_a_summariser_writes_by_its_own_defaults(kind):
     """Theirs and ours without any argument, and theirs again from what we wrote."""
-    small = dict(SMALL)
-    if kind == "MarianMTModel":
-        small |= {"pad_token_id": 19, "eos_token_id": 0, "decoder_start_token_id": 19}
-    theirs = made(kind, small, seed=2)
+    theirs = made(kind, small(kind), seed=2)
+    first = None if kind == "MarianMTModel" else theirs.config.bos_token_id
     theirs.generation_config.update(
         num_beams=4, min_length=12, max_length=30, no_repeat_ngram_size=2, length_penalty=2.0,
-        early_stopping=True, forced_eos_token_id=None,
+        early_stopping=True, forced_eos_token_id=None, forced_bos_token_id=first,
     )  # fmt: skip
     tokens = torch.randint(4, 19, (3, 9), generator=torch.Generator().manual_seed(1))
     with saved(theirs) as folder:

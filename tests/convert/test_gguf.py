@@ -98,7 +98,7 @@ def test_any_shape_is_read(tmp_path_factory, shape, layers, width, tied, window,
 @pytest.mark.parametrize("tied", [False, True])
 def test_gpt2(path, tied):
     config = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 32}
-    model = made("GPT2LMHeadModel", {**config, "tie_word_embeddings": tied})
+    model = made("GPT2LMHeadModel", {**config, "tie_word_embeddings": tied, "eos_token_id": 2})
     write_gpt2(path, model)
     with torch.no_grad():
         assert_same_search(model, assert_reads_same(model, path))

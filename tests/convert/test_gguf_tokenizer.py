@@ -148,6 +148,7 @@ def test_where_texts_begin_with_bos(values, expected):
         (byte_level("lama-bpe"), r"cut as 'lama-bpe' .*did you mean 'llama-bpe'"),
         (byte_level("gpt-2", **{"tokenizer.ggml.token_type": [1]}), "no whole vocabulary"),
         (byte_level("gpt-2", **{"tokenizer.ggml.merges": ["neither nor"]}), "cannot be read"),
+        (byte_level("gpt-2", **{"tokenizer.ggml.merges": None}), "has no merges"),
     ],
 )
 def test_what_cannot_be_read_is_named(values, said):
@@ -192,6 +193,27 @@ def test_pieces_equal_sentencepiece(pieces, text):
     ours = read_tokenizer(values.get, "x")
     assert ours.encode(text) == pieces.encode(text)
     assert ours.names == {"start": "<s>", "end": "</s>", "unknown": "<unk>"}
+
+
+def test_what_a_file_of_pieces_does_not_say_is_as_usual(pieces, folder):
+    """Bytes are known by their names; unknown, start and end are the first three."""
+    values = {
+        name: value
+        for name, value in piece_values(pieces).items()
+        if not name.endswith(("token_type", "_token_id"))
+    }
+    path = folder / "usual.gguf"
+    write_llama(path, made("LlamaForCausalLM", SMALL), values=values)
+    model = load(path, "cpu")
+    text = "a\n\tλ👍"  # what only bytes can spell
+    assert model.encode(text) == [pieces.bos_id(), *pieces.encode(text)]
+    assert model.tokenizer.decode(model.encode(text)) == text
+    assert model.model.config.ends == (pieces.eos_id(),)
+
+
+def test_an_id_below_zero_names_no_token(pieces):
+    values = piece_values(pieces, **{"tokenizer.ggml.padding_token_id": -1})
+    assert "padding" not in read_tokenizer(values.get, "x").names
 
 
 # A whole model

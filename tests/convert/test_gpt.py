@@ -124,7 +124,8 @@ def test_an_output_may_be_stored_though_tied():
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"add_cross_attention": True}, "add_cross_attention is True"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh'"),
-        ({"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification"),
+        ({"architectures": ["GPT2ForTokenClassification"]}, "GPT2ForTokenClassification"),
+        ({"architectures": ["GPT2ForSequenceClassification"]}, "missing score.weight"),
         ({"n_layer": 3}, "missing transformer.h.2.attn.c_attn.bias"),
         ({"n_layer": 1}, "unexpected transformer.h.1.attn.c_attn.bias"),
         ({"n_inner": 60}, "transformer.h.0.mlp.c_fc.weight is [16, 64] but should be [16, 60]"),
@@ -138,11 +139,13 @@ def test_what_cannot_be_read_is_named(config, said):
 
 
 def test_ids_that_nobody_said():
-    """The first GPT has no special tokens; a text then ends where its first token, <unk>, comes."""
+    """The first GPT has no special tokens: no text begins or ends with an id that is no token's."""
     theirs = made(CLASSES["gpt"], SMALL)
     with saved(theirs) as folder:
         source, _ = read(folder)
-    assert [source.content["model"][name] for name in ("pad_id", "bos_id", "eos_id")] == [0, 0, 0]
+    size = SMALL["vocab_size"]
+    found = [source.content["model"][name] for name in ("pad_id", "bos_id", "eos_id")]
+    assert found == [0, size, size]
     assert source.content["bos"] is False
 
 
@@ -166,4 +169,4 @@ def test_ids_that_a_small_vocabulary_lacks_are_as_if_there_were_none():
     assert_both_ways(CLASSES["gpt2"], SMALL, [5, 9, 1], seed=2, shards=False)
     with saved(made(CLASSES["gpt2"], SMALL)) as folder:
         _, ours = read(folder)
-    assert {ours.config.eos_id, ours.config.bos_id, ours.config.pad_id} == {50256}
+    assert {ours.config.eos_id, ours.config.bos_id} == {ours.config.vocab_size}

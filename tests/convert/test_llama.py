@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import models, pre_tokenizers, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from qkv.config import DecodeConfig, preset
 from qkv.convert.fit import misfits
@@ -86,11 +86,11 @@ LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=3)
 @settings(max_examples=8)
 @given(
     config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
-    bias=st.booleans(),
+    attention=st.booleans(), mlp=st.booleans(),
 )  # fmt: skip
 @torch.no_grad()
-def test_llama_both_ways(config, lengths, seed, shards, bias):
-    config |= {"attention_bias": bias, "mlp_bias": bias}
+def test_llama_both_ways(config, lengths, seed, shards, attention, mlp):
+    config |= {"attention_bias": attention, "mlp_bias": mlp}
     assert_both_ways("LlamaForCausalLM", config, lengths, seed, shards)
 
 
@@ -172,6 +172,17 @@ def test_older_configs_say_the_angles_in_two_places(rope):
             assert ours.config.rotary_base == 300.0
 
 
+@torch.no_grad()
+def test_dynamic_scaling_sets_in_where_the_context_ends():
+    """Up to there it changes nothing, and longer texts are not read."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 300.0}
+    theirs = made("LlamaForCausalLM", {**SMALL, "rope_parameters": rope})
+    with saved(theirs) as folder, pytest.warns(UserWarning, match="more than 32 tokens"):
+        source, ours = read(folder)
+        assert_round_trip(source)
+    assert_close(*both_logits((theirs, ours), [ours.config.max_length, 4]))
+
+
 def test_files_of_other_times():
     """Without groups; with angles among the weights; with an output that is the embedding."""
 
@@ -188,7 +199,7 @@ def test_files_of_other_times():
         num_key_value_heads=4, tie_word_embeddings=True,
     ) as (theirs, folder):  # fmt: skip
         ours = assert_reads_same(theirs, folder)
-        assert ours.config.pad_id == 0
+        assert ours.config.pad_id == ours.config.eos_id  # as where none is said
         assert ours.config.tie == "output"
 
 
@@ -233,7 +244,6 @@ def test_a_body_alone_is_read_where_it_is_tied(tied):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "(rope_type) is 'dynamic'"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "(rope_type) is 'longrope'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         (
@@ -241,7 +251,7 @@ def test_a_body_alone_is_read_where_it_is_tied(tied):
             "yarn multiplies scores by 2 squared",
         ),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False}}, "truncate is False"),
-        ({"attention_bias": True}, "attention_bias is True and mlp_bias is False"),
+        ({"attention_bias": True}, "missing model.layers.0.self_attn.k_proj.bias"),
         ({"attention_bias": True, "mlp_bias": True}, "missing model.layers.0.mlp.down_proj.bias"),
         ({"num_attention_heads": 3}, "not a multiple of num_attention_heads"),
         ({"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
@@ -268,6 +278,22 @@ def test_mixed_layers_are_refused():
         MISTRAL.read_config({**SMALL, "layer_types": kinds}, (), "causal")
 
 
+@torch.no_grad()
+def test_layers_that_all_see_everything_have_no_window():
+    """Whatever its width is said to be: transformers takes such a Mistral for a Ministral."""
+    with saved(made("MistralForCausalLM", {**SMALL, "sliding_window": 3})) as folder:
+        said = json.loads((folder / "config.json").read_text())
+        said["layer_types"] = ["full_attention"] * 2
+        (folder / "config.json").write_text(json.dumps(said))
+        theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
+        assert assert_reads_same(theirs, folder).config.window == 0
+
+
+def test_groups_that_are_null_are_as_many_as_heads():
+    found = MISTRAL.read_config({**SMALL, "num_key_value_heads": None}, (), "causal")
+    assert found["n_kv_heads"] == 0
+
+
 def test_window_in_every_other_layer_has_no_word():
     config = preset("llama-tiny", window=3, window_layers="alternate")
     assert misfits(MISTRAL, config, "causal") == ["window_layers = 'alternate'"]
@@ -284,7 +310,7 @@ def test_generation_defaults():
         source, ours = read(folder)
         assert source.content["decode"] == {
             "beams": 1, "sample": True, "temperature": 0.6, "top_k": 50, "top_p": 0.9,
-            "max_length": 40,
+            "max_length": 40, "suppress": [],
         }  # fmt: skip
         assert (ours.config.eos_id, ours.config.pad_id) == (2, 2)
         assert_round_trip(source)

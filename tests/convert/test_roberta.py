@@ -91,6 +91,8 @@ def test_of_several_kinds_of_segments_only_the_first_is_given(head):
     with saved(theirs) as folder:
         source, ours = read(folder)
         assert_round_trip(source)
+        with exported(source) as again:
+            loaded(again, ROBERTA.classes[head])
     framed = frame([5, 6, 7], [8, 9], Specials(1, 0, 2), ours.config.pair_separators)
     tokens = torch.tensor([framed.tokens])
     found = ours(tokens, Layout(), torch.tensor([framed.segments]))
@@ -113,7 +115,8 @@ def our_config(**differences):
     ("RoBERTa", {"n_segments": 1}),
     ("RoBERTa", {"head": "masked"}),
     ("BERT", {"pair_separators": 1}),
-    ("BERT", {"n_segments": 2}),
+    ("RoBERTa", {"n_segments": 2}),
+    ("BERT", {"n_segments": 2, "pair_separators": 1}),
     ("BERT", {"head": "masked", "activation": "relu"}),
     ("BERT", {"pad_id": 2}),  # where the end of a text would be padding
     ("RoBERTa", {"tie": "all"}),

@@ -1,6 +1,7 @@
 """SentencePiece files: the same ids as the library itself gives, for each kind of model."""
 
 import random
+import unicodedata
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -132,6 +133,27 @@ def test_the_file_says_what_the_model_is(tmp_path: Path) -> None:
     llama = read_sentencepiece(train(tmp_path / "l.model", **KINDS["llama"]))
     assert llama.ids == {"unknown": 0, "start": 1, "end": 2}
     assert (llama.charsmap, llama.byte_fallback, llama.remove_extra_whitespaces) == (b"", True, 0)
+
+
+@pytest.mark.parametrize("rules", ["nmt_nfkc", "nfkc_cf"])
+def test_letters_apart_from_their_marks_are_put_together(rules: str, tmp_path: Path) -> None:
+    """Of several marks, and of the parts of a Korean syllable, all are."""
+    spoken = ["tiếng Việt ở nước", "한국어 문장", "Ångström café", "क़लम", "שָׁלוֹם"]
+    path = train(tmp_path / "it.model", spoken * 20, vocab_size=90, normalization_rule_name=rules)
+    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    ours = Tokenizer(build_backend(read_sentencepiece(path)))
+    for text in spoken:
+        for form in ("NFC", "NFD", "NFKD"):
+            written = unicodedata.normalize(form, text)
+            assert ours.encode(written) == library.encode(written)
+            assert library.unk_id() not in ours.encode(written)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_holds_every_digit_of_a_score(kind: str, tmp_path: Path) -> None:
+    _, ours = trained(kind)
+    ours.save(tmp_path / "tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json")._backend.to_str() == ours._backend.to_str()
 
 
 def test_special_tokens_are_skipped_in_decoding() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from qkv.config import preset
 from qkv.convert.fit import fitting
+from qkv.convert.known import ARCHITECTURES
 from qkv.convert.t5 import T5
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
@@ -117,9 +118,12 @@ def test_the_output_alone_may_hold_the_tied_matrix():
         same_logits(ours, theirs, [5, 12])
 
 
+@pytest.mark.parametrize("said", [
+    {"feed_forward_proj": "gated-gelu"}, {"feed_forward_proj": "relu", "is_gated_act": True},
+], ids=str)  # fmt: skip
 @torch.no_grad()
-def test_the_exact_gelu_can_be_a_gate():
-    theirs = made_t5({**SMALL, "feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, True)
+def test_the_exact_gelu_can_be_a_gate(said):
+    theirs = made_t5({**SMALL, **said, "dense_act_fn": "gelu"}, True)
     with saved(theirs) as folder:
         source, ours = read(folder)
         assert (ours.config.activation, ours.config.gated) == ("gelu", True)
@@ -133,6 +137,14 @@ def test_buckets_of_which_theirs_makes_no_sense(buckets, farthest):
     with pytest.raises(UserError, match=f"{buckets} buckets for distances up to {farthest}"):
         fitting({"t5": T5}, preset("t5-small", **sizes), "seq2seq")
     assert fitting({"t5": T5}, preset("t5-small"), "seq2seq") is T5
+
+
+def test_buckets_are_no_reason_where_positions_are_others():
+    """Each config has a number of them, which only relative positions look at."""
+    with pytest.raises(UserError, match="Marian comes near, but has no positions = 'rotary'"):
+        fitting(
+            ARCHITECTURES, preset("transformer-tiny", positions="rotary", max_length=32), "seq2seq"
+        )
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,42 @@ def test_pixels_that_are_not_scaled():
     assert (section["mean"], section["deviation"]) == ([0.0] * 3, [1.0] * 3)
 
 
+@pytest.mark.parametrize("said", [
+    {"image_mean": 0.4, "image_std": 0.2},
+    {"rescale_factor": 1 / 127.5},
+    {"do_rescale": False, "image_mean": [120.0, 110.0, 100.0], "image_std": [60.0, 50.0, 40.0]},
+    {"do_rescale": False, "do_normalize": False},
+], ids=str)  # fmt: skip
+@torch.no_grad()
+def test_pixels_are_scaled_as_they_are_there(said):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    theirs = made("ViTForImageClassification", TINY)
+    size = {"height": 6, "width": 6}
+    with saved(theirs) as folder:
+        content = {"image_processor_type": "ViTImageProcessor", "size": size, **said}
+        (folder / "preprocessor_config.json").write_text(json.dumps(content))
+        processor = AutoImageProcessor.from_pretrained(folder)
+        (mine,) = load(folder, "cpu").logits([pixels])
+    assert_close(mine, theirs(**processor(Image.fromarray(pixels), return_tensors="pt")).logits[0])
+
+
+@pytest.mark.parametrize("said", [{"resample": 3}, {"do_center_crop": True}], ids=str)
+def test_what_is_done_otherwise_with_files_is_told(said):
+    with saved(made("ViTForImageClassification", TINY)) as folder:
+        (folder / "preprocessor_config.json").write_text(json.dumps(said))
+        with pytest.warns(UserWarning, match=f"says {next(iter(said))} = "):
+            open_model(folder)
+
+
+def test_several_labels_of_one_image_are_refused():
+    with saved(made("ViTForImageClassification", TINY)) as folder:
+        values = json.loads((folder / "config.json").read_text())
+        values["problem_type"] = "multi_label_classification"
+        (folder / "config.json").write_text(json.dumps(values))
+        with pytest.raises(UserError, match="problem_type is 'multi_label_classification'"):
+            open_model(folder)
+
+
 @pytest.mark.parametrize("changed, message", [
     ({"qkv_bias": False}, "qkv_bias is False"),
     ({"image_size": [6, 4]}, r"image_size is \[6, 4\], but only squares"),

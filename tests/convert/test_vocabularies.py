@@ -256,6 +256,14 @@ def test_marian_decodes_the_other_sides_pieces() -> None:
     assert source.decode(ids) == target.decode(ids) == theirs.decode(ids) != ""
 
 
+def test_marian_writes_no_space_at_either_end() -> None:
+    theirs, source, target = opened("marian")
+    lone, word = theirs.encoder["▁"], theirs.encoder["▁cat"]
+    for ids in ([lone, word, lone], [lone, lone, word, lone, word], [lone], [lone, lone]):
+        assert target.decode(ids) == theirs.decode(ids)
+        assert source.decode(ids) == theirs.decode(ids)
+
+
 # Folders with a tokenizer.json
 
 
@@ -283,6 +291,16 @@ def test_a_whole_unigram_tokenizer_does_not_spell_special_tokens(tmp_path: Path)
     assert ours.eos_id not in read.encode("cat</s>")
     for text in SAMPLES:
         same(theirs, read, text)
+
+
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_what_we_wrote_is_read_as_it_is(name: str, tmp_path: Path) -> None:
+    """Were texts cut once more each time, the file would grow from one conversion to the next."""
+    _, ours, _ = opened(name)
+    ours.save(tmp_path / "tokenizer.json")
+    read, _ = read_tokenizers(tmp_path, name)
+    cuts = [json.loads(one._backend.to_str())["pre_tokenizer"] for one in (ours, read)]
+    assert cuts[0] == cuts[1] and cuts[0]["type"] == "Split"
 
 
 def test_added_tokens_have_their_ids(tmp_path: Path) -> None:

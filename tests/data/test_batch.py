@@ -141,3 +141,16 @@ def test_moving_keeps_everything(batch: Batch, device: str) -> None:
     assert triples(moved, 2) == triples(batch, 2)
     assert moved.n_labels == batch.n_labels
     assert moved.source.longest == batch.source.longest
+    assert (moved.places, moved.pairs, moved.opinions) == (None, None, None)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_moving_keeps_each_in_its_place(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    side = Side(torch.ones(2, 3, dtype=torch.int64), torch.tensor([3, 2]), None, 3)
+    more = {"places": torch.tensor([1]), "pairs": torch.tensor([2]), "opinions": torch.rand(2, 2)}
+    moved = Batch(None, side, torch.tensor([0, 1]), 2, **more).to(torch.device(device))
+    for name, tensor in more.items():
+        assert getattr(moved, name).device.type == device
+        assert torch.equal(getattr(moved, name).cpu(), tensor), name

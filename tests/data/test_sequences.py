@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -89,6 +90,38 @@ def test_labels_must_fit() -> None:
     size = sum(len(one.tokens) for one in framed)
     with pytest.raises(ValueError, match=f"{size} labels are needed, but there are 2"):
         Sequences.of(framed, np.zeros(2), by_token=True)
+
+
+def opined(framed: Sequence[Framed]) -> Sequences:
+    """Sequences whose labels and opinions both say the sequence's own number."""
+    numbers = np.arange(len(framed))
+    opinions = np.stack([numbers, -numbers], axis=1).astype(np.float32)
+    return replace(Sequences.of(framed, numbers), opinions=opinions)
+
+
+def test_opinions_go_with_their_sequences() -> None:
+    sequences = opined(some([3, 1, 4, 1, 5]))
+    taken = sequences.take([4, 0, 0])
+    assert taken.opinions.tolist() == [[4, -4], [0, 0], [0, 0]]
+    batch = padded_sequences(taken.take([1, 0]), [1, 0], SPECIAL)
+    assert batch.opinions.tolist() == [[4, -4], [0, 0]]
+    assert batch.opinions.dtype == torch.float32
+    assert batch.labels.tolist() == [4, 0]
+
+
+def test_every_batch_has_its_own_opinions() -> None:
+    items = opined(some(np.random.default_rng(7).integers(0, 20, 50).tolist()))
+    made = SequenceStream(items, SPECIAL, "padded", 120, seed=3)
+    batches = [*sequence_batches(items, 120, SPECIAL), *chain(*islice(made.steps_from(), 20))]
+    for batch in batches:
+        assert batch.opinions[:, 0].tolist() == batch.labels.tolist()
+    assert len({len(batch.labels) for batch in batches}) > 3
+
+
+def test_who_has_no_opinions_gets_none() -> None:
+    framed = some([3, 4])
+    assert Sequences.of(framed, np.zeros(2)).take([1]).opinions is None
+    assert padded_sequences(Sequences.of(framed, np.zeros(2)), [0], SPECIAL).opinions is None
 
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12)

@@ -1,5 +1,6 @@
 """No run of tokens twice and no early end, whatever the search, the prompts and the shapes."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,16 @@ def test_after_sources(prefix, config, fixed, seed):
             assert not one.finished or len(rest) >= config.min_length
             given = [MARIAN.config.bos_id, *prefix]
             assert_ruled(given, type(one)(rest, 0.0, 0.0, one.finished), config)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_end_that_is_forced_takes_the_last_place(beams, fixed):
+    config = DecodeConfig(beams, n_best=beams, force_end=True)
+    settings = {"suppress": LLAMA.config.ends, "fixed": fixed}  # or it might come by itself
+    found = complete(LLAMA, [[4], [5, 6]], config, [5, 3], **settings)
+    for limit, each in zip([5, 3], found, strict=True):
+        assert [(len(one.tokens), one.finished) for one in each] == [(limit - 1, True)] * beams
 
 
 def test_nothing_is_carried_where_nobody_asks(ours, batch):

@@ -86,6 +86,19 @@ def test_hold_back_hides_while_it_is_early(early):
     assert torch.equal(found, expected)
 
 
+def test_an_end_that_is_no_token_needs_no_hiding():
+    logits = torch.randn(2, 6)
+    assert torch.equal(rules.hold_back(logits.clone(), [6], torch.tensor(True)), logits)
+
+
+def test_force_leaves_one_token_in_some_rows():
+    logits = torch.randn(2, 3, 6)
+    found = rules.force(logits, 4, torch.tensor([[True, False, False], [False, False, True]]))
+    for place in ((0, 0), (1, 2)):
+        assert found[place].softmax(-1).tolist() == [0, 0, 0, 0, 1, 0]
+    assert torch.equal(found[0, 1:], logits[0, 1:]) and torch.equal(found[1, :2], logits[1, :2])
+
+
 def test_suppress_hides_tokens_alone():
     logits = torch.randn(2, 6)
     found = rules.suppress(logits.clone(), [1, 4])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,25 @@ def test_two_processes_do_not_write_the_same_file(index: Files) -> None:
     with place.gathering("toy"), pytest.raises(UserError, match="Another process is pulling toy"):
         pull_package(TOY)
     assert pull_package(TOY).is_new
+
+
+def test_the_folder_is_there_though_the_process_before_took_it_away(
+    shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is opened while another process has it, which is done before it is asked for."""
+    folder = shelf / "incoming" / "toy"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(place.fcntl, "flock", lambda *_: shutil.rmtree(folder))
+    with place.gathering("toy") as found:
+        assert found == folder and folder.is_dir()
+
+
+def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "file"
+    home.write_text("")
+    monkeypatch.setenv("QKV_HOME", str(home))
+    with pytest.raises(UserError, match=r"file, where .* cannot be written to .*; set QKV_HOME to"):
+        pull_package(TOY)
 
 
 def test_a_full_disk_is_said_before_and_during(

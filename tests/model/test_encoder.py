@@ -35,7 +35,15 @@ CHOICES = {
     "sinusoidal": {"pooling": "mean", "d_embedding": 6},
     "rotary": {"positions": "rotary", "norm_position": "pre", "norm": "rms", "pooling": "mean"},
     "none": {"positions": "none", "n_kv_heads": 2, "n_segments": 3},
-}
+    "gpt": {
+        "positions": "learned", "norm_position": "pre", "activation": "gelu_tanh",
+        "embedding_scale": False, "causal": True, "pooling": "last",
+    },
+    "llama": {
+        "positions": "rotary", "norm_position": "pre", "norm": "rms", "gated": True, "bias": False,
+        "n_kv_heads": 2, "window": 3, "causal": True, "pooling": "last",
+    },
+}  # fmt: skip
 ALL = pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
 PATHS = pytest.mark.parametrize("path", [fast, equation])
 HEADS = pytest.mark.parametrize("head", ["none", "masked", "sequence", "token"])
@@ -120,7 +128,7 @@ def test_packed_neighbours_do_not_meet(choices):
     assert changed.tolist() == [False] * 3 + [True] * 4 + [False] * 2
 
 
-@pytest.mark.parametrize("how", ["first", "mean"])
+@pytest.mark.parametrize("how", ["first", "mean", "last"])
 @torch.no_grad()
 def test_empty_packed_sequences_are_vectors_without_meaning(how):
     model = encoder(**BERT | {"pooling": how}, head="sequence")
@@ -130,6 +138,45 @@ def test_empty_packed_sequences_are_vectors_without_meaning(how):
     more = model(torch.cat(rows)[None], Layout(offsets=offsets, longest=4))
     assert more.shape == (5, 3) and more.isfinite().all()
     assert_same(more[[0, 2]], said)
+
+
+@PATHS
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+@torch.no_grad()
+def test_a_causal_encoder_sees_backwards_only(name, path):
+    """A token changes its own vector and later ones, and no earlier one in the least."""
+    model, row = encoder(**CHOICES[name] | {"window": 0}), tokens(1, 7)
+    with use_path(model, path):
+        before = model.hidden(row)
+        for place in range(7):
+            other = row.clone()
+            other[0, place] = (other[0, place] + 1) % VOCAB
+            changed = (model.hidden(other) - before).abs().amax(dim=(0, 2))
+            assert (changed[:place] == 0).all() and (changed[place:] > 1e-9).all()
+
+
+@pytest.mark.parametrize("lay", [packed, padded])
+@pytest.mark.parametrize("positions", ["learned", "rotary", "relative", "none"])
+@pytest.mark.parametrize("window", [0, 3])
+@torch.no_grad()
+def test_a_causal_encoder_is_a_decoder_s_body(positions, window, lay):
+    choices = {**CHOICES["gpt"], "positions": positions, "window": window, "relative_buckets": 6}
+    body = encoder(**choices)
+    model = tiny_model(**{**choices, "causal": False}, family="decoder", tie="none")
+    weights = {name.replace("encoder.", "decoder."): w for name, w in body.state_dict().items()}
+    missing = model.load_state_dict(weights, strict=False)
+    assert missing == (["output.projection.weight"], [])
+    table, layout = lay(sequences([5, 1, 30, 8]))
+    assert_same(body.hidden(table, layout), model.hidden(table, layout))
+
+
+@torch.no_grad()
+def test_the_last_token_of_a_causal_encoder_is_what_its_labels_see():
+    model, rows = encoder(**CHOICES["gpt"], head="sequence"), sequences([5, 1, 9])
+    weight = model.head.projection.weight
+    expected = torch.stack([model.hidden(row[None])[0, -1] @ weight.T for row in rows])
+    for lay in (packed, padded):
+        assert_same(model(*lay(rows)), expected)
 
 
 @torch.no_grad()
@@ -297,6 +344,20 @@ def test_packed_training_pass_compiles_once_without_breaks(name, head):
         (
             {"image_size": 9, "patch_size": 2},
             "model: image_size (9) must be a multiple of patch_size (2).",
+        ),
+        (
+            {"causal": True, "family": "decoder"},
+            "model: causal is for encoders, but the family is 'decoder'; leave it out.",
+        ),
+        (
+            {"causal": True, "convolution": 3},
+            "model: a convolution sees the tokens after each one too, which causal forbids; leave "
+            "one of them out.",
+        ),
+        (
+            {"causal": True, "head": "sequence", "n_labels": 2},
+            "model: the first token of a causal encoder has seen nothing but itself; set pooling = "
+            "'last', or 'mean'.",
         ),
         ({"patch_size": 2}, "model: image_size (0) must be a multiple of patch_size (2)."),
         (

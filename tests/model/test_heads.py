@@ -10,12 +10,14 @@ from torch import nn
 from qkv.model import LabelHead, Layout, MaskedHead, Pooler, pool
 from tests.model.tiny import assert_same, tiny_config
 
-HOW = pytest.mark.parametrize("how", ["first", "mean"])
+HOW = pytest.mark.parametrize("how", ["first", "mean", "last"])
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any)
 
 
 def one_by_one(rows: list[torch.Tensor], how: str) -> torch.Tensor:
-    return torch.stack([row[0] if how == "first" else sum(row) / len(row) for row in rows])
+    if how == "mean":
+        return torch.stack([sum(row) / len(row) for row in rows])
+    return torch.stack([row[0 if how == "first" else len(row) - 1] for row in rows])
 
 
 def vectors(lengths: list[int]) -> list[torch.Tensor]:
@@ -79,7 +81,9 @@ def test_means_of_long_texts_keep_their_precision(lay):
 def test_gradients_reach_what_was_pooled_and_nothing_else(how):
     x = torch.randn(1, 6, 3, requires_grad=True)
     pool(x, Layout(offsets=torch.tensor([0, 2, 2, 6])), how)[[0, 2]].sum().backward()
-    expected = [1, 0, 1, 0, 0, 0] if how == "first" else [1 / 2] * 2 + [1 / 4] * 4
+    expected = {
+        "first": [1, 0, 1, 0, 0, 0], "mean": [1 / 2] * 2 + [1 / 4] * 4, "last": [0, 1, 0, 0, 0, 1],
+    }[how]  # fmt: skip
     torch.testing.assert_close(x.grad[0], torch.tensor(expected)[:, None].expand(6, 3).float())
 
 
@@ -127,3 +131,10 @@ def test_a_label_head_drops_in_training_only():
     dropped = head.train()(x)
     assert (dropped - expected).abs().mean() > 0.05
     torch.testing.assert_close(dropped.mean(dim=0), expected.mean(dim=0), atol=0.2, rtol=0)
+
+
+def test_a_causal_model_s_labels_have_no_bias():
+    """GPT's W_y stands alone."""
+    head, x = LabelHead(tiny_config(family="encoder", causal=True), 3), torch.randn(2, 16)
+    assert [name for name, _ in head.named_parameters()] == ["projection.weight"]
+    torch.testing.assert_close(head.eval()(x), x @ head.projection.weight.T)

@@ -34,8 +34,13 @@ SCALINGS = {
 ALL = pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
 
 
+# Rates and angles are float32, as they were where other people's checkpoints were trained: a rate
+# is right to 7 digits, and at place 500 an angle is off by some 1e-5 radians.
+RATE, ANGLE, SCORE = 1e-6, 3e-4, 3e-3
+
+
 def assert_rates(config: ModelConfig, expected: list[float]) -> None:
-    assert rates(config).tolist() == pytest.approx(expected, rel=1e-12)
+    assert rates(config).tolist() == pytest.approx(expected, rel=RATE)
 
 
 def plain(d_head: int, base: float) -> list[float]:
@@ -145,8 +150,8 @@ def test_pairs_turn_as_complex_numbers(scaling):
                 vector = x[0, head, t]
                 pair = complex(vector[i], vector[i + 8]) * cmath.exp(1j * position * rate)
                 pair *= loudness(scaled)
-                assert found[0, head, t, i].item() == pytest.approx(pair.real, abs=1e-6)
-                assert found[0, head, t, i + 8].item() == pytest.approx(pair.imag, abs=1e-6)
+                assert found[0, head, t, i].item() == pytest.approx(pair.real, abs=ANGLE)
+                assert found[0, head, t, i + 8].item() == pytest.approx(pair.imag, abs=ANGLE)
 
 
 @ALL
@@ -160,7 +165,7 @@ def test_scores_depend_on_distance_alone(scaling, m, n, shift):
         return (q * k).sum().item()
 
     shift = max(shift, -min(m, n))
-    assert score(m + shift, n + shift) == pytest.approx(score(m, n), abs=1e-5)
+    assert score(m + shift, n + shift) == pytest.approx(score(m, n), abs=SCORE)
 
 
 def test_scores_of_ones_are_a_sum_of_waves():
@@ -211,7 +216,7 @@ def test_bfloat16_rounds_the_angles_waves_and_not_the_angles():
     rotary = Rotary(config(max_length=8192)).to(torch.bfloat16)
     for position in (1, 100, 8191):
         angles = rotary.angles(torch.tensor([position]))
-        angle = position * rates(config())
+        angle = position * rates(config()).double()
         assert angles.cosine.dtype == torch.bfloat16
         torch.testing.assert_close(angles.cosine[0, :8].double(), angle.cos(), atol=2e-3, rtol=0)
         torch.testing.assert_close(angles.sine[0, 8:].double(), angle.sin(), atol=2e-3, rtol=0)

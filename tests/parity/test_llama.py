@@ -84,6 +84,14 @@ def test_padded_prompts_equal_transformers(name, path):
     assert_same_logits(pair, torch.float64, path, [7, 1, 19, 4])
 
 
+@pytest.mark.parametrize("name", ["grouped", *SCALINGS])
+def test_long_texts_equal_transformers(name):
+    """Far out an angle's rounding shows: it must be theirs, that of float32."""
+    case = {"rotary_trained_length": 256, **CASES[name]}
+    pair = llama_pair(seed=6, max_length=2048, layers=1, base=10_000.0, **case)
+    assert_same_logits(pair, torch.float32, fast, [1600])
+
+
 @DTYPES
 @PATHS
 @pytest.mark.parametrize(("length", "trained"), [(24, 16), (LENGTH, 10)])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import qkv
+from qkv.config import Recipe, recipe_from, recipe_to_dict
 from qkv.errors import UserError
 from qkv.run import Run
 from qkv.run import train as train_recipe
+from qkv.run.classify import Classifying
 from qkv.run.instruct import Instruction
+from qkv.run.job import Plan
 from qkv.run.language import Language
+from qkv.run.start import find_start
 from qkv.weights import read_tensors
-from tests.run import tiny
+from tests.run import classify_tiny, tag_tiny, tiny
 from tests.run.common import everything, read_log, silence
 from tests.run.language_tiny import LEARNS, killed_and_resumed, learned, plan, recipe, run
 
@@ -159,3 +165,82 @@ def test_text_may_follow_instructions(tmp_path: Path) -> None:
     done = run(tmp_path, "run", **settings, train_steps=2)
     assert done.result.prompting == taught.result.prompting
     assert isinstance(done.result.chat("say 3", max_length=9), str)
+
+
+def labelling(base: Run, folder: Path, task: str = "classify", **model: Any) -> Recipe:
+    """A recipe for labels that begins from a language model, whose sizes it leaves as they are."""
+    told = {"classify": classify_tiny, "tag": tag_tiny}[task].values(folder)
+    train = {**told["train"], "start_from": str(base.folder)}
+    return recipe_from({**told, "model": model, "train": train})
+
+
+def told(recipe: Recipe, folder: Path) -> Plan:
+    return Plan(recipe, folder, torch.device("cpu"), lambda said: None)
+
+
+@pytest.mark.parametrize("tie", ["output", "none"])
+def test_a_classifier_may_begin_from_a_language_model_s_body(tmp_path: Path, tie: str) -> None:
+    before = run(tmp_path, "base", model_tie=tie, model_output_bias=True, train_steps=2)
+    job = Classifying(told(labelling(before, tmp_path), tmp_path))
+    weights = read_tensors(before.folder / "model.safetensors")
+    now = dict(job.model.named_parameters())
+    names = {name.replace("decoder.", "encoder.") for name in weights if name[:7] != "output."}
+    assert now.keys() == names | {"head.projection.weight"}
+    config = job.config
+    assert (config.family, config.causal, config.pooling) == ("encoder", True, "last")
+    assert (config.head, config.n_labels) == ("sequence", 3)
+    row = torch.randint(4, config.vocab_size, (2, 9))
+    body, speaker = job.model.eval(), before.result.model.eval()
+    expected = speaker.hidden(row)
+    torch.testing.assert_close(body.hidden(row), expected, atol=1e-6, rtol=0)
+    last = expected[:, -1] @ body.head.projection.weight.T
+    torch.testing.assert_close(body(row), last, atol=1e-6, rtol=0)
+
+
+def test_its_folder_is_read_back_as_it_was(base: Run, tmp_path: Path) -> None:
+    left = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
+    made = labelling(base, tmp_path, dropout=0.0)
+    done = train_recipe(made, tmp_path / "run", console=silence())
+    texts = [text for text, _ in classify_tiny.one_of_three(20, seed=7)]
+    expected = done.result.classify(texts)
+    again = qkv.load(tmp_path / "run")
+    assert again.model.config.causal
+    assert again.classify(texts) == expected
+    assert len({one.probability for one in expected}) > 10
+    alone = [again.classify(text).probability for text in texts]
+    assert alone == pytest.approx([one.probability for one in expected], abs=1e-5)
+    assert {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()} == left
+
+
+def test_a_classifier_from_a_language_model_learns_and_resumes_exactly(
+    base: Run, tmp_path: Path
+) -> None:
+    made = labelling(base, tmp_path, dropout=0.1)
+    learns = {"steps": 100, "lr": 0.005, "batch_tokens": 512, "warmup": 10, "valid_every": 50}
+    made = dataclasses.replace(made, train=dataclasses.replace(made.train, **learns))
+    done = train_recipe(made, tmp_path / "whole", console=silence())
+    assert done.scores["valid"][0].value > 85
+    runs = dataclasses.replace(classify_tiny.RUNS, values=lambda folder: recipe_to_dict(made))
+    cut = runs.killed_and_resumed(37, tmp_path)
+    assert everything(cut) == everything(done.folder)
+
+
+def test_how_its_body_sees_is_not_the_recipe_s_to_say(base: Run, tmp_path: Path) -> None:
+    for model, words in (
+        ({"causal": False}, r"\[model\]: causal follows from .*; leave it out"),
+        ({"n_encoder_layers": 7}, r"\[model\]: n_encoder_layers follows from"),
+        ({"pooling": "first"}, "the first token of a causal encoder has seen nothing but itself"),
+    ):
+        with pytest.raises(UserError, match=words):
+            Classifying(told(labelling(base, tmp_path, **model), tmp_path))
+    mean = Classifying(told(labelling(base, tmp_path, pooling="mean"), tmp_path))
+    assert mean.config.pooling == "mean"
+
+
+def test_words_are_not_labelled_by_who_sees_backwards_only(base: Run, tmp_path: Path) -> None:
+    words = "family 'decoder', but task = '{}' needs 'encoder'"
+    with pytest.raises(UserError, match=words.format("tag")):
+        train_recipe(labelling(base, tmp_path, "tag"), tmp_path / "run", console=silence())
+    answers = recipe_from({"task": "answer", "train": {"start_from": str(base.folder)}})
+    with pytest.raises(UserError, match=words.format("answer")):
+        find_start(answers, "encoder")

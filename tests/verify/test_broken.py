@@ -15,7 +15,7 @@ from qkv.decode import greedy
 from qkv.model import attention, cache, mask, stack
 from qkv.text import Tokenizer
 from qkv.train import checkpoint
-from qkv.verify import verify
+from qkv.verify import batching, verify
 from qkv.verify.batching import level
 from qkv.verify.subject import prepare
 
@@ -75,6 +75,19 @@ def test_padding_that_is_seen(folder: Folder, monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(stack, "self_mask", wrong)
     assert failing(folder("class")) == {"padded = unpadded = packed", "accumulated = one batch"}
+
+
+@pytest.mark.parametrize("kind", ["translator", "fill"])
+def test_texts_end_to_end_that_give_no_numbers(
+    folder: Folder, kind: str, monkeypatch: Patch
+) -> None:
+    right = batching.packed
+
+    def wrong(model: Any, examples: Sequence[Any]) -> list[Tensor]:
+        return [said * float("nan") for said in right(model, examples)]
+
+    monkeypatch.setattr(batching, "packed", wrong)
+    assert failing(folder(kind)) == {"padded = unpadded = packed"}
 
 
 def test_rows_that_see_each_other(folder: Folder, monkeypatch: Patch) -> None:

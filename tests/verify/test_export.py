@@ -29,6 +29,7 @@ from qkv.tasks.answer import Answers
 from qkv.tasks.classify import Classes
 from qkv.tasks.tag import Tags
 from qkv.tasks.vision import ImageClasses
+from qkv.text import Tokenizer
 from qkv.verify.export import in_transformers
 from qkv.verify.proof import Measured, NotApplicableError
 from qkv.verify.subject import prepare
@@ -103,6 +104,14 @@ def measured(folder: Path) -> Measured:
 @pytest.mark.parametrize("kind", EXPORTED)
 def test_an_export_says_the_same(kind: str, tmp_path: Path) -> None:
     found = measured(folder_of(EXPORTED[kind](), tmp_path))
+    assert found.difference is not None, found.note
+    assert found.difference < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["gpt2-mini", "transformer-tiny"])
+def test_a_short_model_writes_as_far_as_it_can(kind: str, tmp_path: Path) -> None:
+    make = language_model if kind == "gpt2-mini" else translator
+    found = measured(folder_of(make(kind, max_length=4), tmp_path))
     assert found.difference is not None, found.note
     assert found.difference < 1e-5
 
@@ -182,6 +191,25 @@ def other_words(path: Path) -> None:
     vocabulary = content["model"]["vocab"]
     vocabulary["e"], vocabulary["o"] = vocabulary["o"], vocabulary["e"]
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_target_s_own_words_are_looked_at_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    TOKENIZER.save(tmp_path / "other" / "tokenizer.json")
+    both = Tokenizers(TOKENIZER, Tokenizer.load(tmp_path / "other" / "tokenizer.json"))
+    made = model("transformer-tiny", source_vocab_size=len(TOKENIZER), tie="output")
+    folder = folder_of(Translator(made, both, DecodeConfig()), tmp_path / "model")
+    assert (measured(folder).difference or 1) < 1e-5
+    right = qkv.convert.save_huggingface
+
+    def wrong(source: Any, folder: Path) -> None:
+        right(source, folder)
+        other_words(folder / "target" / "tokenizer.json")
+
+    monkeypatch.setattr(qkv.convert, "save_huggingface", wrong)
+    assert "its tokenizer there spells 'The quick" in measured(folder).note
 
 
 def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from qkv.verify.proof import difference
+from qkv.verify.proof import difference, largest
 from qkv.verify.text import _changed, _folded
 
 
@@ -25,6 +25,11 @@ def test_what_is_not_finite_or_not_alike_is_told() -> None:
     assert difference([torch.zeros(2)], [torch.zeros(2)]) == 0
     with pytest.raises(ValueError, match="is compared with"):
         difference([torch.zeros(2)], [torch.zeros(2, 1)])
+
+
+def test_the_largest_of_differences_is_nan_wherever_one_is() -> None:
+    assert largest([0.5, 2.0, 1.0]) == 2
+    assert math.isnan(largest([0.5, math.nan])) and math.isnan(largest([math.nan, 0.5]))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from qkv.config.understand import (
     EmbedConfig,
     MaskConfig,
     TagConfig,
+    TeacherConfig,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ModelConfig",
     "Recipe",
     "TagConfig",
+    "TeacherConfig",
     "TokenizerConfig",
     "TrainConfig",
     "load_recipe",

@@ -28,6 +28,15 @@ class DecodeConfig:
         "256", least=0,
     )  # fmt: skip
     min_length: int = setting(0, "EOS comes after so many tokens at the earliest", least=0)
+    force_start: bool = setting(
+        True, "a model with a start_id (BART) begins with it; false: with what it finds likeliest"
+    )
+    force_end: bool = setting(
+        False, "an output that fills its max_length ends with EOS all the same"
+    )
+    suppress: tuple[int, ...] | Literal["special"] = setting(
+        "special", "ids of tokens that never come; 'special': PAD and BOS, unless they end a text"
+    )
     stop: tuple[str, ...] = setting((), "end before any of these strings comes (language models)")
     repetition_penalty: float = setting(
         1.0,

@@ -12,7 +12,7 @@ from qkv.errors import UserError
 
 Family = Literal["encoder-decoder", "encoder", "decoder"]
 ENCODER_ONLY = (
-    "d_embedding", "n_segments", "patch_size", "n_labels", "pair_head", "convolution",
+    "d_embedding", "n_segments", "patch_size", "n_labels", "pair_head", "convolution", "causal",
 )  # fmt: skip
 
 
@@ -28,8 +28,9 @@ class ModelConfig:
     d_model: int = setting(256, "D: width of the residual stream", least=1)
     n_heads: int = setting(4, "H: attention heads; each is d_model / n_heads wide", least=1)
     d_key: int = setting(
-        0, "d_k: width of a head, where it is not d_model / n_heads (T5, Mistral); 0: that", least=0
-    )
+        0, "d_k: width of a head, where it is not d_model / n_heads (T5, Mistral); 0: that",
+        least=0, most=2**16,
+    )  # fmt: skip
     n_kv_heads: int = setting(
         0, "key/value heads, each shared by n_heads / n_kv_heads query heads; 0: n_heads", least=0
     )
@@ -51,7 +52,7 @@ class ModelConfig:
     ] = setting(
         "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
     )
-    max_length: int = setting(1024, "longest sequence in tokens", least=1)
+    max_length: int = setting(1024, "longest sequence in tokens", least=1, most=2**24)
     rotary_base: float = setting(
         10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
     )
@@ -76,9 +77,7 @@ class ModelConfig:
     relative_length: int = setting(
         0, "disentangled, relative: the farthest distance told apart; 0: max_length", least=0
     )
-    window: int = setting(
-        0, "a decoder's token sees this many tokens up to itself; 0: all", least=0
-    )
+    window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
     window_layers: Literal["all", "alternate"] = setting(
         "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
     )
@@ -101,6 +100,9 @@ class ModelConfig:
         0, "an encoder's first layer also sees this many neighbouring tokens by a convolution "
         "(DeBERTa-v2: 3); 0: not", least=0,
     )  # fmt: skip
+    causal: bool = setting(
+        False, "an encoder's tokens see only those before them, as a decoder's do: GPT, labelled"
+    )
     shared_layers: bool = setting(False, "one block's weights serve for all layers (ALBERT)")
     image_size: int = setting(0, "images: height and width in pixels", least=0)
     patch_size: int = setting(
@@ -108,8 +110,9 @@ class ModelConfig:
         least=0,
     )  # fmt: skip
     n_channels: int = setting(1, "images: 1 for grey, 3 for colours", least=1)
-    pooling: Literal["first", "mean"] = setting(
-        "first", "how an encoder's head sees a whole text: its first token, or the mean of all"
+    pooling: Literal["first", "mean", "last"] = setting(
+        "first",
+        "how an encoder's head sees a whole text: its first token, the mean of all, or its last",
     )
     pooler: Literal["none", "tanh", "gelu"] = setting(
         "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu)"
@@ -214,6 +217,16 @@ class ModelConfig:
                 f"model: a convolution stands between post-norm layers and sees as many tokens to "
                 f"either side, but convolution is {self.convolution} and norm_position is "
                 f"'{self.norm_position}'; choose an odd number, and 'post'."
+            )
+        if self.causal and self.convolution:
+            raise UserError(
+                "model: a convolution sees the tokens after each one too, which causal forbids; "
+                "leave one of them out."
+            )
+        if self.causal and self.head == "sequence" and self.pooling == "first":
+            raise UserError(
+                "model: the first token of a causal encoder has seen nothing but itself; set "
+                "pooling = 'last', or 'mean'."
             )
         if self.head in ("sequence", "token") and not self.n_labels:
             raise UserError(f"model: head = '{self.head}' needs n_labels of at least 1.")

@@ -20,6 +20,7 @@ from qkv.config.understand import (
     EmbedConfig,
     MaskConfig,
     TagConfig,
+    TeacherConfig,
 )
 from qkv.errors import UserError
 
@@ -219,12 +220,13 @@ class Recipe:
     tag: TagConfig = field(default_factory=TagConfig)
     answer: AnswerConfig = field(default_factory=AnswerConfig)
     embed: EmbedConfig = field(default_factory=EmbedConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
 
 
 SECTIONS = {
     "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
     "chat": ChatConfig, "mask": MaskConfig, "denoise": DenoiseConfig, "classify": ClassifyConfig,
-    "tag": TagConfig, "answer": AnswerConfig, "embed": EmbedConfig,
+    "tag": TagConfig, "answer": AnswerConfig, "embed": EmbedConfig, "teacher": TeacherConfig,
 }  # fmt: skip
 
 _LANGUAGE_TRAINING = {
@@ -350,6 +352,12 @@ def _check_task(task: Task, model: ModelConfig, sections: Mapping[str, Any], whe
         raise UserError(
             f"{where}: [train]: consistency is for classify, tag and answer, but the task is "
             f"{task!r}; leave it out."
+        )
+    taught = task == "classify" and sections["classify"].kind == "class" and not model.patch_size
+    if sections["teacher"].models and not taught:
+        raise UserError(
+            f"{where}: [teacher]: models teach task = 'classify' of texts, with one class of "
+            f"several; leave them out."
         )
     family = FAMILIES.get(task, "encoder")
     if model.family != family:

@@ -28,6 +28,7 @@ from qkv.config.understand import (
     EmbedConfig,
     MaskConfig,
     TagConfig,
+    TeacherConfig,
 )
 
 COMMAND = "python -m qkv.config.reference > docs/settings.md"
@@ -92,6 +93,11 @@ SECTIONS: dict[str, tuple[type, str]] = {
     "embed": (
         EmbedConfig,
         'How a text becomes a vector, for `task = "embed"` and `"fill"`: see\n'
+        "[understanding.md](understanding.md).",
+    ),
+    "teacher": (
+        TeacherConfig,
+        'Other classifiers to learn from, for `task = "classify"`: see\n'
         "[understanding.md](understanding.md).",
     ),
 }

@@ -41,6 +41,31 @@ class MaskConfig:
 
 
 @dataclass(frozen=True)
+class TeacherConfig:
+    """Classifiers whose answers are learnt from, beside or instead of the labels."""
+
+    models: tuple[str, ...] = setting(
+        (), "classify: model folders or names; the mean of what they say is learnt from"
+    )
+    text: tuple[str, ...] = setting(
+        (), "texts without labels, a line each or as tables: the teachers alone say what they are"
+    )
+    weight: float = setting(
+        0.5, "of the teachers, where there is a label too; that has the rest", least=0, most=1
+    )
+    temperature: float = setting(
+        2.0, "divides both sides' logits: above 1, unlikely classes teach more", least=0.01
+    )
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "teacher")
+        if self.text and not self.models:
+            raise UserError(
+                "teacher: text has no labels, so somebody must say what it is; name models too."
+            )
+
+
+@dataclass(frozen=True)
 class ClassifyConfig:
     """What a label is, and how long texts are read; stored with the model."""
 

@@ -38,9 +38,12 @@ class Architecture:
     renamed: tuple[tuple[str, str], ...] = ()  # other spellings of names, as patterns
     ignored: str = r"(?!)"  # a pattern of tensors that hold nothing learnt
     copies: Mapping[str, str] | None = None  # tensors that may repeat another one
+    left_out: Callable[[Mapping[str, Any]], str] = lambda config: r"(?!)"
+    """A pattern of biases that ours has and a config of theirs leaves out: they are zeros."""
     spare: Callable[[ModelConfig, str], Spare] = lambda config, head: {}
     """What their model has and ours lacks, for a config and a head."""
     pair_separators: int = 1  # by which one of two that compute the same is chosen
+    causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
 
     def canonical(self, name: str) -> str:
         """A tensor's name as the rules spell it."""

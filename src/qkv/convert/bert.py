@@ -48,7 +48,8 @@ HEADS: Mapping[str, Table] = {
     "token": LABELS, "answer": ANSWER,
 }  # fmt: skip
 GUESSES = "masked", "pairs"  # heads that guess hidden tokens
-POSITION_IDS = r"(.*\.)?embeddings\.position_ids"  # 0, 1, 2, …, which older files hold
+# 0, 1, 2, … and 0, 0, 0, …, which older files hold
+POSITION_IDS = r"(.*\.)?embeddings\.(position|token_type)_ids"
 
 
 def block_values(config: Mapping[str, Any], preset: str) -> Values:

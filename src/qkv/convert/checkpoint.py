@@ -51,7 +51,8 @@ def open_folder(folder: Path) -> Checkpoint:
     config = read_values(folder / CONFIG)
     tokenizer = read_values(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
-        tokenizer.pop("add_bos_token", None)  # that file knows, and this word may be stale
+        for flag in ("add_bos_token", "add_eos_token"):
+            tokenizer.pop(flag, None)  # that file knows, and this word may be stale
     generation = read_values(folder / GENERATION)
     # Older folders say it in config.json.
     tasks = config.get("task_specific_params")
@@ -60,7 +61,7 @@ def open_folder(folder: Path) -> Checkpoint:
     return Checkpoint(
         path=folder,
         config=config,
-        tensors=StoredTensors(*_weight_files(folder)),
+        tensors=_open_weights(_weight_files(folder)),
         generation=generation or legacy,
         tokenizer=tokenizer,
         chat=_chat(folder, tokenizer),
@@ -87,6 +88,20 @@ def _read_json(path: Path, default: Any) -> Any:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
+
+
+def _open_weights(files: list[Path]) -> StoredTensors:
+    """The tensors of all files, each of which may stand in one of them only."""
+    found: dict[str, Path] = {}
+    for file in files:
+        for name in StoredTensors(file) if len(files) > 1 else ():
+            if name in found:
+                raise UserError(
+                    f"{file.parent} has {name} in {found[name].name} and in {file.name}, but each "
+                    f"tensor may be in one file only; fetch the files again."
+                )
+            found[name] = file
+    return StoredTensors(*files)
 
 
 def _weight_files(folder: Path) -> list[Path]:

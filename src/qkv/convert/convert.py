@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qkv.convert.export import copy_card, write_huggingface
 from qkv.convert.opening import open_model
+from qkv.convert.weights import read_fitting
 from qkv.errors import UserError
 from qkv.files import write_json
 from qkv.tasks.folder import (
@@ -30,7 +31,7 @@ def write_qkv(source: Source, folder: Path) -> None:
     if not config.patch_size:
         load_tokenizers(source, config).save(folder)
     write_json(folder / CONFIG, dict(source.content))
-    write_tensors(folder / WEIGHTS, dict(source.read_weights()), {"format": "pt"})
+    write_tensors(folder / WEIGHTS, dict(read_fitting(source, config)), {"format": "pt"})
     copy_card(source, folder)
 
 
@@ -75,11 +76,14 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     place = folder.resolve()  # of "." and of links the folder that is meant
     beside = place.with_name(f".{place.name}.{os.getpid()}.writing")
     shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
-    beside.mkdir(parents=True)
     try:
+        beside.mkdir(parents=True)
         yield beside
         if place.exists():
             place.rmdir()
         beside.rename(place)
+    except OSError as error:  # said of the name that people know
+        error.filename = str(error.filename or folder).replace(str(beside), str(folder))
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)

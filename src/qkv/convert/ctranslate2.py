@@ -66,6 +66,7 @@ def _lacking(config: ModelConfig) -> str | None:
         "images as inputs": config.patch_size,
         "disentangled positions": config.positions == "disentangled",
         "convolution beside the first layer": config.convolution,
+        "encoder that sees backwards only": config.causal,
         "embeddings that are narrower than the model (d_embedding)": config.d_embedding,
         f"head of the kind {config.head!r} on an encoder": config.head != "none",
         "head for pairs of texts": config.pair_head,

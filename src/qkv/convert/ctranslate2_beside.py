@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.config import ModelConfig
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.config.fields import from_mapping
+from qkv.decode.generate import suppressed
 from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.tasks import Tokenizers
@@ -17,9 +19,10 @@ from qkv.text import Tokenizer
 def set_vocabularies(spec: Any, config: ModelConfig, tokenizers: Tokenizers) -> None:
     """Tell a specification its vocabularies and what its special tokens are called."""
     target = pieces(tokenizers.target, config.vocab_size)
-    spec.config.bos_token, spec.config.eos_token = target[config.bos_id], target[config.eos_id]
-    # Whoever has no unknown token spells everything; but some token must be named.
-    spec.config.unk_token = tokenizers.target.names.get("unknown", target[config.eos_id])
+    # Some token must be named for each, even where texts never end or everything can be spelt.
+    start, end = (target[id % config.vocab_size] for id in (config.bos_id, config.eos_id))
+    spec.config.bos_token, spec.config.eos_token = start, end
+    spec.config.unk_token = tokenizers.target.names.get("unknown", end)
     if config.family != "encoder-decoder":
         spec.register_vocabulary(target)
         return
@@ -77,7 +80,7 @@ def _translating(
         'tokens = source.encode("Hello", add_special_tokens=False).tokens',
         "found = translator.translate_batch(",
         f"    [tokens], {before}beam_size=4, max_input_length={config.max_length},",
-        f"    max_decoding_length={_longest(config)}, {_never(config, names)},",
+        f"    max_decoding_length={_longest(config)}, {_never(config, names, content)},",
         ")",
         "ids = [target.token_to_id(token) for token in found[0].hypotheses[0]]",
         "print(target.decode(ids))",
@@ -92,7 +95,7 @@ def _writing(config: ModelConfig, names: Lines, content: Mapping[str, Any], shar
         _opened("tokenizer", TOKENIZER),
         f'prompt = [{first}*tokenizer.encode("Hello", add_special_tokens=False).tokens]',
         "found = generator.generate_batch(",
-        f"    [prompt], max_length={_longest(config)}, {_never(config, names)}",
+        f"    [prompt], max_length={_longest(config)}, {_never(config, names, content)}",
         ")",
         "print(tokenizer.decode(found[0].sequences_ids[0]))",
     ]
@@ -132,7 +135,7 @@ def _longest(config: ModelConfig) -> int:
     return min(256, config.max_length - 1)
 
 
-def _never(config: ModelConfig, names: Lines) -> str:
+def _never(config: ModelConfig, names: Lines, content: Mapping[str, Any]) -> str:
     """Tokens that are never written."""
-    ids = sorted({config.pad_id, config.bos_id} - {config.eos_id})
-    return f"suppress_sequences={[[names[id]] for id in ids]}"
+    decode = from_mapping(DecodeConfig, content.get("decode", {}), "decode")
+    return f"suppress_sequences={[[names[id]] for id in suppressed(decode, config)]}"

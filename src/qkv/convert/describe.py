@@ -14,12 +14,15 @@ from qkv.config.fields import from_mapping, suggestion
 from qkv.convert.architecture import Architecture, Values
 from qkv.convert.chat import read_chat
 from qkv.convert.checkpoint import CONFIG, GENERATION, Checkpoint
+from qkv.convert.frame import Frame, read_frame
 from qkv.convert.generation import read_generation
 from qkv.convert.heads import TASKS, head_of, head_values, read_section
 from qkv.errors import UserError
 from qkv.tasks.load import TASKS as OUR_TASKS
 from qkv.text import Tokenizer
 
+MOST = 1 << 24  # of anything that a config counts; tables are made of some before weights are seen
+MOST_CHANNELS = 1 << 10
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
 SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
     "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None,
@@ -34,7 +37,9 @@ def describe(
     head, content = plain_content(architecture, checkpoint, tokenizer)
     with _explained(checkpoint):
         content |= _extras(checkpoint.config.get(EXTRAS) or {}, content)
-        _check_ids(ModelConfig.from_dict(content["model"], EXTRAS))
+        model = ModelConfig.from_dict(content["model"], EXTRAS)
+        _check_sizes(model)
+        _check_ids(model)
     return head, content
 
 
@@ -53,6 +58,16 @@ def _extras(given: Mapping[str, Any], content: Mapping[str, Any]) -> Values:
     return found
 
 
+def _check_sizes(model: ModelConfig) -> None:
+    """Refuse what no machine could hold, before it is tried."""
+    for name, value in model.to_dict().items():
+        most = MOST_CHANNELS if name == "n_channels" else MOST
+        if isinstance(value, int) and value > most and not name.endswith("_id"):
+            raise UserError(
+                f"{name} is {value:,}, but may be at most {most:,}; fetch the file again."
+            )
+
+
 def _check_ids(model: ModelConfig) -> None:
     """Refuse special tokens that the vocabulary has no room for."""
     begin = "decoder_start_token_id" if model.family == "encoder-decoder" else "bos_token_id"
@@ -60,7 +75,8 @@ def _check_ids(model: ModelConfig) -> None:
              "start_id": "bos_token_id"}  # fmt: skip
     for ours, theirs in names.items():
         id = getattr(model, ours)
-        never = model.family == "decoder" and id == model.eos_id  # an end that never comes
+        decodes = model.family == "decoder" or model.causal
+        never = decodes and id == model.eos_id  # an end that never comes
         if id >= model.vocab_size and not model.patch_size and not never:
             raise UserError(
                 f"config.json: {theirs} is {id}, but the vocabulary has {model.vocab_size:,} "
@@ -84,11 +100,13 @@ def plain_content(
         values |= {"family": architecture.family, **head_values(head, config)}
         if not values.get("patch_size"):
             usual = {"pad_token_id": values.get("pad_id")}
-            ends = checkpoint.generation.get("eos_token_id") or config.get("eos_token_id")
-            said = {**usual, **config, "eos_token_id": ends}
+            said = {**usual, **config, "eos_token_id": _ends(architecture, checkpoint)}
             values |= special_ids(architecture, said, tokenizer)
         model = ModelConfig.from_dict(values)
+        _check_sizes(model)
         section = read_section(head, config, checkpoint.images)
+        if architecture.causal:
+            section["classify"] |= _around(checkpoint, tokenizer, architecture.frame(model))
     content: Values = {"task": TASKS[head], "model": model.to_dict(), **section}
     if head == "none":
         content["embed"] = _embedding(checkpoint)
@@ -124,58 +142,59 @@ def special_ids(
     architecture: Architecture, config: Mapping[str, Any], tokenizer: Tokenizer | None
 ) -> Values:
     """The ids of the tokens that are not text."""
-    end = _first(config.get("eos_token_id"))
+    ends = _listed(config.get("eos_token_id"))
     pad = config.get("pad_token_id")
     if architecture.family == "encoder-decoder":
         start = config.get("decoder_start_token_id")
         start = pad if start is None else start
         return {
-            "pad_id": pad or 0, "bos_id": start or 0, "eos_id": 0 if end is None else end,
-            "other_ends": _others(config, end),
+            "pad_id": pad or 0, "bos_id": start or 0, "eos_id": [*ends, 0][0],
+            "other_ends": tuple(id for id in ends[1:] if id < config["vocab_size"]),
         }  # fmt: skip
-    if architecture.family == "encoder":
+    if architecture.family == "encoder" and not architecture.causal:
         names = tokenizer.names if tokenizer else {}
         given = {
             "pad_id": ("padding", 0 if pad is None else pad),
             "bos_id": ("start", config.get("bos_token_id") or 0),
-            "eos_id": ("end", end or 0),
+            "eos_id": ("end", [*ends, 0][0]),
         }
         return {
             ours: tokenizer.special_id(names[role]) if tokenizer and role in names else default
             for ours, (role, default) in given.items()
         }
-    end = _own_end(config.get("eos_token_id"), tokenizer, end)
-    begin = _first(config.get("bos_token_id"))
-    end = begin if end is None else end
-    # Small models often keep the id 50256 of GPT-2 and have no such token: their texts never end.
-    begin, pad = (None if id is None or id >= config["vocab_size"] else id for id in (begin, pad))
+    # Small models often keep the id 50256 of GPT-2, and have no such token: it is as if none were
+    # said. Where there is no end at all it gets the id `size`, which never comes.
+    size = config["vocab_size"]
+    ends, begins, pads = (
+        [id for id in _listed(config.get(f"{name}_token_id")) if 0 <= id < size]
+        for name in ("eos", "bos", "pad")
+    )
+    end = _own_end(ends, tokenizer) if ends else size
     return {
-        "pad_id": end or 0 if pad is None else max(pad, 0),
-        "bos_id": end or 0 if begin is None else begin,
-        "eos_id": end or 0,
-        "other_ends": _others(config, end),
+        "pad_id": [*pads, end if ends else 0][0],
+        "bos_id": [*begins, end][0],
+        "eos_id": end,
+        "other_ends": tuple(id for id in ends if id != end),
     }
 
 
-def _others(config: Mapping[str, Any], end: int | None) -> tuple[int, ...]:
-    """What else ends an output, of several ids that are said to; what is no token never comes."""
-    ids = config.get("eos_token_id")
-    known = [int(id) for id in ids] if isinstance(ids, list) else []
-    return tuple(id for id in known if id != end and id < config["vocab_size"])
+def _ends(architecture: Architecture, checkpoint: Checkpoint) -> Any:
+    """What ends an output: where generation has a file of its own, a decoder's is said there."""
+    said = (checkpoint.generation or checkpoint.config).get("eos_token_id")
+    if said is None and architecture.family != "decoder":
+        return checkpoint.config.get("eos_token_id")
+    return said
 
 
-def _first(ids: Any) -> int | None:
-    if isinstance(ids, list):
-        return int(ids[0]) if ids else None
-    return None if ids is None else int(ids)
+def _listed(ids: Any) -> list[int]:
+    """One id, several or none."""
+    return [int(id) for id in (ids if isinstance(ids, list) else [ids]) if id is not None]
 
 
-def _own_end(ids: Any, tokenizer: Tokenizer | None, first: int | None) -> int | None:
+def _own_end(ids: list[int], tokenizer: Tokenizer | None) -> int:
     """Models that chat may have several ends; they mostly say the one that their tokenizer has."""
     known = tokenizer.names.get("end") if tokenizer else None
-    if tokenizer and known and isinstance(ids, list) and tokenizer.eos_id in ids:
-        return tokenizer.eos_id
-    return first
+    return tokenizer.eos_id if tokenizer and known and tokenizer.eos_id in ids else ids[0]
 
 
 def _embedding(checkpoint: Checkpoint) -> Values:
@@ -194,13 +213,32 @@ def _embedding(checkpoint: Checkpoint) -> Values:
     return {"pooling": known[modes[0]], "normalize": checkpoint.normalize}
 
 
+def _around(checkpoint: Checkpoint, tokenizer: Tokenizer | None, usual: Frame) -> Values:
+    """What stands around texts for a decoder that labels them, where it is not the usual.
+
+    Theirs looks at the last token that is no padding, even where that is a token of the frame.
+    """
+    found = read_frame(tokenizer, checkpoint.tokenizer) if tokenizer else Frame()
+    after = found.after
+    while after and after[-1] == checkpoint.config.get("pad_token_id"):
+        after = after[:-1]
+    parts = found.before, found.between, after
+    same = parts == (usual.before, usual.between, usual.after)
+    return {} if same else {"frame": [list(part) for part in parts]}
+
+
 def _begins_with_bos(checkpoint: Checkpoint, tokenizer: Tokenizer | None, bos_id: int) -> bool:
     """As tokenizer_config.json says or, where there is one, as tokenizer.json does."""
     said = checkpoint.tokenizer.get("add_bos_token")
     if isinstance(said, bool) or tokenizer is None:
         return bool(said)
     backend = tokenizer._backend
-    framed, bare = (backend.encode("a", add_special_tokens=add).ids for add in (True, False))
+    try:
+        framed, bare = (backend.encode("a", add_special_tokens=add).ids for add in (True, False))
+    except Exception as error:  # the library has no kind of its own
+        raise UserError(
+            f"{checkpoint.path}: the tokenizer cannot read 'a' ({error}); fetch it again."
+        ) from error
     return bool(framed != bare and framed[0] == bos_id)
 
 

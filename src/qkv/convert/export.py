@@ -22,13 +22,29 @@ from qkv.convert.frame import Frame
 from qkv.convert.generation import write_generation
 from qkv.convert.halves import Reordered
 from qkv.convert.heads import head_to_write, write_labels
-from qkv.convert.known import ARCHITECTURES
+from qkv.convert.known import ARCHITECTURES, LABELLED
+from qkv.convert.padding import with_padding
 from qkv.convert.tokenizer_export import write_tokenizer
-from qkv.convert.weights import Shape, add_spare, applicable, expected_shapes, write_weights
+from qkv.convert.weights import (
+    Shape,
+    add_spare,
+    applicable,
+    expected_shapes,
+    read_fitting,
+    write_weights,
+)
 from qkv.files import write_json, write_text
 from qkv.model import parameter_shapes
 from qkv.tasks import Prompting, Tokenizers
-from qkv.tasks.folder import CARD, Source, load_config, load_prompting, load_tokenizers
+from qkv.tasks.classify import Classes
+from qkv.tasks.folder import (
+    CARD,
+    Source,
+    load_config,
+    load_prompting,
+    load_section,
+    load_tokenizers,
+)
 from qkv.weights import write_tensors
 
 
@@ -44,10 +60,11 @@ class _Shapes:
 
 def write_huggingface(source: Source, folder: Path) -> None:
     """Write a model into a folder in the words of Hugging Face."""
+    source = with_padding(source)
     task, config, decode = load_config(source)
-    in_file, weights = _in_their_order(config, source.read_weights())
+    in_file, weights = _in_their_order(config, read_fitting(source, config))
     head = head_to_write(task, in_file)
-    architecture = fitting(ARCHITECTURES, in_file, head)
+    architecture = fitting(LABELLED if config.causal else ARCHITECTURES, in_file, head)
     tokenizers = None if config.patch_size else load_tokenizers(source, config)
     prompting = load_prompting(source) if config.family == "decoder" else None
     chat = _chat(prompting, tokenizers)
@@ -69,9 +86,7 @@ def write_huggingface(source: Source, folder: Path) -> None:
     write_json(folder / "config.json", {**theirs, "dtype": kind, EXTRAS: extras})
     _write_beside(folder, written, head)
     if tokenizers:
-        frame = architecture.frame(config)
-        if prompting and prompting.bos:
-            frame = Frame((config.bos_id,))
+        frame = _frame(architecture, config, source, prompting)
         _write_tokenizers(folder, frame, in_file, tokenizers, chat)
     copy_card(source, folder)
 
@@ -100,33 +115,45 @@ def _config(
     found |= {"pad_token_id": _padding(config), "eos_token_id": _ends(config)}
     if config.family == "encoder-decoder":
         return {**found, "decoder_start_token_id": config.bos_id, "is_encoder_decoder": True}
-    return {**found, "bos_token_id": config.bos_id}
+    return {**found, "bos_token_id": _known(config, config.bos_id)}
 
 
-def _ends(config: ModelConfig) -> int | list[int]:
-    return list(config.ends) if config.other_ends else config.eos_id
+def _frame(
+    architecture: Architecture, config: ModelConfig, source: Source, prompting: Prompting | None
+) -> Frame:
+    if prompting and prompting.bos:
+        return Frame((config.bos_id,))
+    own = load_section(source, "classify", Classes).frame if config.causal else ()
+    if not own:
+        return architecture.frame(config)
+    before, between, after = own
+    return Frame(before, between, after)
+
+
+def _ends(config: ModelConfig) -> int | list[int] | None:
+    return list(config.ends) if config.other_ends else _known(config, config.eos_id)
 
 
 def _padding(config: ModelConfig) -> int | None:
-    """Some decoders have none: ours is then their end, which may be no token at all."""
-    return config.pad_id if config.pad_id < config.vocab_size else None
+    """A decoder whose texts never end may have none either: ours is then the first token."""
+    none = config.pad_id == 0 and config.eos_id >= config.vocab_size
+    return None if none else config.pad_id
+
+
+def _known(config: ModelConfig, id: int) -> int | None:
+    """An id, unless it says that there is no such token."""
+    return id if id < config.vocab_size else None
 
 
 def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
     if config.family == "encoder":
         return {}
-    never = {config.pad_id, config.bos_id} - {*config.ends}
     found = {
         **write_generation(decode, config),
-        "suppress_tokens": sorted(never - {config.start_id}) or None,
         "pad_token_id": _padding(config), "eos_token_id": _ends(config),
     }  # fmt: skip
     if config.family == "decoder":
-        return {**found, "bos_token_id": config.bos_id}
-    if config.start_id >= 0:
-        found["forced_bos_token_id"] = config.start_id
-    if config.start_id in never:  # they may not suppress what is forced, but this comes before it
-        found["bad_words_ids"] = [[config.start_id]]
+        return {**found, "bos_token_id": _known(config, config.bos_id)}
     longest = {} if decode.max_length else {"max_length": config.max_length}
     return {**found, **longest, "decoder_start_token_id": config.bos_id}
 

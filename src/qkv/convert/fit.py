@@ -33,6 +33,8 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     values["relative_length"] = config.relative_length or config.n_positions
     values["rotary_trained_length"] = config.trained_length
     values["rotary_fast"] = config.rotary_fast or {"llama3": 4.0}.get(config.rotary_scaling, 32.0)
+    for stack in {"encoder", "decoder"} - {*config.family.split("-")}:
+        del values[f"n_{stack}_layers"]
     if config.family == "decoder":  # which has one embedding only
         values["tie"] = {"all": "output", "inputs": "none"}.get(config.tie, config.tie)
     unscaled = config.rotary_scaling == "none"

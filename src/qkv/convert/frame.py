@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from qkv.errors import UserError
+from qkv.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -13,3 +18,29 @@ class Frame:
     between: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
     segments: bool = False
+
+
+def read_frame(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Frame:
+    """What a tokenizer of theirs puts around texts: as its settings say, or else its own file."""
+    flags = {"add_bos_token": "start", "add_eos_token": "end"}
+    if flags.keys() & settings.keys():
+        begin, end = (
+            (tokenizer.special_id(tokenizer.names[role]),)
+            if settings.get(flag) and role in tokenizer.names
+            else ()
+            for flag, role in flags.items()
+        )
+        return Frame(begin, end + begin, end)
+    try:
+        encoding = tokenizer._backend.encode("a", "a")
+    except Exception as error:  # the library has no kind of its own
+        raise UserError(f"the tokenizer cannot read 'a' ({error}); fetch it again.") from error
+    parts: list[list[int]] = [[], [], []]
+    seen = 0
+    for id, text in zip(encoding.ids, encoding.sequence_ids, strict=True):
+        if text is None:
+            parts[seen].append(id)
+        else:
+            seen = text + 1
+    before, between, after = map(tuple, parts)
+    return Frame(before, between, after)

@@ -17,7 +17,7 @@ from qkv.config import ModelConfig
 from qkv.convert.architecture import Values
 from qkv.convert.checkpoint import Checkpoint
 from qkv.convert.gguf_file import GgufFile
-from qkv.convert.gguf_tokenizer import adds_bos, read_tokenizer
+from qkv.convert.gguf_tokenizer import adds_bos, read_tokenizer, token_id
 from qkv.convert.known import ARCHITECTURES
 from qkv.convert.llama import read_llama
 from qkv.convert.opening import as_source
@@ -208,10 +208,7 @@ def _tokens(file: GgufFile) -> Values:
     if table is None:
         raise UserError(f"{file.path} has no token_embd.weight; fetch it again.")
     roles = {"bos": "bos", "eos": "eos", "pad": "padding"}
-    ids = {
-        f"{theirs}_token_id": file.get(f"tokenizer.ggml.{name}_token_id")
-        for theirs, name in roles.items()
-    }
+    ids = {f"{theirs}_token_id": token_id(file.get, name) for theirs, name in roles.items()}
     return {"vocab_size": table.shape[0], **ids}
 
 
@@ -232,7 +229,7 @@ def _scaling(file: GgufFile) -> Values:
 
 def _llama3(file: GgufFile, config: Values) -> Values:
     """The scaling that a tensor amounts to: Llama 3's, with its usual bounds."""
-    slowed = file.tensors[FREQUENCIES].read().double()
+    slowed = file.tensors[FREQUENCIES].read()
     if torch.equal(slowed, torch.ones_like(slowed)):
         return {}
     bounds = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,14 @@ CUTS = {
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 BOS_FIRST = WHOLE_WORDS  # and these begin texts with BOS where a file does not say
 ROLES = {"start": "bos", "end": "eos", "unknown": "unknown", "padding": "padding"}
+PIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}  # SentencePiece's, where a file does not say
+
+
+def token_id(get: Get, name: str) -> int | None:
+    """The id of a token that is not text, by llama.cpp's name for it."""
+    usual = PIECE_IDS.get(name) if get("tokenizer.ggml.model") == "llama" else None
+    found: int | None = get(f"tokenizer.ggml.{name}_token_id", usual)
+    return found
 
 
 def adds_bos(get: Get) -> bool:
@@ -74,11 +83,11 @@ def read_tokenizer(get: Get, path: Path) -> Tokenizer:
         )
     try:
         tokens: list[str] = get("tokenizer.ggml.tokens") or []
-        types: list[int] = get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
+        types: list[int] = get("tokenizer.ggml.token_type") or [*map(_usual_type, tokens)]
         if not tokens or len(types) != len(tokens):
             raise UserError("it has no whole vocabulary; fetch it again.")
-        ids = {role: get(f"tokenizer.ggml.{name}_token_id") for role, name in ROLES.items()}
-        ids = {role: id for role, id in ids.items() if id is not None and id < len(tokens)}
+        known = {role: token_id(get, name) for role, name in ROLES.items()}
+        ids = {role: id for role, id in known.items() if id is not None and 0 <= id < len(tokens)}
         backend = builders[kind](get, tokens, types, ids)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -91,6 +100,11 @@ def read_tokenizer(get: Get, path: Path) -> Tokenizer:
     return Tokenizer(backend, names)
 
 
+def _usual_type(token: str) -> int:
+    """What a token is by its name, where a file does not say."""
+    return BYTE if re.fullmatch("<0x[0-9A-F]{2}>", token) else NORMAL
+
+
 def _byte_level(
     get: Get, tokens: list[str], types: list[int], ids: dict[str, int]
 ) -> tokenizers.Tokenizer:
@@ -100,7 +114,9 @@ def _byte_level(
             f"its texts are cut as {cut!r} (tokenizer.ggml.pre), which qkv does not know"
             f"{suggestion(cut, CUTS)}"
         )
-    merges = [tuple(merge.split(" ")) for merge in get("tokenizer.ggml.merges", [])]
+    if get("tokenizer.ggml.merges") is None:  # it would spell every text in bytes
+        raise UserError("its vocabulary has no merges (tokenizer.ggml.merges); fetch it again.")
+    merges = [tuple(merge.split(" ")) for merge in get("tokenizer.ggml.merges")]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=cut in WHOLE_WORDS))
     backend.pre_tokenizer = _cutter(CUTS[cut])

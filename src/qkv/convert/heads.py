@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,10 @@ TASKS = {
     "none": "embed", "masked": "fill", "pairs": "fill", "sequence": "classify", "token": "tag",
     "answer": "answer", "image": "classify", "seq2seq": "translate", "causal": "generate",
 }  # fmt: skip
-KINDS = {
-    "single_label_classification": "class", "multi_label_classification": "classes",
-    "regression": "number",
-}  # fmt: skip
+ONE_LABEL = "single_label_classification"
+KINDS = {ONE_LABEL: "class", "multi_label_classification": "classes", "regression": "number"}
 MOST_LABELS = 1_000_000  # more are a mistake
+BILINEAR = 2  # by Pillow's numbers
 
 
 def head_of(architecture: Architecture, config: Mapping[str, Any], names: frozenset[str]) -> str:
@@ -81,9 +81,11 @@ def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]
     """What the task knows beside the model: labels, and how they are to be read."""
     labels = read_labels(config) if head in ("image", "sequence", "token") else ()
     if head == "image":
+        wanted(config, "problem_type", (ONE_LABEL,), ONE_LABEL)
+        _tell_what_is_missing(images)
         return {"classify": {"labels": labels, **_scale(images, config.get("num_channels", 3))}}
     if head == "sequence":
-        guess = "regression" if len(labels) == 1 else "single_label_classification"
+        guess = "regression" if len(labels) == 1 else ONE_LABEL
         kind = KINDS[wanted(config, "problem_type", KINDS, guess)]
         return {"classify": {"labels": labels, "kind": kind}}
     if head == "token":
@@ -92,13 +94,31 @@ def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]
 
 
 def _scale(images: Mapping[str, Any], n_channels: int) -> Values:
-    """How pixels between 0 and 1 are scaled."""
-    if not images.get("do_normalize", True):
-        return {"mean": [0.0] * n_channels, "deviation": [1.0] * n_channels}
-    usual = [0.5] * n_channels
-    return {
-        "mean": images.get("image_mean") or usual, "deviation": images.get("image_std") or usual,
-    }  # fmt: skip
+    """How pixels between 0 and 1 are scaled, though white may be another number there."""
+    white = 255 * (images.get("rescale_factor", 1 / 255) if images.get("do_rescale", True) else 1)
+    mean, deviation = 0.0, 1.0
+    if images.get("do_normalize", True):
+        mean, deviation = (images.get(name) or 0.5 for name in ("image_mean", "image_std"))
+    found = {}
+    for name, given in (("mean", mean), ("deviation", deviation)):
+        values = given if isinstance(given, list) else [given] * n_channels
+        found[name] = [value / white for value in values]
+    return found
+
+
+def _tell_what_is_missing(images: Mapping[str, Any]) -> None:
+    usual = {"resample": BILINEAR, "do_center_crop": False}
+    ignored = [
+        f"{name} = {images[name]}"
+        for name, value in usual.items()
+        if images.get(name) not in (None, value)
+    ]
+    if ignored:
+        warnings.warn(
+            f"preprocessor_config.json says {', '.join(ignored)}, but here whole images are scaled "
+            f"bilinearly; to have it so, give arrays of the model's size.",
+            stacklevel=2,
+        )
 
 
 def write_labels(head: str, section: Mapping[str, Any]) -> Values:
@@ -113,7 +133,8 @@ def write_labels(head: str, section: Mapping[str, Any]) -> Values:
         "label2id": {label: number for number, label in enumerate(labels)},
         "num_labels": len(labels),
     }
-    if head == "sequence":
-        kinds = {kind: name for name, kind in KINDS.items()}
-        found["problem_type"] = kinds[section.get("kind", "class")]
+    kinds = {kind: name for name, kind in KINDS.items()}
+    said = kinds[section.get("kind", "class")]
+    if head == "sequence" and (said != ONE_LABEL or len(labels) > 1):  # which they refuse of one
+        found["problem_type"] = said
     return found

@@ -6,6 +6,7 @@ from qkv.convert.bart import BART
 from qkv.convert.bert import BERT
 from qkv.convert.deberta import DEBERTA
 from qkv.convert.gpt import GPT, GPT2
+from qkv.convert.labelled import labelled
 from qkv.convert.llama import LLAMA, MISTRAL
 from qkv.convert.marian import MARIAN
 from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
@@ -27,4 +28,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "marian": MARIAN,
     "bart": BART,
     "t5": T5,
+}
+LABELLED: dict[str, Architecture] = {  # decoders that are classifiers
+    "openai-gpt": labelled(GPT, "OpenAIGPTForSequenceClassification"),
+    "gpt2": labelled(GPT2, "GPT2ForSequenceClassification"),
+    "llama": labelled(LLAMA, "LlamaForSequenceClassification"),
+    "mistral": labelled(MISTRAL, "MistralForSequenceClassification"),
 }

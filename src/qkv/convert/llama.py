@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ LAYER: Table = {
     "feed_forward_residual.norm": "post_attention_layernorm",
 }
 OUTPUT: Table = {"output.projection": "lm_head"}
+BIASES = {"attention_bias": "self_attn", "mlp_bias": "mlp"}
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
 
@@ -47,7 +49,7 @@ def _values(config: Mapping[str, Any]) -> Values:
 
 
 def _groups(config: Mapping[str, Any], default: int) -> int:
-    groups = int(config.get("num_key_value_heads") or default)
+    groups = int(config.get("num_key_value_heads", default) or config["num_attention_heads"])
     return 0 if groups == config["num_attention_heads"] else groups
 
 
@@ -73,16 +75,17 @@ def read_llama(config: Mapping[str, Any], names: Collection[str], head: str) -> 
             f"config.json: hidden_size ({width}) is not a multiple of num_attention_heads "
             f"({heads}), which Llama does not allow."
         )
-    bias = config.get("attention_bias", False)
-    if bias != config.get("mlp_bias", False):
-        raise UserError(
-            f"config.json: attention_bias is {bias} and mlp_bias is {not bias}, but biases can "
-            f"only be read where attention and feed-forward layers both have them, or neither."
-        )
+    bias = any(config.get(name) for name in BIASES)
     return {
         **_values(config), "n_kv_heads": _groups(config, heads), "bias": bias,
         "max_length": config.get("max_position_embeddings", 2048),
     }  # fmt: skip
+
+
+def without_bias(config: Mapping[str, Any]) -> str:
+    """The biases that a config leaves out; ours stand in all layers or in none."""
+    parts = [part for name, part in BIASES.items() if not config.get(name)]
+    return rf"model\.layers\.\d+\.({'|'.join(parts)})\.\w+\.bias" if parts else r"(?!)"
 
 
 def write_llama(config: ModelConfig) -> Values:
@@ -98,10 +101,11 @@ def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -
             "config.json: layer_types has layers with a window and layers without, but a Mistral "
             "can only be read with the same window in all layers."
         )
+    window = 0 if kinds == {"full_attention"} else config.get("sliding_window", 4096) or 0
     return {
         **_values(config), "n_kv_heads": _groups(config, 8),
         "max_length": config.get("max_position_embeddings", 131_072),
-        "window": config.get("sliding_window", 4096) or 0,
+        "window": window,
     }  # fmt: skip
 
 
@@ -116,6 +120,9 @@ def _read_angles(config: Mapping[str, Any]) -> Values:
     said = {**config, **rope}
     wanted(said, "partial_rotary_factor", (1.0,), 1.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "dynamic":
+        _tell_of_dynamic(config)
+        kind = "default"
     if kind not in SCALINGS:
         raise UserError(
             f"config.json: the rotary scaling (rope_type) is {kind!r}, but only "
@@ -143,6 +150,16 @@ def _read_angles(config: Mapping[str, Any]) -> Values:
     if kind == "yarn":
         _check_yarn(rope, factor)
     return found
+
+
+def _tell_of_dynamic(config: Mapping[str, Any]) -> None:
+    """That scaling sets in where the context ends here; up to there it changes nothing."""
+    length = config.get("max_position_embeddings", "max_position_embeddings")
+    warnings.warn(
+        f"Left out of config.json: dynamic rotary scaling, which is for texts of more than "
+        f"{length} tokens, where the context ends here.",
+        stacklevel=2,
+    )
 
 
 def _check_yarn(rope: Mapping[str, Any], factor: float) -> None:
@@ -199,6 +216,7 @@ LLAMA = Architecture(
     read_config=read_llama,
     write_config=write_llama,
     rules=rules,
+    left_out=without_bias,
     prefix="model.",
     ignored=r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
     copies={"lm_head.weight": "model.embed_tokens.weight"},

@@ -15,7 +15,7 @@ from qkv.convert.checkpoint import Checkpoint, is_foreign, open_folder
 from qkv.convert.describe import describe
 from qkv.convert.fit import with_halves
 from qkv.convert.halves import Reordered
-from qkv.convert.known import ARCHITECTURES
+from qkv.convert.known import ARCHITECTURES, LABELLED
 from qkv.convert.vocabularies import read_tokenizers
 from qkv.convert.weights import ForeignWeights
 from qkv.errors import UserError
@@ -53,6 +53,9 @@ def architecture_of(config: Mapping[str, Any], where: Path) -> Architecture:
             f"{where} is of the architecture {kind!r}, which qkv cannot read; it reads "
             f"{', '.join(ARCHITECTURES)}."
         )
+    classifier = LABELLED.get(str(kind))
+    if classifier and config.get("architectures") == [*classifier.classes.values()]:
+        return classifier
     return ARCHITECTURES[str(kind)]
 
 
@@ -85,7 +88,10 @@ def as_source(
         # No architecture of theirs has the paper's own order: we wrote that we changed it.
         in_pairs = config.positions == "sinusoidal"
         in_file = with_halves(config) if in_pairs else config
-        found = ForeignWeights(architecture, in_file, head, checkpoint.tensors, checkpoint.path)
+        found = ForeignWeights(
+            architecture, in_file, head, checkpoint.tensors, checkpoint.path,
+            architecture.left_out(checkpoint.config),
+        )  # fmt: skip
         return Reordered(found, to_halves=False) if in_pairs else found
 
     return Source(checkpoint.path, content, tokenizers, weights)

@@ -210,7 +210,9 @@ def scored(model: SentencePiece) -> Iterator[tuple[Piece, float]]:
     for piece in model.pieces:
         # SentencePiece's own bonus, which makes sure that such a symbol is never cut
         bonus = len(piece.text.encode()) * best - 0.1
-        yield piece, bonus if piece.type == USER_DEFINED else piece.score
+        score = bonus if piece.type == USER_DEFINED else piece.score
+        # Of more digits, the library would not read from its file what it wrote.
+        yield piece, float(f"{score:.15g}")
 
 
 def keep_unspelt(backend: tokenizers.Tokenizer, names: Sequence[str]) -> None:
@@ -226,6 +228,8 @@ def keep_unspelt(backend: tokenizers.Tokenizer, names: Sequence[str]) -> None:
         starts = "|".join(f"{first}(?={'|'.join(after)})" for first, after in rests.items())
         cut = pre_tokenizers.Split(Regex(starts), "merged_with_previous")
         before = backend.pre_tokenizer
+        if before and cut.__getstate__() in before.__getstate__():
+            return  # as what we wrote ourselves is
         backend.pre_tokenizer = pre_tokenizers.Sequence([before, cut]) if before else cut
 
 
@@ -254,6 +258,8 @@ def normalizer(model: SentencePiece) -> normalizers.Normalizer:
     """SentencePiece's way from text to the string that is cut into pieces."""
     steps: list[normalizers.Normalizer] = []
     if model.charsmap:
+        if "nfkc" in model.normalizer:  # whose rules the library misses after the first mark
+            steps.append(normalizers.NFC())
         steps.append(normalizers.Precompiled(model.charsmap))
     if model.remove_extra_whitespaces:
         steps.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))

@@ -53,8 +53,8 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     farthest = config.get("relative_attention_max_distance", 128)
     if n_buckets < 4 or farthest <= n_buckets // 2:  # theirs divides by zero, or leaves the table
         raise UserError(
-            f"config.json: {n_buckets} buckets for distances up to {farthest} leave no far one, "
-            f"but T5 needs 4 buckets at least, and distances over half their number."
+            f"{n_buckets} buckets for distances up to {farthest}; T5 needs 4 buckets at least, and "
+            f"distances over half their number."
         )
     # By "gated-gelu" the approximation is meant, unless the other is named.
     usual = "gelu_new" if kind == "gated-gelu" else kind.split("-")[-1]
@@ -70,7 +70,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         "d_key": config["d_kv"],
         "d_ff": config["d_ff"],
         "activation": activation(config, "dense_act_fn", usual),
-        "gated": kind.startswith("gated-"),
+        "gated": bool(config.get("is_gated_act", kind.startswith("gated-"))),
         "norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
         "relative_buckets": n_buckets,
         "relative_length": farthest,
@@ -86,7 +86,13 @@ def write_config(config: ModelConfig) -> Values:
     """T5's config, from ours."""
     name = THEIR_ACTIVATIONS[config.activation]
     kind = "gelu" if config.gated and name == "gelu_new" else name
+    farthest = config.relative_length or config.max_length
+    buckets = {
+        "relative_attention_num_buckets": config.relative_buckets,
+        "relative_attention_max_distance": farthest,
+    }
     return {
+        **(buckets if config.positions == "relative" else {}),  # else they mean nothing
         "num_layers": config.n_encoder_layers,
         "num_decoder_layers": config.n_decoder_layers,
         "vocab_size": config.vocab_size,
@@ -98,8 +104,6 @@ def write_config(config: ModelConfig) -> Values:
         "dense_act_fn": name,
         "is_gated_act": config.gated,
         "layer_norm_epsilon": config.norm_epsilon,
-        "relative_attention_num_buckets": config.relative_buckets,
-        "relative_attention_max_distance": config.relative_length or config.max_length,
         "n_positions": config.max_length,
         "scale_decoder_outputs": config.output_scale,
         "tie_word_embeddings": config.tie == "all",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.convert.checkpoint import read_values
 from qkv.convert.sentencepiece import (
@@ -21,7 +21,7 @@ from qkv.convert.sentencepiece import (
     renumbered,
 )
 from qkv.errors import UserError
-from qkv.text.tokenizer import Tokenizer, role_names
+from qkv.text.tokenizer import ROLE_KEYS, Tokenizer, role_names
 
 Settings = Mapping[str, Any]
 Backend = tokenizers.Tokenizer
@@ -37,18 +37,73 @@ LLAMA_NAMES = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
 T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 
 
+# Classes of encoders' tokenizers and BART's, and whose they are: a folder may name another's.
+CLASSES = {
+    "BertTokenizer": "bert", "DistilBertTokenizer": "bert", "ElectraTokenizer": "bert",
+    "RobertaTokenizer": "roberta", "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert", "AlbertTokenizer": "albert",
+    "DebertaV2Tokenizer": "deberta-v2", "BartTokenizer": "bart",
+}  # fmt: skip
+ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
+
+
 def read_tokenizers(folder: Path, model_type: str) -> tuple[Tokenizer, Tokenizer]:
     """Read the source's and the target's tokenizer; one object where they share it."""
-    kind = KINDS[model_type]
     settings = read_values(folder / "tokenizer_config.json")
     tokens = {**read_values(folder / "special_tokens_map.json"), **settings}
-    names = {**kind.names, **role_names(tokens)}
+    named = _class(folder, model_type, settings)
+    kind = KINDS[CLASSES.get(named, model_type)]
+    names = _roles(kind, tokens, named)
     whole = folder / "tokenizer.json"
-    backends = [_whole(whole)] if whole.exists() else _build(folder, kind, settings, names)
+    if whole.exists():
+        backends = [_whole(whole)]
+        _set(backends[0], CLASSES.get(named), settings, folder)
+    elif named and named not in (*CLASSES, *ANY_CLASS):
+        raise UserError(
+            f"{folder} has a tokenizer of the class {named}, which can be read from a "
+            f"tokenizer.json only; put one there."
+        )
+    else:
+        backends = _build(folder, kind, settings, names)
+    special = _special_tokens(tokens, names)
     for backend in backends:
-        _add_tokens(backend, folder, settings, _special_names(tokens, names))
+        _add_tokens(backend, folder, settings, special)
     both = [Tokenizer(backend, names) for backend in backends]
     return both[0], both[-1]
+
+
+def _class(folder: Path, model_type: str, settings: Settings) -> str:
+    """What an encoder's folder calls the class of its tokenizer, or else its model's usual one."""
+    own = {kind: name for name, kind in reversed(CLASSES.items())}.get(model_type, "")
+    if not own:
+        return ""
+    named = settings.get("tokenizer_class") or read_values(folder / "config.json").get(
+        "tokenizer_class"
+    )
+    return str(named or own).removesuffix("Fast")
+
+
+def _roles(kind: Kind, tokens: Settings, named: str) -> dict[str, str]:
+    """What special tokens are called; an encoder's texts begin and end with CLS and SEP."""
+    if not named:
+        return {**kind.names, **role_names(tokens)}
+    around = {key: one for key, one in tokens.items() if key not in ("bos_token", "eos_token")}
+    said = {} if named in CLASSES else role_names(tokens)
+    return {**kind.names, **said, **role_names(around)}
+
+
+def _set(backend: Backend, kind: str | None, settings: Settings, folder: Path) -> None:
+    """What tokenizer_config.json says goes before tokenizer.json's own word, as it does there."""
+    try:
+        if kind == "bert" and isinstance(backend.normalizer, normalizers.BertNormalizer):
+            backend.normalizer = _bert_normalizer(settings)
+        if kind == "roberta" and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+            backend.pre_tokenizer = _byte_runs(settings)
+    except TypeError as error:
+        raise UserError(
+            f"{folder / 'tokenizer_config.json'} has a value of the wrong kind ({error}); fetch it "
+            f"again."
+        ) from error
 
 
 def _whole(path: Path) -> Backend:
@@ -56,7 +111,9 @@ def _whole(path: Path) -> Backend:
     backend = Backend.from_file(str(path))
     if isinstance(backend.model, models.Unigram):
         added = backend.get_added_tokens_decoder().values()
-        keep_unspelt(backend, [token.content for token in added if token.special])
+        pieces = backend.get_vocab(with_added_tokens=False)
+        special = [token.content for token in added if token.special]
+        keep_unspelt(backend, [name for name in special if name in pieces])
     return backend
 
 
@@ -80,20 +137,39 @@ def _build(folder: Path, kind: Kind, settings: Settings, names: Mapping[str, str
 # Tokens that were added to a vocabulary, and those that are special
 
 
-def _special_names(tokens: Settings, names: Mapping[str, str]) -> set[str]:
+def _special_tokens(tokens: Settings, names: Mapping[str, str]) -> dict[str, AddedToken]:
     """All special tokens that a folder names, roles and others."""
-    more = [tokens.get(key) for key in ("cls_token", "sep_token")]
+    more = [tokens.get(key) for keys in ROLE_KEYS.values() for key in keys]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         given = tokens.get(key)
         given = [*given.values()] if isinstance(given, dict) else given
         more += given if isinstance(given, list) else []
-    named = (token.get("content") if isinstance(token, dict) else token for token in more)
-    return {*names.values(), *(name for name in named if isinstance(name, str))}
+    found: dict[str, Settings] = {name: {} for name in names.values()}
+    for token in more:
+        if isinstance(token, str):
+            found.setdefault(token, {})
+        elif isinstance(token, dict) and isinstance(token.get("content"), str):
+            found[token["content"]] = token
+    always = {"special": True, "normalized": False}
+    return {name: _token(name, {**said, **always}) for name, said in found.items()}
 
 
-def _add_tokens(backend: Backend, folder: Path, settings: Settings, special: set[str]) -> None:
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _token(name: str, flags: Settings) -> AddedToken:
+    return AddedToken(name, **{flag: bool(flags.get(flag, False)) for flag in FLAGS})
+
+
+def _add_tokens(
+    backend: Backend, folder: Path, settings: Settings, special: Mapping[str, AddedToken]
+) -> None:
     """Add what the folder adds, each at its id, and mark the vocabulary's own special tokens."""
-    for id, token in sorted(_added(folder, settings, special).items()):
+    built = not (folder / "tokenizer.json").exists()
+    # SentencePiece's way writes "▁" before every text, and would before a token.
+    prepends = bool(backend.normalizer) and backend.normalizer.normalize_str("a") != "a"
+    added = _added(folder, settings, special, normalized=not (built and prepends))
+    for id, token in sorted(added.items()):
         backend.add_tokens([token])
         if backend.token_to_id(token.content) != id:
             raise UserError(
@@ -103,28 +179,29 @@ def _add_tokens(backend: Backend, folder: Path, settings: Settings, special: set
             )
     # A name without an id is a wish that the model has no embedding for: leave it out.
     marked = {token.content for token in backend.get_added_tokens_decoder().values()}
-    known = [name for name in sorted(special - marked) if backend.token_to_id(name) is not None]
-    backend.add_special_tokens(known)
+    known = [
+        name for name in sorted(special.keys() - marked) if backend.token_to_id(name) is not None
+    ]
+    backend.add_special_tokens([special[name] for name in known])
 
 
-def _added(folder: Path, settings: Settings, special: set[str]) -> dict[int, AddedToken]:
+def _added(
+    folder: Path, settings: Settings, special: Mapping[str, AddedToken], normalized: bool
+) -> dict[int, AddedToken]:
     try:
         added = {
-            int(id): AddedToken(name, normalized=name not in special, special=name in special)
+            int(id): special.get(name) or AddedToken(name, normalized=normalized)
             for name, id in read_values(folder / "added_tokens.json").items()
         }
         for id, token in settings.get("added_tokens_decoder", {}).items():
-            flags = {name: bool(token.get(name, False)) for name in FLAGS}
-            added[int(id)] = AddedToken(token["content"], **flags)
+            flags = token if normalized else {**token, "normalized": False}
+            added[int(id)] = _token(token["content"], flags)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The added tokens of {folder} cannot be read ({error!r}); fetch its "
             f"added_tokens.json or tokenizer_config.json again."
         ) from error
     return added
-
-
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 # One builder for each way in which vocabularies come
@@ -142,23 +219,30 @@ def _word_pieces(paths: Sequence[Path], settings: Settings, names: Mapping[str, 
     vocabulary = {line: id for id, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     unknown = _known(names["unknown"], vocabulary)
     backend = Backend(models.WordPiece(vocabulary, unk_token=unknown))
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", True),
-    )
+    backend.normalizer = _bert_normalizer(settings)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     return [backend]
 
 
+def _bert_normalizer(settings: Settings) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+
+
 def _byte_level(paths: Sequence[Path], settings: Settings, names: Mapping[str, str]) -> list[Any]:
     backend = Backend(models.BPE.from_file(*map(str, paths)))
-    space = settings.get("add_prefix_space", False)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    backend.pre_tokenizer = _byte_runs(settings)
     backend.decoder = decoders.ByteLevel()
     return [backend]
+
+
+def _byte_runs(settings: Settings) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
 
 
 def _first_gpt(paths: Sequence[Path], settings: Settings, names: Mapping[str, str]) -> list[Any]:
@@ -247,6 +331,9 @@ def _marian_side(model: SentencePiece, path: Path, names: Mapping[str, str]) -> 
     model = replace(model, pieces=model.pieces + languages)
     backend = build_backend(renumbered(model, ordered, special))
     backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
+    # A translation that begins or ends with a lone "▁" has no space there.
+    bare = decoders.Replace(Regex(r"\A +| +\z"), "")
+    backend.decoder = decoders.Sequence([backend.decoder, bare])
     return backend
 
 

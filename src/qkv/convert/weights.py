@@ -15,9 +15,14 @@ from qkv.convert.architecture import Architecture, Spare
 from qkv.convert.rules import Rule
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
+from qkv.tasks.folder import WEIGHTS, Source
+from qkv.weights import StoredTensors, check_fit
 
 Shape = tuple[int, ...]
-MOST_TOLD = 20  # of what does not fit
+MOST_TOLD = 20  # of what does not fit; more is told of all layers at once
+MOST_FOLDED = 100
+LAYER = re.compile(r"\.(\d+)\.")  # in a name
+KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # what weights are
 
 
 class Tensors(Protocol):
@@ -45,6 +50,16 @@ def applicable(
     return list(found.values()), shapes
 
 
+def read_fitting(source: Source, config: ModelConfig) -> Mapping[str, Tensor]:
+    """A model's weights, of which it is known that they fit; other people's tell it themselves."""
+    weights = source.read_weights()
+    if isinstance(weights, StoredTensors):
+        shapes = parameter_shapes(config)
+        empty = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        check_fit(empty, weights, source.path / WEIGHTS)
+    return weights
+
+
 class ForeignWeights(Mapping[str, Tensor]):
     """Our weights, each made from tensors of a checkpoint when it is asked for.
 
@@ -53,21 +68,20 @@ class ForeignWeights(Mapping[str, Tensor]):
 
     def __init__(
         self, architecture: Architecture, config: ModelConfig, head: str, tensors: Tensors,
-        where: Path,
+        where: Path, zeros: str = r"(?!)",
     ) -> None:  # fmt: skip
         self.architecture, self.tensors, self.where = architecture, tensors, where
+        self.zeros = re.compile(zeros)  # biases that the config leaves out
         rules, self.shapes = applicable(architecture, config, head)
         self._rules = {rule.ours: rule for rule in rules}
         self._names = _their_names(architecture, tensors.shapes)
-        expected = expected_shapes(rules, self.shapes)
+        self._expected = expected = expected_shapes(rules, self.shapes)
         self._repeated = self._resolve_copies(expected)
         if config.family != "decoder":
             self._repeated = {}  # others may keep matrices that nobody asks for
         problems = self._misfits(expected) + self._unexpected(expected, config)
         if problems:
-            told = sorted(problems)[:MOST_TOLD]
-            rest = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-            raise UserError(f"{where} does not fit its config: {'; '.join(told + rest)}.")
+            raise UserError(f"{where} does not fit its config: {_told(problems)}.")
 
     def __getitem__(self, name: str) -> Tensor:
         rule = self._rules[name]
@@ -80,6 +94,9 @@ class ForeignWeights(Mapping[str, Tensor]):
         return len(self._rules)
 
     def _read(self, name: str) -> Tensor:
+        if self.zeros.fullmatch(name):
+            beside = self._names[name.removesuffix("bias") + "weight"]
+            return torch.zeros(self._expected[name], dtype=self.tensors[beside].dtype)
         found = self.tensors[self._names[name]]
         for copy in self._repeated.get(name, ()):
             if not torch.equal(self.tensors[copy], found):
@@ -104,11 +121,22 @@ class ForeignWeights(Mapping[str, Tensor]):
     def _misfits(self, expected: Mapping[str, Shape]) -> list[str]:
         problems = []
         for name, shape in expected.items():
+            if self.zeros.fullmatch(name):
+                continue
             if name not in self._names:
                 problems.append(f"missing {name}")
             elif (found := self.tensors.shapes[self._names[name]]) != shape:
                 problems.append(f"{self._names[name]} is {list(found)} but should be {list(shape)}")
+            elif kind := self._wrong_kind(name):
+                problems.append(f"{self._names[name]} is {kind}, no float of 16 bits or more")
         return problems
+
+    def _wrong_kind(self, name: str) -> str:
+        """Whole numbers and floats of 8 bits mean nothing without the scale that they lack here."""
+        if not isinstance(self.tensors, StoredTensors):  # GGUF's kinds are known to its reader
+            return ""
+        kind = self.tensors[self._names[name]].dtype  # mapped, so that nothing is read yet
+        return "" if kind in KINDS else str(kind).removeprefix("torch.")
 
     def _unexpected(self, expected: Mapping[str, Shape], config: ModelConfig) -> list[str]:
         """What nobody asked for; but a body's checkpoint may hold other heads as well."""
@@ -122,6 +150,29 @@ class ForeignWeights(Mapping[str, Tensor]):
             for name in self.tensors.shapes
             if name not in known_files and not re.fullmatch(self.architecture.ignored, name)
         ]
+
+
+def _told(problems: list[str]) -> str:
+    """Each of them, in a sentence; where they are many, what is the same in many layers once."""
+    if len(problems) <= MOST_TOLD:
+        return "; ".join(sorted(problems))
+    layers: dict[str, set[int]] = {}
+    for problem in problems:
+        found = LAYER.search(problem)
+        layers.setdefault(LAYER.sub(".{}.", problem, count=1), set()).update(
+            [int(found[1])] if found else []
+        )
+    told = sorted(name.replace("{}", _numbers(sorted(of))) for name, of in layers.items())
+    rest = [f"and {len(told) - MOST_FOLDED} more"] if len(told) > MOST_FOLDED else []
+    return "; ".join(told[:MOST_FOLDED] + rest)
+
+
+def _numbers(layers: list[int]) -> str:
+    """{0-11}, {0,2} or 3."""
+    if len(layers) < 2:
+        return "".join(map(str, layers))
+    in_a_row = layers[-1] - layers[0] == len(layers) - 1
+    return f"{{{layers[0]}-{layers[-1]}}}" if in_a_row else f"{{{','.join(map(str, layers))}}}"
 
 
 def _their_names(architecture: Architecture, shapes: Mapping[str, Shape]) -> dict[str, str]:

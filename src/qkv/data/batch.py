@@ -95,6 +95,8 @@ class Batch:
     """Where labels stand at some tokens only: int64 (K,), their places in the flattened tokens."""
     pairs: Tensor | None = None
     """Pre-training on pairs: int64 (M,), 1 where the second text is the true one, else 0."""
+    opinions: Tensor | None = None
+    """What teachers say of each sequence: float32 (M, C), probabilities."""
 
     @property
     def n_tokens(self) -> int:
@@ -112,6 +114,7 @@ class Batch:
             self.n_labels,
             moved(self.places, device),
             moved(self.pairs, device),
+            moved(self.opinions, device),
         )
 
 

@@ -15,7 +15,7 @@ from qkv.data.table import Located, Record, read_located, suffix
 from qkv.errors import UserError
 
 Texts = tuple[str, ...]
-Label = str | tuple[str, ...] | float
+Label = str | tuple[str, ...] | float | None  # none: a teacher must say what the text is
 Kind = Literal["class", "classes", "number"]
 TABLES = (".tsv", ".csv", ".jsonl", ".json")
 

@@ -46,6 +46,8 @@ class Sequences:
     labels: npt.NDArray[Any]
     """One row a sequence, (N, …); or, `by_token`, one label for each of `tokens.tokens`."""
     by_token: bool = False
+    opinions: npt.NDArray[np.float32] | None = None
+    """What teachers say of each sequence: probabilities, (N, C)."""
 
     def __post_init__(self) -> None:
         expected = len(self.tokens.tokens) if self.by_token else len(self.tokens)
@@ -77,8 +79,9 @@ class Sequences:
         """Copy out some of the sequences, in the order asked for."""
         chosen = np.asarray(indices, np.int64)
         labels = self.labels[chosen] if not self.by_token else self._labels_of_tokens(chosen)
+        opinions = None if self.opinions is None else self.opinions[chosen]
         return Sequences(
-            self.tokens.take(chosen), self.segments.take(chosen), labels, self.by_token
+            self.tokens.take(chosen), self.segments.take(chosen), labels, self.by_token, opinions
         )
 
     def _labels_of_tokens(self, chosen: Indices) -> npt.NDArray[Any]:
@@ -109,7 +112,8 @@ def padded_sequences(
     layout = in_rows(chosen.target_sizes, 1)
     target = side(chosen.tokens, chosen.segments, layout, special.pad)
     if not chosen.by_token:
-        return Batch(None, target, torch.from_numpy(chosen.labels), len(chosen))
+        said = None if chosen.opinions is None else torch.from_numpy(chosen.opinions)
+        return Batch(None, target, torch.from_numpy(chosen.labels), len(chosen), opinions=said)
     counts = chosen.labels != IGNORE
     places = spread(layout.starts, chosen.tokens.offsets)[counts]
     labels = torch.from_numpy(chosen.labels[counts])

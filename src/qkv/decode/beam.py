@@ -68,6 +68,7 @@ class Beam:
     repetition_penalty: float = 1.0
     no_repeat: int = 0
     min_length: int = 0
+    force_end: bool = False
     n_given: int = 0  # tokens before the first step that count as generated
 
     def start(self, task: Task) -> BeamState:
@@ -124,6 +125,9 @@ class Beam:
             total = rules.no_repeat(total, state.past, self.no_repeat)
         if self.min_length:
             total = rules.hold_back(total, self.ends, state.step < self.min_length)
+        if self.force_end:
+            last = state.step + 1 >= state.limits
+            total = rules.force(total, self.ends[0], last[:, None])
         total = total.add_(state.scores[..., None])
         vocab_size = total.shape[-1]
         flat = total.flatten(1)  # (B, K·V)
@@ -168,5 +172,5 @@ def build_beam(
     """Beam search as the config asks for it."""
     return Beam(
         config.beams, config.n_best, config.length_penalty, config.early_stopping, ends, suppress,
-        config.repetition_penalty, config.no_repeat, config.min_length, n_given,
+        config.repetition_penalty, config.no_repeat, config.min_length, config.force_end, n_given,
     )  # fmt: skip

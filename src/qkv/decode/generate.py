@@ -135,6 +135,15 @@ def build_task(
     )  # fmt: skip
 
 
+def suppressed(
+    config: DecodeConfig, model: ModelConfig, ends: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Tokens that are never generated: by default those that are no text, but for what ends it."""
+    if config.suppress == "special":
+        return tuple(sorted({model.pad_id, model.bos_id} - {*model.ends, *ends}))
+    return tuple(config.suppress)
+
+
 def build_search(
     config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
 ) -> Search[Any]:

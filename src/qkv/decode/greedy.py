@@ -76,6 +76,7 @@ class Greedy:
     repetition_penalty: float = 1.0
     no_repeat: int = 0
     min_length: int = 0
+    force_end: bool = False
 
     def start(self, task: Task) -> GreedyState:
         """Nothing generated yet."""
@@ -103,9 +104,11 @@ class Greedy:
             allowed = rules.no_repeat(allowed, state.past, self.no_repeat)
         if self.min_length:
             allowed = rules.hold_back(allowed, self.ends, state.step < self.min_length)
+        more = state.step + 1 < state.limits
+        if self.force_end:
+            allowed = rules.force(allowed, self.ends[0], ~more[:, None])
         token = self.choose(allowed, state.streams, state.step)
         gain = choices.gather(-1, token[..., None])[..., 0]
-        more = state.step + 1 < state.limits
         still_open = state.open & ~is_one_of(token, self.ends) & more[:, None]
         return GreedyState(
             step=state.step + 1, limits=state.limits, done=~still_open.any(dim=-1), newest=token,
@@ -145,5 +148,5 @@ def build_greedy(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[in
         choose = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
     return Greedy(
         choose, config.n_best if config.sample else 1, config.length_penalty, ends, suppress,
-        config.repetition_penalty, config.no_repeat, config.min_length,
+        config.repetition_penalty, config.no_repeat, config.min_length, config.force_end,
     )  # fmt: skip

@@ -60,10 +60,18 @@ def no_repeat(logits: Tensor, past: Tensor, n: int) -> Tensor:
 
 
 def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
-    """Hide these tokens, in place, as long as it is early: () bool."""
+    """Hide these tokens, in place, as long as it is early: () bool; an id may be of no token."""
     for token in tokens:
-        logits[..., token].masked_fill_(early, HIDDEN)
+        if token < logits.shape[-1]:
+            logits[..., token].masked_fill_(early, HIDDEN)
     return logits
+
+
+def force(logits: Tensor, token: int, rows: Tensor) -> Tensor:
+    """Let nothing but this token come where rows, (…) bool, say so."""
+    only = torch.full_like(logits, HIDDEN)
+    only[..., token] = 0.0
+    return torch.where(rows[..., None], only, logits)
 
 
 def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:

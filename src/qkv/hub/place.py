@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from qkv.errors import UserError
 from qkv.files import write_json
@@ -44,9 +44,8 @@ def gathering(name: str) -> Iterator[Path]:
     What lies in it stays there when the work is cut short, so that the next try goes on from it.
     """
     folder = home() / "incoming" / folder_of(name).name
-    folder.mkdir(parents=True, exist_ok=True)
     # The system lets go of the lock when the process ends, however that happens.
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+    with _opened(folder.with_name(f"{folder.name}.lock")) as lock:
         try:
             if sys.platform != "win32":
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,11 +54,25 @@ def gathering(name: str) -> Iterator[Path]:
                 f"Another process is pulling {name} at this moment; wait until it is done."
             ) from None
         try:
+            folder.mkdir(exist_ok=True)  # not before, for whoever had the lock takes it away
             yield folder
         except OSError as error:
             if error.errno not in FULL:
                 raise
             raise UserError(_full(name)) from error
+
+
+def _opened(lock: Path) -> IO[str]:
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return lock.open("w")
+    except OSError as error:
+        if error.errno in FULL:
+            raise UserError(_full("another model")) from error
+        raise UserError(
+            f"{home()}, where pulled models stand, cannot be written to ({error.strerror}); set "
+            f"QKV_HOME to a folder that can."
+        ) from error
 
 
 def check_room(folder: Path, needed: int) -> None:

@@ -88,7 +88,7 @@ def _target(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
 def _said(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
     if config.family == "encoder" and config.head in ("none", "sequence"):
         pooling = config.pooling if config.head == "sequence" else reading.pooling
-        how = "first token of" if pooling == "first" else "mean over tokens of"
+        how = {"mean": "mean over tokens of"}.get(pooling, f"{pooling} token of")
         dense = config.pooler if config.head == "sequence" else "none"
         formula = f"{how} encoder_outputs"
         formula = formula if dense == "none" else f"{dense}(({formula})·W_P + b_P)"

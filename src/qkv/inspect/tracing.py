@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qkv.data import Framed
+from qkv.decode.generate import suppressed
 from qkv.errors import UserError
 from qkv.inspect import IGNORE, Reading, Side, Trace, lay, lay_labels
 from qkv.inspect.reading import Says
@@ -67,7 +68,7 @@ def trace_translation(
         labels=lay_labels(outputs, device),
         name=names.target.tokens,
         decode=decode,
-        suppress=translator.never,
+        suppress=suppressed(decode, config),
     )
     return Trace(translator.model, reading)
 
@@ -95,7 +96,7 @@ def trace_language(
     device = next(language.model.parameters()).device
     reading = Reading(
         target=lay(rows, config.pad_id, name, device), labels=_some(lay_labels(labels, device)),
-        name=name, decode=language.decode, suppress=tuple(language.writer.never()),
+        name=name, decode=language.decode, suppress=suppressed(language.decode, config),
     )  # fmt: skip
     return Trace(language.model, reading)
 

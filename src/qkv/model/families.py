@@ -103,7 +103,8 @@ class EncoderDecoder(nn.Module):
 class Encoder(nn.Module):
     """Encoder-only: everything sees everything but padding; a head says something about it.
 
-    Heads are parts of the config, so that a folder's weights say what the model is for.
+    Heads are parts of the config, so that a folder's weights say what the model is for. A `causal`
+    one is a decoder's body under such a head (Radford et al. 2018).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -113,7 +114,7 @@ class Encoder(nn.Module):
         self.embedding = words or Patches(config)
         width = config.embedding_width
         self.segments = nn.Embedding(config.n_segments, width) if config.n_segments else None
-        self.encoder = Stack(config, config.n_encoder_layers, causal=False)
+        self.encoder = Stack(config, config.n_encoder_layers, causal=config.causal)
         self.pooler = Pooler(config)
         self.head: nn.Module = nn.Identity()
         if config.head == "masked":

@@ -13,7 +13,7 @@ from qkv.model.norm import build_norm
 
 
 def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
-    """One vector for each sequence, (B, T, D) to (M, D): its first token's, or the mean of all.
+    """One vector for each sequence, (B, T, D) to (M, D): its first or last token's, or the mean.
 
     Sequences that are empty give a vector without meaning.
     """
@@ -21,6 +21,12 @@ def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
         if layout.offsets is None:
             return x[:, 0]
         return x[0, layout.offsets[:-1].long().clamp(max=x.shape[1] - 1)]
+    if how == "last":
+        if layout.offsets is not None:
+            return x[0, layout.offsets[1:].long() - 1]
+        if layout.lengths is None:
+            return x[:, -1]
+        return x[torch.arange(len(x), device=x.device), layout.lengths - 1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # long sums drown in bfloat16
     if layout.offsets is not None:
         sizes = layout.offsets.diff()
@@ -81,7 +87,8 @@ class LabelHead(nn.Module):
     def __init__(self, config: ModelConfig, n_labels: int) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
-        self.projection = nn.Linear(config.d_model, n_labels)
+        # GPT's W_y stands alone (Radford et al. 2018, equation 3).
+        self.projection = nn.Linear(config.d_model, n_labels, bias=not config.causal)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, C)."""

@@ -23,11 +23,12 @@ class Rotary(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        rate = rates(config)
-        angle = torch.arange(config.n_positions, dtype=torch.float64)[:, None] * rate  # (L, D/2H)
+        # In float32, as whoever trained a checkpoint did: far out, rounding turns a pair visibly.
+        place = torch.arange(config.n_positions, dtype=torch.float32)
+        angle = place[:, None] * rates(config)  # (L, D/2H)
         sine, cosine = angle.sin() * loudness(config), angle.cos() * loudness(config)
-        self.register_buffer("cosine", torch.cat([cosine, cosine], 1).float(), persistent=False)
-        self.register_buffer("sine", torch.cat([-sine, sine], 1).float(), persistent=False)
+        self.register_buffer("cosine", torch.cat([cosine, cosine], 1), persistent=False)
+        self.register_buffer("sine", torch.cat([-sine, sine], 1), persistent=False)
 
     def angles(self, positions: Tensor) -> Angles:
         """The rows of the tables at these positions."""
@@ -48,7 +49,7 @@ def rates(config: ModelConfig) -> Tensor:
     width, base, factor = config.d_head, config.rotary_base, config.rotary_factor
     if config.rotary_scaling == "ntk":  # squeeze the slow pairs most, the fastest not at all
         base *= factor ** (width / (width - 2))
-    rate = base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+    rate = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
     if config.rotary_scaling == "linear":
         return rate / factor
     if config.rotary_scaling == "llama3":
@@ -80,7 +81,7 @@ def yarn_share(config: ModelConfig) -> Tensor:
 
     low = max(math.floor(pair_that_turns(config.rotary_fast or 32.0)), 0)
     high = min(math.ceil(pair_that_turns(config.rotary_slow)), width - 1)
-    ramp = (torch.arange(n_pairs, dtype=torch.float64) - low) / max(high - low, 0.001)
+    ramp = (torch.arange(n_pairs, dtype=torch.float32) - low) / max(high - low, 0.001)
     return 1 - ramp.clamp(0, 1)
 
 

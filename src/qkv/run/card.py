@@ -78,9 +78,10 @@ def _describe(recipe: Recipe, model: Model) -> str:
     beginning = (
         f"Begun from {recipe.train.start_from}," if recipe.train.start_from else recipe.preset + ","
     )
+    taught = f" Taught by {', '.join(recipe.teacher.models)}." if recipe.teacher.models else ""
     return (
         f"{beginning} {n_parameters:,} parameters: {_layers(config)} layers, d_model "
-        f"{config.d_model}, {config.n_heads} heads, {reading(config)}."
+        f"{config.d_model}, {config.n_heads} heads, {reading(config)}.{taught}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data import Sequences
-from qkv.data.labelled import Labelled, read_labelled
+from qkv.data import IGNORE, Sequences
+from qkv.data.labelled import Label, Labelled, read_labelled, read_texts
 from qkv.data.splits import Example, Splits, draw_examples, read_splits
 from qkv.errors import UserError
 from qkv.evaluate import Score
@@ -19,6 +20,7 @@ from qkv.evaluate.calibration import Calibration, calibration
 from qkv.evaluate.classification import Report, classification_report, multilabel_report
 from qkv.evaluate.regression import regression_scores
 from qkv.model import Encoder
+from qkv.run.teach import opinions
 from qkv.run.understand import Labelling
 from qkv.tasks.classify import Classes, Classification, Classifier
 from qkv.tasks.folder import Where, load_section
@@ -45,12 +47,30 @@ class Classifying(Labelling[Labelled, Classifier]):
         by_class = (lambda one: one.label) if kind == "class" else (lambda one: None)
         train = draw_examples(splits.train, data.n_examples, recipe.train.seed, by_class)
         self.classes = self._classes(train, splits)
+        train = train + self._unlabelled(Splits(train, splits.valid, splits.test))
         if self.classes.n_texts == 2 and not data.text_fields:
             self.plan.say(
                 "each example is a pair of texts, for it has two fields beside the label; name one "
                 "as text_fields under [data] to read it alone"
             )
         return Splits(train, splits.valid, splits.test)
+
+    def _unlabelled(self, used: Splits[Labelled]) -> list[Labelled]:
+        """Texts that only teachers label, but for those that are used as examples."""
+        data, teacher = self.plan.recipe.data, self.plan.recipe.teacher
+        if not teacher.text:
+            return []
+        texts = read_texts(teacher.text, data.text_fields, data.label_field)
+        if len(texts[0]) != self.classes.n_texts:
+            kinds = {1: "single texts", 2: "pairs of texts"}
+            raise UserError(
+                f"teacher.text: {teacher.text[0]} holds {kinds[len(texts[0])]}, but the examples "
+                f"are {kinds[self.classes.n_texts]}; name text_fields under [data]."
+            )
+        known = {one.texts for one in [*used.train, *used.valid, *used.test]}
+        found = [Labelled(one, None) for one in dict.fromkeys(texts) if one not in known]
+        self.plan.say(f"teacher: {len(found):,} texts without labels are trained on too")
+        return found
 
     def _classes(self, train: list[Labelled], splits: Splits[Labelled]) -> Classes:
         settings = self.plan.recipe.classify
@@ -81,16 +101,21 @@ class Classifying(Labelling[Labelled, Classifier]):
     def lay_out(self, examples: Sequence[Labelled]) -> Sequences:
         """Each window of a text with the text's label."""
         framed, owners = self.verb.frame([one.texts for one in examples])
-        return Sequences.of(framed, self._targets(examples)[owners])
+        sequences = Sequences.of(framed, self._targets(examples)[owners])
+        if not self.plan.recipe.teacher.models or examples is not self.splits.train:
+            return sequences
+        said = opinions(self.plan, [one.texts for one in examples], self.classes.labels)
+        return dataclasses.replace(sequences, opinions=said[owners])
 
     def _targets(self, examples: Sequence[Labelled]) -> npt.NDArray[Any]:
         classes = self.classes
         if classes.kind == "number":
             values = np.array([one.label for one in examples], np.float64)
             return ((values - classes.mean) / classes.deviation).astype(np.float32)
-        place = {label: index for index, label in enumerate(classes.labels)}
+        place: dict[Label, int] = {label: index for index, label in enumerate(classes.labels)}
         if classes.kind == "class":
-            return np.array([place[one.label] for one in examples], np.int64)  # type: ignore[index]
+            place[None] = IGNORE
+            return np.array([place[one.label] for one in examples], np.int64)
         wanted = np.zeros((len(examples), len(place)), np.float32)
         for row, one in enumerate(examples):
             wanted[row, [place[label] for label in labels_of(one)]] = 1
@@ -103,13 +128,14 @@ class Classifying(Labelling[Labelled, Classifier]):
         found = self._weights(train)
         weights = None if found is None else torch.from_numpy(found)
         if self.classes.kind == "class":
-            return one_class(weights, self.plan.recipe.train.consistency)
+            recipe = self.plan.recipe
+            return one_class(weights, recipe.train.consistency, recipe.teacher)
         return many_classes(weights)
 
     def _weights(self, train: Sequences) -> npt.NDArray[np.float32] | None:
         if self.plan.recipe.classify.weights == "none":
             return None
-        return balanced(train.labels, len(self.classes.labels))
+        return balanced(_known(train), len(self.classes.labels))
 
     def baseline(self, train: Sequences) -> float:
         """The loss of one who always gives each label the share that it has."""
@@ -118,7 +144,8 @@ class Classifying(Labelling[Labelled, Classifier]):
         found = self._weights(train)
         weights = np.ones(len(self.classes.labels)) if found is None else found
         if self.classes.kind == "class":
-            return least_loss(np.bincount(train.labels) * weights / len(train))
+            known = _known(train)
+            return least_loss(np.bincount(known) * weights / len(known))
         share = train.labels.mean(0)
         outcomes = np.stack([weights * share, 1 - share], axis=1)  # (C, 2)
         return float(np.mean([least_loss(one) for one in outcomes]))
@@ -147,9 +174,14 @@ class Classifying(Labelling[Labelled, Classifier]):
         return Classifier.load(self.plan.folder, self.plan.device)
 
 
+def _known(train: Sequences) -> npt.NDArray[Any]:
+    """The labels of those sequences that have one."""
+    return train.labels if train.labels.ndim == 2 else train.labels[train.labels != IGNORE]
+
+
 def labels_of(one: Labelled) -> tuple[str, ...]:
     """An example's labels, one or many."""
-    if isinstance(one.label, float):
+    if isinstance(one.label, float | None):
         return ()
     return (one.label,) if isinstance(one.label, str) else one.label
 
@@ -213,7 +245,7 @@ def judge(
         check_known([label for one in examples for label in labels_of(one)], classes.labels)
     found = verb.classify([one.texts for one in examples], progress=progress)
     if classes.kind == "number":
-        gold = [one.label for one in examples]
+        gold = np.array([one.label for one in examples], np.float64)
         return Verdict(found, regression_scores([one.value for one in found], gold))
     if classes.kind == "classes":
         report = multilabel_report(

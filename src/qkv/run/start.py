@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,7 @@ from qkv.tasks.folder import (
     load_prompting,
     load_tokenizers,
 )
-from qkv.text import Tokenizer
+from qkv.text import EOS, Tokenizer
 from qkv.weights import load_weights
 
 # Weights know nothing of these; all else would silently make another model of them.
@@ -102,12 +103,44 @@ def _grown(tensor: Tensor, size: int) -> Tensor:
     return torch.cat([tensor, mean.expand(size - len(tensor), *tensor.shape[1:])])
 
 
+def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
+    """Texts that never end are taught to: by the tokenizer's own end or, lacking one, a new one."""
+    if config.eos_id < config.vocab_size:
+        return config
+    if "end" not in tokenizer.names:
+        tokenizer.add_special([EOS])
+    end = tokenizer.eos_id
+    begin = config.bos_id if config.bos_id < config.vocab_size else end
+    return dataclasses.replace(config, eos_id=end, bos_id=begin, pad_id=end)
+
+
+def body_of(source: Source, config: ModelConfig) -> Source:
+    """A decoder without its output, as an encoder that sees backwards only."""
+    body = dataclasses.replace(
+        config, family="encoder", causal=True, n_encoder_layers=config.n_decoder_layers,
+        pooling="last", tie="none",
+    )  # fmt: skip
+
+    def weights() -> dict[str, Tensor]:
+        return {
+            name.replace("decoder.", "encoder.", 1): tensor
+            for name, tensor in source.read_weights().items()
+            if not name.startswith("output.")
+        }
+
+    content = {**source.content, "model": body.to_dict()}
+    return dataclasses.replace(source, content=content, read_weights=weights)
+
+
 def find_start(recipe: Recipe, family: str) -> Start | None:
     """The folder that the recipe begins from, where it names one."""
     if not recipe.train.start_from:
         return None
     folder = open_model(recipe.train.start_from)
     _, config, _ = load_config(folder)
+    if (recipe.task, config.family) == ("classify", "decoder"):
+        folder = body_of(folder, config)
+        _, config, _ = load_config(folder)
     if config.family != family:
         raise UserError(
             f"train.start_from: {folder} holds a model of family {config.family!r}, but task = "
@@ -118,4 +151,6 @@ def find_start(recipe: Recipe, family: str) -> Start | None:
             f"train.start_from: {folder} holds a model of images, but task = '{recipe.task}' reads "
             f"text; begin from an encoder of text."
         )
-    return Start(folder, config, load_tokenizers(folder, config), load_prompting(folder))
+    tokenizers = load_tokenizers(folder, config)
+    config = _with_end(config, tokenizers.target)
+    return Start(folder, config, tokenizers, load_prompting(folder))

@@ -37,9 +37,16 @@ class Classes:
     mean: float = 0.0  # number: what the model says, times the deviation, plus the mean
     deviation: float = 1.0
     n_texts: int = setting(0, "1: single texts are labelled; 2: pairs; 0: either", least=0, most=2)
+    frame: tuple[tuple[int, ...], ...] = ()
+    """The ids before, between and after texts, where they are not BOS, EOS and EOS."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "classify")
+        if len(self.frame) not in (0, 3):
+            raise UserError(
+                f"classify: frame has {len(self.frame)} lists of ids, but there must be three: "
+                f"before, between and after texts."
+            )
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Classifier:
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, classes: Classes) -> None:
         self.model, self.tokenizer, self.classes = model, tokenizer, classes
-        self.reader = Reader(model, tokenizer)
+        self.reader = Reader(model, tokenizer, classes.frame)
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Classifier:
@@ -155,11 +162,12 @@ class Classifier:
             raise UserError(f"A model of max_length {length} has no room for a pair of texts.")
 
     def _pair(self, first: list[int], second: list[int]) -> list[Framed]:
-        """A pair that is too long loses the ends of its longer text."""
+        """A pair that is too long loses the ends of its longer text, as `transformers` cuts it."""
         room = self.reader.room(pair=True)
-        short = min(len(first), len(second), room // 2)
-        kept = room - short
-        return [self.reader.frame(first[:kept], second[: room - min(len(first), kept)])]
+        less = min(len(first), len(second), room // 2)
+        more = room - less
+        sizes = (more, less) if len(first) > len(second) else (less, more)
+        return [self.reader.frame(first[: sizes[0]], second[: sizes[1]])]
 
     def _windows(self, tokens: list[int]) -> list[Framed]:
         room = self.reader.room()

@@ -256,7 +256,9 @@ class LanguageModel:
         """Put BOS first, where the model knows it; a text needs some token to begin after."""
         if self.prompting.bos:
             return [self.model.config.bos_id, *tokens]
-        return tokens or [self.model.config.eos_id]
+        special = self.model.config
+        known = (id for id in (special.eos_id, special.bos_id, 0) if id < special.vocab_size)
+        return tokens or [next(known)]
 
     def _encode(self, prompts: Sequence[str], truncate: bool) -> list[list[int]]:
         limit = self.model.config.max_length - 1

@@ -37,8 +37,11 @@ Progress = Callable[[int], None]
 class Reader:
     """An encoder with its vocabulary: frames token ids, and runs many of them in few passes."""
 
-    def __init__(self, model: Encoder, tokenizer: Tokenizer) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(
+        self, model: Encoder, tokenizer: Tokenizer, around: Sequence[Sequence[int]] = ()
+    ) -> None:
+        # What stands before, between and after texts, where it is not BOS, EOS and EOS
+        self.model, self.tokenizer, self.around = model, tokenizer, around
         if self.room() < 1:
             raise UserError(
                 f"A model of max_length {model.config.max_length} has no room for text beside the "
@@ -59,11 +62,17 @@ class Reader:
     def room(self, pair: bool = False) -> int:
         """How many tokens of text fit beside the special ones."""
         config = self.model.config
-        return config.max_length - 2 - (config.pair_separators if pair else 0)
+        before, between, after = map(len, self.around or [[0], [0] * config.pair_separators, [0]])
+        return config.max_length - before - after - (between if pair else 0)
 
     def frame(self, first: Sequence[int], second: Sequence[int] | None = None) -> Framed:
         """Put special tokens around one text or two that fit."""
-        return frame(first, second, self.special, self.model.config.pair_separators)
+        if not self.around:
+            return frame(first, second, self.special, self.model.config.pair_separators)
+        before, between, after = self.around
+        rest = after if second is None else (*between, *second, *after)
+        tokens = [*before, *first, *rest] or [self.special.pad]  # the last one is looked at
+        return Framed(tokens, [0] * len(tokens))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, without special tokens."""

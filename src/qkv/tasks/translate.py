@@ -13,6 +13,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.decode import Graphs, Hypothesis, generate
+from qkv.decode.generate import suppressed
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
@@ -70,7 +71,7 @@ class Translator:
         """
         texts = [texts] if isinstance(texts, str) else texts
         config = self.settings(settings)
-        start = self.first + (self.tokenizers.target.encode(prefix) if prefix else [])
+        start = self._begin(config) + (self.tokenizers.target.encode(prefix) if prefix else [])
         sources = self.encode(texts, truncate)
         found: list[list[Translation]] = [[] for _ in texts]
         rows_each = config.n_best if config.sample else config.beams
@@ -95,7 +96,7 @@ class Translator:
     def output_tokens(self, texts: Sequence[str], **settings: Any) -> list[list[int]]:
         """The best output of each text as the model gave it, EOS included where it ended so."""
         config, sources = self.settings(settings), self.encode(texts)
-        found = self._search(sources, list(range(len(texts))), config, self.first)
+        found = self._search(sources, list(range(len(texts))), config, self._begin(config))
         ends = [[self.model.config.eos_id] if each[0].finished else [] for each in found]
         return [[*each[0].tokens, *end] for each, end in zip(found, ends, strict=True)]
 
@@ -125,11 +126,8 @@ class Translator:
         first = self.model.config.start_id
         return [] if first < 0 else [first]
 
-    @property
-    def never(self) -> tuple[int, ...]:
-        """Tokens that are never generated."""
-        special = self.model.config
-        return tuple(sorted({special.pad_id, special.bos_id} - {*special.ends}))
+    def _begin(self, config: DecodeConfig) -> list[int]:
+        return self.first if config.force_start else []
 
     def _batches(self, sources: Sequence[Sequence[int]], rows_each: int) -> Iterator[list[int]]:
         """Rows to translate together: of similar length, within the budget, blank ones left out."""
@@ -151,8 +149,8 @@ class Translator:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         tokens, lengths = self._pad(sources)
         return generate(
-            self.model, tokens, lengths, config, prefix=prefix, ids=rows, suppress=self.never,
-            graphs=self.graphs,
+            self.model, tokens, lengths, config, prefix=prefix, ids=rows,
+            suppress=suppressed(config, self.model.config), graphs=self.graphs,
         )  # fmt: skip
 
     def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 from qkv.config import DecodeConfig
 from qkv.decode import Graphs, Hypothesis, Remembered, complete, stream
-from qkv.decode.generate import USUAL_LENGTH
+from qkv.decode.generate import USUAL_LENGTH, suppressed
 from qkv.decode.greedy import GreedyState, close_outputs
 from qkv.decode.speculative import speculate
 from qkv.model import Decoder
@@ -44,8 +44,9 @@ class Writer:
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """What comes after each prompt, as far as the context reaches."""
         return complete(
-            self.model, prompts, config, limits, ids=ids, ends=ends, suppress=self.never(ends),
-            graphs=self.graphs, watch=self._watch(config),
+            self.model, prompts, config, limits, ids=ids, ends=ends,
+            suppress=suppressed(config, self.model.config, ends), graphs=self.graphs,
+            watch=self._watch(config),
         )  # fmt: skip
 
     def search_on(
@@ -88,11 +89,12 @@ class Writer:
     ) -> Iterator[int]:  # fmt: skip
         """The tokens of `search_on` for one prompt, as they come; `id` names its draws."""
         wanted, finished, turn = _wanted(config), False, 0
+        never = suppressed(config, self.model.config, ends)
         while wanted and not finished:
             limit = min(wanted, self.model.config.max_length - len(prompt))
             tokens = stream(
-                self.model, prompt, config, limit, ends=ends, suppress=self.never(ends),
-                id=id + turn * TURN, graphs=self.graphs, remembered=remembered,
+                self.model, prompt, config, limit, ends=ends, suppress=never, id=id + turn * TURN,
+                graphs=self.graphs, remembered=remembered,
             )  # fmt: skip
             fresh: list[int] = []
             for token in tokens:
@@ -107,7 +109,8 @@ class Writer:
         config: DecodeConfig, limits: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:  # fmt: skip
         """Greedy outputs that a smaller model helped with."""
-        never, given = self.never(), limits or [_wanted(config)] * len(prompts)
+        never = suppressed(config, self.model.config)
+        given = limits or [_wanted(config)] * len(prompts)
         return [
             [
                 speculate(
@@ -124,11 +127,6 @@ class Writer:
 
     def _newer_half(self, tokens: list[int]) -> list[int]:
         return tokens[-max(1, self.model.config.max_length // 2) :]
-
-    def never(self, ends: Sequence[int] = ()) -> list[int]:
-        """Tokens that are never generated: those that are not text, but for what ends it."""
-        special = self.model.config
-        return sorted({special.pad_id, special.bos_id} - {*special.ends, *ends})
 
     def _watch(self, config: DecodeConfig) -> Callable[[GreedyState], GreedyState] | None:
         """Notice now and then that a stop string has come, so that nobody works on for nothing."""

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.config import TeacherConfig
 from qkv.data import IGNORE, Batch, Side
 from qkv.model import Encoder, Layout, MaskedHead, pool
 from qkv.train.loss import cross_entropy
 
 Objective = Callable[[Any, Batch, float], Tensor]
 """A model, a batch and the label smoothing in; the loss summed over the batch's labels out."""
+NO_TEACHER = TeacherConfig()
 
 
 def layout_of(side: Side) -> Layout:
@@ -79,24 +81,45 @@ def agreeing(
         return loss_of(first)
     second = say()
     one, other = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
-    apart = ((one.exp() - other.exp()) * (one - other)).sum()  # KL(p, q) + KL(q, p)
-    return (loss_of(first) + loss_of(second)) / 2 + consistency * apart / 4
+    unlike = ((one.exp() - other.exp()) * (one - other)).sum()  # KL(p, q) + KL(q, p)
+    return (loss_of(first) + loss_of(second)) / 2 + consistency * unlike / 4
 
 
-def one_class(weights: Tensor | None = None, consistency: float = 0.0) -> Objective:
-    """One class of several for each sequence; rare classes may weigh more."""
+def one_class(
+    weights: Tensor | None = None,
+    consistency: float = 0.0,
+    teacher: TeacherConfig = NO_TEACHER,
+) -> Objective:
+    """One class of several for each sequence; rare classes may weigh more.
+
+    Where the batch has teachers' opinions, these are learnt from too.
+    """
 
     def loss(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
         def wrong(logits: Tensor) -> Tensor:
             scale = None if weights is None else weights.to(logits)
-            return F.cross_entropy(
-                logits, batch.labels, scale, reduction="sum", ignore_index=IGNORE,
-                label_smoothing=smoothing,
+            labelled = F.cross_entropy(
+                logits, batch.labels, scale, ignore_index=IGNORE, label_smoothing=smoothing,
+                reduction="sum" if batch.opinions is None else "none",
             )  # fmt: skip
+            if batch.opinions is None:
+                return labelled
+            taught = apart(logits, batch.opinions, teacher.temperature)
+            both = teacher.weight * taught + (1 - teacher.weight) * labelled
+            return torch.where(batch.labels == IGNORE, taught, both).sum()
 
         return agreeing(model, lambda: _said(model, batch), wrong, consistency)
 
     return loss
+
+
+def apart(logits: Tensor, opinions: Tensor, temperature: float) -> Tensor:
+    """The cross-entropy (N,) from teachers' probabilities, which have that temperature already.
+
+    Times its square, gradients are as large as those of labels (Hinton et al. 2015).
+    """
+    said = (logits / temperature).log_softmax(dim=-1)
+    return -(opinions * said).sum(dim=-1) * temperature**2
 
 
 def many_classes(weights: Tensor | None = None) -> Objective:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qkv.model import Decoder
 from qkv.verify.passes import alone, can_pack, in_one_row, in_rows, packed, padded
-from qkv.verify.proof import Measured, difference
+from qkv.verify.proof import Measured, difference, largest
 from qkv.verify.subject import Example, Subject
 
 TOGETHER = 3  # texts in a batch without padding
@@ -30,7 +30,7 @@ def padding(subject: Subject) -> Measured:
     if isinstance(model, Decoder):
         found.append(in_one_row(model, examples))
     expected = [alone(model, one) for one in examples]
-    return Measured(max(difference(one, expected) for one in found), subject.limit, note)
+    return Measured(largest(difference(one, expected) for one in found), subject.limit, note)
 
 
 def level(examples: Sequence[Example]) -> list[Example]:

@@ -15,7 +15,7 @@ from qkv.decode.generate import build_batch, build_search, build_task, run_searc
 from qkv.decode.step import Generative, empty_cache, read
 from qkv.model import Cache, Decoder, EncoderDecoder
 from qkv.verify.passes import alone
-from qkv.verify.proof import Measured, difference
+from qkv.verify.proof import Measured, difference, largest
 from qkv.verify.subject import Example, Subject
 
 STEPS = 4  # tokens that are read one by one
@@ -28,7 +28,7 @@ def cache(subject: Subject) -> Measured:
     steps = min(STEPS, *(len(one.tokens) - 1 for one in examples))
     expected = torch.stack([alone(model, one)[-steps - 1 : -1] for one in examples])
     found = _step_by_step(model, examples, steps)
-    return Measured(max(difference([one], [expected]) for one in found), subject.limit)
+    return Measured(largest(difference([one], [expected]) for one in found), subject.limit)
 
 
 @torch.inference_mode()
@@ -83,13 +83,14 @@ def _batch(
 def one_beam(subject: Subject) -> Measured:
     """What greedy search writes, and what beam search writes with one beam."""
     model, examples = generative(subject), subject.examples
-    prompts = [one.tokens[: len(one.tokens) // 2 + 1] for one in examples]
+    longest = max(1, model.config.max_length - 1)  # with room for a token after it
+    prompts = [one.tokens[: min(len(one.tokens) // 2 + 1, longest)] for one in examples]
     greedy, beam = (_written(model, examples, prompts, by_beam) for by_beam in (False, True))
     gaps = [
         gap(model, replace(one, tokens=prompt), first, second)
         for one, prompt, first, second in zip(examples, prompts, greedy, beam, strict=True)
     ]
-    return Measured(max(gaps), subject.limit)
+    return Measured(largest(gaps), subject.limit)
 
 
 @torch.inference_mode()
@@ -127,4 +128,5 @@ def gap(model: Generative, prompt: Example, one: list[int], other: list[int]) ->
     batch = _batch(model, [prompt], [tokens])
     memory, cache = prefill(model, batch, 1, len(tokens))
     logits = model.output(read(model, batch.prompts[:, -1:], memory, cache)[0, -1]).double()
-    return float((logits[one[place]] - logits[other[place]]).abs() / logits.square().mean().sqrt())
+    scale = logits.square().mean().sqrt().clamp(min=torch.finfo(logits.dtype).tiny)
+    return float((logits[one[place]] - logits[other[place]]).abs() / scale)

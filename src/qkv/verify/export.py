@@ -21,7 +21,7 @@ from qkv.model import Decoder, Encoder, EncoderDecoder, Model
 from qkv.tasks import Answerer
 from qkv.verify.decoding import WRITTEN, gap, written
 from qkv.verify.passes import alone
-from qkv.verify.proof import Measured, NotApplicableError, difference
+from qkv.verify.proof import Measured, NotApplicableError, difference, largest
 from qkv.verify.subject import LIMITS, SENTENCES, Example, Subject, tokenizers_of
 
 
@@ -51,7 +51,7 @@ def _compared(subject: Subject, theirs: Any) -> Measured:
         return Measured(apart, limit)
     gaps = [_gap_in_writing(model, theirs, one) for one in examples]
     note = f"logits {apart:.1e}; {len(examples)} texts of {WRITTEN} tokens written"
-    return Measured(max(apart, *gaps), limit, note)
+    return Measured(largest([apart, *gaps]), limit, note)
 
 
 def _export(path: str | Path, folder: Path) -> None:
@@ -91,13 +91,14 @@ def _quiet() -> Iterator[None]:
 
 def _other_tokens(subject: Subject, folder: Path) -> str:
     """A sentence that has other tokens there, or nothing."""
-    if not (folder / "tokenizer.json").exists():
-        return ""
-    theirs = _transformers().AutoTokenizer.from_pretrained(folder)
-    ours = tokenizers_of(subject.found)[0]
-    for text in SENTENCES:
-        if theirs.encode(text, add_special_tokens=False) != ours.encode(text):
-            return text
+    # The second is there where source and target have vocabularies of their own.
+    for where, ours in zip((folder, folder / "target"), tokenizers_of(subject.found), strict=False):
+        if not (where / "tokenizer.json").exists():
+            continue
+        theirs = _transformers().AutoTokenizer.from_pretrained(where)
+        for text in SENTENCES:
+            if theirs.encode(text, add_special_tokens=False) != ours.encode(text):
+                return text
     return ""
 
 
@@ -118,8 +119,8 @@ def _real(subject: Subject) -> list[Example]:
             starts = [special.bos] if subject.found.prompting.bos else []
             found.append(Example([*starts, *tokens]))
         else:
-            framed = [special.bos, *tokens, special.eos]
-            found.append(Example(framed, segments=[0] * len(framed)))
+            framed = subject.found.reader.frame(tokens)
+            found.append(Example(framed.tokens, segments=framed.segments))
     return [one for one in found if one.tokens]
 
 
@@ -153,25 +154,30 @@ def _gap_in_writing(model: Model, theirs: Any, example: Example) -> float:
     config = model.config
     never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
     first = [config.start_id] if config.start_id >= 0 else []  # of every output, as BART begins
-    settings = _transformers().GenerationConfig(
-        do_sample=False, num_beams=1, max_new_tokens=WRITTEN + len(first), repetition_penalty=1.0,
+    begun = example.tokens[: max(1, config.max_length - WRITTEN)]
+    if isinstance(model, EncoderDecoder):
+        begun = [config.bos_id]
+    length = min(WRITTEN, config.max_length - len(begun) - len(first))
+    # Set, not passed: what is passed is mixed with what the folder says.
+    theirs.generation_config = _transformers().GenerationConfig(
+        do_sample=False, num_beams=1, max_new_tokens=length + len(first), repetition_penalty=1.0,
         no_repeat_ngram_size=0, min_new_tokens=0,
         bos_token_id=config.bos_id, eos_token_id=config.eos_id, pad_token_id=config.pad_id,
         decoder_start_token_id=config.bos_id, suppress_tokens=never or None,
         forced_bos_token_id=first[0] if first else None,
     )  # fmt: skip
-    greedy = DecodeConfig(beams=1, max_length=WRITTEN)
+    greedy = DecodeConfig(beams=1, max_length=length)
     if isinstance(model, EncoderDecoder):
         source = torch.tensor([example.source])
-        prompt = Example([config.bos_id], example.source)
+        prompt = Example(begun, example.source)
         [[ours]] = generate(model, source, None, greedy, first, suppress=never)
-        rows = theirs.generate(source, generation_config=settings)
+        rows = theirs.generate(source)
     else:
         assert isinstance(model, Decoder)
-        prompt = Example(example.tokens[: max(1, config.max_length - WRITTEN)])
+        prompt = Example(begun)
         tokens = torch.tensor([prompt.tokens])
         [[ours]] = complete(model, [prompt.tokens], greedy, suppress=never)
         mask = torch.ones_like(tokens)
-        rows = theirs.generate(tokens, attention_mask=mask, generation_config=settings)
+        rows = theirs.generate(tokens, attention_mask=mask)
     new = rows[0, len(prompt.tokens) :].tolist()
     return gap(model, prompt, written(ours, config.eos_id), new)

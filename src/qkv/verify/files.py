@@ -10,7 +10,7 @@ from typing import Any
 from qkv.convert import load
 from qkv.tasks import Encoder, LanguageModel, Tokenizers, Translator
 from qkv.tasks.folder import save_config, save_weights
-from qkv.verify.proof import Measured
+from qkv.verify.proof import Measured, largest
 from qkv.verify.subject import Subject, tokenizers_of
 
 # What the objects of the tasks keep beside the model and the vocabulary
@@ -31,7 +31,7 @@ def saved_and_loaded(subject: Subject) -> Measured:
     if changed:
         return Measured(None, 0.0, f"came back changed: {', '.join(changed)}")
     pairs = [(weight, weights[1][name]) for name, weight in weights[0].items()]
-    apart = max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
+    apart = largest(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
     return Measured(apart, 0.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,11 @@ class Measured(NamedTuple):
 
 class NotApplicableError(Exception):
     """There is nothing to prove of this model, and this is why."""
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of some differences; NaN where one is, which Python's own `max` may pass over."""
+    return float(torch.tensor(list(values), dtype=torch.float64).max())
 
 
 def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

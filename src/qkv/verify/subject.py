@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.convert import load
-from qkv.data import Specials, frame
+from qkv.data import Specials
 from qkv.device import pick_device
 from qkv.model import Decoder, EncoderDecoder, Model
 from qkv.text import Tokenizer
@@ -75,7 +75,9 @@ class Subject:
     def special(self) -> Specials:
         """The ids of the tokens that are not text."""
         config = self.model.config
-        return Specials(config.pad_id, config.bos_id, config.eos_id)
+        # A decoder without padding may say so by an id that is no token; any token can be hidden.
+        pad = config.pad_id if config.pad_id < config.vocab_size else 0
+        return Specials(pad, config.bos_id, config.eos_id)
 
     @property
     def n_weights(self) -> int:
@@ -132,7 +134,7 @@ def _texts(found: Any, model: Model) -> list[Example]:
             examples.append(Example([first, *tokens]))
         else:
             half = (length + 1) // 2 if config.n_segments > 1 and number % 2 else length
-            framed = frame(tokens[:half], tokens[half:] or None, special, config.pair_separators)
+            framed = found.reader.frame(tokens[:half], tokens[half:] or None)
             examples.append(Example(framed.tokens, segments=framed.segments))
     return examples
 

@@ -1,0 +1,143 @@
+"""A folder that transformers saved writes here, without any argument, what it writes there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers
+from transformers import PreTrainedModel
+
+import qkv
+from qkv.convert.opening import open_model
+from qkv.tasks import LanguageModel
+from tests.convert.harness import exported, loaded, made, saved
+
+SIZE = 12  # so few tokens that those that are no text come up often
+USUAL = 20  # tokens that theirs writes where nobody says how many
+NONE = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+LLAMA = {
+    "vocab_size": SIZE, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+GPT = {"vocab_size": SIZE, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
+BART = {
+    "vocab_size": SIZE, "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+T5 = {"vocab_size": SIZE, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2,
+      "decoder_start_token_id": 0}  # fmt: skip
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+MODELS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {**LLAMA, **SPECIAL}),
+    "mistral": ("MistralForCausalLM", {**LLAMA, **SPECIAL, "sliding_window": 4}),
+    "gpt2": ("GPT2LMHeadModel", {**GPT, **SPECIAL}),
+    "gpt": ("OpenAIGPTLMHeadModel", {**GPT, **SPECIAL}),
+    "llama without an end": ("LlamaForCausalLM", {**LLAMA, **SPECIAL, "eos_token_id": None}),
+    "llama that ends with 0": ("LlamaForCausalLM", {**LLAMA, **NONE, "eos_token_id": 0}),
+    "mistral without any": ("MistralForCausalLM", {**LLAMA, **NONE}),
+    "gpt2 with the ids of a larger one": ("GPT2LMHeadModel", GPT),
+    "gpt without any": ("OpenAIGPTLMHeadModel", GPT),
+    "llama with two ends": ("LlamaForCausalLM", {**LLAMA, **SPECIAL, "eos_token_id": [2, 7]}),
+    "marian": (
+        "MarianMTModel",
+        {**BART, "pad_token_id": 11, "eos_token_id": 0, "decoder_start_token_id": 11},
+    ),
+    "bart": ("BartForConditionalGeneration", BART),
+    "t5": ("T5ForConditionalGeneration", T5),
+}
+# What generation_config.json says besides; None: there is no such file.
+SAID: dict[str, Mapping[str, Any] | None] = {
+    "as saved": {},
+    "no file": None,
+    "beams": {"num_beams": 3},
+    "short": {"max_new_tokens": 9},
+    "some never": {"suppress_tokens": [5, 7], "bad_words_ids": [[3]], "min_new_tokens": 4},
+    "specials never": {"suppress_tokens": [1, 11], "num_beams": 2, "length_penalty": 0.5},
+    "no end": {"eos_token_id": None},
+    "forced": {"forced_bos_token_id": 0, "max_length": 9},
+}
+BOTH_SIDES = ("marian", "bart", "t5")
+CASES = [
+    *((name, said) for name in MODELS for said in SAID if said not in ("no end", "forced")),
+    *((name, "no end") for name in MODELS if name not in BOTH_SIDES),
+    ("bart", "forced"),
+]
+ROWS = [[5, 6, 7, 8], [9], [10, 3, 4, 6, 7]]
+
+
+@contextmanager
+def folder_of(name: str, said: str, seed: int, **settings: Any) -> Iterator[Path]:
+    """What transformers saves, and a vocabulary of words: the configs alone know specials."""
+    class_name, config = MODELS[name]
+    with saved(made(class_name, config, seed)) as folder:
+        backend = tokenizers.Tokenizer(models.WordLevel({f"w{id}": id for id in range(SIZE)}, "w3"))
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        backend.save(str(folder / "tokenizer.json"))
+        path, more = folder / "generation_config.json", SAID[said]
+        if more is None:
+            path.unlink()
+        else:
+            path.write_text(json.dumps({**json.loads(path.read_text()), **more, **settings}))
+        yield folder
+
+
+def until(ends: Any, row: list[int]) -> list[int]:
+    ends = ends if isinstance(ends, list) else [ends]
+    return row[: next((place for place, id in enumerate(row) if id in ends), len(row))]
+
+
+def ours(model: Any, rows: list[list[int]]) -> list[list[int]]:
+    """The tokens after each prompt, or of each translation, without the end."""
+    texts = [" ".join(f"w{id}" for id in row) for row in rows]
+    more = {} if model.decode.max_length else {"max_length": USUAL}
+    if isinstance(model, LanguageModel):
+        return [each[0].tokens for each in model.n_best(texts, **more)]
+    return [until(model.model.config.eos_id, row) for row in model.output_tokens(texts, **more)]
+
+
+@torch.no_grad()
+def theirs(model: PreTrainedModel, rows: list[list[int]]) -> list[list[int]]:
+    """The same by `generate` without any argument."""
+    both_sides = model.config.is_encoder_decoder
+    if both_sides:
+        first = [0] if model.config.model_type == "bart" else []
+        rows = [[*first, *row, model.config.eos_token_id] for row in rows]
+    width = max(map(len, rows))
+    gaps = [[0] * (width - len(row)) for row in rows]
+    real = [[1] * len(row) for row in rows]
+    pairs = list(zip(rows, gaps, strict=True)), list(zip(real, gaps, strict=True))
+    tokens, mask = (
+        torch.tensor([[*one, *gap] if both_sides else [*gap, *one] for one, gap in each])
+        for each in pairs
+    )
+    output = model.generate(tokens, attention_mask=mask)
+    ends = model.generation_config.eos_token_id
+    return [until(ends, row) for row in output[:, 1 if both_sides else width :].tolist()]
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
+@pytest.mark.parametrize(("name", "said"), CASES)
+def test_tokens_are_those_of_transformers(name, said):
+    with folder_of(name, said, seed=1) as folder:
+        mine, other = qkv.load(folder, "cpu"), loaded(folder, MODELS[name][0])
+    for rows in (ROWS, *([row] for row in ROWS)):
+        assert ours(mine, rows) == theirs(other, rows)
+
+
+@pytest.mark.parametrize("said", ["short", "some never", "specials never"])
+@pytest.mark.parametrize("name", MODELS)
+def test_and_so_does_what_we_write_again(name, said):
+    """From their folder to ours, and from ours to theirs."""
+    with folder_of(name, said, 0, max_new_tokens=9) as folder:
+        source, mine = open_model(folder), qkv.load(folder, "cpu")
+        with exported(source) as again:
+            assert ours(qkv.load(again, "cpu"), ROWS) == ours(mine, ROWS)
+            assert theirs(loaded(again, MODELS[name][0]), ROWS) == ours(mine, ROWS)

@@ -1,0 +1,266 @@
+"""Learning from other classifiers: what they say reaches the texts, and a student learns it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkv.config import preset
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.run import Run
+from qkv.run.classify import Classifying, balanced
+from qkv.run.teach import opinions
+from qkv.tasks import Classifier, ImageClassifier
+from qkv.tasks.reading import save_encoder
+from qkv.tasks.vision import ImageClasses
+from tests.run import language_tiny
+from tests.run.classify_tiny import (
+    LEARNS,
+    killed_and_resumed,
+    learned,
+    one_of_three,
+    plan,
+    run,
+    which_first,
+    write_data,
+    write_rows,
+)
+from tests.run.common import everything
+from tests.run.language_tiny import write_lines
+
+LABELS = ("animal", "metal", "plant")
+NEW = [text for text, _ in one_of_three(240, seed=9)]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return learned(tmp_path_factory)
+
+
+def changed(teacher: Run, folder: Path, change: Callable[[Classifier], None]) -> Path:
+    """A copy of the teacher in which something is otherwise."""
+    copy = Classifier.load(teacher.folder)
+    with torch.no_grad():
+        change(copy)
+    folder.mkdir()
+    copy.save(folder)
+    return folder
+
+
+def relabelled(*labels: str, **more: Any) -> Callable[[Classifier], None]:
+    def change(one: Classifier) -> None:
+        one.classes = dataclasses.replace(one.classes, labels=labels, **more)
+
+    return change
+
+
+def turned(one: Classifier) -> None:
+    """Other labels, the first and the last in each other's place, and all that follows from it."""
+    relabelled(*reversed(one.classes.labels))(one)
+    for parameter in one.model.head.parameters():
+        parameter.copy_(parameter.flip(0))
+
+
+def shaken(one: Classifier) -> None:
+    one.model.head.projection.weight.add_(3 * torch.randn_like(one.model.head.projection.weight))
+
+
+def useless(folder: Path) -> None:
+    """Training examples whose labels say nothing of their texts."""
+    write_data(folder, "class")
+    rows, draw = one_of_three(30, seed=8), random.Random(0)
+    write_rows(folder / "class.train.tsv", [(text, draw.choice(LABELS)) for text, _ in rows])
+
+
+def taught(folder: Path, *teachers: Path, **differences: Any) -> dict[str, Any]:
+    """Settings of a run that learns from teachers, and from texts without labels."""
+    texts = write_lines(folder / "texts.txt", NEW)
+    settings = {"teacher_models": [str(one) for one in teachers], "teacher_text": str(texts)}
+    return {**settings, **differences}
+
+
+def accuracy(done: Run) -> float:
+    return next(score.value for score in done.scores["test"] if score.name == "accuracy")
+
+
+def test_a_student_learns_from_a_teacher_what_its_labels_do_not_say(
+    teacher: Run, tmp_path: Path
+) -> None:
+    useless(tmp_path)
+    settings = {**LEARNS, "data_test_examples": str(tmp_path / "class.test.tsv")}
+    assert accuracy(run(tmp_path, "alone", **settings)) < 70
+    settings = {**settings, **taught(tmp_path, teacher.folder, teacher_weight=1.0)}
+    assert accuracy(run(tmp_path, "taught", **settings)) >= accuracy(teacher) - 5 >= 90
+
+
+def raw_logits(folder: Path, text: str) -> torch.Tensor:
+    """What a folder's model says of a text, without the object of its task."""
+    one = Classifier.load(folder)
+    tokens = [one.tokenizer.bos_id, *one.tokenizer.encode(text), one.tokenizer.eos_id]
+    return one.model.eval()(torch.tensor([tokens]))[0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+@torch.no_grad()
+def test_opinions_are_the_mean_of_the_teachers_probabilities(
+    teacher: Run, tmp_path: Path, temperature: float
+) -> None:
+    torch.manual_seed(3)
+    folders = [teacher.folder, changed(teacher, tmp_path / "second", shaken)]
+    said: list[str] = []
+    settings = taught(tmp_path, *folders, teacher_temperature=temperature)
+    told = plan(tmp_path, said=said, **settings)
+    found = opinions(told, [(text,) for text in NEW[:20]], LABELS)
+    parts = [
+        np.stack([(raw_logits(one, text) / temperature).softmax(-1).numpy() for text in NEW[:20]])
+        for one in folders
+    ]
+    assert np.abs(parts[0] - parts[1]).max() > 0.1
+    assert found.dtype == np.float32 and found.shape == (20, 3)
+    np.testing.assert_allclose(found, (parts[0] + parts[1]) / 2, atol=1e-5)
+    assert said == [f"teacher: {one} reads 20 texts" for one in folders]
+
+
+def test_a_teacher_s_labels_may_stand_in_another_order(teacher: Run, tmp_path: Path) -> None:
+    other = changed(teacher, tmp_path / "other", turned)
+    texts = [(text,) for text in NEW]
+    found = [
+        opinions(plan(tmp_path, **taught(tmp_path, folder)), texts, LABELS)
+        for folder in (teacher.folder, other)
+    ]
+    assert (found[0].argmax(1) != 1).any()  # metal stays where it was
+    np.testing.assert_allclose(*found, atol=1e-6)
+
+
+def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path: Path) -> None:
+    write_data(tmp_path, "class")
+    examples = str(tmp_path / "class.test.tsv")
+    known = [
+        (tmp_path / f"class.{name}.tsv").read_text().splitlines()[5].split("\t")[0]
+        for name in ("train", "valid", "test")
+    ]
+    write_lines(tmp_path / "texts.txt", [*known, "a new one", "a new one", "  another ", ""])
+    said: list[str] = []
+    settings = {
+        "teacher_models": str(teacher.folder), "teacher_text": str(tmp_path / "texts.txt"),
+        "data_test_examples": examples, "classify_weights": "balanced",
+    }  # fmt: skip
+    job = Classifying(plan(tmp_path, said=said, **settings))
+    found = [one.texts for one in job.splits.train if one.label is None]
+    assert found == [("a new one",), ("another",)]
+    assert "teacher: 2 texts without labels are trained on too" in said
+    plain = Classifying(plan(tmp_path, data_test_examples=examples, classify_weights="balanced"))
+    assert job.splits.train[:-2] == plain.splits.train
+    assert job.frequencies_loss == plain.frequencies_loss
+    labels = job.stream.items.labels
+    assert (labels < 0).sum() == 2
+    np.testing.assert_array_equal(job._weights(job.stream.items), balanced(labels[:-2], 3))
+
+
+def test_examples_that_were_not_drawn_may_be_texts_without_labels(
+    teacher: Run, tmp_path: Path
+) -> None:
+    write_data(tmp_path, "class")
+    settings = {
+        "teacher_models": str(teacher.folder), "data_n_examples": 10,
+        "teacher_text": str(tmp_path / "class.train.tsv"),
+    }  # fmt: skip
+    train = Classifying(plan(tmp_path, **settings)).splits.train
+    unlabelled = [one.texts for one in train if one.label is None]
+    assert len(train) - len(unlabelled) == 10 and len(unlabelled) > 100
+    assert not set(unlabelled) & {one.texts for one in train if one.label is not None}
+
+
+def test_only_training_batches_have_opinions(teacher: Run, tmp_path: Path) -> None:
+    job = Classifying(plan(tmp_path, **taught(tmp_path, teacher.folder)))
+    assert all(batch.opinions is None for batch in job.batches)
+    for batch in next(job.stream.steps_from()):
+        assert batch.opinions.shape == (len(batch.labels), 3)
+        assert torch.allclose(batch.opinions.sum(-1), torch.ones(len(batch.labels)))
+
+
+def test_each_window_of_a_long_text_has_the_text_s_opinion(teacher: Run, tmp_path: Path) -> None:
+    settings = taught(tmp_path, teacher.folder, model_max_length=6, classify_overlap=1)
+    told = plan(tmp_path, **settings)
+    job = Classifying(told)
+    texts = [one.texts for one in job.splits.train]
+    _, owners = job.verb.frame(texts)
+    assert len(job.stream.items) == len(owners) > len(texts)
+    expected = opinions(told, texts, LABELS)[owners]
+    np.testing.assert_array_equal(job.stream.items.opinions, expected)
+
+
+def test_a_taught_run_killed_and_resumed_ends_bit_for_bit_the_same(
+    teacher: Run, tmp_path: Path
+) -> None:
+    settings = taught(tmp_path, teacher.folder, train_accumulate=2, train_consistency=1.0)
+    whole = run(tmp_path, "whole", **settings).folder
+    assert everything(killed_and_resumed(7, tmp_path, **settings)) == everything(whole)
+
+
+def test_a_weight_of_nothing_is_no_teacher(teacher: Run, tmp_path: Path) -> None:
+    """Where every text has a label."""
+    models = {"teacher_models": [str(teacher.folder)], "teacher_weight": 0.0}
+    jobs = [Classifying(plan(tmp_path, model_dropout=0.0, **more)) for more in ({}, models)]
+    losses = [float(job.loss_sum(next(job.stream.steps_from())[0], 0.0).detach()) for job in jobs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def of_images(folder: Path) -> None:
+    folder.mkdir()
+    classes = ImageClasses(("a", "b"), (0.0,), (1.0,))
+    ImageClassifier(Encoder(preset("vit-tiny", head="sequence", n_labels=2)), classes).save(folder)
+
+
+def of_words(folder: Path, teacher: Run) -> None:
+    one = teacher.result
+    config = dataclasses.replace(one.model.config, head="token")
+    save_encoder(folder, "tag", Encoder(config), one.tokenizer, tag={"labels": list(LABELS)})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("other", "other tells apart good, bad, fair, but the examples animal, metal, plant; name"),
+        ("several", r"several gives several classes at once, .* \(its kind is 'classes'\); name"),
+        ("images", r"teacher.models: .*images labels no texts \(its task is 'classify'\); name"),
+        ("words", r"teacher.models: .*words labels no texts \(its task is 'tag'\); name a"),
+        ("speaker", r"teacher.models: .*speaker labels no texts \(its task is 'generate'\); name"),
+        ("nowhere", "nowhere is neither a path that exists nor a pulled model"),
+    ],
+)
+def test_who_cannot_teach_is_told_so(teacher: Run, tmp_path: Path, name: str, words: str) -> None:
+    folder = tmp_path / name
+    if name == "other":
+        changed(teacher, folder, relabelled("good", "bad", "fair"))
+    elif name == "several":
+        changed(teacher, folder, relabelled(*LABELS, kind="classes"))
+    elif name == "images":
+        of_images(folder)
+    elif name == "words":
+        of_words(folder, teacher)
+    elif name == "speaker":
+        language_tiny.run(tmp_path, name, train_steps=1)
+    with pytest.raises(UserError, match=words) as error:
+        Classifying(plan(tmp_path, **taught(tmp_path, folder)))
+    assert "\n" not in str(error.value)
+
+
+def test_texts_without_labels_are_as_many_a_record_as_the_examples(
+    teacher: Run, tmp_path: Path
+) -> None:
+    pairs = write_rows(tmp_path / "pairs.tsv", which_first(5))
+    words = (
+        "teacher.text: .*pairs.tsv holds pairs of texts, but the examples are single texts; name"
+    )
+    settings = {"teacher_models": str(teacher.folder), "teacher_text": str(pairs)}
+    with pytest.raises(UserError, match=words):
+        Classifying(plan(tmp_path, **settings))

@@ -19,6 +19,8 @@ KINDS = {
     "greedy_ruled": DecodeConfig(beams=1, no_repeat=2, min_length=4, repetition_penalty=1.2),
     "beam_ruled": DecodeConfig(beams=3, n_best=2, no_repeat=1, min_length=3),
     "sample_ruled": DecodeConfig(sample=True, n_best=2, seed=5, no_repeat=1, min_length=5),
+    "greedy_ended": DecodeConfig(1, max_length=6, force_end=True),
+    "beam_ended": DecodeConfig(4, n_best=2, max_length=6, force_end=True),
 }
 ALL_KINDS = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 
@@ -93,7 +95,9 @@ def test_limits_are_each_sentences_own(ours, batch, config):
     for limit, each in zip(
         limits, generate(ours, *batch, config, max_lengths=limits, suppress=[EOS]), strict=True
     ):
-        assert all(len(one.tokens) == limit and not one.finished for one in each)
+        ends = config.force_end  # then the last token is EOS, whatever is suppressed
+        assert all(len(one.tokens) == limit - ends for one in each)
+        assert all(one.finished == ends for one in each)
 
 
 def test_a_sequence_that_ends_at_its_limit_is_finished(ours, batch):

@@ -212,7 +212,7 @@ def test_labels_that_the_model_does_not_know_are_not_judged_by(tmp_path: Path) -
         ({"classify_kind": "number"}, "classify.kind is 'number', but an image has one class"),
         ({"classify_shift": 4}, r"classify.shift \(4\) moves images of 4 pixels out of sight"),
         ({"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
-        ({"train_start_from": "runs/other"}, "train.start_from is for text"),
+        ({"train_start_from": "runs/other"}, "runs/other is neither a path that exists"),
         ({"data_examples": []}, "no examples are given"),
         ({"data_examples": "typo.npz"}, "typo.npz"),
     ],

@@ -38,4 +38,4 @@ def train(
     for split, scores in run.scores.items():
         for score in scores:
             print(f"{split}: {score}")
-    print(f"{run.folder} is ready: {usage(loaded, run.folder)}")
+    print(f"{run.folder} is ready: {usage(loaded, run.result.model.config, run.folder)}")

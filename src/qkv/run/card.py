@@ -10,7 +10,6 @@ from qkv.config import ModelConfig, Recipe
 from qkv.evaluate import Score
 from qkv.files import write_text
 from qkv.model import Model
-from qkv.run.job import reads_images
 from qkv.tasks.folder import CARD
 
 KINDS = {
@@ -38,8 +37,8 @@ def write_card(
     """Write README.md for people who find the folder."""
     data = recipe.data
     files = [*data.source, *data.target, *data.pairs, *data.text, *data.records, *data.examples]
-    what, _ = _kind(recipe)
-    material = "Images" if reads_images(recipe) else "Text"
+    what, _ = _kind(recipe, model.config)
+    material = "Images" if model.config.patch_size else "Text"
     lines = [
         f"# {folder.resolve().name}: {what}",
         "",
@@ -51,13 +50,13 @@ def write_card(
         lines.append(f"- Decoding: {_decoding(recipe)}")
     for split, found in scores.items():
         lines += [f"- Scores on {split}:"] + [f"  - {score}" for score in found]
-    lines += ["", "```", usage(recipe, folder), "```", ""]
+    lines += ["", "```", usage(recipe, model.config, folder), "```", ""]
     write_text(folder / CARD, "\n".join(lines))
 
 
-def usage(recipe: Recipe, folder: Path) -> str:
+def usage(recipe: Recipe, model: ModelConfig, folder: Path) -> str:
     """The command that tries the model."""
-    return _kind(recipe)[1].format(folder)
+    return _kind(recipe, model)[1].format(folder)
 
 
 def reading(config: ModelConfig) -> str:
@@ -68,8 +67,8 @@ def reading(config: ModelConfig) -> str:
     return f"images of {size} × {size} pixels in patches of {patch} × {patch}"
 
 
-def _kind(recipe: Recipe) -> tuple[str, str]:
-    return IMAGES if reads_images(recipe) else KINDS[recipe.task]
+def _kind(recipe: Recipe, model: ModelConfig) -> tuple[str, str]:
+    return IMAGES if model.patch_size else KINDS[recipe.task]
 
 
 def _describe(recipe: Recipe, model: Model) -> str:

@@ -13,12 +13,13 @@ import numpy.typing as npt
 import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
+from qkv.convert import open_model
 from qkv.data import Pair
 from qkv.errors import UserError
 from qkv.evaluate import Score
 from qkv.model import Model
 from qkv.run.claim import CHECKPOINTS
-from qkv.tasks.folder import Tokenizers
+from qkv.tasks.folder import Tokenizers, load_config
 from qkv.text import Tokenizer
 from qkv.train import Objective
 from qkv.train.loop import Scores, Stream
@@ -115,7 +116,10 @@ def tokens_of(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def reads_images(recipe: Recipe) -> bool:
-    """Whether the recipe's model reads images, and not text."""
+    """Whether the recipe's model, or the one that it begins from, reads images, and not text."""
+    if recipe.train.start_from:
+        _, config, _ = load_config(open_model(recipe.train.start_from))
+        return bool(config.patch_size)
     return bool({**PRESETS[recipe.preset], **recipe.model}.get("patch_size"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,28 +37,21 @@ HEADS = ("head.", "pair_head.", "pooler.")
 
 
 @dataclass(frozen=True)
-class Start:
-    """A model folder to begin from."""
+class Weights:
+    """A model folder's weights to begin from."""
 
     source: Source
     config: ModelConfig
-    tokenizers: Tokenizers
-    prompting: Prompting
 
-    def model_config(self, recipe: Recipe, tokenizer: Tokenizer) -> ModelConfig:
-        """The folder's model with what the recipe changes, and with room for new tokens."""
+    def changed(self, recipe: Recipe, **more: Any) -> ModelConfig:
+        """The folder's model with what the recipe changes."""
         for name, value in recipe.model.items():
             if name not in MAY_DIFFER and value != getattr(self.config, name):
                 raise UserError(
                     f"[model]: {name} follows from {self.source}, which the run begins from; leave "
                     f"it out. What may differ: {', '.join(MAY_DIFFER)}."
                 )
-        # Some of other people's models know more tokens than their tokenizer has.
-        size = max(self.config.vocab_size, len(tokenizer))
-        values = {**self.config.to_dict(), **recipe.model}
-        if self.config.positions == "disentangled":  # distances keep the buckets they had
-            values["relative_length"] = self.config.relative_length or self.config.max_length
-        return ModelConfig.from_dict({**values, "vocab_size": size}, "[model]")
+        return ModelConfig.from_dict({**self.config.to_dict(), **recipe.model, **more}, "[model]")
 
     def fill(self, model: Model) -> None:
         """Put the folder's weights into the model; tokens that are new begin as the mean of all."""
@@ -85,6 +79,22 @@ class Start:
                     f"places that {self.source} has learnt; leave it out or lower it."
                 )
             weights[name] = weights[name][: len(parameter)]
+
+
+@dataclass(frozen=True)
+class Start(Weights):
+    """A model of text to begin from, with its vocabulary."""
+
+    tokenizers: Tokenizers
+    prompting: Prompting
+
+    def model_config(self, recipe: Recipe, tokenizer: Tokenizer) -> ModelConfig:
+        """The folder's model with what the recipe changes, and with room for new tokens."""
+        # Some of other people's models know more tokens than their tokenizer has.
+        more = {"vocab_size": max(self.config.vocab_size, len(tokenizer))}
+        if self.config.positions == "disentangled":  # distances keep the buckets they had
+            more["relative_length"] = self.config.relative_length or self.config.max_length
+        return self.changed(recipe, **more)
 
 
 def _with_heads_of(model: Encoder, weights: dict[str, Tensor]) -> dict[str, Tensor]:

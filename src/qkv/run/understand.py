@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.evaluate import Score
 from qkv.model import Encoder, LabelHead
 from qkv.run.job import Finished, Plan, fingerprint, model_config
-from qkv.run.start import Start, find_start
+from qkv.run.start import Start, Weights, find_start
 from qkv.tasks.folder import Tokenizers, Where, load_config
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.train import Objective, build_loss, mean_loss
@@ -208,7 +208,7 @@ def check_head(recipe: Recipe) -> None:
 
 
 def fresh_encoder(
-    plan: Plan, config: ModelConfig, start: Start | None, keep_head: bool = True
+    plan: Plan, config: ModelConfig, start: Weights | None, keep_head: bool = True
 ) -> Encoder:
     """An encoder with weights drawn by the seed, or those of the folder that it begins from.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
+from qkv.convert import open_model
 from qkv.data.images import Pixels, read_images
 from qkv.data.pixels import (
     ImageSet,
@@ -22,7 +23,6 @@ from qkv.data.pixels import (
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.device import mixed_precision
 from qkv.errors import UserError
-from qkv.model import Encoder
 from qkv.run.classify import (
     Verdict,
     balanced,
@@ -32,7 +32,9 @@ from qkv.run.classify import (
     least_loss,
 )
 from qkv.run.job import Finished, Plan, fingerprint
-from qkv.run.understand import VALID_BATCH_TOKENS, check_head
+from qkv.run.start import Weights
+from qkv.run.understand import NO_HEAD, VALID_BATCH_TOKENS, check_head, fresh_encoder
+from qkv.tasks.folder import load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.train import build_loss, mean_loss, one_class
@@ -47,14 +49,17 @@ class ImageClassifying:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, settings = plan, plan.recipe.train
-        described = image_config(plan.recipe)
+        start = find_weights(plan.recipe)
+        described = image_config(plan.recipe, start)
         self.splits = read_image_splits(plan.recipe, described)
         self._say_counts()
         labels = label_names(self.splits, lambda one: (one.label,))
-        scale = Scale.of(_stacked(self.splits.train))
-        torch.manual_seed(settings.seed)
         config = dataclasses.replace(described, head="sequence", n_labels=len(labels))
-        self.model = Encoder(config).to(plan.device)
+        known = load_section(start.source, "classify", ImageClasses) if start else None
+        keep_head = known is not None and known.labels == labels
+        self.model = fresh_encoder(plan, config, start, keep_head)
+        # Pixels are scaled as the model that the run begins from has learnt to see them.
+        scale = known.scale if known else Scale.of(_stacked(self.splits.train))
         self.verb = ImageClassifier(self.model, ImageClasses(labels, scale.mean, scale.deviation))
         train, valid = self._lay_out(self.splits.train), self._lay_out(self.splits.valid)
         shift = plan.recipe.classify.shift
@@ -120,10 +125,21 @@ def judge_images(
     return judge_one_class(found, right, verb.classes.labels)
 
 
-def image_config(recipe: Recipe) -> ModelConfig:
-    """The model that the recipe describes, still without a head."""
+def find_weights(recipe: Recipe) -> Weights | None:
+    """The model of images that the recipe begins from, where it names one."""
+    if not recipe.train.start_from:
+        return None
+    source = open_model(recipe.train.start_from)
+    return Weights(source, load_config(source)[1])
+
+
+def image_config(recipe: Recipe, start: Weights | None = None) -> ModelConfig:
+    """The model that the recipe, or the folder it begins from, describes; without a head."""
     check_head(recipe)
-    config = ModelConfig.from_dict({**PRESETS[recipe.preset], **recipe.model}, "[model]")
+    if start:
+        config = dataclasses.replace(start.changed(recipe), **NO_HEAD)
+    else:
+        config = ModelConfig.from_dict({**PRESETS[recipe.preset], **recipe.model}, "[model]")
     if config.n_channels not in (1, 3):
         raise UserError(f"[model]: n_channels is {config.n_channels}; use 1 (grey) or 3 (colours).")
     if recipe.classify.kind != "class":
@@ -134,10 +150,6 @@ def image_config(recipe: Recipe) -> ModelConfig:
         raise UserError(
             f"classify.shift ({recipe.classify.shift}) moves images of {config.image_size} pixels "
             f"out of sight; use less."
-        )
-    if recipe.train.start_from:
-        raise UserError(
-            "train.start_from is for text; a model of images begins from fresh weights."
         )
     return config
 

@@ -152,7 +152,7 @@ def test_every_verdict_can_be_reached() -> None:
 def test_tables_and_figure_hold_the_figures() -> None:
     m = made_up()
     ways, blind, leaky, learnt = lab.tables(m)
-    assert ways.rows == (("causal", "float32", "0.0e+00", "3.0e-07"),)
+    assert ways.rows == (("causal", "float32", "0", "3.0e-07"),)
     assert blind.rows[0][1] == "NaN" and leaky.rows[0][3] == "6.0e+00"
     assert learnt.rows[0] == ("causal mask", "2.10 ± 0.14", "2.00 ± 0.00", "60 ± 0")
     figure = lab.draw(m)

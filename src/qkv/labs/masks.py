@@ -17,7 +17,7 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.data.demo import demo_corpus
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv.labs.tools import fit, plus_minus, seeded
+from qkv.labs.tools import fit, plus_minus, seeded, tiny
 from qkv.model import Decoder, Layout, Mask, equation, fast, use_path
 
 if TYPE_CHECKING:
@@ -280,8 +280,8 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> tuple[Table, ...]:
     """Forms, rows that see nothing, leaks, trainings."""
-    ways = [(one.mask, one.precision, f"{one.boolean:.1e}", f"{one.fast:.1e}") for one in m.forms]
-    leaky = [(one.change, one.path, f"{one.hidden:.1e}", f"{one.shown:.1e}") for one in m.leaks]
+    ways = [(one.mask, one.precision, tiny(one.boolean), tiny(one.fast)) for one in m.forms]
+    leaky = [(one.change, one.path, tiny(one.hidden), tiny(one.shown)) for one in m.leaks]
     learnt = [
         (name, *(plus_minus([getattr(one, field) * scale for one in arm(m, masked)], digits)
                  for field, scale, digits in (("held", 1, 2), ("alone", 1, 2), ("sound", 100, 0))))

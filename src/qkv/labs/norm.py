@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv.labs.tools import fit, plus_minus
+from qkv.labs.tools import fit, plus_minus, tiny
 from qkv.model import Encoder, Layout, Residual
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
         for one in m.trained
     )  # fmt: skip
     neighbours = tuple(
-        (one.kind, "training" if one.training else "use", f"{one.mates:.1e}", f"{one.padding:.1e}")
+        (one.kind, "training" if one.training else "use", tiny(one.mates), tiny(one.padding))
         for one in m.changes
     )
     small = tuple(
@@ -347,7 +347,7 @@ def _numbers(m: Measured, shares: list[float]) -> Words:
     little = shares[-1] < LEARNT
     use = {(x.kind.split()[0], x.batch): f"{100 * fmean(x.use):.0f} %" for x in m.gaps}
     mates, padding = f"{100 * batch.mates:.0f} %", f"{100 * batch.padding:.0f} %"
-    rest = f"{max(layer.mates, layer.padding):.0e}"
+    rest = tiny(max(layer.mates, layer.padding), 0)
     layered, batched = ((use[kind, large], use[kind, few]) for kind in ("LayerNorm", "BatchNorm"))
     return Words(
         f"{SHALLOW} layers are right on {a} without norms and on {b} with LayerNorm at the better "

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 from qkv.labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv.labs.tools import fit, plus_minus
+from qkv.labs.tools import fit, plus_minus, tiny
 from qkv.model import Decoder, Encoder, build_model
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
     """What order changes in fresh models, and how often trained ones are right."""
     fresh = tuple(
         (one.family, one.positions, str(one.n_layers),
-         *(f"{x:.1e}" for x in (one.moved, one.pooled, one.stop)))
+         *map(tiny, (one.moved, one.pooled, one.stop)))
         for one in m.changes
     )  # fmt: skip
     right = tuple(

@@ -56,6 +56,11 @@ def plus_minus(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
 
 
+def tiny(value: float, digits: int = 1) -> str:
+    """A number that may be very small, or nothing at all."""
+    return f"{value:.{digits}e}" if value else "0"
+
+
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The b of cost ≈ a·size^b, fitted to logarithms."""
     x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from transformers import BartForConditionalGeneration
 
 from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
@@ -86,6 +87,31 @@ def test_copies_of_a_tied_matrix_are_read_past():
         save_file(weights, folder / "model.safetensors", {"format": "pt"})
         _, ours = read(folder)
         assert ours.config.tie == "all"
+        same_logits(ours, theirs, [5, 12])
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
+@torch.no_grad()
+def test_a_tied_matrix_that_differs_is_refused(name):
+    """transformers sets it free, whatever the config says."""
+    with saved(made(NAME, SMALL)) as folder:
+        weights = load_file(folder / "model.safetensors")
+        weights[name] = weights["model.shared.weight"] + 1
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(UserError, match=f"{name} and model.shared.weight differ"):
+            read(folder)
+
+
+@torch.no_grad()
+def test_an_output_that_differs_is_read_where_the_config_says_so():
+    with saved(made(NAME, SMALL)) as folder:
+        weights = load_file(folder / "model.safetensors")
+        weights["lm_head.weight"] = weights["model.shared.weight"] + 1
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        theirs = BartForConditionalGeneration.from_pretrained(folder).eval()
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+        _, ours = read(folder)
         same_logits(ours, theirs, [5, 12])
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from qkv.convert.bert import BERT
@@ -125,6 +126,18 @@ def test_a_tied_matrix_may_be_there_twice(copies):
         assert_same_outputs("masked", folder, theirs)
 
 
+def test_a_matrix_that_is_tied_and_differs_is_refused():
+    """transformers sets it free, whatever the config says."""
+    table, copy = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    with saved(made("BertForMaskedLM", TINY)) as folder:
+        change(folder, lambda weights: {**weights, copy: weights[table] + 1})
+        with pytest.raises(UserError, match=f"{copy} and {table} differ, but are one"):
+            read(folder)
+        theirs = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+        change(folder, tie_word_embeddings=False)
+        assert_same_outputs("masked", folder, theirs)
+
+
 def test_the_bias_may_be_the_matrixs_own():
     theirs = made("BertForMaskedLM", TINY)
 
@@ -170,6 +183,17 @@ def test_an_unknown_kind_of_labels_is_refused():
             open_model(folder)
 
 
+def test_an_unreadable_head_of_labels_is_told_by_its_field():
+    with saved(made("BertForSequenceClassification", {**TINY, "num_labels": 3})) as folder:
+        change(folder, problem_type="regression")
+        with pytest.raises(UserError, match=r"id2label \(or num_labels\) has 3 outputs"):
+            open_model(folder)
+        for last in ("a", ""):
+            change(folder, problem_type=None, id2label={"0": "a", "1": "b", "2": last})
+            with pytest.raises(UserError, match="id2label names a label twice, or one is empty"):
+                open_model(folder)
+
+
 def test_labels_are_in_the_order_of_their_numbers():
     names = {str(number): f"label {number}" for number in reversed(range(12))}
     assert read_labels({"id2label": names}) == tuple(f"label {number}" for number in range(12))
@@ -207,7 +231,33 @@ def test_a_folder_of_sentence_transformers(normalize, mode, pooling):
         assert_round_trip(source)
 
 
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "BertForPreTraining"])
+@pytest.mark.parametrize("headless", [False, True])
+@torch.no_grad()
+def test_of_a_model_that_guesses_sentence_transformers_reads_the_body(name, headless):
+    theirs = made(name, {**TINY, "pad_token_id": 0})
+    with saved(theirs) as folder:
+        if headless:
+            change(folder, lambda w: {n: one for n, one in w.items() if n.startswith(("be", "ro"))})
+        sentences(folder, True, pooling_mode_mean_tokens=True)
+        source, ours = read(folder)
+        assert source.content["task"] == "embed"
+        assert source.content["embed"] == {"pooling": "mean", "normalize": True}
+        for mine, other in said("none", ours, theirs.base_model, [7, 12, 1], 0):
+            assert_close(mine, other)
+        assert_round_trip(source)
+
+
+@pytest.mark.parametrize("mode, pooling", [("mean", "mean"), ("cls", "first")])
+def test_newer_folders_say_how_to_pool_in_a_word(mode, pooling):
+    with saved(made("BertModel", TINY)) as folder:
+        sentences(folder, False, pooling_mode=mode)
+        assert open_model(folder).content["embed"]["pooling"] == pooling
+
+
 @pytest.mark.parametrize("modes, message", [
+    ({"pooling_mode": "lasttoken"}, "asks for lasttoken, but"),
+    ({"pooling_mode": ["cls", "mean"]}, "asks for .*cls.*mean.*, but"),
     ({"pooling_mode_max_tokens": True}, "asks for pooling_mode_max_tokens"),
     ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token, pooling_"),
     ({"pooling_mode_mean_tokens": False}, "asks for no pooling"),
@@ -229,6 +279,16 @@ def test_what_has_no_part_of_ours_is_refused(changed, message):
         change(folder, **changed)
         with pytest.raises(UserError, match=message):
             open_model(folder)
+
+
+@pytest.mark.parametrize("name", [
+    "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh",
+    "gelu_accurate", "swish",
+])  # fmt: skip
+def test_other_names_of_activations(name):
+    theirs = made("BertModel", {**TINY, "hidden_act": name})
+    with saved(theirs) as folder:
+        assert_same_outputs("none", folder, theirs)
 
 
 def test_what_older_configs_do_not_say():

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+import transformers
 from tokenizers import models, pre_tokenizers
 from transformers import PreTrainedModel
 
 import qkv
+from qkv.convert.architecture import USUAL_IDS
+from qkv.convert.known import ARCHITECTURES
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
 from tests.convert.harness import exported, loaded, made, saved
@@ -63,11 +66,14 @@ SAID: dict[str, Mapping[str, Any] | None] = {
     "specials never": {"suppress_tokens": [1, 11], "num_beams": 2, "length_penalty": 0.5},
     "no end": {"eos_token_id": None},
     "forced": {"forced_bos_token_id": 0, "max_length": 9},
+    "another start": {"decoder_start_token_id": 6},
 }
+SOME = ("no end", "forced", "another start")
 BOTH_SIDES = ("marian", "bart", "t5")
 CASES = [
-    *((name, said) for name in MODELS for said in SAID if said not in ("no end", "forced")),
+    *((name, said) for name in MODELS for said in SAID if said not in SOME),
     *((name, "no end") for name in MODELS if name not in BOTH_SIDES),
+    *((name, "another start") for name in BOTH_SIDES),
     ("bart", "forced"),
 ]
 ROWS = [[5, 6, 7, 8], [9], [10, 3, 4, 6, 7]]
@@ -130,6 +136,31 @@ def test_tokens_are_those_of_transformers(name, said):
         mine, other = qkv.load(folder, "cpu"), loaded(folder, MODELS[name][0])
     for rows in (ROWS, *([row] for row in ROWS)):
         assert ours(mine, rows) == theirs(other, rows)
+
+
+@pytest.mark.parametrize("name, start, end, pad", [
+    ("llama", 1, 2, 2), ("gpt2", 50_256, 50_256, 50_256), ("bart", 2, 2, 1),
+    ("marian", 58_100, 0, 58_100), ("t5", 0, 1, 0),
+])  # fmt: skip
+def test_ids_that_nobody_says_are_those_of_the_class(name, start, end, pad):
+    class_name, config = MODELS[name]
+    size = {**config, "vocab_size": max(SIZE, start + 1)}
+    with saved(made(class_name, {**size, "pad_token_id": None, "eos_token_id": None})) as folder:
+        (folder / "generation_config.json").unlink()
+        said = json.loads((folder / "config.json").read_text())
+        left = {key: value for key, value in said.items() if not key.endswith("_token_id")}
+        (folder / "config.json").write_text(json.dumps(left))
+        model = open_model(folder).content["model"]
+    assert (model["bos_id"], model["eos_id"], model["pad_id"]) == (start, end, pad)
+
+
+@pytest.mark.parametrize("model_type", sorted({*ARCHITECTURES} - {"vit"}))
+def test_usual_ids_are_those_of_transformers(model_type):
+    names = [f"{role}_token_id" for role in ("pad", "bos", "eos", "decoder_start")]
+    config = transformers.AutoConfig.for_model(model_type)
+    said = {name: getattr(config, name, None) for name in names}
+    usual = {name: id for name, id in said.items() if id is not None}
+    assert USUAL_IDS.get(model_type, {}) == usual
 
 
 @pytest.mark.parametrize("said", ["short", "some never", "specials never"])

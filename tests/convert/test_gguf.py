@@ -47,6 +47,17 @@ def test_any_quantisation_is_read_as_transformers_does(path, kind):
         assert_close(*both_logits((model, ours), [7, 3]))
 
 
+@pytest.mark.parametrize("name", ["model.gguf", "MODEL.GGUF"])
+def test_a_file_may_be_named_by_its_folder(name, tmp_path):
+    path = tmp_path / name
+    write_llama(path, made("LlamaForCausalLM", SMALL), Kind.F32, IDS)
+    for where in (path, tmp_path):
+        assert open_model(where).path == path
+    (tmp_path / "other.gguf").touch()  # which of them it is to be is not said
+    with pytest.raises(UserError, match="is not a model folder"):
+        open_model(tmp_path)
+
+
 @pytest.mark.parametrize("kind", GGML_QUANT_SIZES, ids=lambda kind: kind.name)
 def test_every_quantisation_that_the_package_knows(path, kind):
     """Our reading of a file, beside the package's own."""

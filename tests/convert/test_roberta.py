@@ -3,15 +3,18 @@
 import json
 
 import pytest
+import tokenizers
 import torch
+import transformers
 from hypothesis import strategies as st
 
 from qkv.config import preset
 from qkv.convert.fit import fitting
 from qkv.convert.known import ARCHITECTURES
-from qkv.convert.opening import open_model
+from qkv.convert.opening import load, open_model
 from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.data import Specials, frame
+from qkv.errors import UserError
 from qkv.model import Layout, build_model
 from qkv.tasks.folder import open_folder, save_config, save_weights
 from tests.convert.encoders import (
@@ -78,6 +81,55 @@ def test_padding_is_1_where_nothing_is_said():
     assert source.content["model"]["pad_id"] == 1
 
 
+def put_tokenizer(folder, template, **settings):
+    """A tokenizer of ten words, in whose frame texts stand."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "c", "d", "[PAD]"]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: id for id, word in enumerate(words)}, "<unk>")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = template
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>",
+                                     "pad_token": "<pad>", **settings},
+    ).save_pretrained(folder)  # fmt: skip
+
+
+ONCE = tokenizers.processors.BertProcessing(("</s>", 2), ("<s>", 0))
+TWICE = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+
+
+@pytest.mark.parametrize("name", ["Bert", "Roberta"])
+@pytest.mark.parametrize("template, separators", [(ONCE, 1), (TWICE, 2)])
+@torch.no_grad()
+def test_a_pair_is_parted_as_its_tokenizer_does(name, template, separators):
+    theirs = made(f"{name}ForSequenceClassification", {**CONFIG, "num_labels": 3})
+    with saved(theirs) as folder:
+        put_tokenizer(folder, template)
+        words = transformers.AutoTokenizer.from_pretrained(folder)
+        ours = load(folder, "cpu")
+        assert ours.model.config.pair_separators == separators
+        ids = torch.tensor([words("a b", "c d a").input_ids])
+        [logits] = ours.logits([("a b", "c d a")])
+        assert_close(logits.softmax(-1), theirs(ids).logits[0].softmax(-1))
+        with exported(open_model(folder)) as again:
+            back = open_model(again).content["model"]
+            assert back["pair_separators"] == separators
+
+
+@torch.no_grad()
+def test_positions_begin_after_the_configs_padding_whichever_the_tokenizers_is():
+    theirs = made("RobertaModel", CONFIG)
+    with saved(theirs) as folder:
+        put_tokenizer(folder, TWICE, pad_token="[PAD]")
+        source, ours = read(folder)
+        assert source.read_tokenizers().target.pad_id == 9
+        assert ours.config.pad_id == 1
+        for mine, other in said("none", ours, theirs, [5, 12], 0):
+            assert_close(mine, other)
+        assert_round_trip(source)
+
+
 def test_another_activation_before_a_masked_head_is_refused():
     config = {**CONFIG, "hidden_act": "relu"}
     assert_unreadable("RobertaForMaskedLM", config, r"hidden_act is 'relu'.*always 'gelu'")
@@ -125,6 +177,12 @@ def our_config(**differences):
 def test_the_architecture_that_says_most_of_a_config(name, differences):
     config = our_config(**differences)
     assert fitting(ARCHITECTURES, config, config.head).name == name
+
+
+def test_why_no_architecture_fits_is_one_sentence():
+    config = our_config(pad_id=2, norm_position="pre")
+    with pytest.raises(UserError, match=r"has no words for it: RoBERTa .* also the padding\.$"):
+        fitting(ARCHITECTURES, config, "none")
 
 
 @pytest.mark.parametrize("separators, kind", [(1, "Bert"), (2, "Roberta")])

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig
 from qkv.decode import complete, generate, stream
-from qkv.decode.generate import build_search, build_task
+from qkv.decode.generate import build_search, build_task, suppressed
+from qkv.errors import UserError
 from tests.parity.llama import llama_pair
 from tests.parity.marian import marian_pair, sources
 
@@ -78,6 +79,14 @@ def test_an_end_that_is_forced_takes_the_last_place(beams, fixed):
     found = complete(LLAMA, [[4], [5, 6]], config, [5, 3], **settings)
     for limit, each in zip([5, 3], found, strict=True):
         assert [(len(one.tokens), one.finished) for one in each] == [(limit - 1, True)] * beams
+
+
+@pytest.mark.parametrize("token", [-1, LLAMA.config.vocab_size])
+def test_only_tokens_that_there_are_can_be_suppressed(token):
+    assert suppressed(DecodeConfig(suppress=(5, 4)), LLAMA.config) == (5, 4)
+    words = rf"suppress names the token {token}, but those of the model go from 0 to \d+; leave"
+    with pytest.raises(UserError, match=words):
+        suppressed(DecodeConfig(suppress=(5, token)), LLAMA.config)
 
 
 def test_nothing_is_carried_where_nobody_asks(ours, batch):

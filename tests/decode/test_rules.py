@@ -86,9 +86,10 @@ def test_hold_back_hides_while_it_is_early(early):
     assert torch.equal(found, expected)
 
 
-def test_an_end_that_is_no_token_needs_no_hiding():
+def test_an_end_that_is_no_token_needs_no_hiding_and_cannot_be_forced():
     logits = torch.randn(2, 6)
     assert torch.equal(rules.hold_back(logits.clone(), [6], torch.tensor(True)), logits)
+    assert torch.equal(rules.force(logits.clone(), 6, torch.tensor([True, False])), logits)
 
 
 def test_force_leaves_one_token_in_some_rows():

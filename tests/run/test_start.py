@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,20 @@ def test_its_folder_is_read_back_as_it_was(base: Run, tmp_path: Path) -> None:
     alone = [again.classify(text).probability for text in texts]
     assert alone == pytest.approx([one.probability for one in expected], abs=1e-5)
     assert {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()} == left
+
+
+def test_a_classifier_goes_on_with_the_frame_that_its_head_knows(base: Run, tmp_path: Path) -> None:
+    """Somebody else's may have learnt to look at a text's last word, where ours look at EOS."""
+    done = train_recipe(labelling(base, tmp_path), tmp_path / "run", console=silence())
+    path = done.folder / "config.json"
+    content = json.loads(path.read_text())
+    content["classify"]["frame"] = [[], [], []]
+    path.write_text(json.dumps(content))
+    job = Classifying(told(labelling(done, tmp_path), tmp_path))
+    texts = [text for text, _ in classify_tiny.one_of_three(10, seed=7)]
+    assert job.verb.classify(texts) == qkv.load(done.folder).classify(texts)
+    [framed], _ = job.verb.frame([(texts[0],)])
+    assert framed.tokens == job.verb.tokenizer.encode(texts[0])
 
 
 def test_a_classifier_from_a_language_model_learns_and_resumes_exactly(

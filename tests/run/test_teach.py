@@ -234,6 +234,10 @@ def of_words(folder: Path, teacher: Run) -> None:
         ("images", r"teacher.models: .*images labels no texts \(its task is 'classify'\); name"),
         ("words", r"teacher.models: .*words labels no texts \(its task is 'tag'\); name a"),
         ("speaker", r"teacher.models: .*speaker labels no texts \(its task is 'generate'\); name"),
+        (
+            "pairs",
+            "teacher.models: .*pairs has learnt to label pairs of texts, but the examples are",
+        ),
         ("nowhere", "nowhere is neither a path that exists nor a pulled model"),
     ],
 )
@@ -243,15 +247,26 @@ def test_who_cannot_teach_is_told_so(teacher: Run, tmp_path: Path, name: str, wo
         changed(teacher, folder, relabelled("good", "bad", "fair"))
     elif name == "several":
         changed(teacher, folder, relabelled(*LABELS, kind="classes"))
+    elif name == "pairs":
+        changed(teacher, folder, relabelled(*LABELS, n_texts=2))
     elif name == "images":
         of_images(folder)
     elif name == "words":
         of_words(folder, teacher)
     elif name == "speaker":
         language_tiny.run(tmp_path, name, train_steps=1)
+    said: list[str] = []
     with pytest.raises(UserError, match=words) as error:
-        Classifying(plan(tmp_path, **taught(tmp_path, folder)))
+        Classifying(plan(tmp_path, said=said, **taught(tmp_path, teacher.folder, folder)))
     assert "\n" not in str(error.value)
+    assert not any("reads" in remark for remark in said)  # not even the one before it
+
+
+def test_nobody_teaches_a_run_that_would_replace_it(teacher: Run, tmp_path: Path) -> None:
+    told = plan(tmp_path, **taught(tmp_path, teacher.folder))
+    words = "teacher.models: .* is the folder of this run, which .*; choose another --out"
+    with pytest.raises(UserError, match=words):
+        opinions(dataclasses.replace(told, folder=teacher.folder), [("a",)], LABELS)
 
 
 def test_texts_without_labels_are_as_many_a_record_as_the_examples(
@@ -259,7 +274,7 @@ def test_texts_without_labels_are_as_many_a_record_as_the_examples(
 ) -> None:
     pairs = write_rows(tmp_path / "pairs.tsv", which_first(5))
     words = (
-        "teacher.text: .*pairs.tsv holds pairs of texts, but the examples are single texts; name"
+        "teacher.text: .*pairs.tsv holds pairs of texts, but the examples are single texts; give"
     )
     settings = {"teacher_models": str(teacher.folder), "teacher_text": str(pairs)}
     with pytest.raises(UserError, match=words):

@@ -210,6 +210,7 @@ def test_labels_that_the_model_does_not_know_are_not_judged_by(tmp_path: Path) -
         ({"model_n_labels": 2}, r"\[model\]: n_labels follows from the task and its data"),
         ({"model_n_channels": 2}, r"\[model\]: n_channels is 2; use 1 \(grey\) or 3"),
         ({"classify_kind": "number"}, "classify.kind is 'number', but an image has one class"),
+        ({"teacher_models": "big"}, "teacher.models teach what is said of texts, not of images"),
         ({"classify_shift": 4}, r"classify.shift \(4\) moves images of 4 pixels out of sight"),
         ({"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
         ({"train_start_from": "runs/other"}, "runs/other is neither a path that exists"),

@@ -346,7 +346,8 @@ def test_a_draft_saves_passes_and_serves_greedy_search_alone(
     passes = count_passes(endless, monkeypatch)
     endless.generate("the", max_length=30, draft=draft)
     assert len(passes) <= 8
-    for other in ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}):
+    others = ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}, {"force_end": True})
+    for other in others:
         with pytest.raises(UserError, match="a draft model serves plain greedy search alone"):
             endless.generate("the", draft=draft, **other)
 

@@ -32,7 +32,7 @@ class DecodeConfig:
         True, "a model with a start_id (BART) begins with it; false: with what it finds likeliest"
     )
     force_end: bool = setting(
-        False, "an output that fills its max_length ends with EOS all the same"
+        False, "an output that fills its max_length, or the model's, ends with EOS all the same"
     )
     suppress: tuple[int, ...] | Literal["special"] = setting(
         "special", "ids of tokens that never come; 'special': PAD and BOS, unless they end a text"

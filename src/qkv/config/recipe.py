@@ -14,6 +14,7 @@ from qkv.config.denoise import DenoiseConfig
 from qkv.config.fields import check_ranges, from_mapping, setting, suggestion
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS
+from qkv.config.tasks import FAMILIES, MEASURED, Task, usual_settings
 from qkv.config.understand import (
     AnswerConfig,
     ClassifyConfig,
@@ -197,11 +198,6 @@ class ChatConfig:
     assistant: str = setting("", "instead: an answer; what follows '{content}' ends it")
 
 
-Task = Literal[
-    "translate", "generate", "instruct", "fill", "denoise", "classify", "tag", "answer", "embed"
-]  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Recipe:
     """A whole run; every field has a default that works."""
@@ -228,56 +224,6 @@ SECTIONS = {
     "chat": ChatConfig, "mask": MaskConfig, "denoise": DenoiseConfig, "classify": ClassifyConfig,
     "tag": TagConfig, "answer": AnswerConfig, "embed": EmbedConfig, "teacher": TeacherConfig,
 }  # fmt: skip
-
-_LANGUAGE_TRAINING = {
-    "label_smoothing": 0.0, "weight_decay": 0.1, "schedule": "cosine", "warmup": 100,
-    "beta2": 0.95, "epsilon": 1e-8, "average": 1,
-}  # fmt: skip
-# Devlin et al. 2019: a small rate that rises briefly and falls to nothing, few epochs
-_FINE_TUNING = {
-    "label_smoothing": 0.0, "weight_decay": 0.01, "schedule": "linear", "warmup": 50,
-    "beta2": 0.999, "epsilon": 1e-8, "average": 1, "lr": 5e-5, "steps": 1000, "valid_every": 100,
-    "checkpoint_every": 200, "batch_tokens": 2048,
-}  # fmt: skip
-_UNDERSTANDING: dict[str, dict[str, Any]] = {
-    "data": {"max_length": 0}, "model": {"preset": "bert-mini"}, "train": _FINE_TUNING,
-}  # fmt: skip
-TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "translate": {},
-    "generate": {
-        "data": {"max_length": 0},
-        "model": {"preset": "llama-mini"},
-        "train": {**_LANGUAGE_TRAINING, "batch_tokens": 16_384},
-        "decode": {"beams": 1, "sample": True, "temperature": 0.8, "top_p": 0.95},
-    },
-    "instruct": {
-        "data": {"max_length": 0},
-        "model": {"preset": "llama-mini"},
-        "train": {**_LANGUAGE_TRAINING, "steps": 2000, "lr": 3e-4, "valid_every": 100},
-        "decode": {"beams": 1},
-    },
-    "fill": {
-        "data": {"max_length": 0, "documents": "line"},
-        "model": {"preset": "bert-mini"},
-        "train": {
-            **_LANGUAGE_TRAINING,
-            "schedule": "linear",
-            "warmup": 500,
-            "weight_decay": 0.01,
-            "batch_tokens": 16_384,
-            "lr": 5e-4,
-        },
-    },
-    "denoise": {
-        "data": {"max_length": 0, "documents": "line"},
-        "train": {**_LANGUAGE_TRAINING, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
-    },
-    "classify": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "accuracy"}},
-    "tag": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
-    "answer": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
-    "embed": _UNDERSTANDING,
-}
-"""What differs, by task, from the defaults of the settings."""
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -307,7 +253,7 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         if not isinstance(values[name], Mapping):
             raise UserError(f"{where}: {name} must be a section, [{name}], with keys under it.")
     task = from_mapping(Recipe, {k: v for k, v in values.items() if k == "task"}, where).task
-    usual = _usual(task, values)
+    usual = usual_settings(task, values)
     sections: dict[str, Any] = {
         name: from_mapping(
             cls, {**usual.get(name, {}), **values.get(name, {})}, f"{where}: [{name}]"
@@ -325,39 +271,18 @@ def recipe_from(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     return Recipe(task=task, preset=name, model=model, **sections)
 
 
-FAMILIES: dict[str, str] = {
-    "translate": "encoder-decoder", "denoise": "encoder-decoder", "generate": "decoder",
-    "instruct": "decoder",
-}  # fmt: skip
-"""The family that a task needs; all others need an encoder."""
-MEASURED: dict[str, tuple[str, ...]] = {
-    "translate": ("bleu", "exact_match"), "instruct": ("exact_match",),
-    "fill": ("accuracy",), "embed": ("accuracy",), "tag": ("f1", "accuracy"),
-    "answer": ("f1", "exact_match"),
-}  # fmt: skip
-"""What a task can be judged by beside its loss."""
-
-
-def _usual(task: Task, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The defaults of a task; where it is to find a number, accuracy says nothing."""
-    usual = TASK_DEFAULTS[task]
-    if task == "classify" and values.get("classify", {}).get("kind") == "number":
-        return {**usual, "train": {**usual["train"], "metric": "correlation"}}
-    return usual
-
-
 def _check_task(task: Task, model: ModelConfig, sections: Mapping[str, Any], where: str) -> None:
     """Check that the parts of a recipe are of one kind."""
-    if sections["train"].consistency and task not in ("classify", "tag", "answer"):
+    train, kind = sections["train"], sections["classify"].kind
+    if train.consistency and task not in ("classify", "tag", "answer"):
         raise UserError(
             f"{where}: [train]: consistency is for classify, tag and answer, but the task is "
             f"{task!r}; leave it out."
         )
-    taught = task == "classify" and sections["classify"].kind == "class" and not model.patch_size
-    if sections["teacher"].models and not taught:
+    if sections["teacher"].models and (task, kind) != ("classify", "class"):
         raise UserError(
-            f"{where}: [teacher]: models teach task = 'classify' of texts, with one class of "
-            f"several; leave them out."
+            f"{where}: [teacher]: models teach task = 'classify' with one class of several; leave "
+            f"them out."
         )
     family = FAMILIES.get(task, "encoder")
     if model.family != family:
@@ -370,7 +295,6 @@ def _check_task(task: Task, model: ModelConfig, sections: Mapping[str, Any], whe
             f"{where}: [model]: task = '{task}' reads text, but this model reads images, and an "
             f"image has no words to hide or to label; choose another preset, or another task."
         )
-    train, kind = sections["train"], sections["classify"].kind
     measured = ("loss", *MEASURED.get(task, ()))
     if task == "classify":
         measured = ("loss", "correlation") if kind == "number" else ("loss", "accuracy", "f1")

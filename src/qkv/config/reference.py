@@ -13,7 +13,6 @@ from qkv.config.fields import describe
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import (
-    TASK_DEFAULTS,
     ChatConfig,
     DataConfig,
     Recipe,
@@ -22,6 +21,7 @@ from qkv.config.recipe import (
     recipe_from,
     recipe_to_dict,
 )
+from qkv.config.tasks import TASK_DEFAULTS
 from qkv.config.understand import (
     AnswerConfig,
     ClassifyConfig,
@@ -105,6 +105,7 @@ WORDS = {
     "int": "integer",
     "float": "number",
     "str": "text",
+    "list of int": "list of integers",
     "list of str": "list of texts",
 }
 

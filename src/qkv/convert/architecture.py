@@ -52,6 +52,25 @@ class Architecture:
         return name
 
 
+# By model_type, the ids that a config.json means where it does not say them
+USUAL_IDS: Mapping[str, Mapping[str, int]] = {
+    "bert": {"pad_token_id": 0},
+    "deberta-v2": {"pad_token_id": 0},
+    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "albert": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
+    "gpt2": {"bos_token_id": 50_256, "eos_token_id": 50_256},
+    "llama": {"bos_token_id": 1, "eos_token_id": 2},
+    "mistral": {"bos_token_id": 1, "eos_token_id": 2},
+    "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
+    "bart": {
+        "pad_token_id": 1, "bos_token_id": 0, "decoder_start_token_id": 2, "eos_token_id": 2,
+    },
+    "t5": {"pad_token_id": 0, "eos_token_id": 1},
+}  # fmt: skip
+
+
 def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], default: Any) -> Any:
     """A field of their config that must have one of the values that our parts can do."""
     found = config.get(name, default)
@@ -63,8 +82,9 @@ def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], defaul
 
 
 ACTIVATIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh", "silu": "silu", "swish": "silu",
+    "relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh", "silu": "silu", "swish": "silu",
 }  # fmt: skip
 THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qkv.convert.architecture import USUAL_IDS
 from qkv.convert.weights import Tensors
 from qkv.errors import UserError
 from qkv.weights import StoredTensors
@@ -49,6 +50,7 @@ def is_foreign(folder: Path) -> bool:
 def open_folder(folder: Path) -> Checkpoint:
     """Read a folder's small files, and see which tensors it holds."""
     config = read_values(folder / CONFIG)
+    config = {**USUAL_IDS.get(str(config.get("model_type")), {}), **config}
     tokenizer = read_values(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
         for flag in ("add_bos_token", "add_eos_token"):

@@ -12,6 +12,7 @@ from typing import Any
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping, suggestion
 from qkv.convert.architecture import Architecture, Values
+from qkv.convert.bert import GUESSES
 from qkv.convert.chat import read_chat
 from qkv.convert.checkpoint import CONFIG, GENERATION, Checkpoint
 from qkv.convert.frame import Frame, read_frame
@@ -96,12 +97,15 @@ def plain_content(
                 "plain weights can be read; take the model before it was quantised."
             )
         head = head_of(architecture, config, checkpoint.names)
+        if head in GUESSES and checkpoint.pooling is not None:
+            head = "none"  # for sentence-transformers reads the body alone
         values = architecture.read_config(config, checkpoint.names, head)
         values |= {"family": architecture.family, **head_values(head, config)}
         if not values.get("patch_size"):
-            usual = {"pad_token_id": values.get("pad_id")}
-            said = {**usual, **config, "eos_token_id": _ends(architecture, checkpoint)}
-            values |= special_ids(architecture, said, tokenizer)
+            # RoBERTa's padding tells where positions begin, whichever the tokenizer's is.
+            values = {**_special_ids(architecture, checkpoint, tokenizer), **values}
+            if architecture.family == "encoder" and not architecture.causal:
+                values |= _separators(tokenizer, values["eos_id"])
         model = ModelConfig.from_dict(values)
         _check_sizes(model)
         section = read_section(head, config, checkpoint.images)
@@ -138,14 +142,15 @@ def _explained(checkpoint: Checkpoint, name: str = CONFIG) -> Iterator[None]:
         ) from error
 
 
-def special_ids(
-    architecture: Architecture, config: Mapping[str, Any], tokenizer: Tokenizer | None
+def _special_ids(
+    architecture: Architecture, checkpoint: Checkpoint, tokenizer: Tokenizer | None
 ) -> Values:
     """The ids of the tokens that are not text."""
-    ends = _listed(config.get("eos_token_id"))
+    config = checkpoint.config
+    ends = _listed(_generated(architecture, checkpoint, "eos_token_id"))
     pad = config.get("pad_token_id")
     if architecture.family == "encoder-decoder":
-        start = config.get("decoder_start_token_id")
+        start = _generated(architecture, checkpoint, "decoder_start_token_id")
         start = pad if start is None else start
         return {
             "pad_id": pad or 0, "bos_id": start or 0, "eos_id": [*ends, 0][0],
@@ -166,8 +171,8 @@ def special_ids(
     # said. Where there is no end at all it gets the id `size`, which never comes.
     size = config["vocab_size"]
     ends, begins, pads = (
-        [id for id in _listed(config.get(f"{name}_token_id")) if 0 <= id < size]
-        for name in ("eos", "bos", "pad")
+        [id for id in ids if 0 <= id < size]
+        for ids in (ends, _listed(config.get("bos_token_id")), _listed(pad))
     )
     end = _own_end(ends, tokenizer) if ends else size
     return {
@@ -178,12 +183,23 @@ def special_ids(
     }
 
 
-def _ends(architecture: Architecture, checkpoint: Checkpoint) -> Any:
-    """What ends an output: where generation has a file of its own, a decoder's is said there."""
-    said = (checkpoint.generation or checkpoint.config).get("eos_token_id")
+def _generated(architecture: Architecture, checkpoint: Checkpoint, name: str) -> Any:
+    """What begins or ends an output: where generation has a file of its own, it is said there.
+
+    A decoder whose file does not say an end has none.
+    """
+    said = (checkpoint.generation or checkpoint.config).get(name)
     if said is None and architecture.family != "decoder":
-        return checkpoint.config.get("eos_token_id")
+        return checkpoint.config.get(name)
     return said
+
+
+def _separators(tokenizer: Tokenizer | None, eos_id: int) -> Values:
+    """How many ends an encoder's tokenizer puts between two texts, where it says so itself."""
+    if tokenizer is None or tokenizer._backend.post_processor is None:
+        return {}
+    between = read_frame(tokenizer, {}).between
+    return {"pair_separators": len(between)} if {*between} == {eos_id} else {}
 
 
 def _listed(ids: Any) -> list[int]:
@@ -204,7 +220,12 @@ def _embedding(checkpoint: Checkpoint) -> Values:
     modes = [
         name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True
     ]
-    known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+    if "pooling_mode" in pooling:  # as newer folders say it
+        modes = [str(pooling["pooling_mode"])]
+    known = {
+        "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
+        "mean": "mean", "cls": "first",
+    }  # fmt: skip
     if len(modes) != 1 or modes[0] not in known:
         raise UserError(
             f"{checkpoint.path}/1_Pooling/config.json asks for {', '.join(modes) or 'no pooling'}, "

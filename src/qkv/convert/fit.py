@@ -69,7 +69,7 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
         values = architecture.read_config(architecture.write_config(config), names, head)
         back = ModelConfig.from_dict({**values, **ids})
     except UserError as error:
-        return [str(error)]
+        return [f"words for it: {str(error).removesuffix('.')}"]
     ours, theirs = _comparable(config), _comparable(back)
     found = [
         f"{name} = {ours.get(name)!r}"

@@ -74,7 +74,13 @@ def read_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
                 f"config.json: num_labels is {count:,}, but a head may have {MOST_LABELS:,} labels."
             )
         return tuple(f"LABEL_{number}" for number in range(count))
-    return tuple(str(named[key]) for key in sorted(named, key=int))
+    labels = tuple(str(named[key]) for key in sorted(named, key=int))
+    if len(set(labels)) < len(labels) or not all(labels):
+        raise UserError(
+            "config.json: id2label names a label twice, or one is empty; give each number a name "
+            "of its own there."
+        )
+    return labels
 
 
 def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]) -> Values:
@@ -84,9 +90,17 @@ def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]
         wanted(config, "problem_type", (ONE_LABEL,), ONE_LABEL)
         _tell_what_is_missing(images)
         return {"classify": {"labels": labels, **_scale(images, config.get("num_channels", 3))}}
+    if head == "none" and config.get("model_type") == "vit":  # for whoever trains on from it
+        return {"classify": _scale(images, config.get("num_channels", 3))}
     if head == "sequence":
         guess = "regression" if len(labels) == 1 else ONE_LABEL
         kind = KINDS[wanted(config, "problem_type", KINDS, guess)]
+        if kind == "number" and len(labels) > 1:
+            raise UserError(
+                f"config.json: problem_type is 'regression' and id2label (or num_labels) has "
+                f"{len(labels)} outputs, but only one number can be given; take a model whose "
+                f"num_labels is 1."
+            )
         return {"classify": {"labels": labels, "kind": kind}}
     if head == "token":
         return {"tag": {"labels": labels, "scheme": schemes.guess_scheme([labels]) or "none"}}

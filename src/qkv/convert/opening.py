@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.convert.architecture import Architecture
-from qkv.convert.checkpoint import Checkpoint, is_foreign, open_folder
+from qkv.convert.checkpoint import CONFIG, Checkpoint, is_foreign, open_folder
 from qkv.convert.describe import describe
 from qkv.convert.fit import with_halves
 from qkv.convert.halves import Reordered
@@ -25,17 +25,27 @@ from qkv.tasks import load as load_source
 from qkv.tasks.folder import Source
 from qkv.text import Tokenizer
 
+GGUF = ".gguf"
+
 
 def open_model(name: str | Path | Source) -> Source:
     """A model by its path, or by the name that it was pulled under."""
     if isinstance(name, Source):
         return name
-    path = find_model(name)
-    if path.suffix == ".gguf":
+    path = _alone(find_model(name))
+    if path.suffix.lower() == GGUF:
         from qkv.convert.gguf import open_gguf
 
         return open_gguf(path)
     return open_huggingface(path) if is_foreign(path) else folder.open_folder(path)
+
+
+def _alone(path: Path) -> Path:
+    """The GGUF file that is all of a model in a folder, or else the path itself."""
+    if not path.is_dir() or (path / CONFIG).exists():
+        return path
+    files = [file for file in path.glob("*") if file.suffix.lower() == GGUF]
+    return files[0] if len(files) == 1 else path
 
 
 def load(name: str | Path | Source, device: str = "auto") -> Any:

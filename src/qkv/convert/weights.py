@@ -77,8 +77,8 @@ class ForeignWeights(Mapping[str, Tensor]):
         self._names = _their_names(architecture, tensors.shapes)
         self._expected = expected = expected_shapes(rules, self.shapes)
         self._repeated = self._resolve_copies(expected)
-        if config.family != "decoder":
-            self._repeated = {}  # others may keep matrices that nobody asks for
+        if not _reads_copies(config):
+            self._repeated = {}  # the file may keep matrices that nobody asks for
         problems = self._misfits(expected) + self._unexpected(expected, config)
         if problems:
             raise UserError(f"{where} does not fit its config: {_told(problems)}.")
@@ -112,10 +112,10 @@ class ForeignWeights(Mapping[str, Tensor]):
         for copy, original in (self.architecture.copies or {}).items():
             if copy not in self._names or copy in expected:
                 continue
-            if original in self._names:
-                repeated.setdefault(original, []).append(self._names[copy])
-            else:
+            if original not in self._names:
                 self._names[original] = self._names[copy]
+            elif copy.endswith("weight"):  # the oldest files have a second bias that nobody read
+                repeated.setdefault(original, []).append(self._names[copy])
         return repeated
 
     def _misfits(self, expected: Mapping[str, Shape]) -> list[str]:
@@ -150,6 +150,13 @@ class ForeignWeights(Mapping[str, Tensor]):
             for name in self.tensors.shapes
             if name not in known_files and not re.fullmatch(self.architecture.ignored, name)
         ]
+
+
+def _reads_copies(config: ModelConfig) -> bool:
+    """Whether a matrix that repeats another would be read, were they not one by the config."""
+    if config.family == "encoder":
+        return config.head == "masked" and config.tie != "none"
+    return config.family == "decoder" or config.tie in ("all", "inputs")
 
 
 def _told(problems: list[str]) -> str:

@@ -141,6 +141,12 @@ def suppressed(
     """Tokens that are never generated: by default those that are no text, but for what ends it."""
     if config.suppress == "special":
         return tuple(sorted({model.pad_id, model.bos_id} - {*model.ends, *ends}))
+    for token in config.suppress:
+        if not 0 <= token < model.vocab_size:
+            raise UserError(
+                f"decode: suppress names the token {token}, but those of the model go from 0 to "
+                f"{model.vocab_size - 1}; leave it out."
+            )
     return tuple(config.suppress)
 
 

@@ -68,7 +68,9 @@ def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
 
 
 def force(logits: Tensor, token: int, rows: Tensor) -> Tensor:
-    """Let nothing but this token come where rows, (…) bool, say so."""
+    """Let nothing but this token come where rows, (…) bool, say so; its id may be of no token."""
+    if token >= logits.shape[-1]:
+        return logits
     only = torch.full_like(logits, HIDDEN)
     only[..., token] = 0.0
     return torch.where(rows[..., None], only, logits)

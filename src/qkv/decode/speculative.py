@@ -57,10 +57,11 @@ def _check(model: Decoder, draft: Decoder, config: DecodeConfig) -> None:
             f"{model.config.vocab_size:,}; drafting needs one vocabulary, so train both with it."
         )
     ruled = config.repetition_penalty != 1.0 or config.no_repeat or config.min_length
-    if config.sample or config.beams > 1 or ruled:
+    if config.sample or config.beams > 1 or ruled or config.force_end:
         raise UserError(
             "decode: a draft model serves plain greedy search alone; set beams = 1, "
-            "sample = false, repetition_penalty = 1, no_repeat = 0 and min_length = 0."
+            "sample = false, repetition_penalty = 1, no_repeat = 0, min_length = 0 and "
+            "force_end = false."
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from qkv.convert import open_model
 from qkv.data import IGNORE, Sequences
 from qkv.data.labelled import Label, Labelled, read_labelled, read_texts
 from qkv.data.splits import Example, Splits, draw_examples, read_splits
@@ -20,10 +21,10 @@ from qkv.evaluate.calibration import Calibration, calibration
 from qkv.evaluate.classification import Report, classification_report, multilabel_report
 from qkv.evaluate.regression import regression_scores
 from qkv.model import Encoder
-from qkv.run.teach import opinions
+from qkv.run.teach import TEXTS, opinions
 from qkv.run.understand import Labelling
 from qkv.tasks.classify import Classes, Classification, Classifier
-from qkv.tasks.folder import Where, load_section
+from qkv.tasks.folder import Where, load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.text import Tokenizer
 from qkv.train import Objective, entropy, many_classes, number, one_class
@@ -62,10 +63,10 @@ class Classifying(Labelling[Labelled, Classifier]):
             return []
         texts = read_texts(teacher.text, data.text_fields, data.label_field)
         if len(texts[0]) != self.classes.n_texts:
-            kinds = {1: "single texts", 2: "pairs of texts"}
             raise UserError(
-                f"teacher.text: {teacher.text[0]} holds {kinds[len(texts[0])]}, but the examples "
-                f"are {kinds[self.classes.n_texts]}; name text_fields under [data]."
+                f"teacher.text: {teacher.text[0]} holds {TEXTS[len(texts[0])]}, but the examples "
+                f"are {TEXTS[self.classes.n_texts]}; give both the same columns, or name "
+                f"text_fields under [data]."
             )
         known = {one.texts for one in [*used.train, *used.valid, *used.test]}
         found = [Labelled(one, None) for one in dict.fromkeys(texts) if one not in known]
@@ -76,7 +77,7 @@ class Classifying(Labelling[Labelled, Classifier]):
         settings = self.plan.recipe.classify
         more: dict[str, Any] = {
             "kind": settings.kind, "threshold": settings.threshold, "overlap": settings.overlap,
-            "n_texts": len(train[0].texts),
+            "n_texts": len(train[0].texts), "frame": self._frame(),
         }  # fmt: skip
         if settings.kind == "number":
             values = np.array([one.label for one in train], np.float64)
@@ -85,6 +86,17 @@ class Classifying(Labelling[Labelled, Classifier]):
         used = Splits(train, splits.valid, splits.test)
         labels = label_names(used, labels_of, least=2 if settings.kind == "class" else 1)
         return Classes(labels, **more)
+
+    def _frame(self) -> tuple[tuple[int, ...], ...]:
+        """What the classifier that the run begins from has around its texts, where that is unusual.
+
+        Its head has learnt to look at the token that comes last.
+        """
+        if not self.plan.recipe.train.start_from:
+            return ()
+        start = open_model(self.plan.recipe.train.start_from)
+        _, config, _ = load_config(start)
+        return load_section(start, "classify", Classes).frame if config.causal else ()
 
     def texts(self) -> Iterable[str]:
         """All texts that are trained on."""
@@ -102,6 +114,7 @@ class Classifying(Labelling[Labelled, Classifier]):
         """Each window of a text with the text's label."""
         framed, owners = self.verb.frame([one.texts for one in examples])
         sequences = Sequences.of(framed, self._targets(examples)[owners])
+        # What is validated with is compared with its labels alone.
         if not self.plan.recipe.teacher.models or examples is not self.splits.train:
             return sequences
         said = opinions(self.plan, [one.texts for one in examples], self.classes.labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import torch
 from qkv.convert import open_model
 from qkv.errors import UserError
 from qkv.run.job import Plan
-from qkv.tasks.classify import Classifier
-from qkv.tasks.folder import load_config
+from qkv.tasks.classify import Classes, Classifier
+from qkv.tasks.folder import Source, load_config, load_section
+
+TEXTS = {1: "single texts", 2: "pairs of texts"}
 
 
 def opinions(
@@ -21,8 +24,12 @@ def opinions(
     """The mean of what the teachers say of each text, (N, C), at the recipe's temperature."""
     settings = plan.recipe.teacher
     total = torch.zeros(len(texts), len(labels))
-    for name in settings.models:
-        teacher = load_teacher(name, labels, plan.device)
+    # Reading takes long, so whoever cannot teach is told so before any of them begins.
+    sources = [find_teacher(name, plan.folder) for name in settings.models]
+    for name, source in zip(settings.models, sources, strict=True):
+        check_classes(name, load_section(source, "classify", Classes), labels, len(texts[0]))
+    for name, source in zip(settings.models, sources, strict=True):
+        teacher = Classifier.load(source, plan.device)
         plan.say(f"teacher: {name} reads {len(texts):,} texts")
         order = [teacher.classes.labels.index(label) for label in labels]
         logits = torch.stack(teacher.logits(texts))[:, order]
@@ -30,16 +37,24 @@ def opinions(
     return np.asarray(total / len(settings.models), np.float32)
 
 
-def load_teacher(name: str, labels: Sequence[str], device: torch.device) -> Classifier:
-    """A classifier of texts that says these very labels."""
+def find_teacher(name: str, folder: Path) -> Source:
+    """A classifier of texts that a run in this folder can learn from."""
     source = open_model(name)
+    if source.path.resolve() == folder.resolve():
+        raise UserError(
+            f"teacher.models: {name} is the folder of this run, which would replace its teacher; "
+            f"choose another --out."
+        )
     task, config, _ = load_config(source)
     if task != "classify" or config.patch_size:
         raise UserError(
             f"teacher.models: {name} labels no texts (its task is {task!r}); name a classifier."
         )
-    teacher = Classifier.load(source, device)
-    known = teacher.classes
+    return source
+
+
+def check_classes(name: str, known: Classes, labels: Sequence[str], n_texts: int) -> None:
+    """Refuse a teacher that does not say these very labels of such texts."""
     if known.kind != "class":
         raise UserError(
             f"teacher.models: {name} gives several classes at once, or a number (its kind is "
@@ -50,4 +65,8 @@ def load_teacher(name: str, labels: Sequence[str], device: torch.device) -> Clas
             f"teacher.models: {name} tells apart {', '.join(known.labels)}, but the examples "
             f"{', '.join(labels)}; name a teacher of the same labels."
         )
-    return teacher
+    if known.n_texts not in (0, n_texts):
+        raise UserError(
+            f"teacher.models: {name} has learnt to label {TEXTS[known.n_texts]}, but the examples "
+            f"are {TEXTS[n_texts]}; name a teacher of such texts."
+        )

@@ -146,6 +146,10 @@ def image_config(recipe: Recipe, start: Weights | None = None) -> ModelConfig:
         raise UserError(
             f"classify.kind is '{recipe.classify.kind}', but an image has one class; use 'class'."
         )
+    if recipe.teacher.models:
+        raise UserError(
+            "teacher.models teach what is said of texts, not of images; leave them out."
+        )
     if recipe.classify.shift >= config.image_size:
         raise UserError(
             f"classify.shift ({recipe.classify.shift}) moves images of {config.image_size} pixels "

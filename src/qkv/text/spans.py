@@ -121,17 +121,20 @@ def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:
     return "".join(parts), places
 
 
-def own_tokens(whole: Spelt, places: Sequence[Span]) -> list[Spelt | None]:
+def own_tokens(whole: Spelt, places: Sequence[Span], spaced: bool) -> list[Spelt | None]:
     """Part the tokens of joined words by word; None where a word shares one with its neighbour.
 
-    A token of the space between two words goes with the word before it, so that a word's first
-    token is always a part of it.
+    Where a text's first word is `spaced` too, a token of the space between two words goes with the
+    word after it, whose first one it is in every place. Else it goes with the word before it, so
+    that a word's first token is always a part of it.
     """
     starts = [start for start, _ in places]
     own: list[Spelt | None] = [Spelt([], []) for _ in places]
     for id, (start, end) in zip(whole.ids, whole.spans, strict=True):
         first = bisect_right(starts, start) - 1
-        last = bisect_right(starts, max(start, end - 1)) - 1
+        if spaced and first + 1 < len(places) and start >= places[first][1]:
+            first += 1
+        last = max(first, bisect_right(starts, max(start, end - 1)) - 1)
         if last > first:
             own[first : last + 1] = [None] * (last + 1 - first)
         elif (spelt := own[first]) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ import tokenizers
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
 from qkv.text.pieces import BOS, EOS, PAD, UNK, readable
-from qkv.text.spans import Span, Spelt, SpeltWords, join_words, locate, moved, own_tokens
+from qkv.text.spans import (
+    ADDED_SPACE,
+    Span,
+    Spelt,
+    SpeltWords,
+    join_words,
+    locate,
+    moved,
+    own_tokens,
+)
 
 # What other people's tokenizers call the same tokens, the likeliest name first.
 USUAL_NAMES = {
@@ -58,6 +68,12 @@ class Tokenizer:
         """What the tokens of the known roles are called: those given, else the usual names."""
         found = {role: self._name(role) for role in USUAL_NAMES}
         return {role: name for role, name in found.items() if name is not None}
+
+    @cached_property
+    def _spaced(self) -> bool:
+        """Whether a text that begins with a word gets a space before it."""
+        tokens = self._backend.encode("a", add_special_tokens=False).tokens
+        return "".join(tokens).startswith(ADDED_SPACE)
 
     @property
     def pad_id(self) -> int:
@@ -154,7 +170,7 @@ class Tokenizer:
 
     def _by_word(self, words: Sequence[str], whole: Spelt, places: Sequence[Span]) -> SpeltWords:
         ids, spans, word = [], [], []
-        for number, own in enumerate(own_tokens(whole, places)):
+        for number, own in enumerate(own_tokens(whole, places, self._spaced)):
             alone = own or moved(self.spell(words[number]), places[number][0])
             ids += alone.ids or [self.unk_id]
             spans += alone.spans or [places[number]]

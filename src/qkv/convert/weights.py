@@ -16,13 +16,12 @@ from qkv.convert.rules import Rule
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
 from qkv.tasks.folder import WEIGHTS, Source
-from qkv.weights import StoredTensors, check_fit
+from qkv.weights import FLOATS, StoredTensors, check_fit
 
 Shape = tuple[int, ...]
 MOST_TOLD = 20  # of what does not fit; more is told of all layers at once
 MOST_FOLDED = 100
 LAYER = re.compile(r"\.(\d+)\.")  # in a name
-KINDS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # what weights are
 
 
 class Tensors(Protocol):
@@ -135,8 +134,8 @@ class ForeignWeights(Mapping[str, Tensor]):
         """Whole numbers and floats of 8 bits mean nothing without the scale that they lack here."""
         if not isinstance(self.tensors, StoredTensors):  # GGUF's kinds are known to its reader
             return ""
-        kind = self.tensors[self._names[name]].dtype  # mapped, so that nothing is read yet
-        return "" if kind in KINDS else str(kind).removeprefix("torch.")
+        kind = self.tensors.kinds[self._names[name]]
+        return "" if kind in FLOATS else kind
 
     def _unexpected(self, expected: Mapping[str, Shape], config: ModelConfig) -> list[str]:
         """What nobody asked for; but a body's checkpoint may hold other heads as well."""

@@ -21,6 +21,7 @@ from rich.console import Console
 import qkv
 from bench.finetune import RECIPES, spread, the_file
 from qkv.config import load_recipe
+from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.run import Run
 from qkv.shelf import find_model
@@ -109,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
     """Run the chain and print what each part of it scored."""
     options = parsed(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    found = chain(options)
+    try:
+        found = chain(options)
+    except UserError as error:
+        raise SystemExit(str(error)) from error
     print(table(found))
     return found
 

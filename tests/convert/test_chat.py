@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from qkv.convert.chat import read_chat, write_chat
+from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer
+from tests.convert.harness import made
 
 S = {"bos_token": "<s>", "eos_token": "</s>"}
 GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -376,3 +378,16 @@ def test_a_read_template_is_kept_in_a_folder(tmp_path: Path) -> None:
         kept.write_text(json.dumps(template.to_dict()), encoding="utf-8")
         values = json.loads(kept.read_text(encoding="utf-8"))
         assert ChatTemplate.from_dict(values, "chat.json") == template
+
+
+def test_a_folder_tells_its_template_as_ours_do(
+    pair: tuple[Any, Tokenizer], tmp_path: Path
+) -> None:
+    """Only what differs from the usual, so that what was exported comes back letter for letter."""
+    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
+    ends = {"bos_token_id": pair[1].bos_id, "eos_token_id": pair[1].eos_id}
+    made("GPT2LMHeadModel", {**sizes, **ends, "vocab_size": len(pair[1])}).save_pretrained(tmp_path)
+    pair[0].save_pretrained(tmp_path)
+    jinja = write_chat(TEMPLATES["plain"], True, "<bos>", "<eos>")
+    (tmp_path / "chat_template.jinja").write_text(jinja, encoding="utf-8")
+    assert open_model(tmp_path).content["chat"] == TEMPLATES["plain"].to_dict()

@@ -67,6 +67,13 @@ def test_what_is_left_out_is_told():
         read_generation({"penalty_alpha": 0.6, "num_beam_groups": 2}, MODELS["bart"])
     with pytest.warns(UserWarning, match="min_length = 9"):  # there it counts the prompt
         assert decoded({"min_length": 9}, MODELS["decoder"]).min_length == 0
+    with pytest.warns(UserWarning, match="max_length = 40"):  # there too
+        assert decoded({"max_length": 40}, MODELS["decoder"]).max_length == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        longest = MODELS["decoder"].max_length
+        for said in ({"max_length": 20}, {"max_length": longest}, {"max_new_tokens": 9}):
+            decoded({"max_length": 40, **said}, MODELS["decoder"])
 
 
 @pytest.mark.parametrize("said", [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -286,6 +285,6 @@ def _prompting(checkpoint: Checkpoint, tokenizer: Tokenizer | None, bos_id: int)
     template, chat_bos = found
     talk = [{"role": "user", "content": "a"}]
     without, begun = (template.prompt(talk, tokenizer, begin) for begin in (False, True))
-    said = {"bos": bos, "chat": dataclasses.asdict(template)}
+    said = {"bos": bos, "chat": template.to_dict()}
     brings_own = without == begun
     return said if brings_own or chat_bos == bos else {**said, "chat_bos": chat_bos}

@@ -75,8 +75,11 @@ def _tell_what_is_missing(generation: Mapping[str, Any], model: ModelConfig) -> 
     }
     words = generation.get("bad_words_ids") or ()
     nothing["bad_words_ids"] = words if all(len(word) == 1 for word in words) else None
-    if model.family == "decoder" and generation.get("min_new_tokens") is None:
-        nothing["min_length"] = 0  # counts the prompt there, and ours cannot
+    if model.family == "decoder":  # these count the prompt there, and ours cannot
+        if generation.get("min_new_tokens") is None:
+            nothing["min_length"] = 0
+        if generation.get("max_new_tokens") is None and generation.get("max_length") != 20:
+            nothing["max_length"] = model.max_length
     ignored = [
         f"{name} = {reprlib.repr(generation[name])}"  # of a long list the beginning
         for name, value in nothing.items()

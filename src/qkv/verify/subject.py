@@ -18,7 +18,7 @@ from qkv.device import pick_device
 from qkv.model import Decoder, EncoderDecoder, Model
 from qkv.text import Tokenizer
 
-SMALL = 30_000_000  # weights; a model of no more is compared in float64, where noise is tiny
+SMALL = 150_000_000  # weights; a model of no more is compared in float64, where noise is tiny
 LIMITS = {torch.float64: 1e-9, torch.float32: 1e-4}
 LENGTHS = (12, 4, 17, 8)  # tokens of text
 N_IMAGES = 3

@@ -14,6 +14,7 @@ Family = Literal["encoder-decoder", "encoder", "decoder"]
 ENCODER_ONLY = (
     "d_embedding", "n_segments", "patch_size", "n_labels", "pair_head", "convolution", "causal",
 )  # fmt: skip
+LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ModelConfig:
     ] = setting(
         "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
     )
-    max_length: int = setting(1024, "longest sequence in tokens", least=1, most=2**24)
+    max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
         10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
     )
@@ -75,8 +76,9 @@ class ModelConfig:
         least=2,
     )  # fmt: skip
     relative_length: int = setting(
-        0, "disentangled, relative: the farthest distance told apart; 0: max_length", least=0
-    )
+        0, "disentangled, relative: the farthest distance told apart; 0: max_length",
+        least=0, most=LONGEST,
+    )  # fmt: skip
     window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
     window_layers: Literal["all", "alternate"] = setting(
         "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
@@ -109,7 +111,7 @@ class ModelConfig:
         0, "images: height and width of a patch, which is a token (ViT); 0: the input is text",
         least=0,
     )  # fmt: skip
-    n_channels: int = setting(1, "images: 1 for grey, 3 for colours", least=1)
+    n_channels: int = setting(1, "images: 1 for grey, 3 for colours", least=1, most=1024)
     pooling: Literal["first", "mean", "last"] = setting(
         "first",
         "how an encoder's head sees a whole text: its first token, the mean of all, or its last",

@@ -21,8 +21,6 @@ from qkv.errors import UserError
 from qkv.tasks.load import TASKS as OUR_TASKS
 from qkv.text import Tokenizer
 
-MOST = 1 << 24  # of anything that a config counts; tables are made of some before weights are seen
-MOST_CHANNELS = 1 << 10
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
 SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
     "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None,
@@ -37,9 +35,7 @@ def describe(
     head, content = plain_content(architecture, checkpoint, tokenizer)
     with _explained(checkpoint):
         content |= _extras(checkpoint.config.get(EXTRAS) or {}, content)
-        model = ModelConfig.from_dict(content["model"], EXTRAS)
-        _check_sizes(model)
-        _check_ids(model)
+        _check_ids(ModelConfig.from_dict(content["model"], EXTRAS))
     return head, content
 
 
@@ -56,16 +52,6 @@ def _extras(given: Mapping[str, Any], content: Mapping[str, Any]) -> Values:
     if given.get("task", "fill") not in OUR_TASKS:
         raise UserError(f"{EXTRAS}: unknown task {given['task']!r}{suggestion('', OUR_TASKS)}")
     return found
-
-
-def _check_sizes(model: ModelConfig) -> None:
-    """Refuse what no machine could hold, before it is tried."""
-    for name, value in model.to_dict().items():
-        most = MOST_CHANNELS if name == "n_channels" else MOST
-        if isinstance(value, int) and value > most and not name.endswith("_id"):
-            raise UserError(
-                f"{name} is {value:,}, but may be at most {most:,}; fetch the file again."
-            )
 
 
 def _check_ids(model: ModelConfig) -> None:
@@ -106,7 +92,6 @@ def plain_content(
             if architecture.family == "encoder" and not architecture.causal:
                 values |= _separators(tokenizer, values["eos_id"])
         model = ModelConfig.from_dict(values)
-        _check_sizes(model)
         section = read_section(head, config, checkpoint.images)
         if architecture.causal:
             section["classify"] |= _around(checkpoint, tokenizer, architecture.frame(model))

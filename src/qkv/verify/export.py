@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import complete, generate
+from qkv.decode.generate import suppressed
 from qkv.errors import UserError
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model
 from qkv.tasks import Answerer
@@ -152,7 +153,7 @@ def _said(subject: Subject, theirs: Any, example: Example) -> Tensor:
 def _gap_in_writing(model: Model, theirs: Any, example: Example) -> float:
     """Greedy search there and here: how far apart the first tokens are that differ."""
     config = model.config
-    never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
+    never = list(suppressed(DecodeConfig(), config))
     first = [config.start_id] if config.start_id >= 0 else []  # of every output, as BART begins
     begun = example.tokens[: max(1, config.max_length - WRITTEN)]
     if isinstance(model, EncoderDecoder):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.data.demo import demo_corpus
+from qkv.demo import demo_corpus
 from qkv.inspect import Trace
 from qkv.tasks import Translator
 

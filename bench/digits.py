@@ -38,9 +38,10 @@ def write_digits(folder: Path) -> None:
 def train(data: Path, out: Path, seed: int) -> tuple[float, float, float]:
     """Accuracy on validation and test images in percent, and seconds."""
     settings = [
-        f"data.examples={data / 'train.npz'}", f"data.test_examples={data / 'test.npz'}",
+        f"data.examples={data / 'train.npz'}",
+        f"data.test_examples={data / 'test.npz'}",
         f"train.seed={seed}",
-    ]  # fmt: skip
+    ]
     start = time.perf_counter()
     run = qkv.train(load_recipe(RECIPE, settings), out, anew=True)
     seconds = time.perf_counter() - start

@@ -32,8 +32,8 @@ from qkv.model import Encoder
 from qkv.tasks import Encoder as EncoderTask
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
-from qkv.train import accumulate, build_loss, build_optimizer, hidden_tokens, update
-from qkv.train.optimizer import set_learning_rate
+from qkv.training import accumulate, build_loss, build_optimizer, hidden_tokens, update
+from qkv.training.optimizer import set_learning_rate
 
 SETTINGS = TrainConfig(lr=1e-4, label_smoothing=0.0)
 MASK = 4  # after the special tokens that a config names
@@ -46,9 +46,13 @@ Work = Callable[[], object]
 # Nobody drops anything: how dropout is drawn differs. Nor is there a pooler, which nobody asks.
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "pooler": "none", "head": "masked"}
 SIZES_TINY = {
-    "d_model": 32, "n_encoder_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 600,
+    "d_model": 32,
+    "n_encoder_layers": 2,
+    "n_heads": 4,
+    "d_ff": 64,
+    "vocab_size": 600,
     "max_length": 64,
-}  # fmt: skip
+}
 
 
 def chosen(options: Namespace) -> tuple[str, ModelConfig]:

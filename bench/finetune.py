@@ -45,9 +45,12 @@ def recipe_of(options: argparse.Namespace, seed: int) -> Recipe:
     test = [] if options.choose else [str(the_file(options.data, "valid"))]
     settings = [
         f"data.examples={the_file(options.data, 'train')}",
-        f"data.test_examples={json.dumps(test)}", f"train.start_from={find_model(options.model)}",
-        f"train.seed={seed}", "train.checkpoint_every=100000", "train.tensorboard=false",
-    ]  # fmt: skip
+        f"data.test_examples={json.dumps(test)}",
+        f"train.start_from={find_model(options.model)}",
+        f"train.seed={seed}",
+        "train.checkpoint_every=100000",
+        "train.tensorboard=false",
+    ]
     return load_recipe(RECIPES / f"minilm_{options.task}.toml", [*settings, *options.set])
 
 
@@ -69,9 +72,13 @@ def run(options: argparse.Namespace, arm: str, seed: int) -> Record:
     found = {split: {one.name: one.value for one in each} for split, each in scores.items()}
     settings = {"lr": lr, "set": options.set} if options.set else {"lr": lr}
     return {
-        "task": options.task, "arm": arm, "seed": seed, **settings, **found,
+        "task": options.task,
+        "arm": arm,
+        "seed": seed,
+        **settings,
+        **found,
         "seconds": round(seconds, 1),
-    }  # fmt: skip
+    }
 
 
 def train_ours(recipe: Recipe, folder: Path, lr: float) -> tuple[dict[str, list[Score]], float]:

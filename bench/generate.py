@@ -23,8 +23,8 @@ from qkv.decode import Graphs, complete
 from qkv.device import mixed_precision
 from qkv.model import Decoder
 from qkv.tasks.folder import lay_by_columns
-from qkv.train import accumulate, build_loss, build_optimizer, update
-from qkv.train.optimizer import set_learning_rate
+from qkv.training import accumulate, build_loss, build_optimizer, update
+from qkv.training.optimizer import set_learning_rate
 
 SETTINGS = TrainConfig(lr=1e-4, label_smoothing=0.0)
 GROUP_TOKENS = {"cuda": 2**18, "cpu": 2**12}  # trained on between two looks at the clock
@@ -35,16 +35,29 @@ Tokens = list[list[int]]
 # Nobody drops anything: how dropout is drawn differs, and decoding has none.
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0}
 SIZES_124M = {
-    "d_model": 768, "n_decoder_layers": 12, "n_heads": 12, "n_kv_heads": 4, "d_ff": 2048,
-    "vocab_size": 32_000, "max_length": 1024,
-}  # fmt: skip
+    "d_model": 768,
+    "n_decoder_layers": 12,
+    "n_heads": 12,
+    "n_kv_heads": 4,
+    "d_ff": 2048,
+    "vocab_size": 32_000,
+    "max_length": 1024,
+}
 SIZES_SMALL = {
-    "d_model": 256, "n_decoder_layers": 4, "n_heads": 4, "vocab_size": 8_000, "max_length": 256,
-}  # fmt: skip
+    "d_model": 256,
+    "n_decoder_layers": 4,
+    "n_heads": 4,
+    "vocab_size": 8_000,
+    "max_length": 256,
+}
 SIZES_TINY = {
-    "d_model": 32, "n_decoder_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 103,
+    "d_model": 32,
+    "n_decoder_layers": 2,
+    "n_heads": 4,
+    "d_ff": 64,
+    "vocab_size": 103,
     "max_length": 64,
-}  # fmt: skip
+}
 
 
 def chosen(options: Namespace, what: str) -> dict[str, ModelConfig]:
@@ -234,9 +247,12 @@ def their_decoding(
 
     def decoding() -> Tokens:
         found = model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
-            max_new_tokens=length, cache_implementation=cache,
-        )  # fmt: skip
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            do_sample=False,
+            max_new_tokens=length,
+            cache_implementation=cache,
+        )
         return found[:, tokens.shape[1] :].tolist()
 
     return decoding
@@ -287,9 +303,12 @@ def parsed(arguments: Sequence[str] | None) -> Namespace:
     parser.add_argument("--model", choices=["gpt2", "llama", "both"], default="both")
     parser.add_argument("--batch", type=int, nargs="+", help="rows, instead of the usual ones")
     parser.add_argument(
-        "--pad-vocab", type=int, default=1, metavar="N",
+        "--pad-vocab",
+        type=int,
+        default=1,
+        metavar="N",
         help="round the vocabulary up to a multiple of this on both sides (128: 50,304)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--compiled", action="store_true", help="decode: fuse our step's kernels before capturing"
     )

@@ -138,9 +138,10 @@ def main() -> None:
         recipe_from(merged(BASE, text, base_settings, device)), out / "base", anew=True
     )
     data = {
-        "records": str(paths["train"]), "valid_records": str(paths["valid"]),
+        "records": str(paths["train"]),
+        "valid_records": str(paths["valid"]),
         "test_records": str(paths["test"]),
-    }  # fmt: skip
+    }
     start = {"data": data, "train": {"start_from": str(out / "base")}}
     tuned = qkv.train(
         recipe_from(merged(TUNED, start, tuned_settings, device)), out / "tuned", anew=True

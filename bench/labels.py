@@ -37,12 +37,20 @@ def fine_tune(
     steps = STEPS[task].get(size, 3000)
     test = [] if arguments.choose else [str(next(data.glob("valid.tsv*")))]
     settings = [
-        f"data.examples={data / 'train.tsv.gz'}", f"data.test_examples={json.dumps(test)}",
-        f"data.n_examples={size}", "data.valid_size=500", f"train.seed={seed}",
-        f"train.steps={steps}", f"train.warmup={steps // 10}", f"train.lr={lr}",
-        f"train.valid_every={steps // 8}", "train.patience=0", "train.checkpoint_every=100000",
-        "train.batch_tokens=2048", "train.tensorboard=false",
-    ]  # fmt: skip
+        f"data.examples={data / 'train.tsv.gz'}",
+        f"data.test_examples={json.dumps(test)}",
+        f"data.n_examples={size}",
+        "data.valid_size=500",
+        f"train.seed={seed}",
+        f"train.steps={steps}",
+        f"train.warmup={steps // 10}",
+        f"train.lr={lr}",
+        f"train.valid_every={steps // 8}",
+        "train.patience=0",
+        "train.checkpoint_every=100000",
+        "train.batch_tokens=2048",
+        "train.tensorboard=false",
+    ]
     if arm == "pre-trained":
         settings.append(f"train.start_from={arguments.start}")
     else:

@@ -78,9 +78,12 @@ def train(text: list[str], folder: Path, family: str, steps: int) -> Path:
         return out
     size = {"d_model": 256, "n_heads": 4, "d_ff": 1024, "max_length": 128, "dropout": 0.1}
     same = {
-        **size, "positions": "learned", "activation": "gelu", "norm_position": "pre",
+        **size,
+        "positions": "learned",
+        "activation": "gelu",
+        "norm_position": "pre",
         "attention_dropout": 0.0,
-    }  # fmt: skip
+    }
     preset = {"preset": "bert-mini", "n_encoder_layers": 4, "n_segments": 0}
     if family == "decoder":
         preset = {"preset": "gpt2-mini", "n_decoder_layers": 4, "embedding_norm": True}
@@ -89,9 +92,14 @@ def train(text: list[str], folder: Path, family: str, steps: int) -> Path:
         "data": {"text": text, "documents": "line"},
         "tokenizer": {"vocab_size": 8000},
         "model": {**preset, **same},
-        "train": {"steps": steps, "lr": 1e-3, "warmup": 200, "batch_tokens": 16_384,
-                  "valid_every": max(1, steps // 4)},
-    }  # fmt: skip
+        "train": {
+            "steps": steps,
+            "lr": 1e-3,
+            "warmup": 200,
+            "batch_tokens": 16_384,
+            "valid_every": max(1, steps // 4),
+        },
+    }
     if family == "decoder":
         recipe["tokenizer"] = {"path": str(folder / "encoder" / "tokenizer.json")}
     qkv.train(recipe_from(recipe), out)

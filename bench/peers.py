@@ -29,17 +29,27 @@ def marian(config: ModelConfig) -> MarianMTModel:
     """The same sizes, random weights; its special tokens are ours."""
     return MarianMTModel(
         MarianConfig(
-            vocab_size=config.vocab_size, d_model=config.d_model,
-            encoder_layers=config.n_encoder_layers, decoder_layers=config.n_decoder_layers,
-            encoder_attention_heads=config.n_heads, decoder_attention_heads=config.n_heads,
-            encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff,
-            activation_function=config.activation, dropout=config.dropout,
-            attention_dropout=0.0, activation_dropout=0.0, scale_embedding=True,
-            max_position_embeddings=config.max_length, pad_token_id=config.pad_id,
-            bos_token_id=config.bos_id, eos_token_id=config.eos_id,
-            decoder_start_token_id=config.bos_id, forced_eos_token_id=None,
+            vocab_size=config.vocab_size,
+            d_model=config.d_model,
+            encoder_layers=config.n_encoder_layers,
+            decoder_layers=config.n_decoder_layers,
+            encoder_attention_heads=config.n_heads,
+            decoder_attention_heads=config.n_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function=config.activation,
+            dropout=config.dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            scale_embedding=True,
+            max_position_embeddings=config.max_length,
+            pad_token_id=config.pad_id,
+            bos_token_id=config.bos_id,
+            eos_token_id=config.eos_id,
+            decoder_start_token_id=config.bos_id,
+            forced_eos_token_id=None,
         )
-    )  # fmt: skip
+    )
 
 
 def marian_logits(model: MarianMTModel, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
@@ -58,9 +68,14 @@ class TorchTransformer(nn.Module):
         self.register_buffer("positions", sinusoids(config.max_length, config.d_model))
         self.dropout = nn.Dropout(config.dropout)
         self.transformer = nn.Transformer(
-            config.d_model, config.n_heads, config.n_encoder_layers, config.n_decoder_layers,
-            config.d_ff, config.dropout, batch_first=True,
-        )  # fmt: skip
+            config.d_model,
+            config.n_heads,
+            config.n_encoder_layers,
+            config.n_decoder_layers,
+            config.d_ff,
+            config.dropout,
+            batch_first=True,
+        )
         self.scale = config.d_model**0.5
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -71,9 +86,13 @@ class TorchTransformer(nn.Module):
         padding = mask == 0
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], source.device)
         hidden = self.transformer(
-            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
-            src_key_padding_mask=padding, memory_key_padding_mask=padding,
-        )  # fmt: skip
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=causal,
+            tgt_is_causal=True,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
         return F.linear(hidden, self.embedding.weight)
 
 
@@ -110,26 +129,41 @@ def making(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
 def gpt2(config: ModelConfig) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=config.vocab_size, n_positions=config.max_length, n_embd=config.d_model,
-            n_layer=config.n_decoder_layers, n_head=config.n_heads, n_inner=config.d_ff,
-            layer_norm_epsilon=config.norm_epsilon, resid_pdrop=config.dropout,
-            embd_pdrop=config.dropout, attn_pdrop=config.attention_dropout,
-            bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+            vocab_size=config.vocab_size,
+            n_positions=config.max_length,
+            n_embd=config.d_model,
+            n_layer=config.n_decoder_layers,
+            n_head=config.n_heads,
+            n_inner=config.d_ff,
+            layer_norm_epsilon=config.norm_epsilon,
+            resid_pdrop=config.dropout,
+            embd_pdrop=config.dropout,
+            attn_pdrop=config.attention_dropout,
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation="sdpa",
         )
-    )  # fmt: skip
+    )
 
 
 def llama(config: ModelConfig) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=config.vocab_size, max_position_embeddings=_longest(config),
-            hidden_size=config.d_model, intermediate_size=config.d_ff,
-            num_hidden_layers=config.n_decoder_layers, num_attention_heads=config.n_heads,
-            num_key_value_heads=config.kv_heads, rms_norm_eps=config.norm_epsilon,
-            rope_parameters=_angles(config), tie_word_embeddings=config.tie != "none",
-            bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+            vocab_size=config.vocab_size,
+            max_position_embeddings=_longest(config),
+            hidden_size=config.d_model,
+            intermediate_size=config.d_ff,
+            num_hidden_layers=config.n_decoder_layers,
+            num_attention_heads=config.n_heads,
+            num_key_value_heads=config.kv_heads,
+            rms_norm_eps=config.norm_epsilon,
+            rope_parameters=_angles(config),
+            tie_word_embeddings=config.tie != "none",
+            bos_token_id=None,
+            eos_token_id=None,
+            attn_implementation="sdpa",
         )
-    )  # fmt: skip
+    )
 
 
 def _longest(config: ModelConfig) -> int:
@@ -143,10 +177,13 @@ def _angles(config: ModelConfig) -> dict[str, object]:
         return {"rope_type": "default", "rope_theta": config.rotary_base}
     assert config.rotary_scaling == "llama3", config.rotary_scaling
     return {
-        "rope_type": "llama3", "rope_theta": config.rotary_base, "factor": config.rotary_factor,
+        "rope_type": "llama3",
+        "rope_theta": config.rotary_base,
+        "factor": config.rotary_factor,
         "original_max_position_embeddings": config.trained_length,
-        "low_freq_factor": config.rotary_slow, "high_freq_factor": config.rotary_fast or 4.0,
-    }  # fmt: skip
+        "low_freq_factor": config.rotary_slow,
+        "high_freq_factor": config.rotary_fast or 4.0,
+    }
 
 
 @torch.no_grad()
@@ -226,15 +263,21 @@ def masked_peer(ours: Encoder) -> BertForMaskedLM:
 def bert(config: ModelConfig) -> BertForMaskedLM:
     return BertForMaskedLM(
         BertConfig(
-            vocab_size=config.vocab_size, max_position_embeddings=config.max_length,
-            hidden_size=config.d_model, num_hidden_layers=config.n_encoder_layers,
-            num_attention_heads=config.n_heads, intermediate_size=config.d_ff,
-            hidden_act=config.activation, type_vocab_size=config.n_segments,
-            layer_norm_eps=config.norm_epsilon, hidden_dropout_prob=config.dropout,
-            attention_probs_dropout_prob=config.attention_dropout, pad_token_id=config.pad_id,
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_length,
+            hidden_size=config.d_model,
+            num_hidden_layers=config.n_encoder_layers,
+            num_attention_heads=config.n_heads,
+            intermediate_size=config.d_ff,
+            hidden_act=config.activation,
+            type_vocab_size=config.n_segments,
+            layer_norm_eps=config.norm_epsilon,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.attention_dropout,
+            pad_token_id=config.pad_id,
             attn_implementation="sdpa",
         )
-    )  # fmt: skip
+    )
 
 
 def same_in_bert(ours: Encoder, theirs: BertForMaskedLM) -> Places:

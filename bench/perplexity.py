@@ -97,9 +97,13 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     ours = perplexity(our_nats(speaker.model.float().to(device)), rows, options.batch)
     theirs = perplexity(their_nats(their_model(path, device)), rows, options.batch)
     return {
-        "model": str(options.model), "tokens": len(tokens), "window": size, "qkv": ours,
-        "transformers": theirs, "ratio": ours / theirs,
-    }  # fmt: skip
+        "model": str(options.model),
+        "tokens": len(tokens),
+        "window": size,
+        "qkv": ours,
+        "transformers": theirs,
+        "ratio": ours / theirs,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -111,11 +111,16 @@ def measure(model: Chooser, options: argparse.Namespace) -> list[Result]:
             spent = time.perf_counter() - began
             results.append(
                 {
-                    "model": options.model, "template": name, "shots": shots, "order": order,
-                    "accuracy": found, "sentences": len(test), "majority": majority(test),
+                    "model": options.model,
+                    "template": name,
+                    "shots": shots,
+                    "order": order,
+                    "accuracy": found,
+                    "sentences": len(test),
+                    "majority": majority(test),
                     "seconds": round(spent, 1),
                 }
-            )  # fmt: skip
+            )
             print(json.dumps(results[-1]), flush=True)
     return results
 

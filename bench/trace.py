@@ -78,9 +78,14 @@ def models(device: torch.device, sizes: Sizes) -> tuple[Decoder, CausalPeer]:
     """Ours and the peer's, with the same weights; the peer on the path that has maps to give."""
     layers, d_model, heads, length = sizes
     config = preset(
-        "gpt2", n_decoder_layers=layers, d_model=d_model, n_heads=heads, d_ff=4 * d_model,
-        vocab_size=VOCABULARY, max_length=length,
-    )  # fmt: skip
+        "gpt2",
+        n_decoder_layers=layers,
+        d_model=d_model,
+        n_heads=heads,
+        d_ff=4 * d_model,
+        vocab_size=VOCABULARY,
+        max_length=length,
+    )
     with making(device, torch.float32):
         ours = Decoder(config).eval()
         peer = causal_peer(ours).eval()
@@ -159,8 +164,12 @@ def main() -> None:
     print("| work | time (ms) | of a forward pass | memory (MiB) | of a forward pass |")
     print("|---|---|---|---|---|")
     for name in arms:
-        cells = (f"{1e3 * times[name]:.1f}", f"{times[name] / base:.2f}",
-                 f"{memory[name]:.0f}", f"{memory[name] / held:.2f}")  # fmt: skip
+        cells = (
+            f"{1e3 * times[name]:.1f}",
+            f"{times[name] / base:.2f}",
+            f"{memory[name]:.0f}",
+            f"{memory[name] / held:.2f}",
+        )
         print(f"| {name} | {' | '.join(cells)} |")
     print(f"largest difference of any weight from the peer's: {apart:.1e}")
     compiled_before_and_after(device, sizes)

@@ -75,11 +75,16 @@ def fine_tune(job: Job, start: Path, lr: float, folder: Path) -> float:
     judge = Judge(job, folder)
     with tempfile.TemporaryDirectory() as checkpoints:
         trainer = transformers.Trainer(
-            model=model, args=arguments(config, lr, budget, checkpoints), train_dataset=train,
-            eval_dataset=valid, processing_class=tokenizer, callbacks=[judge],
+            model=model,
+            args=arguments(config, lr, budget, checkpoints),
+            train_dataset=train,
+            eval_dataset=valid,
+            processing_class=tokenizer,
+            callbacks=[judge],
             data_collator=transformers.DataCollatorForTokenClassification(tokenizer)
-            if task == "tag" else transformers.DataCollatorWithPadding(tokenizer),
-        )  # fmt: skip
+            if task == "tag"
+            else transformers.DataCollatorWithPadding(tokenizer),
+        )
         trainer.remove_callback(transformers.PrinterCallback)
         began = time.perf_counter()
         trainer.train()
@@ -108,17 +113,34 @@ def arguments(
     """Our settings in their words; what they have no word for is as they have it."""
     on_gpu = torch.cuda.is_available()
     return transformers.TrainingArguments(
-        output_dir=folder, max_steps=budget.steps, learning_rate=lr,
-        per_device_train_batch_size=budget.batch_size, per_device_eval_batch_size=128,
-        lr_scheduler_type="linear", warmup_steps=round(budget.steps * config.warmup / config.steps),
-        weight_decay=config.weight_decay, adam_beta1=config.beta1, adam_beta2=config.beta2,
-        adam_epsilon=config.epsilon, max_grad_norm=config.clip, seed=config.seed,
-        bf16=on_gpu and torch.cuda.is_bf16_supported(), use_cpu=not on_gpu,
-        eval_strategy="steps", eval_steps=budget.valid_every, save_strategy="best",
-        save_total_limit=1, save_only_model=True, load_best_model_at_end=True,
-        metric_for_best_model=config.metric, greater_is_better=config.metric != "loss",
-        logging_strategy="no", report_to="none", disable_tqdm=True, log_level="error",
-    )  # fmt: skip
+        output_dir=folder,
+        max_steps=budget.steps,
+        learning_rate=lr,
+        per_device_train_batch_size=budget.batch_size,
+        per_device_eval_batch_size=128,
+        lr_scheduler_type="linear",
+        warmup_steps=round(budget.steps * config.warmup / config.steps),
+        weight_decay=config.weight_decay,
+        adam_beta1=config.beta1,
+        adam_beta2=config.beta2,
+        adam_epsilon=config.epsilon,
+        max_grad_norm=config.clip,
+        seed=config.seed,
+        bf16=on_gpu and torch.cuda.is_bf16_supported(),
+        use_cpu=not on_gpu,
+        eval_strategy="steps",
+        eval_steps=budget.valid_every,
+        save_strategy="best",
+        save_total_limit=1,
+        save_only_model=True,
+        load_best_model_at_end=True,
+        metric_for_best_model=config.metric,
+        greater_is_better=config.metric != "loss",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+    )
 
 
 class Judge(TrainerCallback):
@@ -200,10 +222,14 @@ def as_answers(job: Job, tokenizer: Any, part: str) -> Features:
     """Windows over each text, and the first and last token of the answer, or [CLS] twice."""
     examples = getattr(job.splits, part)
     encoded = tokenizer(
-        [one.question.strip() for one in examples], [one.context for one in examples],
-        truncation="only_second", max_length=MAX_LENGTH, stride=STRIDE,
-        return_overflowing_tokens=True, return_offsets_mapping=True,
-    )  # fmt: skip
+        [one.question.strip() for one in examples],
+        [one.context for one in examples],
+        truncation="only_second",
+        max_length=MAX_LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
     owners, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
     rows = as_rows(encoded)
     for number, row in enumerate(rows):
@@ -233,5 +259,7 @@ def as_rows(encoded: Any) -> Features:
 
 
 PREPARE: dict[str, Callable[[Job, Any, str], Features]] = {
-    "classify": as_classes, "tag": as_tags, "answer": as_answers,
-}  # fmt: skip
+    "classify": as_classes,
+    "tag": as_tags,
+    "answer": as_answers,
+}

@@ -30,7 +30,7 @@ from qkv.data import (
 from qkv.decode import Graphs, generate
 from qkv.device import mixed_precision
 from qkv.model import EncoderDecoder
-from qkv.train import accumulate, build_loss, build_optimizer, update
+from qkv.training import accumulate, build_loss, build_optimizer, update
 
 SETTINGS = TrainConfig(lr=1e-4)
 Step = Callable[[Batch], None]
@@ -161,9 +161,13 @@ def decode(device: torch.device) -> None:
 
 
 def compare_decoding(
-    config: ModelConfig, ours: EncoderDecoder, theirs: nn.Module, source: torch.Tensor, beams: int,
+    config: ModelConfig,
+    ours: EncoderDecoder,
+    theirs: nn.Module,
+    source: torch.Tensor,
+    beams: int,
     length: int,
-) -> None:  # fmt: skip
+) -> None:
     settings = DecodeConfig(beams=beams, max_length=length)
     graphs = Graphs()
     endless = (config.eos_id, config.pad_id)  # neither side may stop early
@@ -175,9 +179,14 @@ def compare_decoding(
     def their_decoding() -> None:
         with torch.inference_mode():
             found = theirs.generate(
-                source, attention_mask=torch.ones_like(source), num_beams=beams, do_sample=False,
-                min_new_tokens=length, max_new_tokens=length, suppress_tokens=list(endless),
-            )  # fmt: skip
+                source,
+                attention_mask=torch.ones_like(source),
+                num_beams=beams,
+                do_sample=False,
+                min_new_tokens=length,
+                max_new_tokens=length,
+                suppress_tokens=list(endless),
+            )
         assert found.shape[1] == length + 1
 
     works = {"qkv": our_decoding, "MarianMTModel": their_decoding}

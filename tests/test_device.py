@@ -37,9 +37,15 @@ def test_products_have_the_precision_asked_for(precision: str, dtype: str) -> No
 
 @pytest.mark.parametrize(
     ("choice", "device", "capability", "on"),
-    [("on", CPU, (9, 0), True), ("on", GPU, (7, 5), True), ("off", GPU, (9, 0), False),
-     ("auto", CPU, (9, 0), False), ("auto", GPU, (9, 0), True), ("auto", GPU, (7, 5), False)],
-)  # fmt: skip
+    [
+        ("on", CPU, (9, 0), True),
+        ("on", GPU, (7, 5), True),
+        ("off", GPU, (9, 0), False),
+        ("auto", CPU, (9, 0), False),
+        ("auto", GPU, (9, 0), True),
+        ("auto", GPU, (7, 5), False),
+    ],
+)
 def test_what_is_meant_for_gpus_is_on_there_by_itself(
     monkeypatch: pytest.MonkeyPatch,
     choice: str,

@@ -9,7 +9,8 @@ from qkv.errors import UserError
 if TYPE_CHECKING:
     from qkv.convert import load
     from qkv.inspect import Trace, load_trace
-    from qkv.run import train  # type: ignore[no-redef]  # the room of that name is below
+    from qkv.proofs import verify
+    from qkv.run import train
     from qkv.tasks import (
         Answerer,
         Classifier,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         Tagger,
         Translator,
     )
-    from qkv.verify import verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,7 +52,7 @@ _HOMES = {
     "Trace": "qkv.inspect",
     "load_trace": "qkv.inspect",
     "train": "qkv.run",
-    "verify": "qkv.verify",
+    "verify": "qkv.proofs",
 }
 
 

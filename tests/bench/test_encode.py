@@ -31,13 +31,17 @@ from qkv.data import IGNORE
 from qkv.model import Encoder
 from qkv.tasks import Encoder as EncoderTask
 from qkv.text import train_tokenizer
-from qkv.train import hidden_tokens
+from qkv.training import hidden_tokens
 
 CPU = torch.device("cpu")
 TINY = {
-    "vocab_size": 400, "d_model": 32, "n_heads": 4, "d_ff": 48, "n_encoder_layers": 2,
+    "vocab_size": 400,
+    "d_model": 32,
+    "n_heads": 4,
+    "d_ff": 48,
+    "n_encoder_layers": 2,
     "max_length": 96,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)

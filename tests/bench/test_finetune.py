@@ -32,9 +32,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vocab.txt").write_text("\n".join(vocabulary))
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=24, max_position_embeddings=512, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=512,
+        pad_token_id=0,
+    )
     BertModel(config).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -49,10 +54,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("good" if n % 2 else "bad", f"film {'good' if n % 2 else 'dull'} {n}") for n in range(40)
     ]
     questions = [
-        {"question": f"who saw {place} ?", "context": f"in {n} , {name} saw {place} .",
-         "answers": {"text": [name], "answer_start": [len(f"in {n} , ")]}}
-        for n in range(40) for name, place in [(NAMES[n % 2], NAMES[2 + n % 2])]
-    ]  # fmt: skip
+        {
+            "question": f"who saw {place} ?",
+            "context": f"in {n} , {name} saw {place} .",
+            "answers": {"text": [name], "answer_start": [len(f"in {n} , ")]},
+        }
+        for n in range(40)
+        for name, place in [(NAMES[n % 2], NAMES[2 + n % 2])]
+    ]
     sentences = [f"{NAMES[n % 2]}\tB-person\nsaw\tO\n{n}\tO\n" for n in range(40)]
     texts = {
         "sst2": "label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in good),
@@ -69,10 +78,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job_of(task: str, data: Path, start: Path, *settings: str):
     recipe = load_recipe(
         finetune.RECIPES / f"minilm_{task}.toml",
-        [f"data.examples={data / task / TASKS[task]}", "data.test_examples=[]",
-         f"train.start_from={start}", "train.device=cpu", "train.steps=4", "train.valid_every=2",
-         "train.warmup=1", "train.batch_tokens=64", *settings],
-    )  # fmt: skip
+        [
+            f"data.examples={data / task / TASKS[task]}",
+            "data.test_examples=[]",
+            f"train.start_from={start}",
+            "train.device=cpu",
+            "train.steps=4",
+            "train.valid_every=2",
+            "train.warmup=1",
+            "train.batch_tokens=64",
+            *settings,
+        ],
+    )
     return JOBS[recipe.task](Plan(recipe, Path("nowhere"), torch.device("cpu"), lambda _: None))
 
 
@@ -141,8 +158,10 @@ def test_what_we_read_of_the_peer_says_what_the_peer_says(data, start, tmp_path)
     found = as_ours(job, tmp_path).classify(texts)
     torch.testing.assert_close(
         torch.tensor([[one.probabilities[label] for label in ("bad", "good")] for one in found]),
-        expected, atol=1e-5, rtol=0,
-    )  # fmt: skip
+        expected,
+        atol=1e-5,
+        rtol=0,
+    )
 
 
 def test_the_peer_keeps_what_our_measure_finds_best(data, start, tmp_path, monkeypatch):

@@ -13,9 +13,14 @@ from qkv.config import preset
 from qkv.model import Decoder
 
 TINY = {
-    "vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "n_decoder_layers": 2,
-    "max_length": 16, "dropout": 0.0,
-}  # fmt: skip
+    "vocab_size": 61,
+    "d_model": 32,
+    "n_heads": 4,
+    "d_ff": 48,
+    "n_decoder_layers": 2,
+    "max_length": 16,
+    "dropout": 0.0,
+}
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}  # transformers turns q and k in float32
 
 
@@ -75,9 +80,12 @@ def test_a_row_compares_with_the_best_peer():
     row = Row("decode", {"qkv": 30.0, "slow": 10.0, "quick": 20.0}, "fine")
     assert row.as_table() == "| decode | 30 | quick 20 | 1.50 | fine |"
     assert json.loads(row.as_json("a laptop")) == {
-        "work": "decode", "rates": {"qkv": 30.0, "slow": 10.0, "quick": 20.0}, "check": "fine",
-        "ratio": 1.5, "machine": "a laptop",
-    }  # fmt: skip
+        "work": "decode",
+        "rates": {"qkv": 30.0, "slow": 10.0, "quick": 20.0},
+        "check": "fine",
+        "ratio": 1.5,
+        "machine": "a laptop",
+    }
 
 
 def test_sides_that_disagree_are_found():

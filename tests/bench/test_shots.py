@@ -81,9 +81,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_no_example_is_a_sentence_that_is_asked_about(data, capsys):
     model = Knowing("Sentiment")
-    options = Namespace(
-        model="m", data=data, shots=[0, 4], orders=3, limit=None, choice_size=10
-    )  # fmt: skip
+    options = Namespace(model="m", data=data, shots=[0, 4], orders=3, limit=None, choice_size=10)
     results = measure(model, options)
     assert [(one["shots"], one["order"]) for one in results] == [(0, 0), (4, 0), (4, 1), (4, 2)]
     assert {one["accuracy"] for one in results} == {100} and results[0]["sentences"] == 15
@@ -96,10 +94,17 @@ def test_no_example_is_a_sentence_that_is_asked_about(data, capsys):
 def test_what_was_printed_is_summed_up_and_drawn(tmp_path, capsys):
     values = {0: [60.0], 4: [70.0, 80.0, 75.0]}
     results = [
-        {"model": "m", "shots": shots, "order": order, "accuracy": value, "sentences": 9,
-         "majority": 55.0}
-        for shots, found in values.items() for order, value in enumerate(found)
-    ]  # fmt: skip
+        {
+            "model": "m",
+            "shots": shots,
+            "order": order,
+            "accuracy": value,
+            "sentences": 9,
+            "majority": 55.0,
+        }
+        for shots, found in values.items()
+        for order, value in enumerate(found)
+    ]
     random.Random(0).shuffle(results)
     lines = [json.dumps({"chosen": "great", "of": 20}), *map(json.dumps, results)]
     (tmp_path / "shots.jsonl").write_text("\n".join(["a machine", *lines, table(results)]))

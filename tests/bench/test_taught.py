@@ -24,9 +24,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_chain_ends_with_students_of_the_teachers(
-    data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+    data: Path,
+    start: Path,
+    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     writer, out = learned(tmp_path_factory).folder, tmp_path_factory.mktemp("out")
     stages = [f"--{stage}-set {' '.join(QUICK)}" for stage in ("teacher", "student", "plain")]
     stages.append(f"--writer-set {' '.join(QUICK)} data.max_length=32")
@@ -35,8 +37,10 @@ def test_the_chain_ends_with_students_of_the_teachers(
         f"{files} --seeds 0 1 --teacher-seeds 0 3 --texts 7 {' '.join(stages)}".split()
     )
     assert {name: len(values) for name, values in found.items()} == {
-        "teachers": 2, "labels alone": 2, "taught": 2,
-    }  # fmt: skip
+        "teachers": 2,
+        "labels alone": 2,
+        "taught": 2,
+    }
     assert len((out / "texts.txt").read_text().splitlines()) == 7
     recipe = load_recipe(out / "minilm_sst2_taught-1" / "recipe.toml")
     assert recipe.teacher.models == tuple(str(out / f"smollm2_sst2-{seed}") for seed in (0, 3))

@@ -34,19 +34,26 @@ ENCODER_SIZES = [
     ("vit-base", {"head": "sequence", "n_labels": 1000}, 86_567_656),
 ]
 BASE = {
-    "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
     "intermediate_size": 3072,
-}  # fmt: skip
+}
 DEBERTA = {
-    "relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm",
-    "share_att_key": True, "pos_att_type": "p2c|c2p", "position_biased_input": False,
-}  # fmt: skip
+    "relative_attention": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
 BUILT = {
     "BertModel": ("bert-base", {}, {}),
     "BertForPreTraining": ("bert-base", PRE_TRAINING, {}),
     "BertForSequenceClassification": ("bert-base", {"head": "sequence", "n_labels": 2}, {}),
     "RobertaModel": (
-        "roberta-base", {"n_segments": 1, "max_length": 514},
+        "roberta-base",
+        {"n_segments": 1, "max_length": 514},
         {"max_position_embeddings": 514, "type_vocab_size": 1},
     ),
     "AlbertModel": ("albert-base", {}, {}),
@@ -54,63 +61,123 @@ BUILT = {
     "DebertaV2Model": ("deberta-base", {"pooler": "none"}, DEBERTA),
     "DebertaV2ForMaskedLM": ("deberta-base", {"pooler": "none", "head": "masked"}, DEBERTA),
     "DebertaV2ForSequenceClassification": (
-        "deberta-base", {"head": "sequence", "n_labels": 2}, DEBERTA,
+        "deberta-base",
+        {"head": "sequence", "n_labels": 2},
+        DEBERTA,
     ),
     "ViTForImageClassification": ("vit-base", {"head": "sequence", "n_labels": 2}, {}),
-}  # fmt: skip
+}
 """What transformers builds: our preset with what differs, and what their config is told."""
 DECODERS = [name for name in PRESETS if PRESETS[name].get("family") == "decoder"]
 ENCODERS = [name for name in PRESETS if PRESETS[name].get("family") == "encoder"]
 PARTS = {
     "gpt": {
-        "norm": "layer", "norm_position": "post", "positions": "learned",
-        "activation": "gelu_tanh", "gated": False, "bias": True, "max_length": 512, "window": 0,
+        "norm": "layer",
+        "norm_position": "post",
+        "positions": "learned",
+        "activation": "gelu_tanh",
+        "gated": False,
+        "bias": True,
+        "max_length": 512,
+        "window": 0,
     },
     "gpt2": {
-        "norm": "layer", "norm_position": "pre", "positions": "learned",
-        "activation": "gelu_tanh", "gated": False, "bias": True, "max_length": 1024, "window": 0,
+        "norm": "layer",
+        "norm_position": "pre",
+        "positions": "learned",
+        "activation": "gelu_tanh",
+        "gated": False,
+        "bias": True,
+        "max_length": 1024,
+        "window": 0,
     },
     "gpt3": {
-        "norm": "layer", "norm_position": "pre", "positions": "learned", "max_length": 2048,
+        "norm": "layer",
+        "norm_position": "pre",
+        "positions": "learned",
+        "max_length": 2048,
         "window_layers": "alternate",
     },
     "llama-7b": {
-        "norm": "rms", "norm_position": "pre", "positions": "rotary", "activation": "silu",
-        "gated": True, "bias": False, "tie": "none", "max_length": 2048, "rotary_base": 10_000.0,
-        "rotary_scaling": "none", "kv_heads": 32, "d_head": 128,
+        "norm": "rms",
+        "norm_position": "pre",
+        "positions": "rotary",
+        "activation": "silu",
+        "gated": True,
+        "bias": False,
+        "tie": "none",
+        "max_length": 2048,
+        "rotary_base": 10_000.0,
+        "rotary_scaling": "none",
+        "kv_heads": 32,
+        "d_head": 128,
     },
     "llama-1b": {
-        "tie": "output", "rotary_base": 500_000.0, "rotary_scaling": "llama3",
-        "rotary_factor": 32.0, "trained_length": 8192, "rotary_slow": 1.0, "max_length": 131_072,
-        "kv_heads": 8, "d_head": 64,
+        "tie": "output",
+        "rotary_base": 500_000.0,
+        "rotary_scaling": "llama3",
+        "rotary_factor": 32.0,
+        "trained_length": 8192,
+        "rotary_slow": 1.0,
+        "max_length": 131_072,
+        "kv_heads": 8,
+        "d_head": 64,
     },
     "smollm2-135m": {
-        "tie": "output", "rotary_base": 100_000.0, "rotary_scaling": "none", "max_length": 8192,
-        "kv_heads": 3, "d_head": 64,
+        "tie": "output",
+        "rotary_base": 100_000.0,
+        "rotary_scaling": "none",
+        "max_length": 8192,
+        "kv_heads": 3,
+        "d_head": 64,
     },
     "bert-base": {
-        "norm": "layer", "norm_position": "post", "norm_epsilon": 1e-12, "positions": "learned",
-        "activation": "gelu", "bias": True, "embedding_norm": True, "n_segments": 2,
-        "pooling": "first", "pooler": "tanh", "max_length": 512, "d_head": 64, "dropout": 0.1,
+        "norm": "layer",
+        "norm_position": "post",
+        "norm_epsilon": 1e-12,
+        "positions": "learned",
+        "activation": "gelu",
+        "bias": True,
+        "embedding_norm": True,
+        "n_segments": 2,
+        "pooling": "first",
+        "pooler": "tanh",
+        "max_length": 512,
+        "d_head": 64,
+        "dropout": 0.1,
         "attention_dropout": 0.1,
     },
     "bert-large": {"n_encoder_layers": 24, "d_model": 1024, "d_ff": 4096, "d_head": 64},
     "roberta-base": {"n_segments": 0, "pair_separators": 2, "norm_epsilon": 1e-5, "pooler": "tanh"},
     "albert-base": {
-        "shared_layers": True, "d_embedding": 128, "activation": "gelu_tanh", "n_segments": 2,
+        "shared_layers": True,
+        "d_embedding": 128,
+        "activation": "gelu_tanh",
+        "n_segments": 2,
         "dropout": 0.0,
     },
     "deberta-base": {
-        "positions": "disentangled", "relative_buckets": 256, "relative_length": 0,
-        "max_length": 512, "n_segments": 0, "pooler": "gelu", "norm_epsilon": 1e-7,
+        "positions": "disentangled",
+        "relative_buckets": 256,
+        "relative_length": 0,
+        "max_length": 512,
+        "n_segments": 0,
+        "pooler": "gelu",
+        "norm_epsilon": 1e-7,
         "n_score_parts": 3,
     },
     "vit-base": {
-        "norm_position": "pre", "positions": "learned", "image_size": 224, "patch_size": 16,
-        "n_channels": 3, "n_positions": 197, "embedding_norm": False, "pooler": "none",
+        "norm_position": "pre",
+        "positions": "learned",
+        "image_size": 224,
+        "patch_size": 16,
+        "n_channels": 3,
+        "n_positions": 197,
+        "embedding_norm": False,
+        "pooler": "none",
         "activation": "gelu",
     },
-}  # fmt: skip
+}
 
 
 def n_parameters(config: ModelConfig) -> int:
@@ -176,9 +243,15 @@ def test_the_architectures_run_at_any_size(name):
     d_head = 4 if preset(name).positions == "rotary" else 3
     kv_heads = 2 if preset(name).n_kv_heads else 0
     config = dataclasses.replace(
-        preset(name), vocab_size=11, d_model=4 * d_head, n_heads=4, n_kv_heads=kv_heads, d_ff=8,
-        n_decoder_layers=2, max_length=32,
-    )  # fmt: skip
+        preset(name),
+        vocab_size=11,
+        d_model=4 * d_head,
+        n_heads=4,
+        n_kv_heads=kv_heads,
+        d_ff=8,
+        n_decoder_layers=2,
+        max_length=32,
+    )
     model = build_model(config)
     assert isinstance(model, Decoder)
     logits = model(torch.randint(11, (2, 32)), Layout())
@@ -198,9 +271,18 @@ def test_encoders_have_no_decoder_and_no_scaled_embedding(name):
 def test_encoders_run_at_any_size(name):
     """Every encoder's parts, made tiny: labels of the right shape, and gradients everywhere."""
     config = dataclasses.replace(
-        preset(name), vocab_size=11, d_model=12, n_heads=4, d_ff=8, n_encoder_layers=2,
-        max_length=32, relative_buckets=8, head="sequence", n_labels=3, dropout=0.0,
-    )  # fmt: skip
+        preset(name),
+        vocab_size=11,
+        d_model=12,
+        n_heads=4,
+        d_ff=8,
+        n_encoder_layers=2,
+        max_length=32,
+        relative_buckets=8,
+        head="sequence",
+        n_labels=3,
+        dropout=0.0,
+    )
     if config.d_embedding:
         config = dataclasses.replace(config, d_embedding=6)
     model = build_model(config)
@@ -217,9 +299,18 @@ def test_encoders_run_at_any_size(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt2-mini", "llama-mini", "llama-tiny", "bert-mini", "bert-tiny", "roberta-mini",
-     "albert-mini", "deberta-mini", "vit-tiny"],
-)  # fmt: skip
+    [
+        "gpt2-mini",
+        "llama-mini",
+        "llama-tiny",
+        "bert-mini",
+        "bert-tiny",
+        "roberta-mini",
+        "albert-mini",
+        "deberta-mini",
+        "vit-tiny",
+    ],
+)
 def test_small_presets_are_small(name):
     """Of a size that one processor trains."""
     assert n_parameters(preset(name, vocab_size=8000)) < 15e6

@@ -255,8 +255,10 @@ def test_overrides_of_the_model_and_of_sections_that_are_not_there(tmp_path):
     path.write_text("")
     recipe = load_recipe(path, ["model.preset=transformer-big", "model.tie=none", "train.seed=1"])
     assert (recipe.preset, recipe.model, recipe.train.seed) == (
-        "transformer-big", {"tie": "none"}, 1,
-    )  # fmt: skip
+        "transformer-big",
+        {"tie": "none"},
+        1,
+    )
     assert load_recipe(path, ["train.seed=1", "train.seed=2"]).train.seed == 2  # the last one wins
 
 
@@ -289,10 +291,12 @@ def test_round_trip(path):
 
 
 plain_values = st.one_of(
-    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
     st.text(st.characters(exclude_categories=["C"])),
     st.lists(st.text("aé我\"\\'\n\t"), max_size=3),
-)  # fmt: skip
+)
 keys = st.text("abc_", min_size=1)
 
 

@@ -61,9 +61,12 @@ def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:
 def their_search(model: PreTrainedModel, prompt: Sequence[int], beams: int) -> list[int]:
     """What comes before the end that their own config says, if it says any."""
     output = model.generate(
-        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        max_new_tokens=8, num_beams=beams, do_sample=False,
-    )  # fmt: skip
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        max_new_tokens=8,
+        num_beams=beams,
+        do_sample=False,
+    )
     said = model.generation_config.eos_token_id
     ends, new = said if isinstance(said, list) else [said], output[0].tolist()[len(prompt) :]
     return new[: next((place for place, token in enumerate(new) if token in ends), len(new))]

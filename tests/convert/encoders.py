@@ -30,9 +30,13 @@ from tests.convert.harness import (
 
 LONGEST = 12  # text that is read
 TINY = {
-    "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12,
-    "vocab_size": 30, "max_position_embeddings": 16,
-}  # fmt: skip
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+}
 
 
 @st.composite
@@ -83,8 +87,9 @@ def said(
         assert ours.pair_head is not None
         pairs = other.get("seq_relationship_logits", other.get("sop_logits"))
         return [
-            (mine[real], other.prediction_logits[real]), (ours.pair_head(vector).flip(1), pairs),
-        ]  # fmt: skip
+            (mine[real], other.prediction_logits[real]),
+            (ours.pair_head(vector).flip(1), pairs),
+        ]
     if head == "answer":
         both = torch.stack([other.start_logits, other.end_logits], -1)
         return [(mine[real], both[real])]
@@ -93,9 +98,13 @@ def said(
 
 @torch.no_grad()
 def assert_both_ways(
-    architecture: Architecture, head: str, config: Mapping[str, Any], lengths: list[int],
-    seed: int = 0, shards: bool = False,
-) -> None:  # fmt: skip
+    architecture: Architecture,
+    head: str,
+    config: Mapping[str, Any],
+    lengths: list[int],
+    seed: int = 0,
+    shards: bool = False,
+) -> None:
     """Theirs read, written again and read again, always says the same."""
     name = architecture.classes[head]
     if head in ("answer", "pairs"):

@@ -12,24 +12,40 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from transformers import PreTrainedModel
 
 LLAMA = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-GPT2 = {
-    "transformer.wte": "token_embd", "transformer.wpe": "position_embd",
-    "transformer.ln_f": "output_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
-    "ln_1": "attn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "ln_2": "ffn_norm",
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
     "lm_head": "output",
-}  # fmt: skip
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+GPT2 = {
+    "transformer.wte": "token_embd",
+    "transformer.wpe": "position_embd",
+    "transformer.ln_f": "output_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_1": "attn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+    "ln_2": "ffn_norm",
+    "lm_head": "output",
+}
 
 
 def write_llama(
-    path: Path, model: PreTrainedModel, kind: GGMLQuantizationType = GGMLQuantizationType.F32,
-    values: Mapping[str, object] | None = None, factors: np.ndarray | None = None,
-) -> None:  # fmt: skip
+    path: Path,
+    model: PreTrainedModel,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    values: Mapping[str, object] | None = None,
+    factors: np.ndarray | None = None,
+) -> None:
     """A Llama or Mistral, its matrices quantised."""
     config = model.config
     writer = GGUFWriter(path, "llama")

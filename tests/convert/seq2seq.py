@@ -33,9 +33,11 @@ def same_logits(
     source, real, layout = texts(lengths, config.source_vocab_size or config.vocab_size, seed)
     target, target_real, target_layout = texts(lengths[::-1], config.vocab_size, seed + 1)
     other = theirs(
-        input_ids=source, attention_mask=real, decoder_input_ids=target,
+        input_ids=source,
+        attention_mask=real,
+        decoder_input_ids=target,
         decoder_attention_mask=target_real,
-    ).logits  # fmt: skip
+    ).logits
     mine = ours(source, target, layout, target_layout)
     assert_close(mine[target_real.bool()], other[target_real.bool()])
 
@@ -50,14 +52,25 @@ def same_texts(
         never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
         given = [] if config.start_id < 0 else [config.start_id]
         output = theirs.generate(
-            source, attention_mask=real, num_beams=beams, do_sample=False, max_length=None,
-            max_new_tokens=6 + len(given), suppress_tokens=never, forced_eos_token_id=None,
-            forced_bos_token_id=given[0] if given else None, **more,
-        )  # fmt: skip
+            source,
+            attention_mask=real,
+            num_beams=beams,
+            do_sample=False,
+            max_length=None,
+            max_new_tokens=6 + len(given),
+            suppress_tokens=never,
+            forced_eos_token_id=None,
+            forced_bos_token_id=given[0] if given else None,
+            **more,
+        )
         found = generate(
-            ours, source, layout.lengths, DecodeConfig(beams, max_length=6), prefix=given,
+            ours,
+            source,
+            layout.lengths,
+            DecodeConfig(beams, max_length=6),
+            prefix=given,
             suppress=never,
-        )  # fmt: skip
+        )
         assert [one[0].tokens for one in found] == [_text(row, ours) for row in output]
 
 

@@ -133,9 +133,17 @@ def test_a_shard_that_is_missing(shards):
     assert_refused(shards, f"lacks {parts[1].name}, which its index names")
 
 
-@pytest.mark.parametrize("index", [
-    "{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', '{"weight_map": {}}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "index",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"weight_map": [1]}',
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {}}',
+    ],
+)
 def test_an_index_that_is_broken(shards, index):
     (shards / INDEX).write_text(index)
     assert_refused(shards, re.escape(INDEX))
@@ -165,18 +173,22 @@ def test_no_weights(folder):
     assert_refused(folder, "has no weights")
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin",
-                                  "model.pt", "tf_model.h5"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "tf_model.h5"]
+)
 def test_pickled_weights_are_never_opened(folder, name):
     (folder / WEIGHTS).rename(folder / name)
     assert_refused(folder, f"{name}, and such a file can run any code")
 
 
-@pytest.mark.parametrize("kind, message", [
-    ("mamba", "architecture 'mamba', which qkv cannot read; it reads bert, roberta"),
-    (3, "architecture 3, which qkv cannot read"),
-    (None, "config.json does not say 'model_type'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("mamba", "architecture 'mamba', which qkv cannot read; it reads bert, roberta"),
+        (3, "architecture 3, which qkv cannot read"),
+        (None, "config.json does not say 'model_type'"),
+    ],
+)
 def test_an_architecture_that_nobody_knows(folder, kind, message):
     set_config(folder, model_type=kind)
     assert_refused(folder, message)
@@ -195,45 +207,83 @@ def test_a_config_that_is_no_json_object(folder, content):
     assert_refused(folder, "config.json")
 
 
-@pytest.mark.parametrize("name", ["hidden_size", "vocab_size", "num_hidden_layers",
-                                  "num_attention_heads", "intermediate_size"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"],
+)
 def test_a_config_that_lacks_a_field(folder, name):
     set_config(folder, drop=name)
     assert_refused(folder, f"config.json does not say '{name}'")
 
 
-@pytest.mark.parametrize("values", [
-    {"hidden_size": "8"}, {"hidden_size": 0}, {"hidden_size": -8}, {"hidden_size": None},
-    {"hidden_size": 7}, {"num_attention_heads": 0}, {"num_hidden_layers": 0},
-    {"num_hidden_layers": 2.5}, {"layer_norm_eps": "x"}, {"hidden_dropout_prob": "x"},
-    {"hidden_dropout_prob": None}, {"id2label": {"a": "b"}}, {"id2label": ["x"]},
-    {"num_labels": "x", "id2label": None}, {"hidden_act": ["gelu"]}, {"hidden_act": 3},
-    {"architectures": "Bert"}, {"architectures": 3}, {"problem_type": []}, {"qkv": 3},
-    {"qkv": {"model": {"nonsense": 1}}}, {"type_vocab_size": -1}, {"architectures": {"a": 1}},
-    {"num_labels": 10**12, "id2label": None}, {"quantization_config": {"bits": 4}},
-    {"qkv": {"model": {"bos_id": 30}}},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hidden_size": "8"},
+        {"hidden_size": 0},
+        {"hidden_size": -8},
+        {"hidden_size": None},
+        {"hidden_size": 7},
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": 0},
+        {"num_hidden_layers": 2.5},
+        {"layer_norm_eps": "x"},
+        {"hidden_dropout_prob": "x"},
+        {"hidden_dropout_prob": None},
+        {"id2label": {"a": "b"}},
+        {"id2label": ["x"]},
+        {"num_labels": "x", "id2label": None},
+        {"hidden_act": ["gelu"]},
+        {"hidden_act": 3},
+        {"architectures": "Bert"},
+        {"architectures": 3},
+        {"problem_type": []},
+        {"qkv": 3},
+        {"qkv": {"model": {"nonsense": 1}}},
+        {"type_vocab_size": -1},
+        {"architectures": {"a": 1}},
+        {"num_labels": 10**12, "id2label": None},
+        {"quantization_config": {"bits": 4}},
+        {"qkv": {"model": {"bos_id": 30}}},
+    ],
+    ids=str,
+)
 def test_a_config_with_a_value_that_makes_no_sense(folder, values):
     set_config(folder, **values)
     assert_refused(folder, "config.json|does not fit its config")
 
 
-@pytest.mark.parametrize("values", [
-    {"hidden_size": HUGE, "intermediate_size": HUGE, "vocab_size": HUGE, "num_attention_heads": 1},
-    {"vocab_size": 10**13}, {"num_hidden_layers": 10**9}, {"max_position_embeddings": 10**13},
-    {"hidden_size": 10**12, "num_attention_heads": 1, "intermediate_size": 10**12},
-    {"vocab_size": 10**30}, {"intermediate_size": 10**19},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {
+            "hidden_size": HUGE,
+            "intermediate_size": HUGE,
+            "vocab_size": HUGE,
+            "num_attention_heads": 1,
+        },
+        {"vocab_size": 10**13},
+        {"num_hidden_layers": 10**9},
+        {"max_position_embeddings": 10**13},
+        {"hidden_size": 10**12, "num_attention_heads": 1, "intermediate_size": 10**12},
+        {"vocab_size": 10**30},
+        {"intermediate_size": 10**19},
+    ],
+    ids=str,
+)
 def test_a_config_that_asks_for_more_than_any_machine_has(folder, values):
     set_config(folder, **values)
     assert_refused(folder, "config")
 
 
-@pytest.mark.parametrize("name, values", [
-    ("T5ForConditionalGeneration", {"relative_attention_max_distance": 10**10}),
-    ("LlamaForCausalLM", {"max_position_embeddings": 10**30}),
-    ("ViTForImageClassification", {"num_channels": 10**10}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, values",
+    [
+        ("T5ForConditionalGeneration", {"relative_attention_max_distance": 10**10}),
+        ("LlamaForCausalLM", {"max_position_embeddings": 10**30}),
+        ("ViTForImageClassification", {"num_channels": 10**10}),
+    ],
+)
 def test_tables_that_no_weight_tells_the_size_of(name, values):
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2, "vocab_size": 30}
     small = {**TINY, "image_size": 8, "patch_size": 4}
@@ -252,15 +302,18 @@ def test_a_tokenizer_that_lacks_its_word_for_unknown_ones():
         assert_refused(path, "the tokenizer cannot read 'a' .*; fetch it again")
 
 
-@pytest.mark.parametrize("extras, message", [
-    ({"nonsense": 1}, "config.json: qkv: unknown key 'nonsense'; it may be one of"),
-    ({"task": "juggle"}, "config.json: qkv: unknown task 'juggle'; it may be one of"),
-    ({"model": 3}, r"config.json: qkv: model is of the wrong kind \(3\)"),
-    ({"decode": 3}, r"config.json: qkv: decode is of the wrong kind \(3\)"),
-    ({"task": []}, r"config.json: qkv: task is of the wrong kind \(\[\]\)"),
-    ({"model": {"convolution": 3}}, "BERT has no weights for encoder.neighbours.convolution"),
-    ({"decode": {"nonsense": 1}}, "config.json: decode: unknown key 'nonsense'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "extras, message",
+    [
+        ({"nonsense": 1}, "config.json: qkv: unknown key 'nonsense'; it may be one of"),
+        ({"task": "juggle"}, "config.json: qkv: unknown task 'juggle'; it may be one of"),
+        ({"model": 3}, r"config.json: qkv: model is of the wrong kind \(3\)"),
+        ({"decode": 3}, r"config.json: qkv: decode is of the wrong kind \(3\)"),
+        ({"task": []}, r"config.json: qkv: task is of the wrong kind \(\[\]\)"),
+        ({"model": {"convolution": 3}}, "BERT has no weights for encoder.neighbours.convolution"),
+        ({"decode": {"nonsense": 1}}, "config.json: decode: unknown key 'nonsense'"),
+    ],
+)
 def test_words_of_ours_that_we_did_not_write(folder, extras, message):
     set_config(folder, qkv=extras)
     assert_refused(folder, message)
@@ -272,24 +325,41 @@ def test_code_that_a_folder_brings_is_not_looked_at(folder):
     assert load(folder, "cpu").classify("w7 w8").labels
 
 
-@pytest.mark.parametrize("name, content, message", [
-    ("modules.json", "3", "modules.json is no list of JSON objects"),
-    ("modules.json", "[3]", "modules.json is no list of JSON objects"),
-    ("modules.json", '[{"type": "models.Dense"}]', "modules.json has the module Dense, but only"),
-    ("modules.json", "[" * 10**5, "modules.json is truncated or not JSON"),
-    ("chat_template.jinja", b"\xff", "chat_template.jinja is not UTF-8"),
-    ("tokenizer_config.json", "[]", "tokenizer_config.json is no JSON object"),
-    ("tokenizer_config.json", f'{{"a": {"9" * 5000}}}', "tokenizer_config.json is truncated or"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("modules.json", "3", "modules.json is no list of JSON objects"),
+        ("modules.json", "[3]", "modules.json is no list of JSON objects"),
+        (
+            "modules.json",
+            '[{"type": "models.Dense"}]',
+            "modules.json has the module Dense, but only",
+        ),
+        ("modules.json", "[" * 10**5, "modules.json is truncated or not JSON"),
+        ("chat_template.jinja", b"\xff", "chat_template.jinja is not UTF-8"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json is no JSON object"),
+        (
+            "tokenizer_config.json",
+            f'{{"a": {"9" * 5000}}}',
+            "tokenizer_config.json is truncated or",
+        ),
+    ],
+)
 def test_small_files_that_are_broken(folder, name, content, message):
     (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
     assert_refused(folder, message)
 
 
-@pytest.mark.parametrize("values", [
-    {"additional_special_tokens": 3}, {"extra_special_tokens": True}, {"chat_template": [3]},
-    {"chat_template": [{"name": []}]},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"additional_special_tokens": 3},
+        {"extra_special_tokens": True},
+        {"chat_template": [3]},
+        {"chat_template": [{"name": []}]},
+    ],
+    ids=str,
+)
 def test_words_of_a_tokenizer_that_say_nothing_are_passed_over(folder, values):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

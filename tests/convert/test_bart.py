@@ -15,10 +15,16 @@ from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits
 
 NAME = "BartForConditionalGeneration"
 SMALL = {
-    "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
+    "vocab_size": 20,
+    "d_model": 8,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
     "max_position_embeddings": 12,
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -27,14 +33,18 @@ def configs(draw) -> dict:
     return {
         "vocab_size": draw(st.integers(20, 40)),
         "d_model": heads * draw(st.sampled_from([4, 5])),
-        "encoder_attention_heads": heads, "decoder_attention_heads": heads,
-        "encoder_ffn_dim": width, "decoder_ffn_dim": width,
-        "encoder_layers": draw(st.integers(1, 3)), "decoder_layers": draw(st.integers(1, 3)),
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": width,
+        "decoder_ffn_dim": width,
+        "encoder_layers": draw(st.integers(1, 3)),
+        "decoder_layers": draw(st.integers(1, 3)),
         "activation_function": draw(st.sampled_from(["silu", "relu", "gelu", "gelu_new"])),
-        "scale_embedding": draw(st.booleans()), "tie_word_embeddings": draw(st.booleans()),
+        "scale_embedding": draw(st.booleans()),
+        "tie_word_embeddings": draw(st.booleans()),
         "max_position_embeddings": draw(st.integers(12, 20)),
         "bos_token_id": draw(st.sampled_from([0, 3, None])),
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=8)

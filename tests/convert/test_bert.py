@@ -24,9 +24,15 @@ from tests.convert.harness import (
 )
 
 UNSAID = (
-    "layer_norm_eps", "hidden_act", "type_vocab_size", "architectures", "max_position_embeddings",
-    "tie_word_embeddings", "pad_token_id", "hidden_dropout_prob",
-)  # fmt: skip
+    "layer_norm_eps",
+    "hidden_act",
+    "type_vocab_size",
+    "architectures",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "pad_token_id",
+    "hidden_dropout_prob",
+)
 
 test_both_ways = heads_go_both_ways(BERT, lambda head: text_configs())
 
@@ -73,8 +79,9 @@ def test_a_file_of_all_that_was_pre_trained_may_be_called_by_a_part_of_it(head):
         change(folder, architectures=[BERT.classes[head]])
         model = open_model(folder).content["model"]
         assert model["pair_head"] == (head == "masked")
-        assert_same_outputs(*(("pairs", folder, theirs) if head == "masked" else
-                              ("none", folder, theirs.bert)))  # fmt: skip
+        assert_same_outputs(
+            *(("pairs", folder, theirs) if head == "masked" else ("none", folder, theirs.bert))
+        )
 
 
 @torch.no_grad()
@@ -150,13 +157,17 @@ def test_the_bias_may_be_the_matrixs_own():
         assert_same_outputs("masked", folder, theirs)
 
 
-@pytest.mark.parametrize("given, kind", [
-    ({"num_labels": 1}, "number"),
-    ({"num_labels": 3}, "class"),
-    ({"num_labels": 1, "problem_type": "multi_label_classification"}, "classes"),
-    ({"num_labels": 3, "problem_type": "multi_label_classification"}, "classes"),
-    ({"num_labels": 3, "problem_type": "single_label_classification"}, "class"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "given, kind",
+    [
+        ({"num_labels": 1}, "number"),
+        ({"num_labels": 3}, "class"),
+        ({"num_labels": 1, "problem_type": "multi_label_classification"}, "classes"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, "classes"),
+        ({"num_labels": 3, "problem_type": "single_label_classification"}, "class"),
+    ],
+    ids=str,
+)
 def test_what_a_head_of_labels_says(given, kind):
     with saved(made("BertForSequenceClassification", {**TINY, **given})) as folder:
         source = open_model(folder)
@@ -255,13 +266,16 @@ def test_newer_folders_say_how_to_pool_in_a_word(mode, pooling):
         assert open_model(folder).content["embed"]["pooling"] == pooling
 
 
-@pytest.mark.parametrize("modes, message", [
-    ({"pooling_mode": "lasttoken"}, "asks for lasttoken, but"),
-    ({"pooling_mode": ["cls", "mean"]}, "asks for .*cls.*mean.*, but"),
-    ({"pooling_mode_max_tokens": True}, "asks for pooling_mode_max_tokens"),
-    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token, pooling_"),
-    ({"pooling_mode_mean_tokens": False}, "asks for no pooling"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "modes, message",
+    [
+        ({"pooling_mode": "lasttoken"}, "asks for lasttoken, but"),
+        ({"pooling_mode": ["cls", "mean"]}, "asks for .*cls.*mean.*, but"),
+        ({"pooling_mode_max_tokens": True}, "asks for pooling_mode_max_tokens"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token, pooling_"),
+        ({"pooling_mode_mean_tokens": False}, "asks for no pooling"),
+    ],
+)
 def test_another_way_to_pool_is_refused(modes, message):
     with saved(made("BertModel", TINY)) as folder:
         sentences(folder, True, **modes)
@@ -269,11 +283,14 @@ def test_another_way_to_pool_is_refused(modes, message):
             open_model(folder)
 
 
-@pytest.mark.parametrize("changed, message", [
-    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-    ({"is_decoder": True}, "is_decoder is True"),
-    ({"hidden_act": "mish"}, "hidden_act is 'mish', but only 'relu'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish', but only 'relu'"),
+    ],
+)
 def test_what_has_no_part_of_ours_is_refused(changed, message):
     with saved(made("BertModel", TINY)) as folder:
         change(folder, **changed)
@@ -281,10 +298,18 @@ def test_what_has_no_part_of_ours_is_refused(changed, message):
             open_model(folder)
 
 
-@pytest.mark.parametrize("name", [
-    "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh",
-    "gelu_accurate", "swish",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gelu_python",
+        "gelu_new",
+        "gelu_fast",
+        "gelu_pytorch_tanh",
+        "gelu_python_tanh",
+        "gelu_accurate",
+        "swish",
+    ],
+)
 def test_other_names_of_activations(name):
     theirs = made("BertModel", {**TINY, "hidden_act": name})
     with saved(theirs) as folder:

@@ -140,60 +140,93 @@ LLAMA3_TURNS = [headed(role) for role in ("system", "user", "assistant")]
 STYLES: dict[str, tuple[str, dict[str, str], ChatTemplate, bool]] = {
     "chatml": (CHATML, QWEN, TEMPLATES["chatml"], False),
     "smollm2": (
-        SMOLLM2, QWEN, ChatTemplate(*CHATML_TURNS, default_system="You are {helpful}"), False,
+        SMOLLM2,
+        QWEN,
+        ChatTemplate(*CHATML_TURNS, default_system="You are {helpful}"),
+        False,
     ),
     "llama2": (
-        LLAMA2, S,
+        LLAMA2,
+        S,
         ChatTemplate(
-            "<bos>[INST] <<SYS>>\n{content}\n<</SYS>>\n\n", "<bos>[INST] {content} [/INST]",
-            " {content} <eos>", user_after_system="{content} [/INST]", trim=True,
+            "<bos>[INST] <<SYS>>\n{content}\n<</SYS>>\n\n",
+            "<bos>[INST] {content} [/INST]",
+            " {content} <eos>",
+            user_after_system="{content} [/INST]",
+            trim=True,
             answer_space=True,
         ),
         True,
     ),
     "llama3": (LLAMA3_STYLE, LLAMA3, ChatTemplate(*LLAMA3_TURNS, trim=True), True),
     "llama3.1": (
-        LLAMA31, LLAMA3,
+        LLAMA31,
+        LLAMA3,
         ChatTemplate(
-            HEADERS.format("system") + "Today: 26 Jul\n\n{content}<|eot_id|>", *LLAMA3_TURNS[1:],
-            default_system="", trim=True,
+            HEADERS.format("system") + "Today: 26 Jul\n\n{content}<|eot_id|>",
+            *LLAMA3_TURNS[1:],
+            default_system="",
+            trim=True,
         ),
         True,
     ),
     "mistral": (
-        MISTRAL, S,
+        MISTRAL,
+        S,
         ChatTemplate(
-            "[INST] {content}\n\n", "[INST] {content}[/INST]", " {content}<eos>",
-            user_after_system="{content}[/INST]", answer_space=True,
+            "[INST] {content}\n\n",
+            "[INST] {content}[/INST]",
+            " {content}<eos>",
+            user_after_system="{content}[/INST]",
+            answer_space=True,
         ),
         True,
     ),
     "mistral, last": (
-        MISTRAL_LAST, S,
-        ChatTemplate("", "[INST] {content}[/INST]", " {content}<eos>", answer_space=True), True,
+        MISTRAL_LAST,
+        S,
+        ChatTemplate("", "[INST] {content}[/INST]", " {content}<eos>", answer_space=True),
+        True,
     ),
     "gemma": (
-        GEMMA_STYLE, GEMMA,
+        GEMMA_STYLE,
+        GEMMA,
         ChatTemplate(
-            "", "<start_of_turn>user\n{content}<end_of_turn>\n",
-            "<start_of_turn>model\n{content}<end_of_turn>\n", trim=True,
+            "",
+            "<start_of_turn>user\n{content}<end_of_turn>\n",
+            "<start_of_turn>model\n{content}<end_of_turn>\n",
+            trim=True,
         ),
         True,
     ),
     "zephyr": (ZEPHYR, S, ChatTemplate(*ZEPHYR_TURNS), False),
     "alpaca": (
-        ALPACA, S,
+        ALPACA,
+        S,
         ChatTemplate(
-            "{content}\n\n", "### Task:\n{content}\n\n", "### Reply:\n{content}\n\n",
+            "{content}\n\n",
+            "### Task:\n{content}\n\n",
+            "### Reply:\n{content}\n\n",
             default_system="Below is a task.",
         ),
         False,
     ),
-}  # fmt: skip
+}
 SPECIALS = [
-    "<unk>", "<s>", "</s>", "<bos>", "<eos>", "<|begin_of_text|>", "<|im_start|>", "<|im_end|>",
-    "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>",
-]  # fmt: skip
+    "<unk>",
+    "<s>",
+    "</s>",
+    "<bos>",
+    "<eos>",
+    "<|begin_of_text|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+]
 WORDS = ["hello", "what is", "{content}", "我爱", "é", "👍", "1, 2", "a\n\nb", "[INST]", '"q" \'']
 SAID = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
 
@@ -242,8 +275,10 @@ def marked(first_only: bool) -> tokenizers.Tokenizer:
 
 
 BACKENDS = {
-    "byte level": byte_level, "marked": lambda: marked(False), "first": lambda: marked(True),
-}  # fmt: skip
+    "byte level": byte_level,
+    "marked": lambda: marked(False),
+    "first": lambda: marked(True),
+}
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -283,17 +318,24 @@ TEXTS = st.text(st.sampled_from("ab \n{}'\"\\%#é👍-"), max_size=6)
 
 
 @settings(max_examples=60, deadline=None)
-@given(texts=st.lists(TEXTS, min_size=8, max_size=8), trim=st.booleans(), bos=st.booleans(),
-       default=st.none() | TEXTS)  # fmt: skip
+@given(
+    texts=st.lists(TEXTS, min_size=8, max_size=8),
+    trim=st.booleans(),
+    bos=st.booleans(),
+    default=st.none() | TEXTS,
+)
 def test_any_template_is_written_as_it_is(
     texts: list[str], trim: bool, bos: bool, default: str | None
 ) -> None:
     texts = [text.replace("{", "{{").replace("}", "}}") for text in texts]
     template = ChatTemplate(
-        f"S{texts[0]}{{content}}{texts[1]}|", f"U{texts[2]}{{content}}{texts[3]}|",
-        f"A{texts[4]}{{content}}{texts[5]}<eos>", default_system=default,
-        user_after_system=f"V{texts[6]}{{content}}{texts[7]}|", trim=trim,
-    )  # fmt: skip
+        f"S{texts[0]}{{content}}{texts[1]}|",
+        f"U{texts[2]}{{content}}{texts[3]}|",
+        f"A{texts[4]}{{content}}{texts[5]}<eos>",
+        default_system=default,
+        user_after_system=f"V{texts[6]}{{content}}{texts[7]}|",
+        trim=trim,
+    )
     assert read_chat(write_chat(template, bos, "<s>", "</s>"), S) == (template, bos)
 
 

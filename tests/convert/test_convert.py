@@ -17,10 +17,17 @@ from qkv.tasks.folder import load_config
 from tests.convert.harness import any_tokenizer, made
 
 SMALL = {
-    "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 12,
-    "vocab_size": 30, "max_position_embeddings": 16, "num_key_value_heads": 1, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "num_key_value_heads": 1,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 FORMATS = ["qkv", "huggingface"]
 
 

@@ -141,9 +141,11 @@ def translators(draw) -> ModelConfig:
     apart = draw(st.booleans())
     ties = ["output", "none"] if apart else ["all", "inputs", "output", "none"]
     return ModelConfig(
-        **draw(writing_sizes()), source_vocab_size=draw(st.integers(20, 40)) if apart else 0,
-        tie=draw(st.sampled_from(ties)), start_id=draw(st.sampled_from([-1, 5])),
-    )  # fmt: skip
+        **draw(writing_sizes()),
+        source_vocab_size=draw(st.integers(20, 40)) if apart else 0,
+        tie=draw(st.sampled_from(ties)),
+        start_id=draw(st.sampled_from([-1, 5])),
+    )
 
 
 @st.composite
@@ -156,9 +158,12 @@ def writers(draw) -> ModelConfig:
 @st.composite
 def readers(draw) -> ModelConfig:
     return ModelConfig(
-        **draw(sizes()), family="encoder", tie="none", n_segments=draw(st.integers(0, 3)),
+        **draw(sizes()),
+        family="encoder",
+        tie="none",
+        n_segments=draw(st.integers(0, 3)),
         pooler=draw(st.sampled_from(["none", "tanh", "gelu"])),
-    )  # fmt: skip
+    )
 
 
 def assert_translates(model: EncoderDecoder, sources: list[list[int]], engine) -> None:
@@ -171,9 +176,12 @@ def assert_translates(model: EncoderDecoder, sources: list[list[int]], engine) -
         theirs = engine.translate_batch(
             [names(config, one) for one in sources],
             target_prefix=[names(config, first)] * len(sources),
-            beam_size=search.beams, num_hypotheses=search.n_best, return_scores=True,
-            min_decoding_length=0, max_decoding_length=LONGEST + len(first),
-        )  # fmt: skip
+            beam_size=search.beams,
+            num_hypotheses=search.n_best,
+            return_scores=True,
+            min_decoding_length=0,
+            max_decoding_length=LONGEST + len(first),
+        )
         for mine, other in zip(ours, theirs, strict=True):
             assert [names(config, one.tokens) for one in mine] == other.hypotheses
             if search.beams > 1:
@@ -228,9 +236,12 @@ def test_a_decoder_writes_alike(config, seed):
             for prompt, mine in zip(prompts, ours, strict=True):
                 # One at a time: of prompts together, it hands parts back as if they were written.
                 theirs = engine.generate_batch(
-                    [names(config, prompt)], beam_size=search.beams, max_length=LONGEST,
-                    num_hypotheses=search.n_best, include_prompt_in_result=False,
-                )  # fmt: skip
+                    [names(config, prompt)],
+                    beam_size=search.beams,
+                    max_length=LONGEST,
+                    num_hypotheses=search.n_best,
+                    include_prompt_in_result=False,
+                )
                 assert [one.tokens for one in mine] == theirs[0].sequences_ids
 
 
@@ -276,11 +287,27 @@ def test_our_own_translator(tmp_path):
 
 
 KNOWN = {
-    "t5": preset("t5-gated-small", n_encoder_layers=2, n_decoder_layers=2, d_model=32, n_heads=2,
-                 d_key=8, d_ff=20, vocab_size=40, max_length=200),
-    "bart": preset("bart-mini", n_encoder_layers=2, n_decoder_layers=2, d_model=32, d_ff=20,
-                   vocab_size=40, start_id=5),
-}  # fmt: skip
+    "t5": preset(
+        "t5-gated-small",
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        d_model=32,
+        n_heads=2,
+        d_key=8,
+        d_ff=20,
+        vocab_size=40,
+        max_length=200,
+    ),
+    "bart": preset(
+        "bart-mini",
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        d_model=32,
+        d_ff=20,
+        vocab_size=40,
+        start_id=5,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", KNOWN)

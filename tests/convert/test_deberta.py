@@ -21,10 +21,14 @@ from tests.convert.encoders import (
 from tests.convert.harness import assert_close, assert_round_trip, made, read, saved
 
 RELEASED = {
-    "relative_attention": True, "pos_att_type": "c2p|p2c", "share_att_key": True,
-    "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0,
+    "relative_attention": True,
+    "pos_att_type": "c2p|p2c",
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
     "position_buckets": 4,
-}  # fmt: skip
+}
 CONFIG = {**TINY, **RELEASED}
 CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
 
@@ -35,10 +39,13 @@ def configs(draw, head) -> dict:
         st.sampled_from([(4, -1), (5, 10), (4, 40), (2, -1), (-1, -1), (-1, 6), (8, LONGEST)])
     )
     found = {
-        **draw(text_configs()), **RELEASED, "position_buckets": buckets,
-        "max_relative_positions": farthest, "type_vocab_size": draw(st.integers(0, 3)),
+        **draw(text_configs()),
+        **RELEASED,
+        "position_buckets": buckets,
+        "max_relative_positions": farthest,
+        "type_vocab_size": draw(st.integers(0, 3)),
         "pooler_hidden_act": "gelu",
-    }  # fmt: skip
+    }
     size = draw(st.sampled_from([0, 0, 1, 3, 5]))
     if size:
         found |= {"conv_kernel_size": size, "conv_act": "gelu"}
@@ -81,32 +88,40 @@ def test_what_pre_training_left_beside_the_model_is_ignored():
     assert source.content["task"] == "embed" and ours.config.head == "none"
 
 
-@pytest.mark.parametrize("changed, message", [
-    ({"relative_attention": False}, "relative_attention is False"),
-    ({"share_att_key": False}, "share_att_key is False"),
-    ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'"),
-    ({"position_biased_input": True}, "position_biased_input is True"),
-    ({"pos_att_type": "c2p"}, r"pos_att_type is \['c2p'\]"),
-    ({"embedding_size": 4}, "embedding_size is 4, but only 8"),
-    ({**CONVOLUTION, "conv_act": "tanh"}, "conv_act is 'tanh'"),
-    ({**CONVOLUTION, "conv_groups": 2}, "conv_groups is 2"),
-    ({**CONVOLUTION, "conv_kernel_size": 4}, "convolution is 4"),
-    ({"pooler_hidden_act": "relu"}, "pooler_hidden_act is 'relu'"),
-    ({"attention_head_size": 6}, "attention_head_size is 6"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"relative_attention": False}, "relative_attention is False"),
+        ({"share_att_key": False}, "share_att_key is False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'"),
+        ({"position_biased_input": True}, "position_biased_input is True"),
+        ({"pos_att_type": "c2p"}, r"pos_att_type is \['c2p'\]"),
+        ({"embedding_size": 4}, "embedding_size is 4, but only 8"),
+        ({**CONVOLUTION, "conv_act": "tanh"}, "conv_act is 'tanh'"),
+        ({**CONVOLUTION, "conv_groups": 2}, "conv_groups is 2"),
+        ({**CONVOLUTION, "conv_kernel_size": 4}, "convolution is 4"),
+        ({"pooler_hidden_act": "relu"}, "pooler_hidden_act is 'relu'"),
+        ({"attention_head_size": 6}, "attention_head_size is 6"),
+    ],
+    ids=str,
+)
 def test_what_is_not_as_released_models_have_it_is_refused(changed, message):
     assert_unreadable("DebertaV2Model", {**CONFIG, **changed}, message)
 
 
-@pytest.mark.parametrize("changed, reasons", [
-    ({}, []),
-    ({"relative_buckets": 500}, []),  # each distance has its own
-    ({"relative_buckets": 8, "relative_length": 3}, []),
-    ({"relative_buckets": 8, "relative_length": 300}, []),
-    ({"convolution": 3}, []),
-    ({"embedding_norm": False}, ["embedding_norm = False"]),
-    ({"d_embedding": 4}, ["d_embedding = 4"]),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changed, reasons",
+    [
+        ({}, []),
+        ({"relative_buckets": 500}, []),  # each distance has its own
+        ({"relative_buckets": 8, "relative_length": 3}, []),
+        ({"relative_buckets": 8, "relative_length": 300}, []),
+        ({"convolution": 3}, []),
+        ({"embedding_norm": False}, ["embedding_norm = False"]),
+        ({"d_embedding": 4}, ["d_embedding = 4"]),
+    ],
+    ids=str,
+)
 def test_which_of_our_configs_it_can_say(changed, reasons):
     config = preset(
         "deberta-mini", **{"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, **changed}

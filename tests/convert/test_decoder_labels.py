@@ -22,10 +22,10 @@ from qkv.convert.known import LABELLED
 from qkv.convert.opening import load, open_model
 from qkv.errors import UserError
 from qkv.model import Encoder
+from qkv.proofs.export import in_transformers
+from qkv.proofs.subject import prepare
 from qkv.tasks.classify import Classes, Classifier
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.verify.export import in_transformers
-from qkv.verify.subject import prepare
 from tests.convert.encoders import LONGEST, heads_go_both_ways
 from tests.convert.harness import assert_close, draw_weights, made, read, saved
 from tests.convert.test_encoder_tasks import LINES, PAIRS, TEXTS, assert_same_logits, both
@@ -37,10 +37,14 @@ EVERY = pytest.mark.parametrize("name", PRESETS)
 SIZES = {
     "gpt2": {"n_embd": 16, "n_head": 2, "n_layer": 2, "n_positions": 96},
     "llama": {
-        "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2,
-        "intermediate_size": 20, "max_position_embeddings": 96, "num_key_value_heads": 1,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 20,
+        "max_position_embeddings": 96,
+        "num_key_value_heads": 1,
     },
-}  # fmt: skip
+}
 
 
 @st.composite
@@ -84,13 +88,29 @@ def tokenizer() -> Tokenizer:
 
 def model(name: str, words: Tokenizer, n_labels: int, **ids: int) -> Encoder:
     decoder = preset(
-        PRESETS[name], d_model=16, n_heads=2, n_decoder_layers=2, d_ff=64, max_length=96,
-        vocab_size=len(words), pad_id=words.pad_id, bos_id=words.bos_id, eos_id=words.eos_id,
-    )  # fmt: skip
+        PRESETS[name],
+        d_model=16,
+        n_heads=2,
+        n_decoder_layers=2,
+        d_ff=64,
+        max_length=96,
+        vocab_size=len(words),
+        pad_id=words.pad_id,
+        bos_id=words.bos_id,
+        eos_id=words.eos_id,
+    )
     config = dataclasses.replace(
-        decoder, family="encoder", causal=True, n_encoder_layers=2, pooling="last", tie="none",
-        head="sequence", n_labels=n_labels, window=5 if name == "mistral" else 0, **ids,
-    )  # fmt: skip
+        decoder,
+        family="encoder",
+        causal=True,
+        n_encoder_layers=2,
+        pooling="last",
+        tie="none",
+        head="sequence",
+        n_labels=n_labels,
+        window=5 if name == "mistral" else 0,
+        **ids,
+    )
     found = Encoder(config).eval()
     draw_weights(found, 0)
     return found
@@ -166,14 +186,18 @@ def their_folder(
     ids = {name: words.special_id(name) for name in ("<pad>", "<s>", "</s>")}
     first = template.format("$A").strip()
     words._backend.post_processor = processors.TemplateProcessing(
-        single=first, pair=f"{first} {template.format('$B')}".strip(),
+        single=first,
+        pair=f"{first} {template.format('$B')}".strip(),
         special_tokens=[*ids.items()],
-    )  # fmt: skip
+    )
     config = {
-        **SIZES[name], "vocab_size": len(words), "pad_token_id": ids[pad],
-        "bos_token_id": ids["<s>"], "eos_token_id": ids["</s>"],
+        **SIZES[name],
+        "vocab_size": len(words),
+        "pad_token_id": ids[pad],
+        "bos_token_id": ids["<s>"],
+        "eos_token_id": ids["</s>"],
         "id2label": {0: "no", 1: "perhaps", 2: "yes"},
-    }  # fmt: skip
+    }
     made(LABELLED[name].classes["sequence"], config).save_pretrained(folder)
     words._backend.save(str(folder / "tokenizer.json"))
     said = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": pad}

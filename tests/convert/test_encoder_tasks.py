@@ -23,15 +23,20 @@ from qkv.text import Tokenizer, train_tokenizer
 from tests.convert.harness import assert_close, draw_weights
 
 LINES = [
-    "The cat sees a dog, and the dog sees the cat.", "Birds like fish; cats like birds.",
-    "A fish has no legs.", "猫は犬を見る", "Dogs run faster than cats do!",
-]  # fmt: skip
+    "The cat sees a dog, and the dog sees the cat.",
+    "Birds like fish; cats like birds.",
+    "A fish has no legs.",
+    "猫は犬を見る",
+    "Dogs run faster than cats do!",
+]
 TEXTS = [*LINES, "Do fish like the dog?", "cat"]
 PAIRS = [(TEXTS[5], TEXTS[0]), (TEXTS[6], TEXTS[1])]
 PRESETS = {
-    "bert-mini": "wordpiece", "roberta-mini": "bpe", "albert-mini": "unigram",
+    "bert-mini": "wordpiece",
+    "roberta-mini": "bpe",
+    "albert-mini": "unigram",
     "deberta-mini": "unigram",
-}  # fmt: skip
+}
 EVERY = pytest.mark.parametrize("name", PRESETS)
 
 
@@ -45,10 +50,18 @@ def tokenizer(kind: str) -> Tokenizer:
 def model(name: str, **differences: object) -> Model:
     words = tokenizer(PRESETS[name])
     config = preset(
-        name, d_model=16, n_heads=2, n_encoder_layers=2, d_ff=20, max_length=96,
-        vocab_size=len(words), pad_id=words.pad_id, bos_id=words.bos_id, eos_id=words.eos_id,
+        name,
+        d_model=16,
+        n_heads=2,
+        n_encoder_layers=2,
+        d_ff=20,
+        max_length=96,
+        vocab_size=len(words),
+        pad_id=words.pad_id,
+        bos_id=words.bos_id,
+        eos_id=words.eos_id,
         **differences,
-    )  # fmt: skip
+    )
     found = Model(config).eval()
     draw_weights(found, 0)
     return found

@@ -23,17 +23,21 @@ from tests.convert.test_vocabularies import (
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("bert", {"do_lower_case": False}),
-    ("bert, cased", {"do_lower_case": True}),
-    ("bert, cased", {"do_lower_case": None}),  # it is said nowhere
-    ("bert", {"strip_accents": False, "tokenizer_class": "BertTokenizerFast"}),
-    ("bert", {"tokenize_chinese_chars": False, "tokenizer_class": None}),
-    ("bert, cased", {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
-    ("roberta", {"add_prefix_space": True}),
-    ("bart, spaced", {"add_prefix_space": False}),
-    ("bart, spaced", {"add_prefix_space": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bert", {"do_lower_case": False}),
+        ("bert, cased", {"do_lower_case": True}),
+        ("bert, cased", {"do_lower_case": None}),  # it is said nowhere
+        ("bert", {"strip_accents": False, "tokenizer_class": "BertTokenizerFast"}),
+        ("bert", {"tokenize_chinese_chars": False, "tokenizer_class": None}),
+        ("bert, cased", {"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("roberta", {"add_prefix_space": True}),
+        ("bart, spaced", {"add_prefix_space": False}),
+        ("bart, spaced", {"add_prefix_space": False, "tokenizer_class": "PreTrainedTokenizerFast"}),
+    ],
+    ids=str,
+)
 def test_settings_go_before_the_whole_tokenizer(name: str, said: Any, tmp_path: Path) -> None:
     model_type, build = FOLDERS[name]
     build(tmp_path)

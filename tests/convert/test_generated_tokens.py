@@ -26,17 +26,35 @@ SIZE = 12  # so few tokens that those that are no text come up often
 USUAL = 20  # tokens that theirs writes where nobody says how many
 NONE = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 LLAMA = {
-    "vocab_size": SIZE, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-}  # fmt: skip
+    "vocab_size": SIZE,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
 GPT = {"vocab_size": SIZE, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
 BART = {
-    "vocab_size": SIZE, "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1,
+    "vocab_size": SIZE,
+    "d_model": 16,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
     "max_position_embeddings": 64,
-}  # fmt: skip
-T5 = {"vocab_size": SIZE, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2,
-      "decoder_start_token_id": 0}  # fmt: skip
+}
+T5 = {
+    "vocab_size": SIZE,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "num_layers": 1,
+    "num_heads": 2,
+    "decoder_start_token_id": 0,
+}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 MODELS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {**LLAMA, **SPECIAL}),
@@ -138,10 +156,16 @@ def test_tokens_are_those_of_transformers(name, said):
         assert ours(mine, rows) == theirs(other, rows)
 
 
-@pytest.mark.parametrize("name, start, end, pad", [
-    ("llama", 1, 2, 2), ("gpt2", 50_256, 50_256, 50_256), ("bart", 2, 2, 1),
-    ("marian", 58_100, 0, 58_100), ("t5", 0, 1, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, start, end, pad",
+    [
+        ("llama", 1, 2, 2),
+        ("gpt2", 50_256, 50_256, 50_256),
+        ("bart", 2, 2, 1),
+        ("marian", 58_100, 0, 58_100),
+        ("t5", 0, 1, 0),
+    ],
+)
 def test_ids_that_nobody_says_are_those_of_the_class(name, start, end, pad):
     class_name, config = MODELS[name]
     size = {**config, "vocab_size": max(SIZE, start + 1)}

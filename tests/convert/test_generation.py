@@ -22,10 +22,17 @@ MODELS = {
     "bart": ModelConfig(start_id=4),
 }
 SMALL = {
-    "vocab_size": 20, "d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "encoder_layers": 1, "decoder_layers": 1,
-    "max_position_embeddings": 40, "forced_eos_token_id": None,
-}  # fmt: skip
+    "vocab_size": 20,
+    "d_model": 8,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "max_position_embeddings": 40,
+    "forced_eos_token_id": None,
+}
 
 
 def decoded(said, model):
@@ -76,10 +83,16 @@ def test_what_is_left_out_is_told():
             decoded({"max_length": 40, **said}, MODELS["decoder"])
 
 
-@pytest.mark.parametrize("said", [
-    {"forced_bos_token_id": 7}, {"bad_words_ids": [[0], [6, 7]]}, {"forced_eos_token_id": 7},
-    {"sequence_bias": [[[7], -1.0]]},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"forced_bos_token_id": 7},
+        {"bad_words_ids": [[0], [6, 7]]},
+        {"forced_eos_token_id": 7},
+        {"sequence_bias": [[[7], -1.0]]},
+    ],
+    ids=str,
+)
 def test_tokens_that_theirs_forces_or_forbids_are_told(said):
     with pytest.warns(UserWarning, match=f"Left out of the decoding defaults: {next(iter(said))}"):
         read_generation(said, MODELS["bart"])
@@ -108,10 +121,17 @@ def test_tokens_that_never_come(said, expected):
     assert from_mapping(DecodeConfig, read_generation(written, MODELS["bart"]), "decode") == found
 
 
-@pytest.mark.parametrize("said", [
-    {"temperature": "hot"}, {"num_beams": 0}, {"max_new_tokens": [3]}, {"early_stopping": "soon"},
-    {"max_length": "long"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"temperature": "hot"},
+        {"num_beams": 0},
+        {"max_new_tokens": [3]},
+        {"early_stopping": "soon"},
+        {"max_length": "long"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 def test_values_that_make_no_sense_are_named_with_their_file(said, file):
     with saved(made("BartForConditionalGeneration", SMALL)) as folder:
@@ -124,9 +144,12 @@ def test_values_that_make_no_sense_are_named_with_their_file(said, file):
 
 
 @given(
-    kind=st.sampled_from(sorted(MODELS)), no_repeat=st.integers(0, 4),
-    min_length=st.integers(0, 9), max_length=st.integers(0, 30), beams=st.integers(1, 4),
-)  # fmt: skip
+    kind=st.sampled_from(sorted(MODELS)),
+    no_repeat=st.integers(0, 4),
+    min_length=st.integers(0, 9),
+    max_length=st.integers(0, 30),
+    beams=st.integers(1, 4),
+)
 def test_both_ways(kind, no_repeat, min_length, max_length, beams):
     decode = DecodeConfig(beams, no_repeat=no_repeat, min_length=min_length, max_length=max_length)
     said = write_generation(decode, MODELS[kind])
@@ -151,9 +174,11 @@ def test_a_last_token_that_must_be_the_end_leaves_room_for_one_less(kind):
     first = None if kind == "MarianMTModel" else config.bos_token_id
     tokens = torch.randint(4, 19, (3, 9), generator=torch.Generator().manual_seed(1))
     theirs.generation_config.update(
-        max_length=12, forced_eos_token_id=config.eos_token_id, forced_bos_token_id=first,
+        max_length=12,
+        forced_eos_token_id=config.eos_token_id,
+        forced_bos_token_id=first,
         suppress_tokens=[config.pad_token_id],
-    )  # fmt: skip
+    )
     with saved(theirs) as folder:
         source, ours = read(folder)
         given = [] if first is None else [first]
@@ -172,9 +197,15 @@ def test_a_summariser_writes_by_its_own_defaults(kind):
     theirs = made(kind, small(kind), seed=2)
     first = None if kind == "MarianMTModel" else theirs.config.bos_token_id
     theirs.generation_config.update(
-        num_beams=4, min_length=12, max_length=30, no_repeat_ngram_size=2, length_penalty=2.0,
-        early_stopping=True, forced_eos_token_id=None, forced_bos_token_id=first,
-    )  # fmt: skip
+        num_beams=4,
+        min_length=12,
+        max_length=30,
+        no_repeat_ngram_size=2,
+        length_penalty=2.0,
+        early_stopping=True,
+        forced_eos_token_id=None,
+        forced_bos_token_id=first,
+    )
     tokens = torch.randint(4, 19, (3, 9), generator=torch.Generator().manual_seed(1))
     with saved(theirs) as folder:
         source, ours = read(folder)

@@ -21,9 +21,15 @@ from tests.convert.harness import assert_close, assert_round_trip, made, read
 from tests.parity.gpt import both_logits
 
 SMALL = {
-    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
-    "intermediate_size": 96, "vocab_size": 40, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "vocab_size": 40,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}
 KINDS = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1]
 IDS = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 
@@ -84,18 +90,26 @@ def test_every_quantisation_that_the_package_knows(path, kind):
 @settings(max_examples=8)
 @given(
     shape=st.sampled_from([(1, 1, 4), (4, 1, 6), (4, 4, 8), (6, 2, 4)]),
-    layers=st.integers(1, 3), width=st.sampled_from([24, 48]), tied=st.booleans(),
-    window=st.sampled_from([None, 3]), seed=st.integers(0, 99),
-)  # fmt: skip
+    layers=st.integers(1, 3),
+    width=st.sampled_from([24, 48]),
+    tied=st.booleans(),
+    window=st.sampled_from([None, 3]),
+    seed=st.integers(0, 99),
+)
 @torch.no_grad()
 def test_any_shape_is_read(tmp_path_factory, shape, layers, width, tied, window, seed):
     """Groups, heads of other widths, windows; and it can go on to a folder of Hugging Face's."""
     heads, groups, key = shape
     config = {
-        **SMALL, "hidden_size": width, "num_attention_heads": heads, "head_dim": key,
-        "num_key_value_heads": groups, "num_hidden_layers": layers, "tie_word_embeddings": tied,
+        **SMALL,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "head_dim": key,
+        "num_key_value_heads": groups,
+        "num_hidden_layers": layers,
+        "tie_word_embeddings": tied,
         "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
-    }  # fmt: skip
+    }
     kind = "MistralForCausalLM" if window else "LlamaForCausalLM"
     model = made(kind, {**config, **({"sliding_window": window} if window else {})}, seed)
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
@@ -130,9 +144,13 @@ def slowed(model, **rope) -> np.ndarray:
 @torch.no_grad()
 def test_llama3_scaling_is_recognised(path, factor, trained):
     rope = {
-        "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": trained, "rope_theta": 500_000.0,
-    }  # fmt: skip
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": trained,
+        "rope_theta": 500_000.0,
+    }
     config = {**SMALL, "max_position_embeddings": int(trained * factor), "rope_parameters": rope}
     model = made("LlamaForCausalLM", config)
     write_llama(path, model, values=IDS, factors=slowed(model))

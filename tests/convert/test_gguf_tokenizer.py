@@ -20,10 +20,14 @@ from tests.convert.gguf_files import write_llama
 from tests.convert.harness import made
 
 TEXTS = [
-    "The quick brown fox jumps over the lazy dog.", "don't I'LL we've 's 'S", "x = 12345 + 6.78",
-    "  two spaces\n\n\tand a tab ", "我爱你 👍 naïve CamelCaseWords", "a/b//c\r\n\r\n",
+    "The quick brown fox jumps over the lazy dog.",
+    "don't I'LL we've 's 'S",
+    "x = 12345 + 6.78",
+    "  two spaces\n\n\tand a tab ",
+    "我爱你 👍 naïve CamelCaseWords",
+    "a/b//c\r\n\r\n",
     "  5 and   7",
-]  # fmt: skip
+]
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
@@ -33,9 +37,14 @@ WORDS = st.text(
     st.sampled_from("abcdtheisTHE'sl  \n\t\r0123459.,/!?-_é中Ж👍ñ"), max_size=30
 ) | st.text(max_size=20)
 SMALL = {
-    "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1,
-    "intermediate_size": 12, "vocab_size": 420, "max_position_embeddings": 64,
-}  # fmt: skip
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 1,
+    "intermediate_size": 12,
+    "vocab_size": 420,
+    "max_position_embeddings": 64,
+}
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 
 
@@ -50,9 +59,12 @@ def trained() -> tuple[list[str], list[str]]:
         ]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=SPECIAL, show_progress=False, min_frequency=1,
+        vocab_size=400,
+        special_tokens=SPECIAL,
+        show_progress=False,
+        min_frequency=1,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     backend.train_from_iterator(TEXTS * 3, trainer)
     model = json.loads(backend.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
@@ -63,12 +75,17 @@ def byte_level(cut: str | None, **more) -> dict:
     tokens, merges = trained()
     types = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL) - 1) + [4]
     return {
-        "tokenizer.ggml.model": "gpt2", **({"tokenizer.ggml.pre": cut} if cut else {}),
-        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.token_type": types, "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.padding_token_id": 2, **more,
-    }  # fmt: skip
+        "tokenizer.ggml.model": "gpt2",
+        **({"tokenizer.ggml.pre": cut} if cut else {}),
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.padding_token_id": 2,
+        **more,
+    }
 
 
 @cache
@@ -164,10 +181,17 @@ def pieces():
     sentencepiece = pytest.importorskip("sentencepiece")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS * 20), model_writer=model, model_type="bpe", vocab_size=400,
-        byte_fallback=True, remove_extra_whitespaces=False, minloglevel=2,
-        normalization_rule_name="identity", character_coverage=0.99, hard_vocab_limit=False,
-    )  # fmt: skip
+        sentence_iterator=iter(TEXTS * 20),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=400,
+        byte_fallback=True,
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+        normalization_rule_name="identity",
+        character_coverage=0.99,
+        hard_vocab_limit=False,
+    )
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
@@ -177,12 +201,15 @@ def piece_values(pieces, **more) -> dict:
         kinds = {2: pieces.is_unknown, 3: pieces.is_control, 6: pieces.is_byte}
         types.append(next((kind for kind, check in kinds.items() if check(id)), 1))
     return {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.tokens": [pieces.id_to_piece(id) for id in range(len(pieces))],
         "tokenizer.ggml.scores": [pieces.get_score(id) for id in range(len(pieces))],
-        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.unknown_token_id": 0, **more,
-    }  # fmt: skip
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        **more,
+    }
 
 
 @settings(max_examples=60)

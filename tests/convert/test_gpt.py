@@ -39,9 +39,12 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 @settings(max_examples=4)
 @given(
-    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
+    config=configs(),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+    shards=st.booleans(),
     afn=st.sampled_from(["gelu", "relu", "silu"]),
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_gpt_both_ways(config, lengths, seed, shards, afn):
     assert_both_ways(CLASSES["gpt"], {**config, "afn": afn}, lengths, seed, shards)
@@ -49,17 +52,24 @@ def test_gpt_both_ways(config, lengths, seed, shards, afn):
 
 @settings(max_examples=4)
 @given(
-    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
+    config=configs(),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+    shards=st.booleans(),
     activation=st.sampled_from(["gelu_new", "gelu", "relu", "silu"]),
-    inner=st.sampled_from([None, 7, 32]), scaled=st.booleans(), ids=st.permutations([0, 1, 2]),
-)  # fmt: skip
+    inner=st.sampled_from([None, 7, 32]),
+    scaled=st.booleans(),
+    ids=st.permutations([0, 1, 2]),
+)
 @torch.no_grad()
 def test_gpt2_both_ways(config, lengths, seed, shards, activation, inner, scaled, ids):
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     config |= {
-        "activation_function": activation, "n_inner": inner, "scale_attn_weights": scaled,
+        "activation_function": activation,
+        "n_inner": inner,
+        "scale_attn_weights": scaled,
         **dict(zip(names, ids, strict=True)),
-    }  # fmt: skip
+    }
     assert_both_ways(CLASSES["gpt2"], config, lengths, seed, shards)
 
 
@@ -158,8 +168,9 @@ def test_what_each_can_say():
     assert not misfits(GPT2, preset("gpt2", d_ff=100), "causal")
     assert misfits(GPT, preset("gpt", activation="gelu"), "causal") == ["activation = 'gelu'"]
     assert misfits(GPT2, preset("gpt2", window=3), "causal") == [
-        "window = 3", "window_layers = 'all'",
-    ]  # fmt: skip
+        "window = 3",
+        "window_layers = 'all'",
+    ]
     assert not misfits(GPT2, preset("gpt2", tie="all"), "causal")
 
 

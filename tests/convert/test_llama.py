@@ -43,18 +43,29 @@ SCALINGS = [
     {"rope_type": "yarn", "factor": 4.0, **TRAINED},
     {"rope_type": "yarn", "factor": 2.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED},
     {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         **TRAINED,
     },
     {
-        "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 0.5, "high_freq_factor": 9.0,
+        "rope_type": "llama3",
+        "factor": 2.0,
+        "low_freq_factor": 0.5,
+        "high_freq_factor": 9.0,
         **TRAINED,
     },
-]  # fmt: skip
+]
 SMALL = {
-    "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
-    "intermediate_size": 20, "vocab_size": 30, "max_position_embeddings": 32,
-}  # fmt: skip
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 20,
+    "vocab_size": 30,
+    "max_position_embeddings": 32,
+}
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -85,9 +96,13 @@ LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=3)
 
 @settings(max_examples=8)
 @given(
-    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
-    attention=st.booleans(), mlp=st.booleans(),
-)  # fmt: skip
+    config=configs(),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+    shards=st.booleans(),
+    attention=st.booleans(),
+    mlp=st.booleans(),
+)
 @torch.no_grad()
 def test_llama_both_ways(config, lengths, seed, shards, attention, mlp):
     config |= {"attention_bias": attention, "mlp_bias": mlp}
@@ -96,9 +111,12 @@ def test_llama_both_ways(config, lengths, seed, shards, attention, mlp):
 
 @settings(max_examples=6)
 @given(
-    config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans(),
+    config=configs(),
+    lengths=LENGTHS,
+    seed=st.integers(0, 99),
+    shards=st.booleans(),
     window=st.integers(2, 12),  # their cache forgets nothing where it is 1
-)  # fmt: skip
+)
 @torch.no_grad()
 def test_mistral_both_ways(config, lengths, seed, shards, window):
     config |= {"sliding_window": window}
@@ -123,10 +141,22 @@ def test_mistral_without_a_window_is_a_llama():
 def test_our_ntk_scaling_is_a_larger_base_to_them():
     """And ours again when it comes back."""
     config = preset(
-        "llama-tiny", vocab_size=30, d_model=16, n_heads=2, n_decoder_layers=2, d_ff=20,
-        n_kv_heads=0, max_length=32, rotary_base=100.0, rotary_scaling="ntk", rotary_factor=3.0,
-        tie="all", pad_id=0, bos_id=1, eos_id=2,
-    )  # fmt: skip
+        "llama-tiny",
+        vocab_size=30,
+        d_model=16,
+        n_heads=2,
+        n_decoder_layers=2,
+        d_ff=20,
+        n_kv_heads=0,
+        max_length=32,
+        rotary_base=100.0,
+        rotary_scaling="ntk",
+        rotary_factor=3.0,
+        tie="all",
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+    )
     ours = Decoder(config).eval()
     torch.nn.init.normal_(ours.embedding.table.weight)
     content = {"task": "generate", "model": config.to_dict(), "bos": True, "chat": None}
@@ -165,9 +195,11 @@ def test_older_configs_say_the_angles_in_two_places(rope):
         scaling = old if rope["rope_type"] != "default" else None
         older = {"rope_theta": 300.0, "rope_scaling": scaling}
         with changed(
-            same, older, ["rope_parameters", "head_dim"],
+            same,
+            older,
+            ["rope_parameters", "head_dim"],
             rope_parameters={**rope, "rope_theta": 300.0},
-        ) as (theirs, folder):  # fmt: skip
+        ) as (theirs, folder):
             ours = assert_reads_same(theirs, folder)
             assert ours.config.rotary_base == 300.0
 
@@ -195,9 +227,12 @@ def test_files_of_other_times():
         return {**tensors, **rates, "lm_head.weight": copy}
 
     with changed(
-        old, {"pad_token_id": -1}, ["num_key_value_heads", "attention_bias", "mlp_bias"],
-        num_key_value_heads=4, tie_word_embeddings=True,
-    ) as (theirs, folder):  # fmt: skip
+        old,
+        {"pad_token_id": -1},
+        ["num_key_value_heads", "attention_bias", "mlp_bias"],
+        num_key_value_heads=4,
+        tie_word_embeddings=True,
+    ) as (theirs, folder):
         ours = assert_reads_same(theirs, folder)
         assert ours.config.pad_id == ours.config.eos_id  # as where none is said
         assert ours.config.tie == "output"
@@ -309,9 +344,14 @@ def test_generation_defaults():
     with saved(theirs) as folder:
         source, ours = read(folder)
         assert source.content["decode"] == {
-            "beams": 1, "sample": True, "temperature": 0.6, "top_k": 50, "top_p": 0.9,
-            "max_length": 40, "suppress": [],
-        }  # fmt: skip
+            "beams": 1,
+            "sample": True,
+            "temperature": 0.6,
+            "top_k": 50,
+            "top_p": 0.9,
+            "max_length": 40,
+            "suppress": [],
+        }
         assert (ours.config.eos_id, ours.config.pad_id) == (2, 2)
         assert_round_trip(source)
 
@@ -369,9 +409,12 @@ def test_any_of_several_ends_ends_a_text():
     for start in range(20, SMALL["vocab_size"]):
         [[one]] = complete(ours, [[start, 21]], DecodeConfig(beams=1, max_length=8))
         output = theirs.generate(
-            torch.tensor([[start, 21]]), attention_mask=torch.ones(1, 2, dtype=torch.int64),
-            max_new_tokens=8, do_sample=False, pad_token_id=0,
-        )[0, 2:].tolist()  # fmt: skip
+            torch.tensor([[start, 21]]),
+            attention_mask=torch.ones(1, 2, dtype=torch.int64),
+            max_new_tokens=8,
+            do_sample=False,
+            pad_token_id=0,
+        )[0, 2:].tolist()
         assert one.tokens == [token for token in output if token not in ends]
         assert one.finished == (output[-1] in ends)
         speculated = speculate(ours, ours, [start, 21], DecodeConfig(beams=1), 8)

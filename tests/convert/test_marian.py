@@ -35,17 +35,24 @@ def configs(draw) -> dict:
     width, (share, tie) = draw(st.integers(5, 20)), draw(TIES)
     size = draw(st.integers(20, 40))
     return {
-        "vocab_size": size, "decoder_vocab_size": size if share else draw(st.integers(20, 40)),
-        "share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie,
+        "vocab_size": size,
+        "decoder_vocab_size": size if share else draw(st.integers(20, 40)),
+        "share_encoder_decoder_embeddings": share,
+        "tie_word_embeddings": tie,
         "d_model": heads * draw(st.sampled_from([4, 6])),
-        "encoder_attention_heads": heads, "decoder_attention_heads": heads,
-        "encoder_ffn_dim": width, "decoder_ffn_dim": width,
-        "encoder_layers": draw(st.integers(1, 3)), "decoder_layers": draw(st.integers(1, 3)),
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": width,
+        "decoder_ffn_dim": width,
+        "encoder_layers": draw(st.integers(1, 3)),
+        "decoder_layers": draw(st.integers(1, 3)),
         "activation_function": draw(st.sampled_from(["swish", "relu", "gelu"])),
         "scale_embedding": draw(st.booleans()),
         "max_position_embeddings": draw(st.integers(12, 20)),
-        "pad_token_id": 19, "decoder_start_token_id": 19, "eos_token_id": 0,
-    }  # fmt: skip
+        "pad_token_id": 19,
+        "decoder_start_token_id": 19,
+        "eos_token_id": 0,
+    }
 
 
 @settings(max_examples=8)
@@ -60,9 +67,13 @@ def test_both_ways(config, lengths, seed, shards):
 def translator(seed: int, **differences) -> tuple[Source, EncoderDecoder]:
     """A small model of our own, and what its folder would say."""
     config = preset(
-        "transformer-tiny", vocab_size=30, d_model=24, d_ff=20, max_length=40,
+        "transformer-tiny",
+        vocab_size=30,
+        d_model=24,
+        d_ff=20,
+        max_length=40,
         **{"eos_id": 3, **differences},
-    )  # fmt: skip
+    )
     model = EncoderDecoder(config)
     draw_weights(model, seed)
     decode = {**asdict(DecodeConfig(beams=2)), "stop": []}
@@ -102,10 +113,16 @@ def test_our_own_translators(choices):
 def test_how_published_translators_are_decoded():
     """Their limit is all that the model has room for, so ours follows from the source."""
     said = {
-        "bad_words_ids": [[58100]], "bos_token_id": 0, "decoder_start_token_id": 58100,
-        "eos_token_id": 0, "forced_eos_token_id": 0, "max_length": 512, "num_beams": 6,
-        "pad_token_id": 58100, "renormalize_logits": True,
-    }  # fmt: skip
+        "bad_words_ids": [[58100]],
+        "bos_token_id": 0,
+        "decoder_start_token_id": 58100,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "max_length": 512,
+        "num_beams": 6,
+        "pad_token_id": 58100,
+        "renormalize_logits": True,
+    }
     ids = {"vocab_size": 58101, "pad_id": 58100, "bos_id": 58100, "eos_id": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # for padding is never written anyway

@@ -44,9 +44,13 @@ CONFIG = {**TINY, **IDS, "type_vocab_size": 1}
 def configs(draw, head) -> dict:
     pad, start, end = draw(st.permutations([0, 1, 2]))
     found = {
-        **draw(text_configs()), "type_vocab_size": 1, "pad_token_id": pad, "bos_token_id": start,
-        "eos_token_id": end, "max_position_embeddings": draw(st.integers(LONGEST + 3, 24)),
-    }  # fmt: skip
+        **draw(text_configs()),
+        "type_vocab_size": 1,
+        "pad_token_id": pad,
+        "bos_token_id": start,
+        "eos_token_id": end,
+        "max_position_embeddings": draw(st.integers(LONGEST + 3, 24)),
+    }
     return {**found, "hidden_act": "gelu"} if head == "masked" else found
 
 
@@ -90,9 +94,15 @@ def put_tokenizer(folder, template, **settings):
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     backend.post_processor = template
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, **{"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>",
-                                     "pad_token": "<pad>", **settings},
-    ).save_pretrained(folder)  # fmt: skip
+        tokenizer_object=backend,
+        **{
+            "cls_token": "<s>",
+            "sep_token": "</s>",
+            "unk_token": "<unk>",
+            "pad_token": "<pad>",
+            **settings,
+        },
+    ).save_pretrained(folder)
 
 
 ONCE = tokenizers.processors.BertProcessing(("</s>", 2), ("<s>", 0))
@@ -162,18 +172,21 @@ def our_config(**differences):
     return preset("roberta-mini", **{**small, **ids, **differences})
 
 
-@pytest.mark.parametrize("name, differences", [
-    ("RoBERTa", {}),
-    ("RoBERTa", {"n_segments": 1}),
-    ("RoBERTa", {"head": "masked"}),
-    ("BERT", {"pair_separators": 1}),
-    ("RoBERTa", {"n_segments": 2}),
-    ("BERT", {"n_segments": 2, "pair_separators": 1}),
-    ("BERT", {"head": "masked", "activation": "relu"}),
-    ("BERT", {"pad_id": 2}),  # where the end of a text would be padding
-    ("RoBERTa", {"tie": "all"}),
-    ("BERT", {"pair_separators": 1, "n_segments": 1}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, differences",
+    [
+        ("RoBERTa", {}),
+        ("RoBERTa", {"n_segments": 1}),
+        ("RoBERTa", {"head": "masked"}),
+        ("BERT", {"pair_separators": 1}),
+        ("RoBERTa", {"n_segments": 2}),
+        ("BERT", {"n_segments": 2, "pair_separators": 1}),
+        ("BERT", {"head": "masked", "activation": "relu"}),
+        ("BERT", {"pad_id": 2}),  # where the end of a text would be padding
+        ("RoBERTa", {"tie": "all"}),
+        ("BERT", {"pair_separators": 1, "n_segments": 1}),
+    ],
+)
 def test_the_architecture_that_says_most_of_a_config(name, differences):
     config = our_config(**differences)
     assert fitting(ARCHITECTURES, config, config.head).name == name

@@ -28,9 +28,15 @@ from tests.convert.seq2seq import LENGTHS, same_logits, same_texts
 NAME = "T5ForConditionalGeneration"
 KINDS = ["relu", "gelu", "gelu_new", "gated-gelu", "gated-silu", "gated-relu", "gated-gelu_new"]
 SMALL = {
-    "vocab_size": 20, "d_model": 8, "num_heads": 2, "d_kv": 3, "num_layers": 1, "d_ff": 8,
-    "n_positions": 30, "decoder_start_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 20,
+    "d_model": 8,
+    "num_heads": 2,
+    "d_kv": 3,
+    "num_layers": 1,
+    "d_ff": 8,
+    "n_positions": 30,
+    "decoder_start_token_id": 0,
+}
 
 
 def made_t5(config: dict, apart: bool, seed: int = 0):
@@ -46,16 +52,21 @@ def made_t5(config: dict, apart: bool, seed: int = 0):
 @st.composite
 def configs(draw) -> dict:
     return {
-        "vocab_size": draw(st.integers(20, 40)), "d_model": draw(st.integers(5, 16)),
-        "num_heads": draw(st.integers(1, 4)), "d_kv": draw(st.integers(2, 6)),
-        "num_layers": draw(st.integers(1, 3)), "num_decoder_layers": draw(st.integers(1, 3)),
-        "d_ff": draw(st.integers(5, 20)), "feed_forward_proj": draw(st.sampled_from(KINDS)),
+        "vocab_size": draw(st.integers(20, 40)),
+        "d_model": draw(st.integers(5, 16)),
+        "num_heads": draw(st.integers(1, 4)),
+        "d_kv": draw(st.integers(2, 6)),
+        "num_layers": draw(st.integers(1, 3)),
+        "num_decoder_layers": draw(st.integers(1, 3)),
+        "d_ff": draw(st.integers(5, 20)),
+        "feed_forward_proj": draw(st.sampled_from(KINDS)),
         "relative_attention_num_buckets": draw(st.integers(4, 12)),
         "relative_attention_max_distance": draw(st.integers(7, 20)),
         "layer_norm_epsilon": draw(st.sampled_from([1e-6, 1e-3])),
-        "tie_word_embeddings": draw(st.booleans()), "decoder_start_token_id": 0,
+        "tie_word_embeddings": draw(st.booleans()),
+        "decoder_start_token_id": 0,
         **draw(st.sampled_from([{}, {"n_positions": 16}])),
-    }  # fmt: skip
+    }
 
 
 @settings(max_examples=8)
@@ -118,9 +129,14 @@ def test_the_output_alone_may_hold_the_tied_matrix():
         same_logits(ours, theirs, [5, 12])
 
 
-@pytest.mark.parametrize("said", [
-    {"feed_forward_proj": "gated-gelu"}, {"feed_forward_proj": "relu", "is_gated_act": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"feed_forward_proj": "gated-gelu"},
+        {"feed_forward_proj": "relu", "is_gated_act": True},
+    ],
+    ids=str,
+)
 @torch.no_grad()
 def test_the_exact_gelu_can_be_a_gate(said):
     theirs = made_t5({**SMALL, **said, "dense_act_fn": "gelu"}, True)

@@ -84,9 +84,7 @@ def test_pairs_have_what_is_between_and_types(tmp_path: Path) -> None:
     theirs = load(tmp_path, "bert")
     first, second = ours.encode("the cat"), ours.encode("我爱你")
     pair = theirs("the cat", "我爱你")
-    assert pair.input_ids == [
-        ours.bos_id, *first, ours.eos_id, *second, ours.eos_id
-    ]  # fmt: skip
+    assert pair.input_ids == [ours.bos_id, *first, ours.eos_id, *second, ours.eos_id]
     assert pair.token_type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert theirs("the cat").token_type_ids == [0] * (len(first) + 2)
     assert pair == opened("bert")[0]("the cat", "我爱你")  # as BERT itself

@@ -31,25 +31,34 @@ from tests.convert.harness import (
 )
 
 TINY = {
-    "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 12,
-    "image_size": 6, "patch_size": 2,
-}  # fmt: skip
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 12,
+    "image_size": 6,
+    "patch_size": 2,
+}
 IN_MEMORY = {
-    "encoder.layer.": "layers.", "attention.attention.query": "attention.q_proj",
-    "attention.attention.key": "attention.k_proj", "attention.attention.value": "attention.v_proj",
-    "attention.output.dense": "attention.o_proj", "intermediate.dense": "mlp.fc1",
+    "encoder.layer.": "layers.",
+    "attention.attention.query": "attention.q_proj",
+    "attention.attention.key": "attention.k_proj",
+    "attention.attention.value": "attention.v_proj",
+    "attention.output.dense": "attention.o_proj",
+    "intermediate.dense": "mlp.fc1",
     "output.dense": "mlp.fc2",
-}  # fmt: skip
+}
 
 
 @st.composite
 def configs(draw) -> dict:
     patch = draw(st.integers(1, 3))
     return {
-        **draw(sizes()), "patch_size": patch, "image_size": patch * draw(st.integers(1, 3)),
+        **draw(sizes()),
+        "patch_size": patch,
+        "image_size": patch * draw(st.integers(1, 3)),
         "num_channels": draw(st.integers(1, 3)),
         "pooler_act": draw(st.sampled_from(["tanh", "gelu"])),
-    }  # fmt: skip
+    }
 
 
 def said(head, ours, theirs, seed):
@@ -123,9 +132,15 @@ def test_a_model_of_ours_without_a_pooler_gets_one_of_zeros(tmp_path):
 def classifier(n_channels: int = 3) -> ImageClassifier:
     """A model of ours that tells three kinds of images apart, as far as anybody knows."""
     config = preset(
-        "vit-tiny", d_model=8, n_heads=2, n_encoder_layers=2, d_ff=9, n_channels=n_channels,
-        head="sequence", n_labels=3,
-    )  # fmt: skip
+        "vit-tiny",
+        d_model=8,
+        n_heads=2,
+        n_encoder_layers=2,
+        d_ff=9,
+        n_channels=n_channels,
+        head="sequence",
+        n_labels=3,
+    )
     model = Encoder(config).eval()
     draw_weights(model, 0)
     mean, deviation = (0.4, 0.5, 0.6)[:n_channels], (0.2, 0.25, 0.3)[:n_channels]
@@ -159,12 +174,16 @@ def test_pixels_that_are_not_scaled():
     assert (section["mean"], section["deviation"]) == ([0.0] * 3, [1.0] * 3)
 
 
-@pytest.mark.parametrize("said", [
-    {"image_mean": 0.4, "image_std": 0.2},
-    {"rescale_factor": 1 / 127.5},
-    {"do_rescale": False, "image_mean": [120.0, 110.0, 100.0], "image_std": [60.0, 50.0, 40.0]},
-    {"do_rescale": False, "do_normalize": False},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"image_mean": 0.4, "image_std": 0.2},
+        {"rescale_factor": 1 / 127.5},
+        {"do_rescale": False, "image_mean": [120.0, 110.0, 100.0], "image_std": [60.0, 50.0, 40.0]},
+        {"do_rescale": False, "do_normalize": False},
+    ],
+    ids=str,
+)
 @torch.no_grad()
 def test_pixels_are_scaled_as_they_are_there(said):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
@@ -195,13 +214,17 @@ def test_several_labels_of_one_image_are_refused():
             open_model(folder)
 
 
-@pytest.mark.parametrize("changed, message", [
-    ({"qkv_bias": False}, "qkv_bias is False"),
-    ({"image_size": [6, 4]}, r"image_size is \[6, 4\], but only squares"),
-    ({"image_size": 7}, "must be a multiple of patch_size"),
-    ({"pooler_act": "relu"}, "pooler_act is 'relu'"),
-    ({"pooler_output_size": 4}, "pooler_output_size is 4"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"qkv_bias": False}, "qkv_bias is False"),
+        ({"image_size": [6, 4]}, r"image_size is \[6, 4\], but only squares"),
+        ({"image_size": 7}, "must be a multiple of patch_size"),
+        ({"pooler_act": "relu"}, "pooler_act is 'relu'"),
+        ({"pooler_output_size": 4}, "pooler_output_size is 4"),
+    ],
+    ids=str,
+)
 def test_what_has_no_part_of_ours_is_refused(changed, message):
     assert_unreadable("ViTModel", {**TINY, **changed}, message)
 

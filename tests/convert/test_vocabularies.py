@@ -178,8 +178,10 @@ def test_samples_and_special_tokens_are_those_of_transformers(name: str) -> None
     for text in SAMPLES if name in ALIKE else []:
         same(theirs, ours, text)
     for attribute, role in [
-        ("pad_token_id", "pad_id"), ("unk_token_id", "unk_id"), ("mask_token_id", "mask_id")
-    ]:  # fmt: skip
+        ("pad_token_id", "pad_id"),
+        ("unk_token_id", "unk_id"),
+        ("mask_token_id", "mask_id"),
+    ]:
         if getattr(theirs, attribute) is not None:
             assert getattr(theirs, attribute) == getattr(ours, role)
     end = theirs.eos_token_id if theirs.eos_token_id is not None else theirs.sep_token_id
@@ -276,8 +278,11 @@ def test_a_whole_tokenizer_comes_first_and_names_are_read(tmp_path: Path) -> Non
     read, same_one = read_tokenizers(tmp_path, "t5")
     assert read is same_one
     assert read.names == {
-        "padding": "<pad>", "unknown": "<unk>", "start": "<extra_id_1>", "end": "<extra_id_0>"
-    }  # fmt: skip
+        "padding": "<pad>",
+        "unknown": "<unk>",
+        "start": "<extra_id_1>",
+        "end": "<extra_id_0>",
+    }
     assert read.encode(SAMPLES[1]) == ours.encode(SAMPLES[1])
 
 

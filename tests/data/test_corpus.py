@@ -78,7 +78,7 @@ def test_the_demo_corpus_is_the_same_for_every_run(monkeypatch: pytest.MonkeyPat
         return ParallelText(numbered(seed + 3), numbered(2), numbered(1))
 
     # In place of the real one, which takes seconds and has tests of its own.
-    monkeypatch.setitem(sys.modules, "qkv.data.demo", SimpleNamespace(demo_corpus=draw))
+    monkeypatch.setitem(sys.modules, "qkv.demo", SimpleNamespace(demo_corpus=draw))
     assert read_parallel(DataConfig(corpus="demo"), seed=7) == draw(0)
 
 

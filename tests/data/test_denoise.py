@@ -25,10 +25,15 @@ TEXT, N_TOKENS, STOP = 100, 1100, 7
 IDS = np.arange(N_TOKENS)
 NOTHING = np.zeros(N_TOKENS, np.bool_)
 VOCABULARY = Vocabulary(
-    special=IDS < TEXT, starts_word=~NOTHING, glued=NOTHING, within=NOTHING,
-    ends_in_letter=NOTHING, ends_sentence=(IDS >= TEXT) & (IDS % 10 == STOP),
-    ends_in_space=NOTHING, closes=NOTHING,
-)  # fmt: skip
+    special=IDS < TEXT,
+    starts_word=~NOTHING,
+    glued=NOTHING,
+    within=NOTHING,
+    ends_in_letter=NOTHING,
+    ends_sentence=(IDS >= TEXT) & (IDS % 10 == STOP),
+    ends_in_space=NOTHING,
+    closes=NOTHING,
+)
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 SHARES = st.floats(0.01, 0.9)
 MEANS = st.floats(1.5, 20)
@@ -346,8 +351,9 @@ def test_padded_and_packed_batches_hold_the_same_pairs(kind: str) -> None:
             pairs += [(tuple(source), tuple(target)) for source, target in zip(*cut, strict=True)]
         found[mode] = sorted(pairs)
     assert found["padded"] == found["packed"] and len(found["padded"]) == len(made)
-    assert all(source[-1] == SPECIAL.eos and target[0] == SPECIAL.bos
-               for source, target in found["padded"])  # fmt: skip
+    assert all(
+        source[-1] == SPECIAL.eos and target[0] == SPECIAL.bos for source, target in found["padded"]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

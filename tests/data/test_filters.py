@@ -16,8 +16,11 @@ def test_each_pair_is_dropped_for_the_first_reason_that_holds() -> None:
     assert kept.target.lengths.tolist() == [3, 9, 3]
     assert report.kept == 3
     assert report.dropped == {
-        "empty source": 2, "empty target": 1, "too long": 2, "length ratio": 1,
-    }  # fmt: skip
+        "empty source": 2,
+        "empty target": 1,
+        "too long": 2,
+        "length ratio": 1,
+    }
     assert kept_indices(pairs, 10, 3.0)[0].tolist() == [0, 7, 8]
 
 

@@ -27,10 +27,15 @@ KIND = (np.arange(N_TOKENS) - 10) % KINDS
 TEXT = np.arange(N_TOKENS) >= 10
 NOTHING = np.zeros(N_TOKENS, np.bool_)
 VOCABULARY = Vocabulary(
-    special=~TEXT, starts_word=~(TEXT & (KIND % 5 == 0)), glued=TEXT & (KIND % 5 == 0),
-    within=NOTHING, ends_in_letter=NOTHING, ends_sentence=TEXT & (KIND % 10 == 7),
-    ends_in_space=NOTHING, closes=NOTHING,
-)  # fmt: skip
+    special=~TEXT,
+    starts_word=~(TEXT & (KIND % 5 == 0)),
+    glued=TEXT & (KIND % 5 == 0),
+    within=NOTHING,
+    ends_in_letter=NOTHING,
+    ends_sentence=TEXT & (KIND % 10 == 7),
+    ends_in_space=NOTHING,
+    closes=NOTHING,
+)
 DOCUMENTS = st.lists(st.lists(st.integers(0, KINDS - 1), max_size=40), min_size=1, max_size=8)
 Documents = list[list[int]]
 

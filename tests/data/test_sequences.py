@@ -227,9 +227,10 @@ def twins(n: int = 20) -> Twins:
     draw = np.random.default_rng(5)
     first, second = (some(draw.integers(0, 12, n).tolist(), seed) for seed in (1, 2))
     return Twins(
-        Ragged.of([one.tokens for one in first]), Ragged.of([one.tokens for one in second]),
+        Ragged.of([one.tokens for one in first]),
+        Ragged.of([one.tokens for one in second]),
         np.arange(n) // 2,
-    )  # fmt: skip
+    )
 
 
 def test_twins_stand_in_the_same_row_of_both_sides() -> None:

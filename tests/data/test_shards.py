@@ -129,12 +129,18 @@ def test_other_text_settings_or_tokenizers_give_another_corpus(
     texts = [f"{TEXT}{number}" for number in range(25)]
     valid = str(tmp_path / "000.txt")
     changes: list[tuple[Any, ...]] = [
-        (texts, "char"), (texts, "bpe"), (texts[:-1], "char"), ([*texts[:-1], "other"], "char"),
-    ]  # fmt: skip
+        (texts, "char"),
+        (texts, "bpe"),
+        (texts[:-1], "char"),
+        ([*texts[:-1], "other"], "char"),
+    ]
     settings: list[dict[str, Any]] = [
-        {"bos": False}, {"documents": "line"}, {"valid_share": 0.1}, {"valid_text": (valid,)},
+        {"bos": False},
+        {"documents": "line"},
+        {"valid_share": 0.1},
+        {"valid_text": (valid,)},
         {"test_text": (valid,)},
-    ]  # fmt: skip
+    ]
     for number, (some, kind) in enumerate(changes, 1):
         make(some, kind)
         assert len(folders(tmp_path)) == number

@@ -116,9 +116,12 @@ def test_the_last_example_of_a_label_is_never_cut_off() -> None:
     config = DataConfig(examples=("a.tsv",), valid_size=4)
     for seed in range(30):
         found = read_splits(
-            config, seed, lambda paths, name: list(examples), lambda one: one[0],
+            config,
+            seed,
+            lambda paths, name: list(examples),
+            lambda one: one[0],
             lambda one: ("rare" if one[1] in (3, 4) else "usual", "only" if one[1] == 7 else "all"),
-        )  # fmt: skip
+        )
         numbers = {number for _, number in found.train}
         assert numbers & {3, 4}
         assert 7 in numbers

@@ -31,8 +31,9 @@ def test_json_values_stay_what_they_are(tmp_path: Path) -> None:
 def test_columns_may_be_named_where_the_file_does_not(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "good\tyes\nbad\t\n")
     assert read_examples(str(path), ["label", "text"]) == [
-        {"label": "good", "text": "yes"}, {"label": "bad", "text": ""},
-    ]  # fmt: skip
+        {"label": "good", "text": "yes"},
+        {"label": "bad", "text": ""},
+    ]
 
 
 def test_a_real_table_is_read(shared_data: Path) -> None:

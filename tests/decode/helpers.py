@@ -23,13 +23,19 @@ def transformers_search(
     pad = marian.config.pad_token_id
     prompt = torch.tensor([[pad, *prefix]]).expand(len(source), -1)
     output = marian.generate(
-        source, attention_mask=(torch.arange(source.shape[1]) < lengths[:, None]).long(),
+        source,
+        attention_mask=(torch.arange(source.shape[1]) < lengths[:, None]).long(),
         decoder_input_ids=prompt,
         generation_config=GenerationConfig(
-            decoder_start_token_id=pad, pad_token_id=pad, eos_token_id=EOS, do_sample=False,
-            return_dict_in_generate=True, output_scores=True, **settings,
+            decoder_start_token_id=pad,
+            pad_token_id=pad,
+            eos_token_id=EOS,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **settings,
         ),
-    )  # fmt: skip
+    )
     scores = output.get("sequences_scores")
     scores = [None] * len(output.sequences) if scores is None else scores.tolist()
     rows = [cut(row[1:], EOS, pad) for row in output.sequences.tolist()]

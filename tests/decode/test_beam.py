@@ -18,10 +18,16 @@ def tiny_model(vocab_size: int, seed: int) -> EncoderDecoder:
     torch.manual_seed(seed)
     model = EncoderDecoder(
         ModelConfig(
-            vocab_size=vocab_size, d_model=16, n_heads=2, d_ff=32, max_length=16,
-            n_encoder_layers=1, n_decoder_layers=1, dropout=0.0,
+            vocab_size=vocab_size,
+            d_model=16,
+            n_heads=2,
+            d_ff=32,
+            max_length=16,
+            n_encoder_layers=1,
+            n_decoder_layers=1,
+            dropout=0.0,
         )
-    ).eval()  # fmt: skip
+    ).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return model
@@ -38,8 +44,10 @@ def every_output(model: EncoderDecoder, source, limit: int, penalty: float) -> l
         log_probability = float(values[:length].sum())
         one = Hypothesis(
             [token for token in row[:length] if token != eos],
-            log_probability, log_probability / length**penalty, eos in row,
-        )  # fmt: skip
+            log_probability,
+            log_probability / length**penalty,
+            eos in row,
+        )
         found[tuple(row[:length])] = one
     return sorted(found.values(), key=lambda one: -one.score)
 

@@ -26,7 +26,12 @@ CONFIGS = [
     DecodeConfig(beams=3, n_best=2, max_length=14, repetition_penalty=1.2),
     DecodeConfig(sample=True, temperature=1.3, max_length=14, seed=5),
     DecodeConfig(
-        sample=True, temperature=2.0, top_k=40, top_p=0.9, max_length=14, seed=1,
+        sample=True,
+        temperature=2.0,
+        top_k=40,
+        top_p=0.9,
+        max_length=14,
+        seed=1,
         repetition_penalty=1.1,
     ),
     DecodeConfig(sample=True, temperature=1.5, min_p=0.05, max_length=14, seed=2),
@@ -37,7 +42,7 @@ CONFIGS = [
         beams=4, n_best=2, max_length=14, no_repeat=2, min_length=3, repetition_penalty=0.7
     ),
     DecodeConfig(sample=True, temperature=2.0, top_k=5, max_length=14, no_repeat=1, min_length=9),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -57,20 +62,28 @@ def theirs(model, prompt, config, monkeypatch, row):
 
     monkeypatch.setattr(torch, "multinomial", draw)
     sampling = {
-        "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p,
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
         "min_p": config.min_p or None,
-    }  # fmt: skip
+    }
     output = model.generate(
-        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         generation_config=GenerationConfig(
-            max_new_tokens=config.max_length, do_sample=config.sample,
+            max_new_tokens=config.max_length,
+            do_sample=config.sample,
             num_beams=1 if config.sample else config.beams,
-            num_return_sequences=1 if config.sample else config.n_best, eos_token_id=EOS,
-            pad_token_id=PAD, repetition_penalty=config.repetition_penalty,
-            length_penalty=config.length_penalty, no_repeat_ngram_size=config.no_repeat,
-            min_new_tokens=config.min_length or None, **(sampling if config.sample else {}),
+            num_return_sequences=1 if config.sample else config.n_best,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+            repetition_penalty=config.repetition_penalty,
+            length_penalty=config.length_penalty,
+            no_repeat_ngram_size=config.no_repeat,
+            min_new_tokens=config.min_length or None,
+            **(sampling if config.sample else {}),
         ),
-    )  # fmt: skip
+    )
     rows = [cut(found[len(prompt) :], EOS, -1) for found in output.tolist()]
     return [[token for token in row if token != EOS] for row in rows]
 

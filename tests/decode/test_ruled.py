@@ -21,11 +21,16 @@ def configs(draw) -> DecodeConfig:
     """Searches and draws; a low penalty makes a model repeat itself wherever it may."""
     sample, beams = draw(st.booleans()), draw(st.sampled_from([1, 3]))
     return DecodeConfig(
-        beams=beams, sample=sample, n_best=2 if sample else beams, temperature=0.5,
-        max_length=draw(st.integers(1, 16)), min_length=draw(st.integers(0, 18)),
-        no_repeat=draw(st.integers(1, 4)), repetition_penalty=draw(st.sampled_from([0.3, 1.0])),
+        beams=beams,
+        sample=sample,
+        n_best=2 if sample else beams,
+        temperature=0.5,
+        max_length=draw(st.integers(1, 16)),
+        min_length=draw(st.integers(0, 18)),
+        no_repeat=draw(st.integers(1, 4)),
+        repetition_penalty=draw(st.sampled_from([0.3, 1.0])),
         seed=draw(st.integers(0, 9)),
-    )  # fmt: skip
+    )
 
 
 def assert_ruled(prompt, one, config) -> None:
@@ -57,9 +62,11 @@ def test_after_prompts(prompts, config, fixed):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    prefix=st.lists(st.integers(4, 9), max_size=6), config=configs(), fixed=st.booleans(),
+    prefix=st.lists(st.integers(4, 9), max_size=6),
+    config=configs(),
+    fixed=st.booleans(),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 def test_after_sources(prefix, config, fixed, seed):
     batch = sources([5, 9, 3], seed=seed)
     for each in generate(MARIAN, *batch, config, prefix, fixed=fixed):

@@ -53,9 +53,13 @@ def test_rules_take_any_leading_shape(rule, values):
 def test_all_rules_in_order(pair, temperature, top_k, top_p, min_p, seed):
     logits = 2 * torch.randn(4, 30, generator=torch.Generator().manual_seed(seed))
     config = GenerationConfig(
-        do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        do_sample=True,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
         num_beams=1,
-    )  # fmt: skip
+    )
     warpers = pair[0]._get_logits_processor(config, device="cpu", logits_processor=[])
     found = Draw(temperature, top_k, top_p, min_p).restrict(logits)
     torch.testing.assert_close(found, warpers(None, logits))

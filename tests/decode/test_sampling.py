@@ -28,10 +28,16 @@ def first_tokens(ours, source, **settings):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"temperature": 3.0}, {"temperature": 2.0, "top_k": 6}, {"temperature": 2.0, "top_p": 0.8},
-     {"temperature": 2.0, "min_p": 0.2}, {"temperature": 4.0, "top_k": 30, "top_p": 0.9}],
+    [
+        {},
+        {"temperature": 3.0},
+        {"temperature": 2.0, "top_k": 6},
+        {"temperature": 2.0, "top_p": 0.8},
+        {"temperature": 2.0, "min_p": 0.2},
+        {"temperature": 4.0, "top_k": 30, "top_p": 0.9},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_frequencies(ours, one_source, settings):
     frequency, log_probability = first_tokens(ours, one_source, **settings)
     expected = Draw(**settings).restrict(log_probability[None])[0].softmax(-1)

@@ -31,13 +31,15 @@ def check_same(pair, batch, config, prefix=(), **ours):
     keywords = {"num_beams": config.beams, "max_new_tokens": config.max_length}
     if config.beams > 1:
         keywords |= {
-            "length_penalty": config.length_penalty, "early_stopping": config.early_stopping,
+            "length_penalty": config.length_penalty,
+            "early_stopping": config.early_stopping,
             "num_return_sequences": config.n_best,
-        }  # fmt: skip
+        }
     keywords |= {
-        "no_repeat_ngram_size": config.no_repeat, "min_new_tokens": config.min_length or None,
+        "no_repeat_ngram_size": config.no_repeat,
+        "min_new_tokens": config.min_length or None,
         "repetition_penalty": config.repetition_penalty,
-    }  # fmt: skip
+    }
     expected = transformers_search(marian, *batch, prefix, **keywords)
     found = [one for each in generate(model, *batch, config, prefix, **ours) for one in each]
     assert [with_eos(one) for one in found] == [tokens for tokens, _ in expected]
@@ -82,9 +84,14 @@ def test_forced_prefix(pair, batch, beams, fixed):
 def test_repeating_and_ending_early(pair, batch, beams, no_repeat, min_length, penalty, fixed):
     """Penalties below 1 make a model repeat itself, so that there is something to avoid."""
     config = DecodeConfig(
-        beams, 0.8, n_best=beams, max_length=16, min_length=min_length, no_repeat=no_repeat,
+        beams,
+        0.8,
+        n_best=beams,
+        max_length=16,
+        min_length=min_length,
+        no_repeat=no_repeat,
         repetition_penalty=penalty,
-    )  # fmt: skip
+    )
     check_same(pair, batch, config, fixed=fixed)
     check_same(pair, batch, config, prefix=(17, 58, 17), fixed=fixed)
 
@@ -92,9 +99,7 @@ def test_repeating_and_ending_early(pair, batch, beams, no_repeat, min_length, p
 @pytest.mark.parametrize("beams", [1, 4])
 def test_the_start_counts_with_their_least_length(pair, batch, beams):
     marian, model = pair
-    expected = transformers_search(
-        marian, *batch, num_beams=beams, max_new_tokens=16, min_length=8
-    )  # fmt: skip
+    expected = transformers_search(marian, *batch, num_beams=beams, max_new_tokens=16, min_length=8)
     found = generate(model, *batch, DecodeConfig(beams, max_length=16, min_length=7))
     assert [with_eos(each[0]) for each in found] == [tokens for tokens, _ in expected]
 

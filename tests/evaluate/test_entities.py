@@ -141,7 +141,7 @@ def test_nothing_but_o_has_no_entities_to_find() -> None:
         (lambda: entities(["O"], "iob3"), "Unknown scheme 'iob3'; it may be one of auto, iob1"),
         (lambda: entities(["O"], strict=True), "need a scheme"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_said(measure, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError, match=sentence):
         measure()

@@ -47,7 +47,7 @@ def test_accuracy_is_in_percent() -> None:
         (lambda: couplet_scores([]), "the number of lines is 0"),
         (lambda: couplet_scores(["", "\n"]), "the number of lines is 0"),
     ],
-)  # fmt: skip
+)
 def test_nothing_has_no_score(measure, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError, match=sentence):
         measure()

@@ -8,7 +8,7 @@ from qkv.config import DecodeConfig, TrainConfig, preset
 from qkv.data import EncodedPairs, Ragged, Specials, packed_batch, packed_shape, padded_batch
 from qkv.decode import Graphs, generate
 from qkv.model import EncoderDecoder, Layout, equation, use_path
-from qkv.train import build_loss
+from qkv.training import build_loss
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,7 @@ from qkv.config import DecodeConfig, TrainConfig, preset
 from qkv.data import Specials, Tokens, window_batches
 from qkv.decode import Graphs, Remembered, complete, stream
 from qkv.model import Decoder
-from qkv.train import build_loss
+from qkv.training import build_loss
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ from qkv.data.corruption import Masker
 from qkv.data.passages import Passages, PassageStream
 from qkv.model import Encoder
 from qkv.text.vocabulary import Vocabulary
-from qkv.train import accumulate, build_loss, hidden_tokens, one_class
+from qkv.training import accumulate, build_loss, hidden_tokens, one_class
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,9 +49,15 @@ def stream(pairs, mode):
     documents = [torch.randint(5, 299, (n,), generator=generator).tolist() for n in lengths]
     none = flags()
     vocabulary = Vocabulary(
-        special=flags(0, 1, 2, 3, MASK), starts_word=~none, glued=none, within=none,
-        ends_in_letter=none, ends_sentence=flags(*range(5, 60)), ends_in_space=none, closes=none,
-    )  # fmt: skip
+        special=flags(0, 1, 2, 3, MASK),
+        starts_word=~none,
+        glued=none,
+        within=none,
+        ends_in_letter=none,
+        ends_sentence=flags(*range(5, 60)),
+        ends_in_space=none,
+        closes=none,
+    )
     passages = Passages(Tokens.of(documents, SPECIAL), SPECIAL, vocabulary, 64, pairs)
     masker = Masker(MaskConfig(pairs=pairs), MASK, vocabulary.special, vocabulary.word_starts)
     return PassageStream(passages, masker, mode, 1024, seed=3)

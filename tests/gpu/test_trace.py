@@ -28,10 +28,12 @@ def moved(trace: Trace, dtype: torch.dtype = torch.float32) -> Trace:
 
     reading = trace.reading
     reading = replace(
-        reading, source=side(reading.source), target=side(reading.target),
+        reading,
+        source=side(reading.source),
+        target=side(reading.target),
         labels=reading.labels.cuda(),
         segments=None if reading.segments is None else reading.segments.cuda(),
-    )  # fmt: skip
+    )
     return Trace(trace.model.cuda().to(dtype), reading)
 
 

@@ -8,11 +8,23 @@ from qkv.errors import UserError
 from qkv.hub.choose import needed_files
 
 BERT = [
-    ".gitattributes", "1_Pooling/config.json", "README.md", "config.json", "model.safetensors",
-    "modules.json", "onnx/config.json", "onnx/model.onnx", "onnx/model.safetensors",
-    "pytorch_model.bin", "rust_model.ot", "tf_model.h5", "tokenizer.json", "tokenizer_config.json",
-    "train_script.py", "vocab.txt",
-]  # fmt: skip
+    ".gitattributes",
+    "1_Pooling/config.json",
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "onnx/config.json",
+    "onnx/model.onnx",
+    "onnx/model.safetensors",
+    "pytorch_model.bin",
+    "rust_model.ot",
+    "tf_model.h5",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "train_script.py",
+    "vocab.txt",
+]
 
 
 def chosen(*files: str, pattern: str | None = None) -> list[str]:
@@ -28,9 +40,15 @@ def mistake(*files: str, pattern: str | None = None) -> str:
 
 def test_weights_tokenizer_settings_and_card() -> None:
     assert chosen(*BERT) == [
-        "1_Pooling/config.json", "README.md", "config.json", "model.safetensors", "modules.json",
-        "tokenizer.json", "tokenizer_config.json", "vocab.txt",
-    ]  # fmt: skip
+        "1_Pooling/config.json",
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
 
 
 def test_each_kind_of_tokenizer() -> None:

@@ -20,9 +20,13 @@ from tests.hub.server import serving
 
 WEIGHTS = b"weights" * 500
 FILES = {
-    "config.json": b"{}", "model.safetensors": WEIGHTS, "pytorch_model.bin": b"pickle",
-    "README.md": b"A card.", "1_Pooling/config.json": b"[]", "onnx/model.onnx": b"another",
-}  # fmt: skip
+    "config.json": b"{}",
+    "model.safetensors": WEIGHTS,
+    "pytorch_model.bin": b"pickle",
+    "README.md": b"A card.",
+    "1_Pooling/config.json": b"[]",
+    "onnx/model.onnx": b"another",
+}
 NEEDED = ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
 
 
@@ -56,10 +60,15 @@ def test_what_is_needed_arrives_and_says_where_it_came_from(hub: Hub, shelf: Pat
     files = [path for path in folder.rglob("*") if path.is_file()]
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     assert json.loads(found.pop("SOURCE.json")) == {
-        "name": "ann/tiny", "repository": "ann/tiny", "revision": None, "commit": COMMIT,
-        "file": None, "sha256": {"model.safetensors": hashlib.sha256(WEIGHTS).hexdigest()},
-        "licence": "mit", "task": "fill-mask",
-    }  # fmt: skip
+        "name": "ann/tiny",
+        "repository": "ann/tiny",
+        "revision": None,
+        "commit": COMMIT,
+        "file": None,
+        "sha256": {"model.safetensors": hashlib.sha256(WEIGHTS).hexdigest()},
+        "licence": "mit",
+        "task": "fill-mask",
+    }
     assert found == {name: FILES[name] for name in NEEDED}
     assert sorted(hub.fetched) == NEEDED
     assert hub.described == ["", f"/tree/{COMMIT}"]  # the very commit that was looked up

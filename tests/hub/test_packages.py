@@ -49,9 +49,13 @@ def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path)
     assert find_model("toy") == arrival.model.path == shelf / "models" / "toy"
     found = content_of(shelf / "models" / "toy")
     assert json.loads(found.pop("SOURCE.json")) == {
-        "name": "toy", "package": "toy-model", "version": "1.0", "sha256": TOY.sha256,
-        "licence": "CC0-1.0", "package_licence": "Toy",
-    }  # fmt: skip
+        "name": "toy",
+        "package": "toy-model",
+        "version": "1.0",
+        "sha256": TOY.sha256,
+        "licence": "CC0-1.0",
+        "package_licence": "Toy",
+    }
     assert found == {
         "config.json": b"{}",
         "1_Pooling/config.json": b'{"pooling": 1}',

@@ -13,8 +13,15 @@ from qkv.inspect.reading import unnamed
 from qkv.model import build_model
 
 CPU = torch.device("cpu")
-SIZES = {"vocab_size": 23, "d_model": 16, "n_heads": 4, "d_ff": 24, "max_length": 16,
-         "n_encoder_layers": 2, "n_decoder_layers": 3}  # fmt: skip
+SIZES = {
+    "vocab_size": 23,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "max_length": 16,
+    "n_encoder_layers": 2,
+    "n_decoder_layers": 3,
+}
 # fmt: off
 CONFIGS = {
     "encoder-decoder": ModelConfig(**SIZES),

@@ -150,8 +150,14 @@ class Reference:
             every_score.append(score)
             every_weight.append(score.exp() / score.exp().sum(-1, keepdim=True))
             every_head.append(every_weight[-1] @ v[g])
-        values = {"query": q, "key": k, "value": v, "scores": every_score,
-                  "weights": every_weight, "heads": every_head}  # fmt: skip
+        values = {
+            "query": q,
+            "key": k,
+            "value": v,
+            "scores": every_score,
+            "weights": every_weight,
+            "heads": every_head,
+        }
         found.update({f"{key}.{part}": torch.stack(one, dim=1) for part, one in values.items()})
         found[f"{key}.output"] = self._linear(f"{name}.output", torch.cat(every_head, dim=-1))
         return found[f"{key}.output"]

@@ -13,11 +13,13 @@ from tests.inspect.test_maps import draw_strictly, labels, panels
 
 KINDS = {
     "encoder-decoder": [
-        "encoder.self_attention", "decoder.self_attention", "decoder.cross_attention",
+        "encoder.self_attention",
+        "decoder.self_attention",
+        "decoder.cross_attention",
     ],
     "encoder": ["encoder.self_attention"],
     "decoder": ["decoder.self_attention"],
-}  # fmt: skip
+}
 
 
 def test_each_kind_holds_the_weights_of_every_layer_and_head(trace: Trace) -> None:

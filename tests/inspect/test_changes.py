@@ -123,10 +123,23 @@ WIDTH = 12
 @pytest.fixture(scope="module")
 def copier():
     config = ModelConfig(
-        family="decoder", vocab_size=4, d_model=WIDTH, n_heads=2, d_ff=4, n_decoder_layers=1,
-        positions="learned", norm="rms", norm_position="pre", bias=False, embedding_scale=False,
-        tie="none", max_length=4, pad_id=0, bos_id=0, eos_id=0,
-    )  # fmt: skip
+        family="decoder",
+        vocab_size=4,
+        d_model=WIDTH,
+        n_heads=2,
+        d_ff=4,
+        n_decoder_layers=1,
+        positions="learned",
+        norm="rms",
+        norm_position="pre",
+        bias=False,
+        embedding_scale=False,
+        tie="none",
+        max_length=4,
+        pad_id=0,
+        bos_id=0,
+        eos_id=0,
+    )
     model = build_model(config)
     for parameter in model.parameters():
         parameter.data.zero_()

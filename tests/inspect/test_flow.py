@@ -18,7 +18,7 @@ from qkv.inspect.flow import (
     folded,
     n_layers,
     skips,
-)  # fmt: skip
+)
 
 
 def layer(lane: Lane, level: int, *sublayers: str) -> Iterator[Step]:
@@ -140,8 +140,9 @@ def test_the_table_has_every_step_and_says_what_is_folded() -> None:
             for line in lines
         )
     assert [line.strip() for line in lines if "layer ×" in line] == [
-        "encoder layer × 3", "decoder layer × 2",
-    ]  # fmt: skip
+        "encoder layer × 3",
+        "decoder layer × 2",
+    ]
     assert len(lines) == 1 + len(folded(STEPS)) + 6
     assert flow_table(STEPS, fold=False).row_count == len(STEPS) + 9
 

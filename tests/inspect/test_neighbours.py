@@ -82,10 +82,12 @@ def test_labels_hardly_cover_each_other_and_those_left_out_are_counted() -> None
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert len(boxes) > 50
     areas = [
-        max(0, min(a.x1, b.x1) - max(a.x0, b.x0)) * max(0, min(a.y1, b.y1) - max(a.y0, b.y0))
+        max(0, min(a.x1, b.x1) - max(a.x0, b.x0))
+        * max(0, min(a.y1, b.y1) - max(a.y0, b.y0))
         / min(a.width * a.height, b.width * b.height)
-        for place, a in enumerate(boxes) for b in boxes[:place]
-    ]  # fmt: skip
+        for place, a in enumerate(boxes)
+        for b in boxes[:place]
+    ]
     assert max(areas) < 0.6
     assert sum(area > 0.1 for area in areas) < 8
     crowd = draw_embedding(np.repeat(np.eye(2), 20, axis=0), ["label"] * 40)

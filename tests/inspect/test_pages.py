@@ -47,8 +47,10 @@ def test_each_cell_tells_who_looks_at_whom_and_how_much() -> None:
     read = Reader(heat_map(weights, TOKENS, TOKENS[::-1], "a < b"))
     assert read.heads == [*TOKENS[::-1], *(token for token in TOKENS)]
     assert [cell["title"] for cell in read.cells[:3]] == [
-        "我 → &: 0.5", '我 → <b"x">: 0.25', "我 → 我: 0.25",
-    ]  # fmt: skip
+        "我 → &: 0.5",
+        '我 → <b"x">: 0.25',
+        "我 → 我: 0.25",
+    ]
     assert [cell["text"] for cell in read.cells] == [f"{value:.2f}" for value in weights.flat]
     assert [cell["style"] for cell in read.cells[3:5]] == ["--v:100%", "--v:0%"]
 

@@ -34,13 +34,25 @@ def test_lanes_and_layers() -> None:
     steps = {step.key: step for step in road(make_trace("encoder-decoder"))}
     places = {
         key: (steps[key].lane, steps[key].level)
-        for key in ("source.input", "encoder.1.feed_forward.output", "target.tokens",
-                    "decoder.2.cross_attention.key", "decoder.output", "target.labels", "loss")
-    }  # fmt: skip
+        for key in (
+            "source.input",
+            "encoder.1.feed_forward.output",
+            "target.tokens",
+            "decoder.2.cross_attention.key",
+            "decoder.output",
+            "target.labels",
+            "loss",
+        )
+    }
     assert list(places.values()) == [
-        ("encoder", None), ("encoder", 1), ("decoder", None), ("decoder", 2), ("decoder", None),
-        ("output", None), ("output", None),
-    ]  # fmt: skip
+        ("encoder", None),
+        ("encoder", 1),
+        ("decoder", None),
+        ("decoder", 2),
+        ("decoder", None),
+        ("output", None),
+        ("output", None),
+    ]
     assert steps["decoder.2.cross_attention.key"].name == "cross-attention: keys"
     assert steps["decoder.2.cross_attention.key"].shape_letters == "(B, H, S, D/H)"
 

@@ -48,8 +48,18 @@ def test_keys_of_the_notation_table():
             assert f"{at}.{part}" in keys
     for part in ("hidden", "output", "residual"):
         assert f"encoder.0.feed_forward.{part}" in keys
-    others = ("source.tokens", "target.tokens", "target.labels", "source.input", "target.input",
-              "encoder.output", "decoder.output", "logits", "probabilities", "loss")  # fmt: skip
+    others = (
+        "source.tokens",
+        "target.tokens",
+        "target.labels",
+        "source.input",
+        "target.input",
+        "encoder.output",
+        "decoder.output",
+        "logits",
+        "probabilities",
+        "loss",
+    )
     assert set(others) <= set(keys)
     assert keys.index("encoder.0.self_attention.query") < keys.index("encoder.output")
 

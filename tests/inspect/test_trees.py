@@ -18,9 +18,15 @@ from tests.inspect.test_maps import draw_strictly
 
 
 def node(
-    id: int, parent: int | None, step: int, name: str, fate: Fate = "kept", p: float = 0.5,
-    best: bool = False, why: str = "",
-) -> Node:  # fmt: skip
+    id: int,
+    parent: int | None,
+    step: int,
+    name: str,
+    fate: Fate = "kept",
+    p: float = 0.5,
+    best: bool = False,
+    why: str = "",
+) -> Node:
     return Node(id, parent, step, id, name, math.log(p), math.log(p), fate, why, best)
 
 
@@ -78,9 +84,12 @@ def test_no_two_leaves_share_a_line_and_parents_stand_amid_their_children(family
 def test_the_best_way_is_coloured_and_every_candidate_has_its_probability() -> None:
     figure = draw_tree(SMALL, viewer_fonts=True)
     assert texts(figure) == {
-        "我 0.90": BEST, "<b> <0.01": PRUNED, "爱 0.50 ■": BEST, "$a$␣$b$ 0.25 ■": ENDED,
+        "我 0.90": BEST,
+        "<b> <0.01": PRUNED,
+        "爱 0.50 ■": BEST,
+        "$a$␣$b$ 0.25 ■": ENDED,
         "x 0.20": PRUNED,
-    }  # fmt: skip
+    }
     assert lines(figure.axes[0]) == [BEST, ENDED, PRUNED]
     assert figure.axes[0].lines[2].is_dashed()
     assert figure.get_suptitle() == "Beam search with 2 beams: 5 candidates, 2 pruned"

@@ -59,8 +59,9 @@ def test_json_is_an_object_a_question(qkv: Command, answerer: Path) -> None:
     found = [json.loads(line) for line in answer.lines]
     assert [each["question"] for each in found] == QUESTIONS
     assert [(each["answer"], each["start"], each["end"]) for each in found] == [
-        ("BAD", 10, 13), ("742", 6, 9),
-    ]  # fmt: skip
+        ("BAD", 10, 13),
+        ("742", 6, 9),
+    ]
     fields = {"question", "answer", "start", "end", "score", "probability"}
     assert all(each.keys() == fields for each in found)
     [more] = [json.loads(line) for line in qkv(*words, "which name?", "--n-best", 2).lines]

@@ -176,13 +176,14 @@ def test_from_records_to_a_model_that_answers(qkv: Command, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "There is no record in"), ("{", "line 1: this is not valid JSON"),
+        ("", "There is no record in"),
+        ("{", "line 1: this is not valid JSON"),
         ('{"instruction": "a"}', "line 1: there is no answer among 'instruction'"),
         ('{"output": "a"}', "line 1: there is no field 'instruction' to go with 'output'"),
         ('{"messages": [{"role": "cat", "content": "a"}]}', "the role is 'cat'"),
         ("\udcff", "line 1: byte 1 of the line (0xff) is not UTF-8"),
     ],
-)  # fmt: skip
+)
 def test_records_that_cannot_be_learnt_from(
     qkv: Command, tmp_path: Path, content: str, words: str
 ) -> None:

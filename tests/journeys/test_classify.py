@@ -85,8 +85,12 @@ def test_texts_of_files_of_every_kind(qkv: Command, classifier: Path, tmp_path: 
     objects = [json.dumps({"n": 1, "said": text}) for text in TEXTS]
     (tmp_path / "a.jsonl").write_text("\n".join(objects))
     for name, more in {
-        "a.txt": [], "a.txt.gz": [], "a.tsv": [], "a.csv": [], "a.jsonl": ["--text-field", "said"],
-    }.items():  # fmt: skip
+        "a.txt": [],
+        "a.txt.gz": [],
+        "a.tsv": [],
+        "a.csv": [],
+        "a.jsonl": ["--text-field", "said"],
+    }.items():
         answer = qkv("classify", "--model", classifier, "--input", tmp_path / name, *more)
         assert answer.out == expected, name
     (tmp_path / "blank.txt").write_text("iron\n\nthe rose\n")
@@ -135,9 +139,10 @@ def test_several_classes_at_once(qkv: Command, several: Path) -> None:
     assert qkv("classify", "--model", several, text, "--threshold", 1).lines == ["\t"]
     said = json.loads(qkv("classify", "--model", several, text, "--json").out)
     assert said == {
-        "text": text, "labels": list(found.labels),
+        "text": text,
+        "labels": list(found.labels),
         "probabilities": pytest.approx(found.probabilities),
-    }  # fmt: skip
+    }
 
 
 def test_numbers(qkv: Command, counting: Path) -> None:

@@ -16,9 +16,16 @@ from tests.journeys.conftest import Command
 from tests.run.common import read_log
 
 HURRIED = [
-    "train.steps=2", "train.batch_tokens=256", "train.valid_bleu=false", "train.tensorboard=false",
-    "decode.beams=1", "decode.max_length=4", "model.d_model=16", "model.d_ff=16", "model.n_heads=2",
-]  # fmt: skip
+    "train.steps=2",
+    "train.batch_tokens=256",
+    "train.valid_bleu=false",
+    "train.tensorboard=false",
+    "decode.beams=1",
+    "decode.max_length=4",
+    "model.d_model=16",
+    "model.d_ff=16",
+    "model.n_heads=2",
+]
 WORDS = [word for setting in HURRIED for word in ("--set", setting)]
 
 
@@ -70,10 +77,10 @@ def test_the_demo_may_be_run_again(
 def test_a_recipe_written_out_reads_the_same(tmp_path: Path) -> None:
     values = {
         "task": "translate",
-        "data": {"source": ["a \"b\".txt", "c\\d", "爱\t\n"], "target": ["x", "y", "z"]},
+        "data": {"source": ['a "b".txt', "c\\d", "爱\t\n"], "target": ["x", "y", "z"]},
         "model": {"preset": "transformer-tiny", "dropout": 0.0, "gated": True},
         "train": {"lr": 1e-09, "seconds": 1e30, "weight_decay": 0.1, "seed": 2**40},
-    }  # fmt: skip
+    }
     recipe = recipe_from(values)
     (tmp_path / "recipe.toml").write_text(to_toml(recipe_to_dict(recipe)), encoding="utf-8")
     assert load_recipe(tmp_path / "recipe.toml") == recipe

@@ -55,9 +55,14 @@ def test_what_is_asked_for_wrongly_is_a_mistake_too(qkv: Command) -> None:
 
 def test_the_package_offers_its_verbs_and_nothing_else() -> None:
     tasks = {
-        "Answerer", "Classifier", "Encoder", "ImageClassifier", "LanguageModel", "Tagger",
+        "Answerer",
+        "Classifier",
+        "Encoder",
+        "ImageClassifier",
+        "LanguageModel",
+        "Tagger",
         "Translator",
-    }  # fmt: skip
+    }
     verbs = {"load", "load_trace", "train", "verify"}
     assert set(package.__all__) == tasks | verbs | {"Trace", "UserError", "__version__"}
     assert all(hasattr(package, name) for name in package.__all__)
@@ -78,7 +83,7 @@ def test_an_import_brings_no_more_than_is_needed() -> None:
 
 def test_the_function_train_and_the_room_train_do_not_get_in_each_other_s_way() -> None:
     program = "import qkv; {} print(callable(qkv.train), callable(qkv.train))"
-    for before in ("", "from qkv.train import Trainer;"):
+    for before in ("", "from qkv.training import Trainer;"):
         assert python(program.format(before)) == "True True\n"
 
 
@@ -105,8 +110,11 @@ def test_a_reader_who_leaves_is_no_error(model: Path) -> None:
 def test_mistakes_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "qkv", "train", "none.toml"],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "qkv: There is no recipe none.toml; check the path.\n"

@@ -144,7 +144,7 @@ def test_a_full_disk(
         ("tokenizer.path=none.json", "There is no tokenizer none.json"),
         ("data.corpus=demo", "brings its own text, but pairs is given too"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_be(train, change: str, words: str) -> None:
     assert words in train(*change.split("\n"))
 

@@ -196,8 +196,9 @@ def test_an_embedder_is_scored_by_whom_it_finds(qkv: Command, tmp_path: Path) ->
     path.write_text("a\tb\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
     words = ["evaluate", "--model", folder, "--examples"]
     assert qkv(*words, path).lines == [
-        "accuracy 100.00  (of 3 pairs)", "mean reciprocal rank 1.0000"
-    ]  # fmt: skip
+        "accuracy 100.00  (of 3 pairs)",
+        "mean reciprocal rank 1.0000",
+    ]
     (tmp_path / "alone.txt").write_text("the cat\na dog\n")
     [line] = qkv(*words, tmp_path / "alone.txt").lines
     assert line.startswith("uniformity -")
@@ -240,9 +241,12 @@ def test_wrong_combinations_are_explained(
 
 
 def test_options_are_named_where_they_are_at_hand(
-    qkv: Command, classifier: Path, examples: Path, tmp_path: Path,
+    qkv: Command,
+    classifier: Path,
+    examples: Path,
+    tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     def ask(*words: object, folder: Path = classifier, of: Path = examples) -> str:
         return qkv("evaluate", "--model", folder, "--examples", of, *words).mistake
 

@@ -17,8 +17,10 @@ from tests.run.fill_tiny import BEASTS, LEARNS, RUNS, documents
 from tests.run.language_tiny import write_lines
 
 GAPS = [
-    "the <mask> sees two . the dog sees three .", "", "the cat sees six . the cat sees <mask> .",
-]  # fmt: skip
+    "the <mask> sees two . the dog sees three .",
+    "",
+    "the cat sees six . the cat sees <mask> .",
+]
 
 
 def test_from_text_to_an_encoder_and_from_there_to_a_classifier(

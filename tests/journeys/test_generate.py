@@ -123,9 +123,14 @@ def test_settings_reach_the_search(
     qkv("generate", "--model", speaker, "1")
     assert seen == {"truncate": False}  # the folder's own settings
     options = {
-        "max_length": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4,
+        "max_length": 9,
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 4,
         "repetition_penalty": 1.2,
-    }  # fmt: skip
+    }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
     qkv("generate", "--model", speaker, *words, "--truncate", "--stop", "a", "1")
@@ -203,8 +208,10 @@ def test_from_text_to_a_model_that_goes_on(qkv: Command, tmp_path: Path) -> None
     answer = qkv("train", recipe, "--out", out)
     assert answer.code == 0
     assert [line.split()[:2] for line in answer.lines[:3]] == [
-        ["valid:", "loss"], ["valid:", "perplexity"], ["valid:", "bits"],
-    ]  # fmt: skip
+        ["valid:", "loss"],
+        ["valid:", "perplexity"],
+        ["valid:", "bits"],
+    ]
     assert f'{out} is ready: qkv generate --model {out} "…"' in answer.out
     assert "step 12/12  loss " in answer.err
     assert qkv("generate", "--model", out, "the", "--max-length", 5).code == 0

@@ -17,7 +17,7 @@ import qkv as package
 from qkv.inspect import Trace, fonts, load_trace
 from qkv.inspect.report import VIEWS
 from tests.journeys.conftest import Answer, Command
-from tests.verify.models import KINDS, folder_of
+from tests.proofs.models import KINDS, folder_of
 
 TEXT = "3 1 4"
 ALL = [name for name in VIEWS if name != "beam"]
@@ -58,8 +58,10 @@ def test_a_text_gives_flow_steps_and_attention(look: Look, trace: Trace) -> None
     (row,) = [line for line in answer.lines if "softmax(Logits)" in line]
     assert row.rstrip().endswith(f"(B, T, V) = {trace.shape('logits')}")
     best = trace.steps(1)[0].candidates[0]
-    assert any(line.startswith("0 ") and f"{best.name} {best.probability:.3f}" in line
-               for line in answer.lines)  # fmt: skip
+    assert any(
+        line.startswith("0 ") and f"{best.name} {best.probability:.3f}" in line
+        for line in answer.lines
+    )
     assert "Cross-attention: target tokens look at source tokens, layer 0, mean of 2 heads" in (
         answer.lines
     )
@@ -81,8 +83,9 @@ def test_layers_and_heads_are_shown_each_by_itself(look: Look, trace: Trace) -> 
     assert f"{weights[1, 0]:.2f}" in answer.out
     both = look("--source", TEXT, "--view", "attention", "--head", 1, "--head", 0, "--layer", 0)
     assert [line.split(", ")[-1] for line in both.lines if ", head " in line] == [
-        "head 1", "head 0",
-    ] * 3  # fmt: skip
+        "head 1",
+        "head 0",
+    ] * 3
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -202,9 +205,12 @@ def test_words_and_their_neighbours(look: Look, trace: Trace) -> None:
 
 
 def test_of_very_many_panels_the_last_layers_are_drawn(
-    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qkv: Command,
+    look: Look,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    qkv: Command,
     kind: Callable[[str], Path],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("qkv.inspect.panes_of_attention.PANELS", 3)
     words = ["inspect", kind("fill"), "--source", "the cat", "--view", "attention", "--json"]
     answer = qkv(*words)
@@ -245,9 +251,10 @@ def test_every_kind_of_model_shows_all_that_it_has(
 ) -> None:
     found = numbers(qkv("inspect", kind(name), *words, "--view", "all", "--json", "--beams", 2))
     lacking = {
-        "language model": {"positions", "curves"}, "embed": {"steps", "lens", "attribution"},
+        "language model": {"positions", "curves"},
+        "embed": {"steps", "lens", "attribution"},
         "number": {"steps", "lens"},
-    }.get(name, set())  # fmt: skip
+    }.get(name, set())
     writes = name == "language model"
     expected = {*VIEWS} - lacking - {"curves"} - ({"beam"} if not writes else set())
     assert {*found} - {"model", "tokens"} == expected
@@ -270,8 +277,21 @@ def test_a_long_text_shows_its_end(qkv: Command, kind: Callable[[str], Path]) ->
     assert answer.code == 0, answer.err
     assert "The last 32 of 39 steps." in answer.lines
     assert any("(the last 32 tokens)" in line for line in answer.lines)
-    found = numbers(qkv("inspect", kind("translator"), "--source", "a", "--target", text[:38],
-                        "--view", "steps", "--view", "attribution", "--json"))  # fmt: skip
+    found = numbers(
+        qkv(
+            "inspect",
+            kind("translator"),
+            "--source",
+            "a",
+            "--target",
+            text[:38],
+            "--view",
+            "steps",
+            "--view",
+            "attribution",
+            "--json",
+        )
+    )
     assert len(found["steps"]) == 39
     assert found["attribution"]["positions"] == list(range(7, 39))
 

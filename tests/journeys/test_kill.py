@@ -18,16 +18,22 @@ from tests.run.tiny import write_recipe
 
 STEPS = 240
 SETTINGS: dict[str, Any] = {
-    "train_steps": STEPS, "train_valid_every": 50, "train_checkpoint_every": 30,
-    "train_accumulate": 2, "train_batch_tokens": 120, "train_average": 3, "train_patience": 0,
-    "model_dropout": 0.2, "train_warmup": 30,
-}  # fmt: skip
+    "train_steps": STEPS,
+    "train_valid_every": 50,
+    "train_checkpoint_every": 30,
+    "train_accumulate": 2,
+    "train_batch_tokens": 120,
+    "train_average": 3,
+    "train_patience": 0,
+    "model_dropout": 0.2,
+    "train_warmup": 30,
+}
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # two would fight over a busy machine
 
 # In the middle of a step: the gradient is there and the weights have not moved.
 DYING_STEP = """
 import os, signal
-import qkv.train.loop as loop
+import qkv.training.loop as loop
 plain = loop.update
 def update(model, optimizer, clip):
     if optimizer.state and next(iter(optimizer.state.values()))["step"] == 160:

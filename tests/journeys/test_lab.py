@@ -23,8 +23,8 @@ TOYS = {
 @pytest.fixture(autouse=True)
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labs that take no time, in a folder of their own, with an empty shelf."""
-    monkeypatch.setattr("qkv.labs.all_labs", lambda: tuple(TOYS.values()))
-    monkeypatch.setattr("qkv.labs.find", lambda name: TOYS[name])
+    monkeypatch.setattr("qkv_labs.all_labs", lambda: tuple(TOYS.values()))
+    monkeypatch.setattr("qkv_labs.find", lambda name: TOYS[name])
     monkeypatch.setenv("QKV_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
@@ -39,8 +39,10 @@ def test_the_list_is_what_comes_without_a_name(qkv: Command) -> None:
     assert "运行一个实验" in qkv("lab", "--language", "zh").out
     lines = [json.loads(line) for line in qkv("lab", "--list", "--json").lines]
     assert [(line["number"], line["needs"]) for line in lines] == [
-        (1, None), (4, None), (21, "smollm2"),
-    ]  # fmt: skip
+        (1, None),
+        (4, None),
+        (21, "smollm2"),
+    ]
 
 
 def test_one_lab(qkv: Command, tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ SIZE = 10 * ALLOWANCE
 # How much memory is needed must not depend on how many cores there are.
 ENVIRONMENT = {
     **os.environ,
-    "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1",
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MALLOC_ARENA_MAX": "1",
+}
 
 PROGRAM = """
 import io, json, resource, sys, threading

@@ -68,8 +68,14 @@ def page(qkv: Command, model: Path, tmp_path: Path) -> Path:
 
 def test_every_view_stands_in_the_page_and_nothing_is_fetched(page: Path) -> None:
     found = open_page(page)
-    for heading in ("From input to output", "Step by step", "Attention", "Logit lens",
-                    "Attribution", "Beam search"):  # fmt: skip
+    for heading in (
+        "From input to output",
+        "Step by step",
+        "Attention",
+        "Logit lens",
+        "Attribution",
+        "Beam search",
+    ):
         assert heading in found["headings"]
     assert found["resources"] == 0
     assert found["pictures"] and min(found["pictures"]) > 50

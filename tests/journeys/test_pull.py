@@ -155,8 +155,10 @@ def test_a_real_model_arrives_though_its_process_is_killed(shelf: Path) -> None:
     assert not (shelf / "models").exists()
     done = subprocess.run(
         [sys.executable, "-m", "qkv", "pull", "minilm"],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     folder = find_model("minilm")
     assert done.stdout.splitlines()[0] == f"minilm is in {folder}. Try it:"

@@ -77,11 +77,14 @@ def test_json_is_an_object_a_line(qkv: Command, tagger: Path) -> None:
         assert text[one["start"] : one["end"]] == one["word"]
     person, place = last["entities"]
     assert person == {
-        "type": "person", "text": "anna stone", "start": 0, "end": 10,
+        "type": "person",
+        "text": "anna stone",
+        "start": 0,
+        "end": 10,
         "probability": pytest.approx(
             last["tokens"][0]["probability"] * last["tokens"][1]["probability"]
         ),
-    }  # fmt: skip
+    }
     assert (place["type"], LINE[place["start"] : place["end"]]) == ("place", "new york")
     assert package.load(tagger).tag(LINE).entities[1].start == place["start"]
     mistake = qkv("tag", "--model", tagger, "--json", "--columns", LINE).mistake

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkv.config import load_recipe
-from qkv.train import Trainer
+from qkv.training import Trainer
 from tests.journeys.conftest import Command
 from tests.run.common import read_log
 from tests.run.tiny import LEARNS, sources, spell, write_pairs, write_recipe
@@ -20,8 +20,10 @@ def test_from_text_to_a_scored_translator(qkv: Command, tmp_path: Path) -> None:
     answer = qkv("train", recipe, "--out", tmp_path / "run")
     assert answer.code == 0
     assert [line.split()[:2] for line in answer.lines[:3]] == [
-        ["valid:", "BLEU"], ["valid:", "chrF"], ["valid:", "exact"],
-    ]  # fmt: skip
+        ["valid:", "BLEU"],
+        ["valid:", "chrF"],
+        ["valid:", "exact"],
+    ]
     assert f"{tmp_path / 'run'} is ready: qkv translate --model {tmp_path / 'run'}" in answer.out
     assert "step 350/350  loss " in answer.err
     lines = sources(20, seed=21)

@@ -84,9 +84,17 @@ def test_settings_reach_the_search(
     qkv("translate", "--model", model, "1")
     assert seen == {"prefix": "", "truncate": False, "progress": None}  # the folder's own settings
     options = {
-        "beams": 2, "length_penalty": 0.5, "n_best": 2, "max_length": 9, "prefix": "on",
-        "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 4,
-    }  # fmt: skip
+        "beams": 2,
+        "length_penalty": 0.5,
+        "n_best": 2,
+        "max_length": 9,
+        "prefix": "on",
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 4,
+    }
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     words = [word.replace("_", "-") if isinstance(word, str) else word for word in words]
     qkv("translate", "--model", model, *words, "--sample", "--truncate", "1")

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.journeys.conftest import Command
-from tests.verify.models import KINDS, folder_of
+from tests.proofs.models import KINDS, folder_of
 
 pytestmark = pytest.mark.usefixtures("no_transformers")
 
 
 @pytest.fixture
 def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.verify.export.find_spec", lambda name: None)
+    monkeypatch.setattr("qkv.proofs.export.find_spec", lambda name: None)
 
 
 def test_a_table_with_what_each_row_means(qkv: Command, model: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from qkv.inspect.style import styled
-from qkv.labs import bidirectional as lab
-from qkv.labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
-from qkv.labs.lab import Settings
+from qkv_labs import bidirectional as lab
+from qkv_labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
+from qkv_labs.lab import Settings
 
 
 def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measured:
@@ -46,10 +46,13 @@ def test_all_sentences_have_twelve_words_of_the_vocabulary() -> None:
 def test_what_stands_before_the_word_says_nothing_where_the_sense_is_decided_after() -> None:
     for word in lab.FRAMES:
         starts = [
-            {tuple(one.text[: one.place]) for one in lab.all_sentences(word, "after")
-             if one.sense == sense and not one.plain}
+            {
+                tuple(one.text[: one.place])
+                for one in lab.all_sentences(word, "after")
+                if one.sense == sense and not one.plain
+            }
             for sense in (0, 1)
-        ]  # fmt: skip
+        ]
         assert starts[0] == starts[1]
 
 

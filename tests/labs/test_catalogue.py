@@ -8,8 +8,8 @@ import re
 import pytest
 
 from qkv.errors import UserError
-from qkv.labs import Words, all_labs, find
-from qkv.labs.catalogue import NAMES
+from qkv_labs import Words, all_labs, find
+from qkv_labs.catalogue import NAMES
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
@@ -24,7 +24,7 @@ def is_said_twice(words: Words) -> bool:
 def test_every_lab_is_complete(number: int, name: str) -> None:
     lab = find(name)
     assert (lab.number, lab.name) == (number, name)
-    assert importlib.import_module(f"qkv.labs.{name}").__doc__
+    assert importlib.import_module(f"qkv_labs.{name}").__doc__
     assert is_said_twice(lab.title)
     assert is_said_twice(lab.claim)
     assert is_said_twice(lab.experiment)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from qkv.labs import cost as lab
-from qkv.labs.cost import CORE, FEED_FORWARD, FUSED, PARTS, PROJECTIONS, RECURRENT, TIMED, Measured
-from qkv.labs.lab import Settings
+from qkv_labs import cost as lab
+from qkv_labs.cost import CORE, FEED_FORWARD, FUSED, PARTS, PROJECTIONS, RECURRENT, TIMED, Measured
+from qkv_labs.lab import Settings
 
 FORMULAS = {
     CORE: lambda n, d: 4 * n * n * d,
@@ -27,12 +27,18 @@ def made_up(recurrent: float = 1e-7) -> Measured:
     flops_as = {part: CORE if part == FUSED else part for part in TIMED}
     price = {part: recurrent if part == RECURRENT else 1e-9 for part in TIMED}
     return Measured(
-        128, 256, lengths, widths, flops, wide,
+        128,
+        256,
+        lengths,
+        widths,
+        flops,
+        wide,
         {part: [price[part] * f for f in flops[flops_as[part]]] for part in TIMED},
         {part: [price[part] * f for f in wide[flops_as[part]]] for part in TIMED},
         {part: [n * n if part == CORE else n for n in lengths] for part in TIMED},
-        {PROJECTIONS: [2.0] * 3, FEED_FORWARD: [4.0] * 3, RECURRENT: [1.0] * 3}, [6.0] * 3,
-    )  # fmt: skip
+        {PROJECTIONS: [2.0] * 3, FEED_FORWARD: [4.0] * 3, RECURRENT: [1.0] * 3},
+        [6.0] * 3,
+    )
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from qkv.inspect.style import styled
-from qkv.labs import decoding as lab
-from qkv.labs.decoding import LAB, Measured, Row
-from qkv.labs.lab import Settings
+from qkv_labs import decoding as lab
+from qkv_labs.decoding import LAB, Measured, Row
+from qkv_labs.lab import Settings
 
 PAIRS = [("甲", "one two three four"), ("乙", "five six seven eight")]
 
 
 def row(model: str, width: int, penalty: float, quality: float, gained: int, lost: int) -> Row:
     name = f"beam {width}" if width > 1 else "greedy"
-    return Row(model, name, width, penalty, 0.0, quality, quality, -9 + width / 8, 0.0, 1.0,
-               gained, lost)  # fmt: skip
+    return Row(
+        model, name, width, penalty, 0.0, quality, quality, -9 + width / 8, 0.0, 1.0, gained, lost
+    )
 
 
 def made_up(poor: Sequence[float], good: Sequence[float], gained: int, better: int = 0) -> Measured:
@@ -145,6 +146,7 @@ def test_both_models_decode_the_same_held_out_sentences(monkeypatch: pytest.Monk
     monkeypatch.setattr(lab, "measure_model", lambda *given: asked.append(given) or [])
     assert LAB.measure(Settings(seed=3)).n_sentences == 200
     assert [(name, subject, seed) for name, subject, _, seed in asked] == [
-        ("well trained", (), 3), ("under-trained", ("train.steps=300",), 3),
-    ]  # fmt: skip
+        ("well trained", (), 3),
+        ("under-trained", ("train.steps=300",), 3),
+    ]
     assert asked[0][2] == asked[1][2] == corpus.test[:200]

@@ -6,16 +6,21 @@ import pytest
 import torch
 
 from qkv.inspect.style import styled
-from qkv.labs import embeddings as lab
-from qkv.labs.embeddings import LAB, Arm, Measured, PairRanks
-from qkv.labs.lab import Settings
+from qkv_labs import embeddings as lab
+from qkv_labs.embeddings import LAB, Arm, Measured, PairRanks
+from qkv_labs.lab import Settings
 
 
 def arm(name: str, value: float, p: float = 0.002) -> Arm:
     return Arm(
-        name, [value, value], [value - 1, value + 1], [9.0, 9.0], [7.0, 7.0], [p, p],
+        name,
+        [value, value],
+        [value - 1, value + 1],
+        [9.0, 9.0],
+        [7.0, 7.0],
+        [p, p],
         {"times": [value], "names": [value]},
-    )  # fmt: skip
+    )
 
 
 def made_up(after: float, lost: float, ranks: tuple[int, int, int], p: float = 0.002) -> Measured:
@@ -47,8 +52,15 @@ def test_no_word_is_of_two_kinds_and_every_kind_has_enough() -> None:
 def test_text_is_cut_into_the_longest_words() -> None:
     words = lab.known_words()
     assert lab.segment("他今天早上在图书馆看书。", words) == [
-        "他", "今天", "早上", "在", "图书馆", "看", "书", "。",
-    ]  # fmt: skip
+        "他",
+        "今天",
+        "早上",
+        "在",
+        "图书馆",
+        "看",
+        "书",
+        "。",
+    ]
 
 
 def test_the_corpus_is_spelt_back_by_its_vocabulary() -> None:
@@ -136,8 +148,13 @@ def test_tables_and_figure_hold_the_figures() -> None:
     dumps(asdict(measured))
     first, second, third = LAB.tables(measured)
     assert first.rows[2] == (
-        lab.AFTER, "80.0 ± 0.0", "80.0 ± 1.4", "7.0 ± 0.0", "0.002", "9.0 ± 0.0",
-    )  # fmt: skip
+        lab.AFTER,
+        "80.0 ± 0.0",
+        "80.0 ± 1.4",
+        "7.0 ± 0.0",
+        "0.002",
+        "9.0 ± 0.0",
+    )
     assert second.rows[0] == (lab.BEFORE, "昨天 0.50  明天 0.40")
     assert third.rows[1] == ("苹果 – 香蕉", "100", "30")
     with styled():
@@ -167,8 +184,10 @@ def test_each_arm_is_measured_on_its_own_embedding(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(lab, "train", train)
     m = LAB.measure(Settings())
-    before, lost, after = (next(one for one in m.arms if one.name == name)
-                           for name in (lab.BEFORE, lab.SCRAMBLED, lab.AFTER))  # fmt: skip
+    before, lost, after = (
+        next(one for one in m.arms if one.name == name)
+        for name in (lab.BEFORE, lab.SCRAMBLED, lab.AFTER)
+    )
     assert after.nearest == [100] * 3 and lost.nearest == [0] * 3
     assert 0 <= max(before.nearest) < 100
     assert all(pair.after == [1, 1, 1] for pair in m.pairs) and m.n_words == len(ids)

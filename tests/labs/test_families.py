@@ -10,8 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from qkv.config import ModelConfig, TokenizerConfig
 from qkv.data import IGNORE, EncodedPairs, Ragged, Specials, padded_batch
-from qkv.labs import families
-from qkv.labs.families import (
+from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
+from qkv.text import train_tokenizer
+from qkv_labs import families
+from qkv_labs.families import (
     ARMS,
     LAB,
     RATES,
@@ -30,10 +32,8 @@ from qkv.labs.families import (
     translated,
     translation,
 )
-from qkv.labs.families_language import FEW, language
-from qkv.labs.families_rows import joined, prefix_mask, seeing
-from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
-from qkv.text import train_tokenizer
+from qkv_labs.families_language import FEW, language
+from qkv_labs.families_rows import joined, prefix_mask, seeing
 
 LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 
@@ -42,10 +42,18 @@ LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 def work() -> Work:
     tokenizer = train_tokenizer(LINES, TokenizerConfig(kind="wordpiece", vocab_size=40))
     base = ModelConfig(
-        vocab_size=len(tokenizer), d_model=32, n_heads=2, d_ff=32, n_encoder_layers=1,
-        n_decoder_layers=1, dropout=0.0, max_length=64, pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        d_model=32,
+        n_heads=2,
+        d_ff=32,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        dropout=0.0,
+        max_length=64,
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+    )
     ids = tokenizer.encode_many(LINES)
     pairs = EncodedPairs(Ragged.of(ids), Ragged.of([line[::-1] for line in ids]))
     return Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)

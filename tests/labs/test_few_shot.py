@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from qkv.inspect.style import styled
-from qkv.labs.few_shot import (
+from qkv.tasks.few_shot import Choice, Normalize
+from qkv_labs.few_shot import (
     BAD_EXAMPLES,
     CHANCE,
     GOOD_EXAMPLES,
@@ -32,8 +33,7 @@ from qkv.labs.few_shot import (
     records,
     tables,
 )
-from qkv.labs.lab import Settings
-from qkv.tasks.few_shot import Choice, Normalize
+from qkv_labs.lab import Settings
 
 ASKED = records(POSITIVE, NEGATIVE)
 

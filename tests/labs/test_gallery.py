@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import UserError
-from qkv.labs import run_lab, write
-from qkv.labs.gallery import main, write_gallery
+from qkv_labs import run_lab, write
+from qkv_labs.gallery import main, write_gallery
 from tests.labs import toy
 
 
@@ -64,7 +64,7 @@ def test_every_link_leads_somewhere(folder: Path, beside: bool) -> None:
             there = (
                 f'<a id="{link[1:]}">' in text if link[0] == "#" else (path.parent / link).exists()
             )
-            assert there, link  # fmt: skip
+            assert there, link
 
 
 def test_pages_beside_the_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

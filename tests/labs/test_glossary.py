@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from qkv.labs import head_roles, positions, run_lab, write
-from qkv.labs.gallery import read_results, write_gallery
-from qkv.labs.glossary import CHINESE, HEADINGS, in_chinese
-from qkv.labs.lab import Lab, Table, Words
+from qkv_labs import head_roles, positions, run_lab, write
+from qkv_labs.gallery import read_results, write_gallery
+from qkv_labs.glossary import CHINESE, HEADINGS, in_chinese
+from qkv_labs.lab import Lab, Table, Words
 from tests.labs import toy
 
 ROOT = Path(__file__).parents[2]
@@ -42,14 +42,19 @@ def test_no_english_is_left_in_the_labs_tables() -> None:
     found = cells()
     assert len(found) > 1000
     left = {cell: words for cell, head in found if (words := english(in_chinese(cell, head)))}
-    assert not left, f"put these into src/qkv/labs/glossary.py: {left}"
+    assert not left, f"put these into src/qkv_labs/glossary.py: {left}"
 
 
 def test_what_other_runs_would_show_is_known_too() -> None:
     rare = [
-        *(scheme for scheme, _ in positions.SLOW), head_roles.NO_ROLE, *head_roles.ORDERS,
-        *head_roles.looks("encoder 0 self", 5, 2, []), "zeros", "what is hidden", "wrong",
-    ]  # fmt: skip
+        *(scheme for scheme, _ in positions.SLOW),
+        head_roles.NO_ROLE,
+        *head_roles.ORDERS,
+        *head_roles.looks("encoder 0 self", 5, 2, []),
+        "zeros",
+        "what is hidden",
+        "wrong",
+    ]
     assert [cell for cell in rare if english(in_chinese(cell))] == []
 
 
@@ -74,13 +79,17 @@ def test_no_entry_is_idle_and_each_is_chinese() -> None:
 @pytest.mark.parametrize(
     ("text", "chinese"),
     [
-        ("learning rate", "学习率"), ("depth 12", "12 层"), ("rate 0.003", "学习率 0.003"),
-        ("decoder 1 cross", "解码器第 1 层交叉注意力"), ("beam 4", "束搜索，束宽 4"),
-        ("FLOPs, d = 64", "FLOPs，d = 64"), ("3 nearest, %", "最近 3 个，%"),
+        ("learning rate", "学习率"),
+        ("depth 12", "12 层"),
+        ("rate 0.003", "学习率 0.003"),
+        ("decoder 1 cross", "解码器第 1 层交叉注意力"),
+        ("beam 4", "束搜索，束宽 4"),
+        ("FLOPs, d = 64", "FLOPs，d = 64"),
+        ("3 nearest, %", "最近 3 个，%"),
         ("sampling, top-p 0.9", "采样，top-p 0.9"),
         ("free logits at ε = 0.1: gap (closed form)", "自由 logit，ε = 0.1：差距（闭式解）"),
     ],
-)  # fmt: skip
+)
 def test_words_and_patterns(text: str, chinese: str) -> None:
     assert in_chinese(text) == chinese
 

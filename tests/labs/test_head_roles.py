@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qkv.config import ModelConfig
-from qkv.labs import head_roles as lab
 from qkv.model import EncoderDecoder, Mask, equation, fast
+from qkv_labs import head_roles as lab
 
 
 class Characters:
@@ -28,9 +28,15 @@ class Characters:
 def subject() -> Any:
     """A tiny translator with random weights."""
     config = ModelConfig(
-        vocab_size=24, d_model=16, n_heads=4, d_ff=16, n_encoder_layers=1, n_decoder_layers=1,
-        dropout=0.0, max_length=32,
-    )  # fmt: skip
+        vocab_size=24,
+        d_model=16,
+        n_heads=4,
+        d_ff=16,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        dropout=0.0,
+        max_length=32,
+    )
     spell = Characters()
     model = EncoderDecoder(config).eval()
     return SimpleNamespace(model=model, tokenizers=SimpleNamespace(source=spell, target=spell))
@@ -96,8 +102,10 @@ def test_attention_with_nobody_silent_is_the_equation() -> None:
 
 def test_attentions_are_named_in_the_order_of_their_use(subject: Any) -> None:
     assert list(lab.attentions(subject.model)) == [
-        "encoder 0 self", "decoder 0 self", "decoder 0 cross",
-    ]  # fmt: skip
+        "encoder 0 self",
+        "decoder 0 self",
+        "decoder 0 cross",
+    ]
 
 
 def test_a_noun_is_aligned_where_it_is_about_to_be_written(subject: Any) -> None:
@@ -112,8 +120,10 @@ def test_a_query_looks_at_things_that_all_differ() -> None:
         assert len(set(keys)) == 5
     assert dict(found["the token before"]) == {2: [1], 3: [2]}
     assert set(lab.looks("decoder 0 self", 4, 4, [])) == {
-        "the token before", "itself", "the first token",
-    }  # fmt: skip
+        "the token before",
+        "itself",
+        "the first token",
+    }
     assert lab.looks("decoder 0 cross", 4, 6, [(3, [1])])["the word's source"] == [(3, [1])]
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from qkv.inspect.style import styled
-from qkv.labs import heads as lab
-from qkv.labs.head_roles import NO_ROLE, ORDERS, HeadRole, Silenced
-from qkv.labs.heads import LAB, Lookup, Measured
-from qkv.labs.lab import Settings
+from qkv_labs import heads as lab
+from qkv_labs.head_roles import NO_ROLE, ORDERS, HeadRole, Silenced
+from qkv_labs.heads import LAB, Lookup, Measured
+from qkv_labs.lab import Settings
 
 
 def made_up(alone: float, many: float, control: float, silent: int = 2) -> Measured:

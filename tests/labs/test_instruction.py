@@ -12,8 +12,9 @@ import torch
 
 from qkv.data import Examples
 from qkv.inspect.style import styled
-from qkv.labs import instruction
-from qkv.labs.instruction import (
+from qkv.model import Decoder
+from qkv_labs import instruction
+from qkv_labs.instruction import (
     AFTER,
     ALONE,
     ARMS,
@@ -34,9 +35,8 @@ from qkv.labs.instruction import (
     tokenizer_of,
     tuning_examples,
 )
-from qkv.labs.lab import Settings
-from qkv.labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
-from qkv.model import Decoder
+from qkv_labs.lab import Settings
+from qkv_labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
 TINY = Sizes(
     people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
@@ -156,9 +156,11 @@ def test_all_models_begin_alike_and_learn_what_their_names_say(
     plain, tuning = TINY.paragraphs, len(WORLD.tuning)
     first, second = instruction.PLAIN_RATE, instruction.TUNING_RATE
     assert learnt == [
-        (model, plain, 7, first), (model, tuning, 3, second),
-        (alone, tuning, 7, first), (alone, tuning, 3, second),
-    ]  # fmt: skip
+        (model, plain, 7, first),
+        (model, tuning, 3, second),
+        (alone, tuning, 7, first),
+        (alone, tuning, 3, second),
+    ]
 
 
 def made_up(before: float, people: float, words: float, both: float) -> Measured:

@@ -8,18 +8,32 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from qkv.labs import logits as lab
-from qkv.labs.lab import Settings
-from qkv.labs.logits import FEW, PLENTY, Binary, Measured, Run
+from qkv_labs import logits as lab
+from qkv_labs.lab import Settings
+from qkv_labs.logits import FEW, PLENTY, Binary, Measured, Run
 
 
 def made_up(error: float = 0.3, slope: float = 1.0, binary: float = 1.0) -> Measured:
     """Runs whose smoothed and scarce arms are off by `error`, the plain one by 0.1."""
     runs = [
-        Run(data, e, slope, 0.1 if (data, e) == (PLENTY, 0.0) else error, 0.1, 4.7, 4.7, 0.6, 1.3,
-            0.05, -0.05, 1e-6)
-        for data in (PLENTY, FEW) for e in lab.SMOOTHINGS for _ in range(2)
-    ]  # fmt: skip
+        Run(
+            data,
+            e,
+            slope,
+            0.1 if (data, e) == (PLENTY, 0.0) else error,
+            0.1,
+            4.7,
+            4.7,
+            0.6,
+            1.3,
+            0.05,
+            -0.05,
+            1e-6,
+        )
+        for data in (PLENTY, FEW)
+        for e in lab.SMOOTHINGS
+        for _ in range(2)
+    ]
     gaps = {"0.1": 4.69, "0.2": 3.89}
     return Measured(runs, Binary(binary, 0.05, 1e-4), 0.61, gaps, gaps)
 

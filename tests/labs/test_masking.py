@@ -11,7 +11,7 @@ import torch
 
 from qkv.config import MaskConfig
 from qkv.data import frame
-from qkv.labs.masking import (
+from qkv_labs.masking import (
     CHANCE,
     LAB,
     PLAIN_MASKS,
@@ -26,8 +26,8 @@ from qkv.labs.masking import (
     probed,
     texts_of,
 )
-from qkv.labs.masking_documents import IDS, SPECIAL, WORDS
-from qkv.labs.masking_pairs import (
+from qkv_labs.masking_documents import IDS, SPECIAL, WORDS
+from qkv_labs.masking_pairs import (
     STARTS,
     TASKS,
     Pages,
@@ -41,13 +41,20 @@ from qkv.labs.masking_pairs import (
     tuned,
     worth,
 )
-from qkv.labs.masking_tools import fresh, masked_batch
+from qkv_labs.masking_tools import fresh, masked_batch
 
 TINY = Sizes(each=60, steps=2, rows=8, labelled=240, seeds=1, width=16)
 FEW = PairSizes(
-    documents=200, steps=2, rows=8, tune_steps=2, pair_labels=60, single_labels=40, judged=100,
-    seeds=1, width=16,
-)  # fmt: skip
+    documents=200,
+    steps=2,
+    rows=8,
+    tune_steps=2,
+    pair_labels=60,
+    single_labels=40,
+    judged=100,
+    seeds=1,
+    width=16,
+)
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +218,11 @@ def made(fills: list[float], *pairs: float) -> Measured:
 
     tasks = [[three(55), three(70), three(pair)] for pair in pairs]
     return Measured(
-        [three(fill) for fill in fills], [three(60)] * 5, three(90),
+        [three(fill) for fill in fills],
+        [three(60)] * 5,
+        three(90),
         [*tasks, [three(40), three(80), three(75)]],
-    )  # fmt: skip
+    )
 
 
 GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]
@@ -230,7 +239,7 @@ GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]
         (made(GOOD, 70, 60), "holds when", "of the pair objective it does not."),
         (made(BAD, 60, 70), "does not hold", "by -10.0 points"),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str, said: str) -> None:
     verdict = LAB.judge(measured)
     assert verdict.outcome == outcome

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from qkv.labs import masks as lab
-from qkv.labs.lab import Settings
-from qkv.labs.masks import Form, Leak, Measured, Text, Trained
 from qkv.model import Decoder, Layout, Mask
+from qkv_labs import masks as lab
+from qkv_labs.lab import Settings
+from qkv_labs.masks import Form, Leak, Measured, Text, Trained
 
 SENTENCES = [[3, 4, 5], [6, 7, 8, 9, 3], [4, 4], [9, 8, 7, 6]]
 
@@ -32,9 +32,13 @@ def made_up() -> Measured:
         for held in (2.0, 2.2)
     ]
     return Measured(
-        [Form("causal", "float32", 0.0, 3e-7)], {"-∞, plain softmax": "NaN"},
-        [Leak("the future", "fast", 0.0, 6.0)], trained, 0.9, 0.01,
-    )  # fmt: skip
+        [Form("causal", "float32", 0.0, 3e-7)],
+        {"-∞, plain softmax": "NaN"},
+        [Leak("the future", "fast", 0.0, 6.0)],
+        trained,
+        0.9,
+        0.01,
+    )
 
 
 def changed(m: Measured, masked: bool, **values: object) -> Measured:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.labs import norm
-from qkv.labs.lab import Settings
-from qkv.labs.norm import DEEP, SHALLOW, Change, Gap, Measured, Trained
 from qkv.model import Encoder, Residual
+from qkv_labs import norm
+from qkv_labs.lab import Settings
+from qkv_labs.norm import DEEP, SHALLOW, Change, Gap, Measured, Trained
 
 
 def made_up(
@@ -23,9 +23,10 @@ def made_up(
         Trained("LayerNorm pre", DEEP, {"0.003": [0.2, 0.2], "0.01": [0.6, 0.6]}),
     ]
     changes = [
-        Change("LayerNorm pre", True, layer, layer), Change("BatchNorm pre", True, 0.4, 0.5),
+        Change("LayerNorm pre", True, layer, layer),
+        Change("BatchNorm pre", True, 0.4, 0.5),
         Change("BatchNorm pre", False, 0.0, 1e-16),
-    ]  # fmt: skip
+    ]
     gaps = [
         Gap("BatchNorm pre", 32, [0.95, 0.95], [0.94, 0.94]),
         Gap("BatchNorm pre", 2, [0.8, 0.8], [0.5, 0.5]),
@@ -37,11 +38,15 @@ def made_up(
 
 @pytest.mark.parametrize(
     ("kind", "norm_class", "last"),
-    [("no norm", nn.Identity, nn.Identity), ("LayerNorm post", nn.LayerNorm, nn.Identity),
-     ("LayerNorm pre", nn.LayerNorm, nn.LayerNorm), ("RMSNorm pre", nn.RMSNorm, nn.RMSNorm),
-     ("BatchNorm post", norm.BatchNorm, nn.Identity),
-     ("BatchNorm pre", norm.BatchNorm, norm.BatchNorm)],
-)  # fmt: skip
+    [
+        ("no norm", nn.Identity, nn.Identity),
+        ("LayerNorm post", nn.LayerNorm, nn.Identity),
+        ("LayerNorm pre", nn.LayerNorm, nn.LayerNorm),
+        ("RMSNorm pre", nn.RMSNorm, nn.RMSNorm),
+        ("BatchNorm post", norm.BatchNorm, nn.Identity),
+        ("BatchNorm pre", norm.BatchNorm, norm.BatchNorm),
+    ],
+)
 def test_each_kind_has_its_norm_in_all_places(kind: str, norm_class: type, last: type) -> None:
     model = norm.build(kind, 3)
     wraps = [module for module in model.modules() if isinstance(module, Residual)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qkv.labs import order
-from qkv.labs.order import Change, Measured, Trained
+from qkv_labs import order
+from qkv_labs.order import Change, Measured, Trained
 
 
 def made_up(encoder: float = 0.5, decoder: float = 1.0, moved: float = 1e-16) -> Measured:
@@ -15,9 +15,11 @@ def made_up(encoder: float = 0.5, decoder: float = 1.0, moved: float = 1e-16) ->
         Change("encoder", "sinusoidal", 2, 0.7, 0.3, 0.1),
     ]
     right = {
-        ("encoder", "none", 2): encoder, ("encoder", "sinusoidal", 2): 1.0,
-        ("decoder", "none", 1): 0.5, ("decoder", "none", 2): decoder,
-    }  # fmt: skip
+        ("encoder", "none", 2): encoder,
+        ("encoder", "sinusoidal", 2): 1.0,
+        ("decoder", "none", 1): 0.5,
+        ("decoder", "none", 2): decoder,
+    }
     trained = [Trained(*arm, accuracies=[right, right]) for arm, right in right.items()]
     return Measured(changes, trained, 184)
 
@@ -84,8 +86,9 @@ def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
     assert [line.get_xdata()[0] for line in left.lines[:2]] == [1e-16, 0.1]
     assert list(accuracies.lines[0].get_xdata()) == [50.0, 50.0]
     assert [label.get_text() for label in accuracies.get_yticklabels()][2:] == [
-        "decoder, 1 layer, no positions", "decoder, 2 layers, no positions",
-    ]  # fmt: skip
+        "decoder, 1 layer, no positions",
+        "decoder, 2 layers, no positions",
+    ]
 
 
 def test_the_same_seed_trains_the_same_model_with_the_same_answers() -> None:

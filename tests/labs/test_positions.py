@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from qkv.labs import positions
-from qkv.labs.positions import Arm, Measured, Moved, Shift
 from qkv.model import Layout, sinusoids
+from qkv_labs import positions
+from qkv_labs.positions import Arm, Measured, Moved, Shift
 
 
 def made_up(four_times: float = 0.2, anywhere: float = 0.95) -> Measured:

@@ -9,9 +9,9 @@ import torch
 from torch import Generator
 
 from qkv.inspect.style import styled
-from qkv.labs import pretraining
-from qkv.labs.lab import Settings
-from qkv.labs.pretraining import (
+from qkv_labs import pretraining
+from qkv_labs.lab import Settings
+from qkv_labs.pretraining import (
     ADJECTIVES,
     ARMS,
     CLS,
@@ -142,8 +142,9 @@ def test_the_rate_is_chosen_by_other_sentences_than_the_test_s(
     monkeypatch.setattr(pretraining, "outcome_of", outcome_of)
     arms = pretraining.run_arm(name, [{}, {}], TINY, Settings(seed=7))
     assert [(arm.labels, arm.rate, arm.accuracies) for arm in arms] == [
-        (4, better, [20.0, 20.0]), (8, better, [20.0, 20.0]),
-    ]  # fmt: skip
+        (4, better, [20.0, 20.0]),
+        (8, better, [20.0, 20.0]),
+    ]
     steps = 5 if name == LONG else 2  # of fine-tuning; the others' pre-training was before
     assert asked[2:] == [(labels, steps, seed) for labels in (4, 8) for seed in (7, 8)]
 

@@ -9,10 +9,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from qkv.labs import query_key as lab
-from qkv.labs.lab import Settings
-from qkv.labs.query_key import Course, Measured, sentences
 from qkv.model import Layout, equation, scores, use_path, weights
+from qkv_labs import query_key as lab
+from qkv_labs.lab import Settings
+from qkv_labs.query_key import Course, Measured, sentences
 
 
 def course(rule: bool, n_heads: int) -> Course:
@@ -22,9 +22,19 @@ def course(rule: bool, n_heads: int) -> Course:
     sharp[:, lab.EXAMPLE.index("eat")] = after
     classes = [[[0.0] * 3] * 3, [[0.0, 5.0 if rule else 0.1, -2.0], [0.5] * 3, [0.0] * 3]]
     return Course(
-        rule, n_heads, [0, 10], [0.12, after], [0.0, classes[1][0][1]], [2.0, 0.1 if rule else 1.8],
-        0.01 if rule else 0.8, 0.8, 0.8, 0.02, classes, [even.tolist(), sharp.tolist()],
-    )  # fmt: skip
+        rule,
+        n_heads,
+        [0, 10],
+        [0.12, after],
+        [0.0, classes[1][0][1]],
+        [2.0, 0.1 if rule else 1.8],
+        0.01 if rule else 0.8,
+        0.8,
+        0.8,
+        0.02,
+        classes,
+        [even.tolist(), sharp.tolist()],
+    )
 
 
 def made_up() -> Measured:

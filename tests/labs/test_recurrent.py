@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.labs import recurrent
-from qkv.labs.lab import Settings
-from qkv.labs.recurrent import (
+from qkv_labs import recurrent
+from qkv_labs.lab import Settings
+from qkv_labs.recurrent import (
     FILLER,
     KEYS,
     LAB,
@@ -145,11 +145,15 @@ def made(near: float, far: float, lstm: float, ratio: float, steps: int = 500) -
         return Arm(name, 1000, 0.01, chain, [ms / 2, ms], [[load] * 3] * 2, [curve] * 2)
 
     curve = [near, near, far, far]
-    return Measured([8, 512], 4096, [
-        arm("LSTM", [10, 10 + steps], 100 * ratio, lstm, curve),
-        arm("LSTM + attention", [14, 14 + steps], 110 * ratio, 98, [98] * 4),
-        arm("Transformer", [7, 7], 100, 99, [99] * 4),
-    ])  # fmt: skip
+    return Measured(
+        [8, 512],
+        4096,
+        [
+            arm("LSTM", [10, 10 + steps], 100 * ratio, lstm, curve),
+            arm("LSTM + attention", [14, 14 + steps], 110 * ratio, 98, [98] * 4),
+            arm("Transformer", [7, 7], 100, 99, [99] * 4),
+        ],
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,46 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.labs import residual
-from qkv.labs.lab import Settings
-from qkv.labs.residual import DEPTHS, TAUGHT, Fresh, Measured, Trained
 from qkv.model import Encoder, Residual
+from qkv_labs import residual
+from qkv_labs.lab import Settings
+from qkv_labs.residual import DEPTHS, TAUGHT, Fresh, Measured, Trained
 
 
 def made_up(
-    post: float = 0.9, pre: float = 0.95, without: float = 0.1, end: float = 0.2,
-    faded: float = 2.0, bare: float = 1e-9, alike: float = 0.9,
-) -> Measured:  # fmt: skip
+    post: float = 0.9,
+    pre: float = 0.95,
+    without: float = 0.1,
+    end: float = 0.2,
+    faded: float = 2.0,
+    bare: float = 1e-9,
+    alike: float = 0.9,
+) -> Measured:
     right = {"post": post, "pre": pre, "without": without}
     first, same = {"without": faded, residual.BARE: bare}, {"without": alike}
     layers = TAUGHT[-1] + 1
     return Measured(
-        [Fresh(kind, [first.get(kind, 2.0)] * len(DEPTHS), [4.0] * len(DEPTHS),
-               [same.get(kind, 0.3)] * len(DEPTHS)) for kind in residual.NAMES],
-        [Trained(kind, [[1.0, 1.0], [1.0, 1.0], [x, x]], [2e-3] * 3, [1.0] * layers,
-                 [1.0] * (layers - 1) + [end])
-         for kind, x in right.items()],
+        [
+            Fresh(
+                kind,
+                [first.get(kind, 2.0)] * len(DEPTHS),
+                [4.0] * len(DEPTHS),
+                [same.get(kind, 0.3)] * len(DEPTHS),
+            )
+            for kind in residual.NAMES
+        ],
+        [
+            Trained(
+                kind,
+                [[1.0, 1.0], [1.0, 1.0], [x, x]],
+                [2e-3] * 3,
+                [1.0] * layers,
+                [1.0] * (layers - 1) + [end],
+            )
+            for kind, x in right.items()
+        ],
         0.2,
-    )  # fmt: skip
+    )
 
 
 def double(x: Tensor) -> Tensor:

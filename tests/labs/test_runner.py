@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qkv.errors import UserError
-from qkv.labs import Settings, run_lab, write
-from qkv.labs.runner import can_run
+from qkv_labs import Settings, run_lab, write
+from qkv_labs.runner import can_run
 from tests.labs import toy
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from qkv.labs import saturation as lab
-from qkv.labs.lab import Settings
+from qkv_labs import saturation as lab
+from qkv_labs.lab import Settings
 
 
 @pytest.fixture(scope="module")

@@ -8,22 +8,29 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from qkv.labs import scale as lab
-from qkv.labs.lab import Settings
-from qkv.labs.scale import SMALLER, WITH, WITHOUT, Measured, Softmax, Trained
 from qkv.model import Attention
+from qkv_labs import scale as lab
+from qkv_labs.lab import Settings
+from qkv_labs.scale import SMALLER, WITH, WITHOUT, Measured, Softmax, Trained
 
 
 def made_up(lost: dict[int, float], smaller: float = 0.2) -> Measured:
     """Runs that lose so much at each width without the scale; the rest as theory has it."""
     widths = [4, 1024]
     softmaxes = [
-        Softmax(d_k, scaled, 0.5, *(
-            (0.95, 1e-4, 0.05, 0.01, 2.0) if d_k == 1024 and not scaled
-            else (0.1, 0.2, 0.2, 0.2, 0.2)
-        ))
-        for d_k in widths for scaled in (True, False)
-    ]  # fmt: skip
+        Softmax(
+            d_k,
+            scaled,
+            0.5,
+            *(
+                (0.95, 1e-4, 0.05, 0.01, 2.0)
+                if d_k == 1024 and not scaled
+                else (0.1, 0.2, 0.2, 0.2, 0.2)
+            ),
+        )
+        for d_k in widths
+        for scaled in (True, False)
+    ]
     runs = []
     for d_k, loss in lost.items():
         runs += [
@@ -53,7 +60,7 @@ def test_gradients_and_entropy_are_those_of_the_equations() -> None:
     query, key, arriving = (
         torch.randn(shape, generator=generator).double()
         for shape in ((n_draws, d_k), (n_draws, lab.N_KEYS, d_k), (n_draws, lab.N_KEYS))
-    )  # fmt: skip
+    )
     p = ((query[:, None] * key).sum(-1) / 2).softmax(-1)
     jacobian = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     by_score = (jacobian @ arriving[..., None])[..., 0]
@@ -140,8 +147,13 @@ def test_a_small_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(lab, "train", lambda d_k, arm, rate, seed, steps: (rate, d_k / 1000))
     m = lab.measure(Settings())
     assert [(run.d_k, run.arm) for run in m.runs] == [
-        (8, WITH), (8, WITHOUT), (32, WITH), (32, WITHOUT), (128, WITH), (128, WITHOUT),
+        (8, WITH),
+        (8, WITHOUT),
+        (32, WITH),
+        (32, WITHOUT),
+        (128, WITH),
+        (128, WITHOUT),
         (128, SMALLER),
-    ]  # fmt: skip
+    ]
     assert m.runs[0].valid == [1e-2] * 3 and m.runs[0].test == [0.008] * 3
     assert len(m.softmaxes) == 4 and all(abs(b - 1) < 0.2 for b in m.exponents.values())

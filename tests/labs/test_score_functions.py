@@ -8,10 +8,10 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from qkv.labs import score_functions as lab
-from qkv.labs.lab import Settings
-from qkv.labs.score_functions import Cost, Ledger, Measured, Quality, Recall
 from qkv.model import Mask, equation
+from qkv_labs import score_functions as lab
+from qkv_labs.lab import Settings
+from qkv_labs.score_functions import Cost, Ledger, Measured, Quality, Recall
 
 
 def quality(arm: str, accuracy: float, steps: int, parameters: int = 100) -> Quality:
@@ -23,10 +23,16 @@ def quality(arm: str, accuracy: float, steps: int, parameters: int = 100) -> Qua
 def made_up() -> Measured:
     """Additive is dear and slow to learn, the rest alike."""
     costs = [
-        Cost(arm, n, 100 * n, 4 * n * n * (64 if arm == "additive" else 1),
-             n * (9e-3 if arm == "additive" else 1e-3))
-        for arm in lab.ARMS for n in (64, 128)
-    ]  # fmt: skip
+        Cost(
+            arm,
+            n,
+            100 * n,
+            4 * n * n * (64 if arm == "additive" else 1),
+            n * (9e-3 if arm == "additive" else 1e-3),
+        )
+        for arm in lab.ARMS
+        for n in (64, 128)
+    ]
     learnt = {"additive": (0.8, 90), lab.LEARNT: (0.8, 90)}
     qualities = [quality(arm, *learnt.get(arm, (0.99, 50))) for arm in lab.ARMS]
     return Measured(costs, qualities, chance=0.1, n_steps=300)
@@ -139,8 +145,10 @@ def test_every_verdict_can_be_reached() -> None:
     same = replace(m, costs=[replace(one, seconds=1.0) for one in m.costs])
     assert lab.judge(same).outcome == "does not hold"
     for arm, accuracy, said in (
-        ("dot", 0.5, "scaled"), ("additive", 0.99, "cost decides"), (lab.LEARNT, 0.99, "rival"),
-    ):  # fmt: skip
+        ("dot", 0.5, "scaled"),
+        ("additive", 0.99, "cost decides"),
+        (lab.LEARNT, 0.99, "rival"),
+    ):
         verdict = lab.judge(changed(m, arm, accuracy))
         assert verdict.outcome == "holds when"
         assert said in verdict.because.en and "条件" in verdict.because.zh

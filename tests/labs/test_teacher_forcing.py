@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.data import EncodedPairs, Ragged, Specials, padded_batch
 from qkv.decode import generate
-from qkv.labs import teacher_forcing
-from qkv.labs.teacher_forcing import (
+from qkv.model import EncoderDecoder
+from qkv_labs import teacher_forcing
+from qkv_labs.teacher_forcing import (
     LAB,
     Judged,
     Measured,
@@ -26,7 +27,6 @@ from qkv.labs.teacher_forcing import (
     spoilt_errors,
     trained,
 )
-from qkv.model import EncoderDecoder
 
 V = 12
 
@@ -37,9 +37,15 @@ def work() -> Work:
     texts = [draw.integers(4, V, size=draw.integers(2, 6)).tolist() for _ in range(40)]
     pairs = EncodedPairs(Ragged.of(texts), Ragged.of([text[::-1] for text in texts]))
     config = ModelConfig(
-        vocab_size=V, d_model=16, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1,
-        dropout=0.0, max_length=16,
-    )  # fmt: skip
+        vocab_size=V,
+        d_model=16,
+        n_heads=2,
+        d_ff=16,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        dropout=0.0,
+        max_length=16,
+    )
     return Work(pairs, pairs, Specials(0, 2, 3), config, steps=25, rows=8)
 
 
@@ -87,9 +93,7 @@ def test_errors_of_own_prefixes_are_those_of_greedy_translations(
     assert judged(model, work, 0).own_prefix[1] == pytest.approx(100 * np.mean(wrong))
 
 
-@given(
-    st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6)
-)  # fmt: skip
+@given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_edit_distance_is_its_recursion(left: list[int], right: list[int]) -> None:
     def distance(a: tuple[int, ...], b: tuple[int, ...]) -> int:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from qkv.labs import tied as lab
-from qkv.labs.lab import Settings
-from qkv.labs.tied import Arm, Measured
+from qkv_labs import tied as lab
+from qkv_labs.lab import Settings
+from qkv_labs.tied import Arm, Measured
 
 COMPLEMENT, LIKE, DEEP = (setting.name for setting in lab.SETTINGS)
 
@@ -85,9 +85,10 @@ def test_ones_like_is_the_other_word_of_kind_and_class() -> None:
         sentence = [told(word) for word in row]
         for place, ((kind, group, _), answer) in enumerate(zip(sentence, answers, strict=True)):
             others = [
-                v for at, (k, g, v) in enumerate(sentence)
+                v
+                for at, (k, g, v) in enumerate(sentence)
                 if at != place and (k, g) == (kind, group)
-            ]  # fmt: skip
+            ]
             assert others == [answer]
 
 
@@ -117,9 +118,12 @@ def test_every_verdict_can_be_reached() -> None:
 
 def test_a_loss_within_the_spread_is_none() -> None:
     noisy = Measured(
-        [Arm(COMPLEMENT, s, True, 1, [0.5, 1.0] if s == "Q=K" else [0.9, 0.9], [1, 1])
-         for s in lab.SCHEMES], 1,
-    )  # fmt: skip
+        [
+            Arm(COMPLEMENT, s, True, 1, [0.5, 1.0] if s == "Q=K" else [0.9, 0.9], [1, 1])
+            for s in lab.SCHEMES
+        ],
+        1,
+    )
     assert lab.losses(noisy, COMPLEMENT) == {}
     assert lab.losses(made_up({COMPLEMENT: ("K=V",)}), COMPLEMENT) == {"K=V": pytest.approx(30)}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.labs.tools import exponent, fit, mean_and_spread, n_weights, plus_minus, seeded
+from qkv_labs.tools import exponent, fit, mean_and_spread, n_weights, plus_minus, seeded
 
 
 def test_a_seed_holds_inside_the_block_and_leaves_chance_alone() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qkv.labs.lab import Lab, Outcome, Settings, Table, Verdict, Words
+from qkv_labs.lab import Lab, Outcome, Settings, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -93,9 +93,11 @@ def pieces(draw: st.DrawFn, total: int = ROOM) -> list[int]:
 
 @settings(max_examples=60)
 @given(
-    name=st.sampled_from([*DECODERS]), sizes=pieces(), fixed=st.booleans(),
+    name=st.sampled_from([*DECODERS]),
+    sizes=pieces(),
+    fixed=st.booleans(),
     begins=st.none() | st.lists(st.integers(0, ROOM - 1), min_size=2, max_size=2),
-)  # fmt: skip
+)
 def test_any_pieces_and_any_prompts(name, sizes, fixed, begins):
     model = tiny_model(family="decoder", **DECODERS[name])
     first = None if begins is None else torch.tensor(begins)[:, None]

@@ -61,9 +61,13 @@ def test_every_distance_has_a_row_of_the_table(sizes, apart):
     """Those that are farther than the farthest share the first row or the last."""
     n_buckets, farthest = sizes
     scheme = Disentangled(
-        tiny_config(**{**CHOICES, "relative_buckets": n_buckets}, relative_length=farthest,
-        max_length=600, d_model=4)
-    )  # fmt: skip
+        tiny_config(
+            **{**CHOICES, "relative_buckets": n_buckets},
+            relative_length=farthest,
+            max_length=600,
+            d_model=4,
+        )
+    )
     number = scheme.distances(torch.tensor([0, apart]), torch.tensor([0, apart])).number
     assert number.shape == (2, 2) and (number.diagonal() == n_buckets).all()
     assert 0 <= number[0, 1] <= n_buckets <= number[1, 0] < 2 * n_buckets

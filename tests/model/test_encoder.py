@@ -25,9 +25,13 @@ from tests.model.tiny import (
 )
 
 BERT = {
-    "positions": "learned", "embedding_norm": True, "n_segments": 2, "activation": "gelu",
-    "embedding_scale": False, "pooler": "tanh",
-}  # fmt: skip
+    "positions": "learned",
+    "embedding_norm": True,
+    "n_segments": 2,
+    "activation": "gelu",
+    "embedding_scale": False,
+    "pooler": "tanh",
+}
 CHOICES = {
     "bert": BERT,
     "albert": {**BERT, "shared_layers": True, "d_embedding": 6, "n_encoder_layers": 3},
@@ -36,14 +40,25 @@ CHOICES = {
     "rotary": {"positions": "rotary", "norm_position": "pre", "norm": "rms", "pooling": "mean"},
     "none": {"positions": "none", "n_kv_heads": 2, "n_segments": 3},
     "gpt": {
-        "positions": "learned", "norm_position": "pre", "activation": "gelu_tanh",
-        "embedding_scale": False, "causal": True, "pooling": "last",
+        "positions": "learned",
+        "norm_position": "pre",
+        "activation": "gelu_tanh",
+        "embedding_scale": False,
+        "causal": True,
+        "pooling": "last",
     },
     "llama": {
-        "positions": "rotary", "norm_position": "pre", "norm": "rms", "gated": True, "bias": False,
-        "n_kv_heads": 2, "window": 3, "causal": True, "pooling": "last",
+        "positions": "rotary",
+        "norm_position": "pre",
+        "norm": "rms",
+        "gated": True,
+        "bias": False,
+        "n_kv_heads": 2,
+        "window": 3,
+        "causal": True,
+        "pooling": "last",
     },
-}  # fmt: skip
+}
 ALL = pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
 PATHS = pytest.mark.parametrize("path", [fast, equation])
 HEADS = pytest.mark.parametrize("head", ["none", "masked", "sequence", "token"])
@@ -208,9 +223,10 @@ def test_narrow_embeddings_are_widened_after_their_norm():
     model, row = encoder(**CHOICES["albert"]), tokens(1, 5)
     model.encoder.windows = []
     narrow = model.encoder.input_norm(
-        model.embedding.table.weight[row] + model.segments.weight[0]
+        model.embedding.table.weight[row]
+        + model.segments.weight[0]
         + model.encoder.positions.table.weight[:5]
-    )  # fmt: skip
+    )
     assert narrow.shape == (1, 5, 6)
     widen = model.encoder.widen
     assert_same(model.hidden(row), narrow @ widen.weight.T + widen.bias)
@@ -251,10 +267,16 @@ def test_tables_start_small(init, positions):
     """Positions and distances at 0.02; the paper's embeddings at 1/√width."""
     model = Encoder(
         tiny_config(
-            family="encoder", init=init, positions=positions, d_model=64, d_embedding=16,
-            vocab_size=3000, n_segments=300, max_length=300,
+            family="encoder",
+            init=init,
+            positions=positions,
+            d_model=64,
+            d_embedding=16,
+            vocab_size=3000,
+            n_segments=300,
+            max_length=300,
         )
-    )  # fmt: skip
+    )
     assert model.encoder.positions.table.weight.std().item() == pytest.approx(0.02, rel=0.05)
     expected = 16**-0.5 if init == "glorot" else 0.02
     for table in (model.embedding.table, model.segments):
@@ -265,8 +287,11 @@ def test_tables_start_small(init, positions):
 def test_heads_are_parts_of_forward():
     row, layout = padded(sequences([3, 6]))
     for head, shape in {
-        "none": (2, 6, 16), "masked": (2, 6, VOCAB), "token": (2, 6, 3), "sequence": (2, 3),
-    }.items():  # fmt: skip
+        "none": (2, 6, 16),
+        "masked": (2, 6, VOCAB),
+        "token": (2, 6, 3),
+        "sequence": (2, 3),
+    }.items():
         model = encoder(**BERT, head=head, pair_head=True)
         hidden = model.hidden(row, layout)
         pooled = model.pooler(hidden, layout)

@@ -100,9 +100,13 @@ def paper_count(config: ModelConfig) -> int:
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("transformer-base", 65), ("transformer-big", 213), ("transformer-small", 0),
-     ("transformer-tiny", 0)],
-)  # fmt: skip
+    [
+        ("transformer-base", 65),
+        ("transformer-big", 213),
+        ("transformer-small", 0),
+        ("transformer-tiny", 0),
+    ],
+)
 def test_presets_have_the_papers_size(name, millions):
     """Table 3 of the paper; 37,000 shared entries (section 5.1)."""
     config = preset(name, vocab_size=37_000)

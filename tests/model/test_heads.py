@@ -82,8 +82,10 @@ def test_gradients_reach_what_was_pooled_and_nothing_else(how):
     x = torch.randn(1, 6, 3, requires_grad=True)
     pool(x, Layout(offsets=torch.tensor([0, 2, 2, 6])), how)[[0, 2]].sum().backward()
     expected = {
-        "first": [1, 0, 1, 0, 0, 0], "mean": [1 / 2] * 2 + [1 / 4] * 4, "last": [0, 1, 0, 0, 0, 1],
-    }[how]  # fmt: skip
+        "first": [1, 0, 1, 0, 0, 0],
+        "mean": [1 / 2] * 2 + [1 / 4] * 4,
+        "last": [0, 1, 0, 0, 0, 1],
+    }[how]
     torch.testing.assert_close(x.grad[0], torch.tensor(expected)[:, None].expand(6, 3).float())
 
 

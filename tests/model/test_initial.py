@@ -32,9 +32,13 @@ def assert_normal(weight: Tensor, deviation: float) -> None:
 def test_matrices_are_normal_and_what_sublayers_add_is_smaller(layers, tie, gated):
     """0.02 everywhere, but 0.02/√2N where one of 2N sublayers adds to the residual stream."""
     model = normal(
-        n_encoder_layers=0, n_decoder_layers=layers, tie=tie, gated=gated, positions="learned",
+        n_encoder_layers=0,
+        n_decoder_layers=layers,
+        tie=tie,
+        gated=gated,
+        positions="learned",
         n_kv_heads=2,
-    )  # fmt: skip
+    )
     for block in model.decoder.blocks:
         assert_normal(block.self_attention.query_key_value.weight, 0.02)
         assert_normal(block.feed_forward.inner.weight, 0.02)

@@ -56,9 +56,11 @@ def test_buckets_are_those_of_transformers(causal, n_buckets, farthest, length):
     )
     here, there = torch.tensor([0, 3, 170, 2000]), torch.arange(400)
     expected = T5Attention._relative_position_bucket(
-        there - here[:, None], bidirectional=not causal, num_buckets=n_buckets,
+        there - here[:, None],
+        bidirectional=not causal,
+        num_buckets=n_buckets,
         max_distance=farthest,
-    )  # fmt: skip
+    )
     assert torch.equal(scheme.distances(here, there).number, expected)
 
 

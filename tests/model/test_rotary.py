@@ -85,9 +85,13 @@ def test_llama3_divides_rates_by_their_wavelength(slow, fast):
             expected.append((1 - kept) * rate / factor + kept * rate)
     assert len({round(r / p, 9) for r, p in zip(expected, plain(16, 100.0), strict=True)}) >= 4
     found = config(
-        rotary_scaling="llama3", rotary_factor=factor, rotary_base=100.0,
-        rotary_trained_length=trained, rotary_slow=slow, rotary_fast=fast,
-    )  # fmt: skip
+        rotary_scaling="llama3",
+        rotary_factor=factor,
+        rotary_base=100.0,
+        rotary_trained_length=trained,
+        rotary_slow=slow,
+        rotary_fast=fast,
+    )
     assert_rates(found, expected)
 
 
@@ -110,9 +114,14 @@ def test_yarn_divides_rates_by_the_turns_that_a_pair_takes(slow, fast):
         expected.append(rate * kept + rate / factor * (1 - kept))
     assert 0 < low < d_head // 2 - 2
     found = config(
-        d_head, rotary_scaling="yarn", rotary_factor=factor, rotary_base=base,
-        rotary_trained_length=trained, rotary_slow=slow, rotary_fast=fast,
-    )  # fmt: skip
+        d_head,
+        rotary_scaling="yarn",
+        rotary_factor=factor,
+        rotary_base=base,
+        rotary_trained_length=trained,
+        rotary_slow=slow,
+        rotary_fast=fast,
+    )
     assert_rates(found, expected)
 
 

@@ -92,9 +92,11 @@ def test_rows_have_the_loss_and_gradients_of_packed_and_of_padded_ones(path, cho
     results = []
     with use_path(model, path):
         for logits in (
-            model(*rows_of(rows)).flatten(0, 1), model(*packed(flat))[0],
-            model(table, layout)[real], alone(model, flat),
-        ):  # fmt: skip
+            model(*rows_of(rows)).flatten(0, 1),
+            model(*packed(flat))[0],
+            model(table, layout)[real],
+            alone(model, flat),
+        ):
             loss = F.cross_entropy(logits, labels)
             results.append((loss, *torch.autograd.grad(loss, list(model.parameters()))))
     for result in results[:-1]:

@@ -13,9 +13,14 @@ VOCAB = 23
 
 def tiny_config(**differences: object) -> ModelConfig:
     values = {
-        "vocab_size": VOCAB, "d_model": 16, "n_heads": 4, "d_ff": 24, "max_length": 40,
-        "n_encoder_layers": 2, "n_decoder_layers": 2,
-    }  # fmt: skip
+        "vocab_size": VOCAB,
+        "d_model": 16,
+        "n_heads": 4,
+        "d_ff": 24,
+        "max_length": 40,
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 2,
+    }
     return ModelConfig.from_dict({**values, **differences})
 
 

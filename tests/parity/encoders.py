@@ -21,12 +21,21 @@ TOLERANCES = {torch.float32: 5e-5, torch.float64: 1e-11}
 EPSILON = 1e-2  # of norms, large enough to show in the outputs
 # Sharp attention, and positions that weigh as much as tokens
 SPREADS = {
-    "bias": 0.1, "query": 0.3, "key": 0.3, "q_proj": 0.3, "k_proj": 0.3, "embed": 0.5, "": 0.2,
-}  # fmt: skip
+    "bias": 0.1,
+    "query": 0.3,
+    "key": 0.3,
+    "q_proj": 0.3,
+    "k_proj": 0.3,
+    "embed": 0.5,
+    "": 0.2,
+}
 PRESETS = {
-    "Bert": "bert-base", "Roberta": "roberta-base", "Albert": "albert-base",
-    "DebertaV2": "deberta-base", "ViT": "vit-base",
-}  # fmt: skip
+    "Bert": "bert-base",
+    "Roberta": "roberta-base",
+    "Albert": "albert-base",
+    "DebertaV2": "deberta-base",
+    "ViT": "vit-base",
+}
 HEADS: dict[str, tuple[str, dict[str, object]]] = {
     "none": ("Model", {}),
     "masked": ("ForMaskedLM", {"head": "masked"}),
@@ -38,9 +47,12 @@ HEADS: dict[str, tuple[str, dict[str, object]]] = {
 }
 """What they call each of our heads, and what our config calls it."""
 POOLED = {
-    "Bert": ("none", "pairs", "sequence"), "Roberta": ("none", "sequence"),
-    "Albert": ("none", "pairs", "sequence"), "DebertaV2": ("sequence",), "ViT": ("none",),
-}  # fmt: skip
+    "Bert": ("none", "pairs", "sequence"),
+    "Roberta": ("none", "sequence"),
+    "Albert": ("none", "pairs", "sequence"),
+    "DebertaV2": ("sequence",),
+    "ViT": ("none",),
+}
 """The heads of theirs that stand on a pooler."""
 
 
@@ -67,7 +79,9 @@ TRUNKS: dict[str, dict[str, list[str]]] = {
     "Bert": {**_EMBEDDINGS, **_SEGMENTS, **_POOLER},
     "Roberta": {**_EMBEDDINGS, **_POOLER},
     "Albert": {
-        **_EMBEDDINGS, **_SEGMENTS, "pooler.dense": ["pooler"],
+        **_EMBEDDINGS,
+        **_SEGMENTS,
+        "pooler.dense": ["pooler"],
         "encoder.widen": ["encoder.embedding_hidden_mapping_in"],
     },
     "DebertaV2": {
@@ -79,9 +93,10 @@ TRUNKS: dict[str, dict[str, list[str]]] = {
         "embedding.projection": ["embeddings.patch_embeddings.projection"],
         "embedding.first": ["embeddings.cls_token"],
         "encoder.positions.table.weight": ["embeddings.position_embeddings"],
-        "encoder.norm": ["layernorm"], **_POOLER,
+        "encoder.norm": ["layernorm"],
+        **_POOLER,
     },
-}  # fmt: skip
+}
 """Whence each of our modules outside of blocks has its weights."""
 LAYERS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "Bert": ("encoder.layer", _LAYER),
@@ -135,60 +150,92 @@ HEAD_PLACES: dict[str, dict[str, dict[str, list[str]]]] = {
     "Bert": {
         "masked": _BERT_MASKED,
         "pairs": {**_BERT_MASKED, "pair_head.projection": ["cls.seq_relationship"]},
-        "sequence": _CLASSIFIER, "token": _CLASSIFIER, "answer": _ANSWER,
+        "sequence": _CLASSIFIER,
+        "token": _CLASSIFIER,
+        "answer": _ANSWER,
     },
     "Roberta": {
         "masked": _masked(*_in("lm_head.", "dense", "layer_norm", "decoder")),
         "sequence": {
-            "pooler.dense": ["classifier.dense"], "head.projection": ["classifier.out_proj"],
+            "pooler.dense": ["classifier.dense"],
+            "head.projection": ["classifier.out_proj"],
         },
-        "token": _CLASSIFIER, "answer": _ANSWER,
+        "token": _CLASSIFIER,
+        "answer": _ANSWER,
     },
     "Albert": {
         "masked": _ALBERT_MASKED,
         "pairs": {**_ALBERT_MASKED, "pair_head.projection": ["sop_classifier.classifier"]},
-        "sequence": _CLASSIFIER, "token": _CLASSIFIER, "answer": _ANSWER,
+        "sequence": _CLASSIFIER,
+        "token": _CLASSIFIER,
+        "answer": _ANSWER,
     },
     "DebertaV2": {
-        "masked": _BERT_MASKED, "sequence": {**_POOLER, **_CLASSIFIER},
-        "token": _CLASSIFIER, "answer": _ANSWER,
+        "masked": _BERT_MASKED,
+        "sequence": {**_POOLER, **_CLASSIFIER},
+        "token": _CLASSIFIER,
+        "answer": _ANSWER,
     },
     "ViT": {"image": _CLASSIFIER},
-}  # fmt: skip
+}
 """Whence each of our heads has its weights."""
 
 
 def encoder_pair(
-    name: str, head: str = "none", seed: int = 0, *, d_model: int = 32, heads: int = 4,
-    layers: int = 2, d_ff: int = 64, theirs: Mapping[str, object], **differences: object,
-) -> Pair:  # fmt: skip
+    name: str,
+    head: str = "none",
+    seed: int = 0,
+    *,
+    d_model: int = 32,
+    heads: int = 4,
+    layers: int = 2,
+    d_ff: int = 64,
+    theirs: Mapping[str, object],
+    **differences: object,
+) -> Pair:
     """Both models in eval mode; `theirs` and `differences` say the same in either's words."""
     kind, ours = HEADS[head]
     config = {
-        "hidden_size": d_model, "num_attention_heads": heads, "num_hidden_layers": layers,
-        "intermediate_size": d_ff, "layer_norm_eps": EPSILON, "pad_token_id": PAD,
+        "hidden_size": d_model,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "intermediate_size": d_ff,
+        "layer_norm_eps": EPSILON,
+        "pad_token_id": PAD,
         "num_labels": 2 if head in ("pairs", "answer") else LABELS,
-    }  # fmt: skip
+    }
     other = getattr(transformers, name + kind)(
         getattr(transformers, f"{name}Config")(**config, **theirs)
     )
     pooler = preset(PRESETS[name]).pooler.replace("none", "tanh")
     mine = Encoder(
         preset(
-            PRESETS[name], d_model=d_model, n_heads=heads, n_encoder_layers=layers, d_ff=d_ff,
-            norm_epsilon=EPSILON, pooler=pooler if head in POOLED[name] else "none",
-            **ours, **differences,
+            PRESETS[name],
+            d_model=d_model,
+            n_heads=heads,
+            n_encoder_layers=layers,
+            d_ff=d_ff,
+            norm_epsilon=EPSILON,
+            pooler=pooler if head in POOLED[name] else "none",
+            **ours,
+            **differences,
         )
-    )  # fmt: skip
+    )
     draw_weights(other, seed)
     copy_weights(other, mine, head)
     return other.eval(), mine.eval()
 
 
 def text_pair(
-    name: str, head: str = "none", seed: int = 0, *, vocab_size: int = 100, max_length: int = 40,
-    theirs: Mapping[str, object], **differences: object,
-) -> Pair:  # fmt: skip
+    name: str,
+    head: str = "none",
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    max_length: int = 40,
+    theirs: Mapping[str, object],
+    **differences: object,
+) -> Pair:
     """A pair that reads tokens."""
     theirs = {"vocab_size": vocab_size, "max_position_embeddings": max_length, **theirs}
     differences = {"vocab_size": vocab_size, "max_length": max_length, **differences}

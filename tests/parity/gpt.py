@@ -23,64 +23,120 @@ from qkv.model import Decoder, Layout
 Pair = tuple[PreTrainedModel, Decoder]
 # Sharp attention, and positions that weigh as much as tokens
 SPREADS = {
-    "bias": 0.1, "q_proj": 0.2, "k_proj": 0.2, "c_attn": 0.3, "proj": 0.2,
-    "wte": 0.5, "wpe": 0.5, "embed": 0.5, "": 0.2,
-}  # fmt: skip
+    "bias": 0.1,
+    "q_proj": 0.2,
+    "k_proj": 0.2,
+    "c_attn": 0.3,
+    "proj": 0.2,
+    "wte": 0.5,
+    "wpe": 0.5,
+    "embed": 0.5,
+    "": 0.2,
+}
 
 
 def gpt_pair(
-    seed: int = 0, *, vocab_size: int = 100, d_model: int = 32, heads: int = 4, layers: int = 2,
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    d_model: int = 32,
+    heads: int = 4,
+    layers: int = 2,
     max_length: int = 48,
-) -> Pair:  # fmt: skip
+) -> Pair:
     """OpenAI's first GPT, whose feed-forward layers are always 4·d_model wide."""
     theirs = OpenAIGPTLMHeadModel(
         OpenAIGPTConfig(
-            vocab_size=vocab_size, n_embd=d_model, n_head=heads, n_layer=layers,
+            vocab_size=vocab_size,
+            n_embd=d_model,
+            n_head=heads,
+            n_layer=layers,
             n_positions=max_length,
         )
-    )  # fmt: skip
+    )
     ours = preset(
-        "gpt", vocab_size=vocab_size, d_model=d_model, n_heads=heads, n_decoder_layers=layers,
-        d_ff=4 * d_model, max_length=max_length,
-    )  # fmt: skip
+        "gpt",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        n_heads=heads,
+        n_decoder_layers=layers,
+        d_ff=4 * d_model,
+        max_length=max_length,
+    )
     return same_weights(theirs, Decoder(ours), seed)
 
 
 def gpt2_pair(
-    seed: int = 0, *, vocab_size: int = 100, d_model: int = 32, heads: int = 4, layers: int = 2,
-    d_ff: int = 64, max_length: int = 48,
-) -> Pair:  # fmt: skip
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    d_model: int = 32,
+    heads: int = 4,
+    layers: int = 2,
+    d_ff: int = 64,
+    max_length: int = 48,
+) -> Pair:
     """GPT-2, as its preset has it."""
     theirs = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=vocab_size, n_embd=d_model, n_head=heads, n_layer=layers, n_inner=d_ff,
-            n_positions=max_length, bos_token_id=2, eos_token_id=3,
+            vocab_size=vocab_size,
+            n_embd=d_model,
+            n_head=heads,
+            n_layer=layers,
+            n_inner=d_ff,
+            n_positions=max_length,
+            bos_token_id=2,
+            eos_token_id=3,
         )
-    )  # fmt: skip
+    )
     ours = preset(
-        "gpt2", vocab_size=vocab_size, d_model=d_model, n_heads=heads, n_decoder_layers=layers,
-        d_ff=d_ff, max_length=max_length,
-    )  # fmt: skip
+        "gpt2",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        n_heads=heads,
+        n_decoder_layers=layers,
+        d_ff=d_ff,
+        max_length=max_length,
+    )
     return same_weights(theirs, Decoder(ours), seed)
 
 
 def gpt3_pair(
-    seed: int = 0, *, vocab_size: int = 100, d_model: int = 32, heads: int = 4, layers: int = 4,
-    d_ff: int = 64, window: int = 3, max_length: int = 48,
-) -> Pair:  # fmt: skip
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    d_model: int = 32,
+    heads: int = 4,
+    layers: int = 4,
+    d_ff: int = 64,
+    window: int = 3,
+    max_length: int = 48,
+) -> Pair:
     """GPT-3's layers, full and local in turns, as GPT-Neo builds them."""
     theirs = GPTNeoForCausalLM(
         GPTNeoConfig(
-            vocab_size=vocab_size, hidden_size=d_model, num_heads=heads, num_layers=layers,
-            attention_types=[[["global", "local"], layers // 2]], intermediate_size=d_ff,
-            window_size=window, max_position_embeddings=max_length,
-            bos_token_id=2, eos_token_id=3,
+            vocab_size=vocab_size,
+            hidden_size=d_model,
+            num_heads=heads,
+            num_layers=layers,
+            attention_types=[[["global", "local"], layers // 2]],
+            intermediate_size=d_ff,
+            window_size=window,
+            max_position_embeddings=max_length,
+            bos_token_id=2,
+            eos_token_id=3,
         )
-    )  # fmt: skip
+    )
     ours = preset(
-        "gpt3-small", vocab_size=vocab_size, d_model=d_model, n_heads=heads,
-        n_decoder_layers=layers, d_ff=d_ff, window=window, max_length=max_length,
-    )  # fmt: skip
+        "gpt3-small",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        n_heads=heads,
+        n_decoder_layers=layers,
+        d_ff=d_ff,
+        window=window,
+        max_length=max_length,
+    )
     pair = same_weights(theirs, Decoder(ours), seed)
     with torch.no_grad():
         for layer in theirs.transformer.h:  # GPT-Neo does not divide scores by √(D/H)
@@ -174,7 +230,9 @@ def both_logits(pair: Pair, lengths: list[int], seed: int = 0) -> tuple[Tensor, 
     real = column >= first
     mine = ours(tokens, Layout(first=first) if first.any() else Layout())
     other = theirs(
-        input_ids=tokens, attention_mask=real.long(), position_ids=(column - first).clamp(min=0),
+        input_ids=tokens,
+        attention_mask=real.long(),
+        position_ids=(column - first).clamp(min=0),
         use_cache=False,
-    ).logits  # fmt: skip
+    ).logits
     return mine[real], other[real]

@@ -20,30 +20,55 @@ EPSILON = 1e-2  # large enough to show in the logits
 
 
 def llama_pair(
-    seed: int = 0, *, vocab_size: int = 100, d_model: int = 64, heads: int = 4, kv_heads: int = 2,
-    d_ff: int = 48, layers: int = 2, tied: bool = False, window: int = 0, max_length: int = 1024,
-    base: float = 100.0, rope: Mapping[str, object] | None = None, **differences: object,
-) -> Pair:  # fmt: skip
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    d_model: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    d_ff: int = 48,
+    layers: int = 2,
+    tied: bool = False,
+    window: int = 0,
+    max_length: int = 1024,
+    base: float = 100.0,
+    rope: Mapping[str, object] | None = None,
+    **differences: object,
+) -> Pair:
     """Llama, or Mistral where there is a window; `rope` and `differences` say the same of angles.
 
     With so small a base, no pair turns so slowly that it stands still over a test's few tokens.
     """
     sizes = {
-        "vocab_size": vocab_size, "hidden_size": d_model, "intermediate_size": d_ff,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "tie_word_embeddings": tied, "max_position_embeddings": max_length, "rms_norm_eps": EPSILON,
+        "vocab_size": vocab_size,
+        "hidden_size": d_model,
+        "intermediate_size": d_ff,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "tie_word_embeddings": tied,
+        "max_position_embeddings": max_length,
+        "rms_norm_eps": EPSILON,
         "rope_parameters": {"rope_type": "default", "rope_theta": base} | dict(rope or {}),
-    }  # fmt: skip
+    }
     theirs = (
         MistralForCausalLM(MistralConfig(**sizes, sliding_window=window))
         if window
         else LlamaForCausalLM(LlamaConfig(**sizes))
     )
     ours = {
-        "vocab_size": vocab_size, "d_model": d_model, "d_ff": d_ff, "n_decoder_layers": layers,
-        "n_heads": heads, "n_kv_heads": kv_heads, "tie": "output" if tied else "none",
-        "window": window, "max_length": max_length, "rotary_base": base, "norm_epsilon": EPSILON,
-    }  # fmt: skip
+        "vocab_size": vocab_size,
+        "d_model": d_model,
+        "d_ff": d_ff,
+        "n_decoder_layers": layers,
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+        "tie": "output" if tied else "none",
+        "window": window,
+        "max_length": max_length,
+        "rotary_base": base,
+        "norm_epsilon": EPSILON,
+    }
     model = Decoder(preset("llama-7b", **{**ours, **differences}))
     draw_weights(theirs, seed)
     copy_weights(model, same_places(theirs, model))

@@ -17,32 +17,59 @@ ACTIVATIONS = {"swish": "silu", "relu": "relu", "gelu": "gelu"}
 
 
 def marian_pair(
-    seed: int = 0, *, vocab_size: int = 100, d_model: int = 32, heads: int = 4, d_ff: int = 64,
-    encoder_layers: int = 2, decoder_layers: int = 2, activation: str = "swish",
+    seed: int = 0,
+    *,
+    vocab_size: int = 100,
+    d_model: int = 32,
+    heads: int = 4,
+    d_ff: int = 64,
+    encoder_layers: int = 2,
+    decoder_layers: int = 2,
+    activation: str = "swish",
     max_length: int = 128,
-) -> tuple[MarianMTModel, EncoderDecoder]:  # fmt: skip
+) -> tuple[MarianMTModel, EncoderDecoder]:
     """Both models with the same random weights, in eval mode and float32."""
     pad = vocab_size - 1
     marian = MarianMTModel(
         MarianConfig(
-            vocab_size=vocab_size, d_model=d_model, max_position_embeddings=max_length,
-            encoder_layers=encoder_layers, decoder_layers=decoder_layers,
-            encoder_attention_heads=heads, decoder_attention_heads=heads,
-            encoder_ffn_dim=d_ff, decoder_ffn_dim=d_ff, activation_function=activation,
-            scale_embedding=True, dropout=0.0, eos_token_id=EOS, forced_eos_token_id=None,
-            pad_token_id=pad, decoder_start_token_id=pad,
+            vocab_size=vocab_size,
+            d_model=d_model,
+            max_position_embeddings=max_length,
+            encoder_layers=encoder_layers,
+            decoder_layers=decoder_layers,
+            encoder_attention_heads=heads,
+            decoder_attention_heads=heads,
+            encoder_ffn_dim=d_ff,
+            decoder_ffn_dim=d_ff,
+            activation_function=activation,
+            scale_embedding=True,
+            dropout=0.0,
+            eos_token_id=EOS,
+            forced_eos_token_id=None,
+            pad_token_id=pad,
+            decoder_start_token_id=pad,
         )
-    )  # fmt: skip
+    )
     _draw_weights(marian, seed)
     ours = EncoderDecoder(
         ModelConfig(
-            vocab_size=vocab_size, d_model=d_model, max_length=max_length,
-            n_encoder_layers=encoder_layers, n_decoder_layers=decoder_layers,
-            n_heads=heads, d_ff=d_ff, activation=ACTIVATIONS[activation],
-            positions="sinusoidal_halves", tie="all", output_bias=True, dropout=0.0,
-            pad_id=pad, bos_id=pad, eos_id=EOS,
+            vocab_size=vocab_size,
+            d_model=d_model,
+            max_length=max_length,
+            n_encoder_layers=encoder_layers,
+            n_decoder_layers=decoder_layers,
+            n_heads=heads,
+            d_ff=d_ff,
+            activation=ACTIVATIONS[activation],
+            positions="sinusoidal_halves",
+            tie="all",
+            output_bias=True,
+            dropout=0.0,
+            pad_id=pad,
+            bos_id=pad,
+            eos_id=EOS,
         )
-    )  # fmt: skip
+    )
     copy_weights(marian, ours)
     return marian.eval(), ours.eval()
 

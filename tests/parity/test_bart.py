@@ -12,10 +12,16 @@ from tests.parity.seq2seq import (
 )
 
 SMALL = {
-    "vocab_size": 40, "d_model": 24, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "vocab_size": 40,
+    "d_model": 24,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
     "max_position_embeddings": 24,
-}  # fmt: skip
+}
 SIZES = {
     "original": {},
     "scaled": {"scale_embedding": True, "activation_function": "relu"},

@@ -27,19 +27,35 @@ SIZES = [
 
 
 def deberta_pair(
-    head: str = "none", seed: int = 0, *, buckets: int = 8, farthest: int = 0,
-    max_length: int = LENGTH, **sizes,
-) -> Pair:  # fmt: skip
+    head: str = "none",
+    seed: int = 0,
+    *,
+    buckets: int = 8,
+    farthest: int = 0,
+    max_length: int = LENGTH,
+    **sizes,
+) -> Pair:
     """As the third version is released, with few enough buckets that far distances share them."""
     theirs = {
-        "relative_attention": True, "pos_att_type": "c2p|p2c", "share_att_key": True,
-        "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0,
-        "position_buckets": buckets, "max_relative_positions": farthest or -1,
-    }  # fmt: skip
+        "relative_attention": True,
+        "pos_att_type": "c2p|p2c",
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "position_buckets": buckets,
+        "max_relative_positions": farthest or -1,
+    }
     return text_pair(
-        "DebertaV2", head, seed, theirs=theirs, max_length=max_length,
-        relative_buckets=buckets, relative_length=farthest, **{"d_model": 24, "heads": 2, **sizes},
-    )  # fmt: skip
+        "DebertaV2",
+        head,
+        seed,
+        theirs=theirs,
+        max_length=max_length,
+        relative_buckets=buckets,
+        relative_length=farthest,
+        **{"d_model": 24, "heads": 2, **sizes},
+    )
 
 
 test_heads_equal_transformers = checks.heads_are_equal(

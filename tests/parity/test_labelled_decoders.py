@@ -47,9 +47,14 @@ def labellers(name: str, seed: int = 0) -> Labellers:
 def body(decoder: Decoder) -> Encoder:
     """The decoder's layers as a causal encoder with labels."""
     config = dataclasses.replace(
-        decoder.config, family="encoder", causal=True, pooling="last", head="sequence",
-        n_encoder_layers=decoder.config.n_decoder_layers, n_labels=LABELS,
-    )  # fmt: skip
+        decoder.config,
+        family="encoder",
+        causal=True,
+        pooling="last",
+        head="sequence",
+        n_encoder_layers=decoder.config.n_decoder_layers,
+        n_labels=LABELS,
+    )
     made = Encoder(config)
     weights = {
         name.replace("decoder.", "encoder."): weight

@@ -19,35 +19,54 @@ TRAINED = {"original_max_position_embeddings": 256}
 SCALINGS = {
     "linear": {
         "rope": {"rope_type": "linear", "factor": 3.0},
-        "rotary_scaling": "linear", "rotary_factor": 3.0,
+        "rotary_scaling": "linear",
+        "rotary_factor": 3.0,
     },
     "yarn": {
         "rope": {"rope_type": "yarn", "factor": 4.0, **TRAINED},
-        "rotary_scaling": "yarn", "rotary_factor": 4.0,  # the trained length is max_length / 4
+        "rotary_scaling": "yarn",
+        "rotary_factor": 4.0,  # the trained length is max_length / 4
     },
     "yarn, other ramp": {
         "rope": {
-            "rope_type": "yarn", "factor": 8.0, "beta_fast": 8.0, "beta_slow": 2.0, **TRAINED,
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "beta_fast": 8.0,
+            "beta_slow": 2.0,
+            **TRAINED,
         },
-        "rotary_scaling": "yarn", "rotary_factor": 8.0, "rotary_trained_length": 256,
-        "rotary_fast": 8.0, "rotary_slow": 2.0,
+        "rotary_scaling": "yarn",
+        "rotary_factor": 8.0,
+        "rotary_trained_length": 256,
+        "rotary_fast": 8.0,
+        "rotary_slow": 2.0,
     },
     "llama3": {
         "rope": {
-            "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
             **TRAINED,
         },
-        "rotary_scaling": "llama3", "rotary_factor": 4.0,
+        "rotary_scaling": "llama3",
+        "rotary_factor": 4.0,
     },
     "llama3, other ramp": {
         "rope": {
-            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0,
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 2.0,
+            "high_freq_factor": 16.0,
             **TRAINED,
         },
-        "rotary_scaling": "llama3", "rotary_factor": 8.0, "rotary_trained_length": 256,
-        "rotary_slow": 2.0, "rotary_fast": 16.0,
+        "rotary_scaling": "llama3",
+        "rotary_factor": 8.0,
+        "rotary_trained_length": 256,
+        "rotary_slow": 2.0,
+        "rotary_fast": 16.0,
     },
-}  # fmt: skip
+}
 SIZES = {
     "grouped": {},
     "tied": {"tied": True},
@@ -100,9 +119,11 @@ def test_ntk_is_the_dynamic_scaling_at_one_length(length, trained, dtype, path):
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
     theirs, _ = llama_pair(seed=5, max_length=trained, rope=dynamic)
     _, ours = llama_pair(
-        seed=5, max_length=length, rotary_scaling="ntk",
+        seed=5,
+        max_length=length,
+        rotary_scaling="ntk",
         rotary_factor=2.0 * length / trained - (2.0 - 1.0),
-    )  # fmt: skip
+    )
     assert_same_logits((theirs, ours), dtype, path, [length, length - 5])
 
 

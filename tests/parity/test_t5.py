@@ -15,9 +15,15 @@ from tests.parity.seq2seq import (
 )
 
 SMALL = {
-    "vocab_size": 40, "d_model": 24, "num_heads": 4, "d_kv": 6, "num_layers": 2, "d_ff": 32,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12,
-}  # fmt: skip
+    "vocab_size": 40,
+    "d_model": 24,
+    "num_heads": 4,
+    "d_kv": 6,
+    "num_layers": 2,
+    "d_ff": 32,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
 SIZES = {
     "original": {},
     "version 1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},

@@ -157,9 +157,14 @@ def test_attention_weights(path):
 @KINDS
 def test_encoder_layer(path, norm_position, activation):
     theirs = nn.TransformerEncoderLayer(
-        D_MODEL, HEADS, D_FF, dropout=0.0, activation=activation, batch_first=True,
+        D_MODEL,
+        HEADS,
+        D_FF,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
         norm_first=norm_position == "pre",
-    )  # fmt: skip
+    )
     ours = Block(config(norm_position=norm_position, activation=activation))
     shared = shared_block(theirs, ours)
     copy(theirs, ours, shared)
@@ -174,22 +179,32 @@ def test_encoder_layer(path, norm_position, activation):
 @KINDS
 def test_decoder_layer(path, norm_position, activation):
     theirs = nn.TransformerDecoderLayer(
-        D_MODEL, HEADS, D_FF, dropout=0.0, activation=activation, batch_first=True,
+        D_MODEL,
+        HEADS,
+        D_FF,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
         norm_first=norm_position == "pre",
-    )  # fmt: skip
+    )
     ours = Block(config(norm_position=norm_position, activation=activation), cross=True)
     shared = shared_block(theirs, ours)
     copy(theirs, ours, shared)
     x, y, real = inputs(TARGET)
     memory, our_memory, visible = inputs(SOURCE)
     expected = theirs(
-        x, memory, tgt_mask=causal(x.shape[1]),
-        tgt_key_padding_mask=~real, memory_key_padding_mask=~visible,
-    )  # fmt: skip
+        x,
+        memory,
+        tgt_mask=causal(x.shape[1]),
+        tgt_key_padding_mask=~real,
+        memory_key_padding_mask=~visible,
+    )
     with use_path(ours, path):
         found = ours(
-            y, self_mask(Layout(lengths=TARGET), causal=True), order(y),
+            y,
+            self_mask(Layout(lengths=TARGET), causal=True),
+            order(y),
             memory=ours.cross_attention.remember(our_memory),
             memory_mask=Mask(key_lengths=SOURCE),
-        )  # fmt: skip
+        )
     assert_same(expected, found, real, [(x, [y]), (memory, [our_memory]), *shared])

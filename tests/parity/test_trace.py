@@ -8,21 +8,50 @@ import torch
 from qkv.inspect import Reading, Side, Trace
 from tests.convert.harness import assert_close, made, read, saved, texts
 
-ENCODER = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2,
-           "intermediate_size": 12, "vocab_size": 30, "max_position_embeddings": 16}  # fmt: skip
-LLAMA = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": 2, "intermediate_size": 12, "vocab_size": 30,
-         "max_position_embeddings": 16, "pad_token_id": 0}  # fmt: skip
-BART = {"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12,
-        "vocab_size": 30, "max_position_embeddings": 16, "pad_token_id": 1,
-        "decoder_start_token_id": 2}  # fmt: skip
+ENCODER = {
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+}
+LLAMA = {
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "pad_token_id": 0,
+}
+BART = {
+    "d_model": 8,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 12,
+    "decoder_ffn_dim": 12,
+    "vocab_size": 30,
+    "max_position_embeddings": 16,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 2,
+}
 MARIAN = {**BART, "pad_token_id": 29, "decoder_start_token_id": 29, "eos_token_id": 0}
 T5 = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2, "vocab_size": 30}
 GPT2 = {"n_embd": 8, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 16}
-DEBERTA = {**ENCODER, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
-           "position_biased_input": False, "norm_rel_ebd": "layer_norm",
-           "share_att_key": True, "position_buckets": 4, "max_relative_positions": -1}  # fmt: skip
+DEBERTA = {
+    **ENCODER,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_buckets": 4,
+    "max_relative_positions": -1,
+}
 LENGTHS = [7, 4]
 EAGER = {"attn_implementation": "eager"}
 
@@ -57,15 +86,20 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("BertForMaskedLM", ENCODER), ("RobertaForMaskedLM", {**ENCODER, "pad_token_id": 0}),
-     ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}), ("DebertaV2ForMaskedLM", DEBERTA)],
-)  # fmt: skip
+    [
+        ("BertForMaskedLM", ENCODER),
+        ("RobertaForMaskedLM", {**ENCODER, "pad_token_id": 0}),
+        ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
+        ("DebertaV2ForMaskedLM", DEBERTA),
+    ],
+)
 def test_encoders(name, config):
     theirs, ours = opened(name, config)
     tokens, real, layout = texts(LENGTHS, 30)
     with torch.no_grad():
-        said = theirs(tokens, attention_mask=real, output_attentions=True,
-                      output_hidden_states=True)  # fmt: skip
+        said = theirs(
+            tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
+        )
     segments = torch.zeros_like(tokens)
     trace = Trace(ours, Reading(source=Side(tokens, named(tokens), layout), segments=segments))
     assert_maps(trace, "encoder.{}.self_attention", said.attentions, real)
@@ -80,8 +114,9 @@ def test_decoders(name, config):
     theirs, ours = opened(name, config)
     tokens, real, layout = texts(LENGTHS, 30)
     with torch.no_grad():
-        said = theirs(tokens, attention_mask=real, output_attentions=True,
-                      output_hidden_states=True)  # fmt: skip
+        said = theirs(
+            tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
+        )
     trace = Trace(ours, Reading(target=Side(tokens, named(tokens), layout)))
     assert_maps(trace, "decoder.{}.self_attention", said.attentions, real)
     assert_stream(trace, "decoder", said.hidden_states, real, last_norm=True)
@@ -90,20 +125,28 @@ def test_decoders(name, config):
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    [("MarianMTModel", MARIAN), ("BartForConditionalGeneration", BART),
-     ("T5ForConditionalGeneration", T5)],
-)  # fmt: skip
+    [
+        ("MarianMTModel", MARIAN),
+        ("BartForConditionalGeneration", BART),
+        ("T5ForConditionalGeneration", T5),
+    ],
+)
 def test_encoder_decoders(name, config):
     theirs, ours = opened(name, config)
     source, real, layout = texts(LENGTHS, 29)
     target, target_real, target_layout = texts([5, 6], 29, seed=1)
     with torch.no_grad():
         said = theirs(
-            input_ids=source, attention_mask=real, decoder_input_ids=target,
-            output_attentions=True, output_hidden_states=True,
-        )  # fmt: skip
-    reading = Reading(source=Side(source, named(source), layout),
-                      target=Side(target, named(target), target_layout))  # fmt: skip
+            input_ids=source,
+            attention_mask=real,
+            decoder_input_ids=target,
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+    reading = Reading(
+        source=Side(source, named(source), layout),
+        target=Side(target, named(target), target_layout),
+    )
     trace, last = Trace(ours, reading), name.startswith("T5")
     assert_maps(trace, "encoder.{}.self_attention", said.encoder_attentions, real)
     assert_maps(trace, "decoder.{}.self_attention", said.decoder_attentions, target_real)

@@ -24,9 +24,14 @@ SIZES = [
 
 
 def vit_pair(
-    head: str = "none", seed: int = 0, *, channels: int = 3, image_size: int = 8,
-    patch_size: int = 2, **sizes,
-) -> Pair:  # fmt: skip
+    head: str = "none",
+    seed: int = 0,
+    *,
+    channels: int = 3,
+    image_size: int = 8,
+    patch_size: int = 2,
+    **sizes,
+) -> Pair:
     both = {"image_size": image_size, "patch_size": patch_size}
     theirs = {**both, "num_channels": channels}
     return encoder_pair("ViT", head, seed, theirs=theirs, n_channels=channels, **both, **sizes)

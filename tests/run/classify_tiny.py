@@ -58,8 +58,11 @@ def which_first(n: int, seed: int = 1) -> Rows:
 
 
 TASKS: dict[str, Callable[..., Rows]] = {
-    "class": one_of_three, "classes": some_of_three, "number": how_many, "pairs": which_first,
-}  # fmt: skip
+    "class": one_of_three,
+    "classes": some_of_three,
+    "number": how_many,
+    "pairs": which_first,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "class": {},
     "classes": {"classify_kind": "classes", "train_metric": "f1"},
@@ -106,10 +109,15 @@ killed_and_resumed = RUNS.killed_and_resumed
 
 # Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
-    "model_dropout": 0.0, "model_norm_position": "pre", "model_init": "glorot",
-    "model_pooling": "mean", "train_steps": 100, "train_warmup": 10, "train_valid_every": 50,
+    "model_dropout": 0.0,
+    "model_norm_position": "pre",
+    "model_init": "glorot",
+    "model_pooling": "mean",
+    "train_steps": 100,
+    "train_warmup": 10,
+    "train_valid_every": 50,
     "train_checkpoint_every": 1000,
-}  # fmt: skip
+}
 
 _trained: dict[str, Run] = {}
 

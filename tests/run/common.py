@@ -17,17 +17,28 @@ from qkv.config import Recipe, recipe_from
 from qkv.config.toml import to_toml
 from qkv.run import Run, train
 from qkv.run.job import Plan
-from qkv.train import Trainer
+from qkv.training import Trainer
 from qkv.weights import read_tensors
 
 # Few steps, with validations and checkpoints between them
 TRAINING: dict[str, Any] = {
-    "steps": 12, "batch_tokens": 256, "warmup": 8, "lr": 0.01, "valid_every": 4,
-    "checkpoint_every": 5, "tensorboard": False, "device": "cpu", "precision": "float32",
-}  # fmt: skip
+    "steps": 12,
+    "batch_tokens": 256,
+    "warmup": 8,
+    "lr": 0.01,
+    "valid_every": 4,
+    "checkpoint_every": 5,
+    "tensorboard": False,
+    "device": "cpu",
+    "precision": "float32",
+}
 ENCODER: dict[str, Any] = {
-    "preset": "bert-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1,
-}  # fmt: skip
+    "preset": "bert-tiny",
+    "d_model": 16,
+    "n_heads": 2,
+    "d_ff": 32,
+    "n_encoder_layers": 1,
+}
 
 
 class Killed(BaseException):

@@ -14,9 +14,14 @@ from tests.run.fill_tiny import documents
 from tests.run.language_tiny import write_lines
 
 SIZES: dict[str, Any] = {
-    "d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1, "n_decoder_layers": 1,
-    "max_length": 40, "dropout": 0.1,
-}  # fmt: skip
+    "d_model": 16,
+    "n_heads": 2,
+    "d_ff": 32,
+    "n_encoder_layers": 1,
+    "n_decoder_layers": 1,
+    "max_length": 40,
+    "dropout": 0.1,
+}
 
 
 def values(folder: Path, **differences: Any) -> dict[str, Any]:
@@ -45,10 +50,18 @@ def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Deno
 
 # Settings with which the model learns its language.
 LEARNS: dict[str, Any] = {
-    "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0, "model_norm_position": "pre",
-    "train_steps": 300, "train_batch_tokens": 600, "train_warmup": 20, "train_lr": 0.003,
-    "train_optimizer": "muon", "train_valid_every": 100, "train_checkpoint_every": 1000,
-}  # fmt: skip
+    "model_d_model": 32,
+    "model_d_ff": 64,
+    "model_dropout": 0.0,
+    "model_norm_position": "pre",
+    "train_steps": 300,
+    "train_batch_tokens": 600,
+    "train_warmup": 20,
+    "train_lr": 0.003,
+    "train_optimizer": "muon",
+    "train_valid_every": 100,
+    "train_checkpoint_every": 1000,
+}
 
 _trained: dict[str, Run] = {}
 

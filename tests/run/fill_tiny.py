@@ -53,11 +53,19 @@ def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Fill
 
 # Settings with which the model learns its language.
 LEARNS: dict[str, Any] = {
-    "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0, "model_norm_position": "pre",
-    "model_init": "glorot", "train_steps": 300, "train_batch_tokens": 600, "train_warmup": 20,
-    "train_lr": 0.003, "train_optimizer": "muon", "train_valid_every": 100,
+    "model_d_model": 32,
+    "model_d_ff": 64,
+    "model_dropout": 0.0,
+    "model_norm_position": "pre",
+    "model_init": "glorot",
+    "train_steps": 300,
+    "train_batch_tokens": 600,
+    "train_warmup": 20,
+    "train_lr": 0.003,
+    "train_optimizer": "muon",
+    "train_valid_every": 100,
     "train_checkpoint_every": 1000,
-}  # fmt: skip
+}
 
 _trained: dict[str, Run] = {}
 

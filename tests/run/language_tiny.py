@@ -21,8 +21,17 @@ from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
 WAYS = [
-    "{}", "say {}", "spell {}", "{}?", "{} now", "read {}", "a {}", "do {} it", "if {}", "{}!",
-]  # fmt: skip
+    "{}",
+    "say {}",
+    "spell {}",
+    "{}?",
+    "{} now",
+    "read {}",
+    "a {}",
+    "do {} it",
+    "if {}",
+    "{}!",
+]
 SPOKEN = ["the cat sees the dog.", "我爱你，猫。", "a fish is a bird 🐟"]
 
 
@@ -70,19 +79,25 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
     data = {
         "generate": {"text": str(folder / "text.txt"), "documents": "line"},
         "instruct": {
-            "records": str(folder / "records.jsonl"), "valid_records": str(folder / "valid.jsonl"),
+            "records": str(folder / "records.jsonl"),
+            "valid_records": str(folder / "valid.jsonl"),
         },
-    }  # fmt: skip
+    }
     found: dict[str, Any] = {
         "task": task,
         "data": data[task],
         "tokenizer": {"kind": "char", "vocab_size": 300},
         "model": {
-            "preset": "llama-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32, "n_decoder_layers": 1,
-            "max_length": 64, "dropout": 0.1,
+            "preset": "llama-tiny",
+            "d_model": 16,
+            "n_heads": 2,
+            "d_ff": 32,
+            "n_decoder_layers": 1,
+            "max_length": 64,
+            "dropout": 0.1,
         },
         "train": dict(TRAINING),
-    }  # fmt: skip
+    }
     return with_differences(found, differences)
 
 
@@ -93,10 +108,16 @@ killed_and_resumed = RUNS.killed_and_resumed
 
 # Settings with which a model learns its task.
 LEARNS: dict[str, Any] = {
-    "model_d_model": 32, "model_d_ff": 64, "model_n_decoder_layers": 2, "model_dropout": 0.0,
-    "train_steps": 200, "train_batch_tokens": 600, "train_warmup": 30, "train_valid_every": 50,
+    "model_d_model": 32,
+    "model_d_ff": 64,
+    "model_n_decoder_layers": 2,
+    "model_dropout": 0.0,
+    "train_steps": 200,
+    "train_batch_tokens": 600,
+    "train_warmup": 30,
+    "train_valid_every": 50,
     "train_checkpoint_every": 1000,
-}  # fmt: skip
+}
 
 _trained: dict[str, Run] = {}
 
@@ -120,9 +141,13 @@ GREEDY = DecodeConfig(beams=1, max_length=12)
 
 
 def speaker(
-    tokenizer: Tokenizer, prompting: Prompting | None = None, seed: int = 0, letters: str = "",
-    eos: float = 0.0, **sizes: Any,
-) -> LanguageModel:  # fmt: skip
+    tokenizer: Tokenizer,
+    prompting: Prompting | None = None,
+    seed: int = 0,
+    letters: str = "",
+    eos: float = 0.0,
+    **sizes: Any,
+) -> LanguageModel:
     """A model that never learnt anything, in float64; `letters`: it knows how to write only these.
 
     `eos` is how readily it ends.
@@ -164,19 +189,33 @@ def scripted(tokenizer: Tokenizer, tokens: Sequence[int], after: int = 1) -> Lan
 
 def _config(tokenizer: Tokenizer, **sizes: Any) -> ModelConfig:
     usual = {
-        "family": "decoder", "n_encoder_layers": 0, "n_decoder_layers": 2, "n_heads": 2, "d_ff": 24,
-        "norm_position": "pre", "tie": "none", "output_bias": True, "max_length": 40,
-        "dropout": 0.0, "embedding_scale": False, "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
-    }  # fmt: skip
+        "family": "decoder",
+        "n_encoder_layers": 0,
+        "n_decoder_layers": 2,
+        "n_heads": 2,
+        "d_ff": 24,
+        "norm_position": "pre",
+        "tie": "none",
+        "output_bias": True,
+        "max_length": 40,
+        "dropout": 0.0,
+        "embedding_scale": False,
+        "vocab_size": len(tokenizer),
+        "pad_id": tokenizer.pad_id,
+        "bos_id": tokenizer.bos_id,
+        "eos_id": tokenizer.eos_id,
+    }
     return ModelConfig.from_dict({**usual, **sizes})
 
 
 @torch.no_grad()
 def by_hand(
-    model: Decoder, prompt: Sequence[int], count: int, ends: Sequence[int] | None = None,
+    model: Decoder,
+    prompt: Sequence[int],
+    count: int,
+    ends: Sequence[int] | None = None,
     never: Sequence[int] = (),
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Greedy tokens after a prompt, the whole text read anew for each; a full context is halved."""
     context, tokens, found = model.config.max_length, list(prompt), []
     for _ in range(count):

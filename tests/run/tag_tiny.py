@@ -80,12 +80,13 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "task": "tag",
         "data": {
-            "examples": str(folder / "train.conll"), "valid_examples": str(folder / "valid.conll"),
+            "examples": str(folder / "train.conll"),
+            "valid_examples": str(folder / "valid.conll"),
         },
         "tokenizer": {"kind": "bpe", "vocab_size": 320},
         "model": {**ENCODER, "max_length": 64, "dropout": 0.1},
         "train": {**TRAINING, "batch_tokens": 400},
-    }  # fmt: skip
+    }
     return with_differences(found, differences)
 
 
@@ -96,10 +97,16 @@ killed_and_resumed = RUNS.killed_and_resumed
 
 # Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
-    "tokenizer_vocab_size": 400, "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0,
-    "train_steps": 200, "train_lr": 0.005, "train_warmup": 20, "train_valid_every": 50,
+    "tokenizer_vocab_size": 400,
+    "model_d_model": 32,
+    "model_d_ff": 64,
+    "model_dropout": 0.0,
+    "train_steps": 200,
+    "train_lr": 0.005,
+    "train_warmup": 20,
+    "train_valid_every": 50,
     "train_checkpoint_every": 1000,
-}  # fmt: skip
+}
 
 _trained: dict[str, Run] = {}
 
@@ -125,12 +132,23 @@ def tagger(tokenizer: Tokenizer, scheme: Scheme | None = "iob2", **sizes: Any) -
     written = [["O", "B-person", "B-place"] if scheme else ["NOUN", "VERB", "X"]]
     tags = Tags(tuple(label_set(written, scheme)), scheme or "none", overlap=6)
     usual = {
-        "family": "encoder", "n_encoder_layers": 2, "n_decoder_layers": 0, "d_model": 16,
-        "n_heads": 2, "d_ff": 24, "positions": "learned", "max_length": 24, "dropout": 0.0,
-        "embedding_scale": False, "head": "token", "n_labels": len(tags.labels),
-        "vocab_size": len(tokenizer), "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id,
+        "family": "encoder",
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 0,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "positions": "learned",
+        "max_length": 24,
+        "dropout": 0.0,
+        "embedding_scale": False,
+        "head": "token",
+        "n_labels": len(tags.labels),
+        "vocab_size": len(tokenizer),
+        "pad_id": tokenizer.pad_id,
+        "bos_id": tokenizer.bos_id,
         "eos_id": tokenizer.eos_id,
-    }  # fmt: skip
+    }
     torch.manual_seed(0)
     model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
     with torch.no_grad():

@@ -55,11 +55,13 @@ def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -
             text = " ".join(text.replace(asked["which name?"], " ").split())
         qas = [
             {
-                "id": f"{number}-{place}", "question": question, "is_impossible": word not in text,
+                "id": f"{number}-{place}",
+                "question": question,
+                "is_impossible": word not in text,
                 "answers": [{"text": word, "answer_start": text.find(word)}] * (word in text),
             }
             for place, (question, word) in enumerate(asked.items())
-        ]  # fmt: skip
+        ]
         paragraphs.append({"context": text, "qas": qas})
     content = {"version": "v2.0", "data": [{"title": "words", "paragraphs": paragraphs}]}
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -74,15 +76,21 @@ def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict
     found: dict[str, Any] = {
         "task": "answer",
         "data": {
-            "examples": str(folder / "train.json"), "valid_examples": str(folder / "valid.json"),
+            "examples": str(folder / "train.json"),
+            "valid_examples": str(folder / "valid.json"),
         },
         "tokenizer": {"kind": "char", "vocab_size": 300},
         "model": {
-            **ENCODER, "d_model": 32, "d_ff": 64, "n_encoder_layers": 2, "max_length": 40,
-            "dropout": 0.0, "positions": "rotary",
+            **ENCODER,
+            "d_model": 32,
+            "d_ff": 64,
+            "n_encoder_layers": 2,
+            "max_length": 40,
+            "dropout": 0.0,
+            "positions": "rotary",
         },
         "train": {**TRAINING, "batch_tokens": 600, "lr": 0.003, "optimizer": "muon"},
-    }  # fmt: skip
+    }
     return with_differences(found, differences)
 
 
@@ -96,9 +104,12 @@ def job(folder: Path, **differences: Any) -> Answering:
 
 # Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
-    "train_steps": 250, "train_warmup": 30, "train_valid_every": 50, "train_checkpoint_every": 1000,
+    "train_steps": 250,
+    "train_warmup": 30,
+    "train_valid_every": 50,
+    "train_checkpoint_every": 1000,
     "train_metric": "loss",
-}  # fmt: skip
+}
 
 _trained: dict[bool, Run] = {}
 
@@ -270,9 +281,15 @@ def test_some_questions_are_drawn(tmp_path: Path) -> None:
 
 def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> None:
     asked = read_squad([write_questions(tmp_path / "train.json", 40, 1)])
-    lost = {"id": "lost", "question": "who?", "context": "a cat", "answers": {
-        "text": ["dog"], "answer_start": [2],
-    }}  # fmt: skip
+    lost = {
+        "id": "lost",
+        "question": "who?",
+        "context": "a cat",
+        "answers": {
+            "text": ["dog"],
+            "answer_start": [2],
+        },
+    }
     (tmp_path / "more.jsonl").write_text(json.dumps(lost) + "\n")
     write_questions(tmp_path / "valid.json", 10, 2)
     both = [str(tmp_path / "train.json"), str(tmp_path / "more.jsonl")]
@@ -291,12 +308,15 @@ def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> Non
     "differences",
     [
         {"model_preset": "roberta-mini", "model_positions": "learned"},
-        {"model_preset": "albert-mini"}, {"tokenizer_kind": "bpe"}, {"train_metric": "loss"},
-        {"train_metric": "exact_match"}, {"model_max_length": 24, "answer_overlap": 3},
+        {"model_preset": "albert-mini"},
+        {"tokenizer_kind": "bpe"},
+        {"train_metric": "loss"},
+        {"train_metric": "exact_match"},
+        {"model_max_length": 24, "answer_overlap": 3},
         {"answer_max_question": 2, "answer_max_answer": 1},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict[str, Any]) -> None:
     done = run(tmp_path, **{"train_steps": 2, "model_max_length": 40, **differences})
     assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))

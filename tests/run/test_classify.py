@@ -22,9 +22,11 @@ NAMES = {
     "pairs": ["accuracy", "macro F1", "MCC", "ECE", "Brier score", "mean confidence"],
 }
 LOGGED = {
-    "class": {"accuracy", "f1"}, "classes": {"accuracy", "f1"}, "number": {"correlation"},
+    "class": {"accuracy", "f1"},
+    "classes": {"accuracy", "f1"},
+    "number": {"correlation"},
     "pairs": {"accuracy", "f1"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("task", NAMES)

@@ -19,7 +19,7 @@ from qkv.run.job import Plan
 from qkv.run.translate import Translation
 from qkv.tasks import Translator
 from qkv.text import train_tokenizer
-from qkv.train import mean_loss, with_wrong_sources
+from qkv.training import mean_loss, with_wrong_sources
 from qkv.weights import read_tensors
 from tests.run import tiny
 from tests.run.common import TRAINING, everything, read_log, silence
@@ -127,14 +127,16 @@ def test_what_packed_kernels_cannot_do_is_padded(tmp_path: Path) -> None:
         {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"},
         {"tokenizer_kind": "unigram", "data_bos": False, "denoise_share": 0.9},
         {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []},
-        {"data_max_length": 4}, {"data_max_length": 12, "denoise_span_length": 1},
-        {"data_max_length": 4, "denoise_kind": "infill"}, {"denoise_sentinels": 3},
+        {"data_max_length": 4},
+        {"data_max_length": 12, "denoise_span_length": 1},
+        {"data_max_length": 4, "denoise_kind": "infill"},
+        {"denoise_sentinels": 3},
         {"train_batch_tokens": 10, "train_packing": "on", "denoise_share": 0.5},
         {"model_tie": "none", "train_average": 2, "denoise_kind": "infill", "denoise_share": 0.9},
         {"denoise_kind": "infill", "denoise_permute_sentences": True, "train_packing": "on"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
     done = run(tmp_path, train_steps=4, train_valid_every=2, **differences)
     assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
@@ -220,9 +222,14 @@ def translating(folder: Path, **differences: Any) -> dict[str, Any]:
         "task": "translate",
         "data": {"pairs": str(pairs), "valid_pairs": str(valid), "max_length": 0},
         "train": {
-            **TRAINING, "steps": 30, "valid_every": 15, "lr": 0.002, "average": 1, **differences
+            **TRAINING,
+            "steps": 30,
+            "valid_every": 15,
+            "lr": 0.002,
+            "average": 1,
+            **differences,
         },
-    }  # fmt: skip
+    }
 
 
 def begun_from(folder: Path, start: Path, **values: Any) -> Plan:

@@ -25,10 +25,27 @@ from qkv.tasks import Encoder
 from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
 
 WORDS = [
-    "apple", "bridge", "candle", "desert", "engine", "forest", "guitar", "hammer", "island",
-    "jungle", "kettle", "ladder", "mirror", "needle", "orange", "pencil", "rabbit", "saddle",
-    "tunnel", "violin",
-]  # fmt: skip
+    "apple",
+    "bridge",
+    "candle",
+    "desert",
+    "engine",
+    "forest",
+    "guitar",
+    "hammer",
+    "island",
+    "jungle",
+    "kettle",
+    "ladder",
+    "mirror",
+    "needle",
+    "orange",
+    "pencil",
+    "rabbit",
+    "saddle",
+    "tunnel",
+    "violin",
+]
 FIRST = ["tell me about the {}", "what is a {} ?", "i like my {}", "where is the {} now ?"]
 SECOND = ["this {} is here", "some say a {} is old", "one more {} for you", "see the {} again"]
 HELD = ("do you know the {} ?", "all of it is a {} to us")
@@ -71,9 +88,13 @@ def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Cont
 
 
 LEARNS: dict[str, Any] = {
-    "train_steps": 60, "train_lr": 0.01, "train_warmup": 10, "train_valid_every": 30,
-    "train_metric": "accuracy", "train_checkpoint_every": 1000,
-}  # fmt: skip
+    "train_steps": 60,
+    "train_lr": 0.01,
+    "train_warmup": 10,
+    "train_valid_every": 30,
+    "train_metric": "accuracy",
+    "train_checkpoint_every": 1000,
+}
 
 
 def test_a_run_learns_which_texts_belong_together(tmp_path: Path) -> None:
@@ -146,8 +167,9 @@ def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
     [score] = done.scores["valid"]
     made = job(tmp_path, **settings)
     assert (len(made.splits.train), len(made.splits.valid)) == (72, 8)
-    assert np.array_equal(made.lay_out(made.splits.train).first.tokens,
-                          made.lay_out(made.splits.train).second.tokens)  # fmt: skip
+    assert np.array_equal(
+        made.lay_out(made.splits.train).first.tokens, made.lay_out(made.splits.train).second.tokens
+    )
     before = uniformity(made.verb, [one[0] for one in made.splits.valid])
     assert (score.name, score.signature) == ("uniformity", "lower is better")
     assert score.value < before.value - 0.5  # texts have moved apart
@@ -204,8 +226,9 @@ def test_it_goes_on_from_a_model_that_fills_gaps(tmp_path: Path) -> None:
     begun = Contrasting(plan)
     assert (begun.config.head, begun.config.pair_head) == ("none", False)
     assert not any(name.startswith("head.") for name, _ in begun.model.named_parameters())
-    assert torch.equal(begun.verb.embed("the apple"), Encoder(body, made.tokenizers.target).embed(
-        "the apple"))  # fmt: skip
+    assert torch.equal(
+        begun.verb.embed("the apple"), Encoder(body, made.tokenizers.target).embed("the apple")
+    )
 
 
 def test_pairs_that_lack_a_text_are_left_out(tmp_path: Path) -> None:

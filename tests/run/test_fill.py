@@ -69,8 +69,9 @@ def test_its_folder_fills_gaps(tmp_path_factory: pytest.TempPathFactory) -> None
     filled = model.fill("the dog sees three . the <mask> sees four . the dog sees <mask> .")
     assert filled.text == "the dog sees three . the dog sees four . the dog sees five ."
     assert filled.masks[0][0].probability > 0.8
-    assert filled == done.result.fill("the dog sees three . the <mask> sees four . the dog sees "
-                                      "<mask> .")  # fmt: skip
+    assert filled == done.result.fill(
+        "the dog sees three . the <mask> sees four . the dog sees <mask> ."
+    )
     card = (done.folder / "README.md").read_text()
     assert card.startswith("# run: an encoder\n")
     assert f'qkv fill --model {done.folder} "… <mask> …"' in card
@@ -125,8 +126,10 @@ def test_pairs_are_framed_as_the_model_has_them(
 def n_partly_hidden(made: Filling, tokens: list[int], hidden: list[bool]) -> int:
     """The words of which some letters are hidden and some are not."""
     letters = made.tokenizers.target.tokens(tokens)
-    marked = "".join("-" if flag and letter != "▁" else letter
-                     for letter, flag in zip(letters, hidden, strict=True))  # fmt: skip
+    marked = "".join(
+        "-" if flag and letter != "▁" else letter
+        for letter, flag in zip(letters, hidden, strict=True)
+    )
     return sum("-" in word and not set(word) <= {"-"} for word in marked.split("▁"))
 
 
@@ -177,14 +180,17 @@ def test_what_packed_kernels_cannot_do_is_padded(tmp_path: Path, settings: dict)
         {"model_preset": "roberta-mini", "mask_pairs": "next", "mask_units": "word"},
         {"model_preset": "deberta-mini", "model_relative_buckets": 8, "mask_units": "span"},
         {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"},
-        {"tokenizer_kind": "unigram", "data_bos": False}, {"train_precision": "bfloat16"},
+        {"tokenizer_kind": "unigram", "data_bos": False},
+        {"train_precision": "bfloat16"},
         {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []},
-        {"data_max_length": 12, "mask_pairs": "order"}, {"data_max_length": 3},
-        {"train_batch_tokens": 10, "train_packing": "on"}, {"train_metric": "accuracy"},
+        {"data_max_length": 12, "mask_pairs": "order"},
+        {"data_max_length": 3},
+        {"train_batch_tokens": 10, "train_packing": "on"},
+        {"train_metric": "accuracy"},
         {"model_tie": "none", "train_label_smoothing": 0.1, "train_average": 2},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
     done = run(tmp_path, train_steps=4, train_valid_every=2, **differences)
     assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
@@ -233,10 +239,13 @@ def by_hand(model: Model, batches: list[Batch]) -> dict[str, float]:
                 right_pairs.append(int(logits.argmax()) == int(batch.pairs[row]))
     assert sum(batch.n_labels for batch in batches) == len(right)
     return {
-        "nats": nats, "pair nats": pair_nats, "loss": nats / len(right),
-        "perplexity": math.exp(nats / len(right)), "accuracy": 100 * np.mean(right),
+        "nats": nats,
+        "pair nats": pair_nats,
+        "loss": nats / len(right),
+        "perplexity": math.exp(nats / len(right)),
+        "accuracy": 100 * np.mean(right),
         **({"pair accuracy": 100 * np.mean(right_pairs)} if right_pairs else {}),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("pairs", ["none", "order"])

@@ -109,8 +109,13 @@ def test_an_encoder_of_another_task_gets_a_fresh_head(
     weights = read_tensors(before.folder / "model.safetensors")
     now, drawn = parts(made.model), parts(other.model)
     heads = {name for name in now if name.startswith("head.")}
-    assert heads == {"head.dense.weight", "head.dense.bias", "head.norm.weight", "head.norm.bias",
-                     "head.projection.bias"}  # fmt: skip
+    assert heads == {
+        "head.dense.weight",
+        "head.dense.bias",
+        "head.norm.weight",
+        "head.norm.bias",
+        "head.projection.bias",
+    }
     for name in now.keys() - heads:
         assert torch.equal(now[name], weights[name]), name
     assert not torch.equal(now["head.dense.weight"], drawn["head.dense.weight"])

@@ -92,19 +92,27 @@ def test_packed_and_padded_records_have_the_same_loss(tmp_path: Path) -> None:
 
 
 OWN = {
-    "chat_user": "Q: {content}\n", "chat_assistant": "A: {content}\n", "chat_system": "{content}",
-}  # fmt: skip
+    "chat_user": "Q: {content}\n",
+    "chat_assistant": "A: {content}\n",
+    "chat_system": "{content}",
+}
 
 
 @pytest.mark.parametrize(
     "differences",
     [
-        {"chat_template": "alpaca"}, {"chat_template": "chatml"}, OWN, {"data_bos": False},
-        {"tokenizer_kind": "bpe"}, {"train_packing": "on"}, {"train_valid_bleu": False},
-        {"train_metric": "exact_match"}, {"model_preset": "gpt2-mini"},
+        {"chat_template": "alpaca"},
+        {"chat_template": "chatml"},
+        OWN,
+        {"data_bos": False},
+        {"tokenizer_kind": "bpe"},
+        {"train_packing": "on"},
+        {"train_valid_bleu": False},
+        {"train_metric": "exact_match"},
+        {"model_preset": "gpt2-mini"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
     settings = {"model_max_length": 128, "train_steps": 4, **differences}
     done = run(tmp_path, "run", "instruct", **settings)
@@ -121,9 +129,11 @@ def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) ->
 
 
 RESUMED: list[dict[str, Any]] = [
-    {}, {"chat_template": "chatml", "train_accumulate": 2, "model_max_length": 128},
-    {"train_packing": "on", "tokenizer_kind": "bpe"}, {"train_average": 3, "train_steps": 25},
-]  # fmt: skip
+    {},
+    {"chat_template": "chatml", "train_accumulate": 2, "model_max_length": 128},
+    {"train_packing": "on", "tokenizer_kind": "bpe"},
+    {"train_average": 3, "train_steps": 25},
+]
 
 
 @pytest.mark.parametrize("step", [2, 9])
@@ -150,9 +160,10 @@ def test_validation_records_are_cut_off_where_none_are_given(tmp_path: Path) -> 
 
 def test_whole_conversations_are_learnt_from_too(tmp_path: Path) -> None:
     roles = ["system", "user", "assistant", "user", "assistant"]
-    said = [["be brief", *question, *other] for question, other in zip(
-        questions(1), questions(2), strict=True
-    )]  # fmt: skip
+    said = [
+        ["be brief", *question, *other]
+        for question, other in zip(questions(1), questions(2), strict=True)
+    ]
     records = [
         {"messages": [{"role": r, "content": c} for r, c in zip(roles, each, strict=True)]}
         for each in said

@@ -97,11 +97,12 @@ def test_a_loss_is_that_of_the_text_and_its_end(tmp_path: Path, bos: bool) -> No
 
 
 RESUMED: list[dict[str, Any]] = [
-    {"data_across": False}, {"data_across": True, "data_bos": False, "data_documents": "file"},
+    {"data_across": False},
+    {"data_across": True, "data_bos": False, "data_documents": "file"},
     {"data_across": True, "train_batch_tokens": 2048},
     {"train_accumulate": 2, "train_packing": "on", "tokenizer_kind": "bpe"},
     {"train_average": 3, "train_precision": "bfloat16", "model_attention_dropout": 0.2},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("step", [2, 9])
@@ -192,15 +193,21 @@ def test_documents_do_not_see_each_other_unless_asked_to(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "differences",
     [
-        {"tokenizer_kind": "bpe"}, {"tokenizer_kind": "unigram"}, {"tokenizer_kind": "byte"},
-        {"tokenizer_kind": "wordpiece"}, {"model_preset": "gpt2-mini", "train_packing": "on"},
-        {"model_preset": "gpt3-small", "model_window": 8}, {"data_documents": "file"},
-        {"data_documents": "paragraph", "data_valid_share": 0.3}, {"train_precision": "bfloat16"},
-        {"data_max_length": 16, "train_accumulate": 2}, {"train_batch_tokens": 10},
+        {"tokenizer_kind": "bpe"},
+        {"tokenizer_kind": "unigram"},
+        {"tokenizer_kind": "byte"},
+        {"tokenizer_kind": "wordpiece"},
+        {"model_preset": "gpt2-mini", "train_packing": "on"},
+        {"model_preset": "gpt3-small", "model_window": 8},
+        {"data_documents": "file"},
+        {"data_documents": "paragraph", "data_valid_share": 0.3},
+        {"train_precision": "bfloat16"},
+        {"data_max_length": 16, "train_accumulate": 2},
+        {"train_batch_tokens": 10},
         {"model_tie": "none", "model_n_kv_heads": 1},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
     done = run(tmp_path, train_steps=4, **differences)
     log = read_log(done.folder)

@@ -12,7 +12,7 @@ from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run import train
 from qkv.run import translate as translating
-from qkv.train import Trainer
+from qkv.training import Trainer
 from tests.run.common import Killed, everything, read_log, silence
 from tests.run.tiny import RUNS, recipe, run, write_pairs
 

@@ -28,10 +28,13 @@ def test_its_texts_end_with_the_tokenizer_s_end_or_a_new_one(own: bool, tmp_path
         backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
         backend.save(str(folder / "tokenizer.json"))
         assert qkv.load(folder, "cpu").model.config.eos_id == size  # which is no token
-        recipe = recipe_from({
-            "task": "generate", "data": {"text": str(tmp_path / "text.txt"), "documents": "line"},
-            "train": {**TRAINING, "steps": 3, "start_from": str(folder)},
-        })  # fmt: skip
+        recipe = recipe_from(
+            {
+                "task": "generate",
+                "data": {"text": str(tmp_path / "text.txt"), "documents": "line"},
+                "train": {**TRAINING, "steps": 3, "start_from": str(folder)},
+            }
+        )
         done = train(recipe, tmp_path / "run", console=silence())
     model, tokenizer = done.result.model, done.result.tokenizer
     end = size - 1 if own else size

@@ -40,8 +40,10 @@ def test_a_run_learns_to_tag_and_says_how_well(tmp_path_factory: pytest.TempPath
     measured = [record for record in read_log(done.folder) if "valid_loss" in record]
     assert [record["step"] for record in measured] == [50, 100, 150, 200]
     assert measured[0].keys() - {"step", "loss", "lr", "tokens_per_second"} == {
-        "valid_loss", "f1", "accuracy",
-    }  # fmt: skip
+        "valid_loss",
+        "f1",
+        "accuracy",
+    }
     for scores in done.scores.values():
         assert [score.name for score in scores] == NAMES
         assert scores[0].value > 90
@@ -66,8 +68,9 @@ def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory)
     assert tagger_scores(model, fresh) == report.scores()
     found = model.tag("anna stone goes to new york")
     assert [(one.type, one.text) for one in found.entities] == [
-        ("person", "anna stone"), ("place", "new york"),
-    ]  # fmt: skip
+        ("person", "anna stone"),
+        ("place", "new york"),
+    ]
     assert all(one.probability > 0.5 for one in found.entities)
 
 
@@ -173,9 +176,10 @@ def test_a_tagger_begins_from_another_encoder(tmp_path: Path) -> None:
     assert job.tags.labels != before.tags.labels
     weights = before.model.state_dict()
     fresh = {
-        name for name, weight in job.model.state_dict().items()
+        name
+        for name, weight in job.model.state_dict().items()
         if weight.shape != weights[name].shape or not torch.equal(weight, weights[name])
-    }  # fmt: skip
+    }
     assert fresh == {"head.projection.weight", "head.projection.bias"}
     assert len(job.tokenizers.target) == len(before.tokenizer)
 

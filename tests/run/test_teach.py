@@ -150,9 +150,11 @@ def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path
     write_lines(tmp_path / "texts.txt", [*known, "a new one", "a new one", "  another ", ""])
     said: list[str] = []
     settings = {
-        "teacher_models": str(teacher.folder), "teacher_text": str(tmp_path / "texts.txt"),
-        "data_test_examples": examples, "classify_weights": "balanced",
-    }  # fmt: skip
+        "teacher_models": str(teacher.folder),
+        "teacher_text": str(tmp_path / "texts.txt"),
+        "data_test_examples": examples,
+        "classify_weights": "balanced",
+    }
     job = Classifying(plan(tmp_path, said=said, **settings))
     found = [one.texts for one in job.splits.train if one.label is None]
     assert found == [("a new one",), ("another",)]
@@ -170,9 +172,10 @@ def test_examples_that_were_not_drawn_may_be_texts_without_labels(
 ) -> None:
     write_data(tmp_path, "class")
     settings = {
-        "teacher_models": str(teacher.folder), "data_n_examples": 10,
+        "teacher_models": str(teacher.folder),
+        "data_n_examples": 10,
         "teacher_text": str(tmp_path / "class.train.tsv"),
-    }  # fmt: skip
+    }
     train = Classifying(plan(tmp_path, **settings)).splits.train
     unlabelled = [one.texts for one in train if one.label is None]
     assert len(train) - len(unlabelled) == 10 and len(unlabelled) > 100

@@ -79,12 +79,15 @@ def test_a_run_depends_on_its_seed_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "differences",
     [
-        {"tokenizer_shared": False}, {"tokenizer_kind": "char", "tokenizer_vocab_size": 300},
-        {"train_packing": "on", "model_max_length": 64}, {"train_precision": "bfloat16"},
-        {"train_accumulate": 3, "train_average": 1}, {"train_valid_bleu": False},
+        {"tokenizer_shared": False},
+        {"tokenizer_kind": "char", "tokenizer_vocab_size": 300},
+        {"train_packing": "on", "model_max_length": 64},
+        {"train_precision": "bfloat16"},
+        {"train_accumulate": 3, "train_average": 1},
+        {"train_valid_bleu": False},
         {"model_preset": "transformer-tiny", "model_norm": "rms"},
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
     done = run(tmp_path, **differences)
     assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
@@ -102,8 +105,11 @@ def test_packed_batches_fit_a_model_of_any_length(tmp_path: Path) -> None:
 def test_packed_and_padded_text_have_the_same_loss(tmp_path: Path) -> None:
     """Without dropout, and in one batch: the first step sees the same pairs either way."""
     settings = {
-        "train_steps": 1, "train_batch_tokens": 4000, "model_dropout": 0.0, "model_max_length": 64,
-    }  # fmt: skip
+        "train_steps": 1,
+        "train_batch_tokens": 4000,
+        "model_dropout": 0.0,
+        "model_max_length": 64,
+    }
     write_pairs(tmp_path / "digits.tsv", 100)
     losses = [
         read_log(run(tmp_path, packing, train_packing=packing, **settings).folder)[0]["loss"]
@@ -185,7 +191,7 @@ def test_python_trains_from_a_file_too_and_more_than_once(
     done = qkv.train(str(path), console=silence())
     assert done.folder == Path("runs/digits")
     assert qkv.train(path, "again", console=silence()).folder == Path("again")
-    from qkv.train import cross_entropy
+    from qkv.training import cross_entropy
 
     assert callable(cross_entropy)
     assert qkv.train(path, "once more", console=silence()).progress.step == 2

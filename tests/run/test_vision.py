@@ -49,11 +49,12 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "task": "classify",
         "data": {
-            "examples": str(folder / "train.npz"), "valid_examples": str(folder / "valid.npz"),
+            "examples": str(folder / "train.npz"),
+            "valid_examples": str(folder / "valid.npz"),
         },
         "model": {**ENCODER, "preset": "vit-tiny", "image_size": 4, "patch_size": 2},
         "train": {**TRAINING, "batch_tokens": 100, "warmup": 4},
-    }  # fmt: skip
+    }
     return with_differences(found, differences)
 
 
@@ -94,9 +95,12 @@ def test_a_folder_of_files_from_end_to_end(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
     done = run(
-        tmp_path, data_examples=str(tmp_path / "sides"), data_valid_examples=[], train_steps=50,
+        tmp_path,
+        data_examples=str(tmp_path / "sides"),
+        data_valid_examples=[],
+        train_steps=50,
         model_n_channels=3,
-    )  # fmt: skip
+    )
     assert done.scores["valid"][0].value == 100
     model = qkv.load(done.folder, device="cpu")
     assert len(model.classes.mean) == len(model.classes.deviation) == 3

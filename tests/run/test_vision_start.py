@@ -78,10 +78,15 @@ def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = ViTModel(
         ViTConfig(
-            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-            image_size=4, patch_size=2, num_channels=1,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            image_size=4,
+            patch_size=2,
+            num_channels=1,
         )
-    )  # fmt: skip
+    )
     theirs.save_pretrained(tmp_path / "theirs")
     scale = '{"image_mean": [0.25], "image_std": [0.5]}'
     (tmp_path / "theirs" / "preprocessor_config.json").write_text(scale)
@@ -103,7 +108,9 @@ def test_text_does_not_begin_from_images(base: Run, tmp_path: Path) -> None:
     words = tmp_path / "words.conll"
     words.write_text("".join(f"{word}\t{word % 2}\n\n" for word in range(30)))
     text = {
-        "task": "tag", "data": {"examples": str(words)}, "train": {"start_from": str(base.folder)},
-    }  # fmt: skip
+        "task": "tag",
+        "data": {"examples": str(words)},
+        "train": {"start_from": str(base.folder)},
+    }
     with pytest.raises(UserError, match="holds a model of images, but task = 'tag' reads text"):
         qkv.train(recipe_from(text), tmp_path / "run")

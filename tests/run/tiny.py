@@ -46,11 +46,16 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
         "data": {"pairs": str(folder / "digits.tsv"), "max_length": 30},
         "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
         "model": {
-            "d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1, "n_decoder_layers": 1,
-            "max_length": 32, "dropout": 0.1,
+            "d_model": 16,
+            "n_heads": 2,
+            "d_ff": 32,
+            "n_encoder_layers": 1,
+            "n_decoder_layers": 1,
+            "max_length": 32,
+            "dropout": 0.1,
         },
         "train": {**TRAINING, "batch_tokens": 200},
-    }  # fmt: skip
+    }
     return with_differences(found, differences)
 
 
@@ -60,10 +65,18 @@ recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
 
 # Settings with which the model learns the task: some 95 % of new lines exactly right.
 LEARNS: dict[str, Any] = {
-    "tokenizer_vocab_size": 100, "model_d_model": 32, "model_d_ff": 64, "model_dropout": 0.0,
-    "model_norm_position": "pre", "train_steps": 350, "train_batch_tokens": 400, "train_warmup": 30,
-    "train_label_smoothing": 0.0, "train_valid_every": 100, "train_checkpoint_every": 1000,
-}  # fmt: skip
+    "tokenizer_vocab_size": 100,
+    "model_d_model": 32,
+    "model_d_ff": 64,
+    "model_dropout": 0.0,
+    "model_norm_position": "pre",
+    "train_steps": 350,
+    "train_batch_tokens": 400,
+    "train_warmup": 30,
+    "train_label_smoothing": 0.0,
+    "train_valid_every": 100,
+    "train_checkpoint_every": 1000,
+}
 
 _trained: dict[str, Run] = {}
 

@@ -29,10 +29,15 @@ KINDS = ("char", "byte", "bpe", "unigram", "wordpiece")
 SETTINGS = Answers(overlap=5, max_question=6, max_answer=4)
 LONG = "the cat sees the dog. 猫爱鱼。 the fish 🐟 sees a bird, 12 of 34 dogs see the cat."
 PAIRS = [
-    ("who sees?", LONG), ("什么？", "我爱你，猫。"), ("", LONG), ("who?", " \n "),
-    ("how many?", LONG), ("what is the cat and what is the dog?", "a bird 🐟 a fish"),
-    ("🐟?", "🐟"), ("who?", ""),
-]  # fmt: skip
+    ("who sees?", LONG),
+    ("什么？", "我爱你，猫。"),
+    ("", LONG),
+    ("who?", " \n "),
+    ("how many?", LONG),
+    ("what is the cat and what is the dog?", "a bird 🐟 a fish"),
+    ("🐟?", "🐟"),
+    ("who?", ""),
+]
 # what is composed, spelt in bytes, joined or white space
 TRICKY = st.sampled_from(
     (
@@ -67,11 +72,23 @@ def answerer(kind: str = "char", seed: int = 0, how: Answers = SETTINGS, **sizes
     """A model that never learnt anything, in float64."""
     tokenizer = vocabulary(kind)
     usual = {
-        "family": "encoder", "n_encoder_layers": 1, "n_decoder_layers": 0, "d_model": 16,
-        "n_heads": 2, "d_ff": 24, "max_length": 24, "dropout": 0.0, "positions": "learned",
-        "n_segments": 2, "head": "token", "n_labels": 2, "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
-    }  # fmt: skip
+        "family": "encoder",
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 0,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "max_length": 24,
+        "dropout": 0.0,
+        "positions": "learned",
+        "n_segments": 2,
+        "head": "token",
+        "n_labels": 2,
+        "vocab_size": len(tokenizer),
+        "pad_id": tokenizer.pad_id,
+        "bos_id": tokenizer.bos_id,
+        "eos_id": tokenizer.eos_id,
+    }
     torch.manual_seed(seed)
     model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
     return Answerer(model, tokenizer, how)

@@ -36,9 +36,9 @@ def text(length: int, seed: int = 0) -> str:
 
 def said(model: Classifier, one: Framed) -> torch.Tensor:
     with torch.no_grad():
-        return model.model(
-            torch.tensor([one.tokens]), Layout(), torch.tensor([one.segments])
-        )[0].float()  # fmt: skip
+        return model.model(torch.tensor([one.tokens]), Layout(), torch.tensor([one.segments]))[
+            0
+        ].float()
 
 
 TEXTS = ["the cat", ("a dog", "no fish"), "猫", "", ("the cat", ""), "birds", ("no fish", "a dog")]

@@ -185,9 +185,11 @@ def test_a_chat_is_a_conversation_of_one_answer() -> None:
     model = talker()
     assert model.chat("the cat") == model.conversation().say("the cat")
     messages: list[Message] = [
-        {"role": "system", "content": "be a dog"}, user("the"),
-        {"role": "assistant", "content": "cat"}, user("a bird"),
-    ]  # fmt: skip
+        {"role": "system", "content": "be a dog"},
+        user("the"),
+        {"role": "assistant", "content": "cat"},
+        user("a bird"),
+    ]
     assert model.chat(messages) == answer_by_hand(model, messages)
     assert model.chat("the cat", max_length=3) == answer_by_hand(model, [user("the cat")], 3)
 
@@ -195,13 +197,14 @@ def test_a_chat_is_a_conversation_of_one_answer() -> None:
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([], "there is no message"), ([{"role": "user"}], "is no message"),
+        ([], "there is no message"),
+        ([{"role": "user"}], "is no message"),
         ([{"role": "system", "content": "a"}], "the last to speak is the system"),
         ([user("a"), {"role": "assistant", "content": "b"}], "the last to speak is the assistant"),
         ([user("a"), user("b")], "message 2: the user cannot speak after the user's"),
         ([{"role": "cat", "content": "a"}], "the role is 'cat'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_conversation_is_explained(messages: list[Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         talker().chat(messages)
@@ -212,10 +215,12 @@ def test_what_is_no_conversation_is_explained(messages: list[Any], words: str) -
 def test_answers_together_are_those_of_each_alone(name: str, settings: dict) -> None:
     model = talker(name, ready=2.5)
     conversations = [
-        [user("the cat")], [user("a")], [{"role": "system", "content": "dog"}, user("bird")],
+        [user("the cat")],
+        [user("a")],
+        [{"role": "system", "content": "dog"}, user("bird")],
         [user("the"), {"role": "assistant", "content": "cat"}, user("of")],
         *([user(content)] for content in SAID),
-    ]  # fmt: skip
+    ]
     found = model.answers(conversations, **settings)
     assert found == [model.chat(messages, **settings) for messages in conversations]
     assert len(set(found)) > 1
@@ -303,14 +308,16 @@ def test_a_folder_keeps_how_a_model_is_spoken_to(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"chat": []}, "'chat' must be a template"), ({"chat": "plain"}, "a template or null"),
-        ({"bos": 1}, "must be true or false"), ({"chat_bos": 1}, "must be true or false"),
+        ({"chat": []}, "'chat' must be a template"),
+        ({"chat": "plain"}, "a template or null"),
+        ({"bos": 1}, "must be true or false"),
+        ({"chat_bos": 1}, "must be true or false"),
         ({"chat": {"user": "{content}"}}, "missing"),
         ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
         ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),
         ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_how_to_speak_is_said(
     tmp_path: Path, changes: dict[str, object], words: str
 ) -> None:

@@ -22,9 +22,13 @@ from qkv.tasks.classify import Classes
 from qkv.text import Tokenizer, train_tokenizer
 
 SENTENCES = [
-    "the cat sat on the mat .", "a dog saw the (small) cat", "the dog sat, the cat ran!",
-    "我爱你，中国。", "你爱我吗", "cats and dogs run",
-]  # fmt: skip
+    "the cat sat on the mat .",
+    "a dog saw the (small) cat",
+    "the dog sat, the cat ran!",
+    "我爱你，中国。",
+    "你爱我吗",
+    "cats and dogs run",
+]
 KINDS = ("bpe", "unigram", "wordpiece", "char", "byte")
 TEXTS = [*SENTENCES, "", "x", "the cat " * 7, "dog", "a cat saw a dog on a mat"]
 
@@ -37,17 +41,31 @@ def tokenizer(kind: str = "bpe") -> Tokenizer:
 
 
 def build(
-    words: Tokenizer | None = None, head: str = "masked", settings: EmbedConfig | None = None,
+    words: Tokenizer | None = None,
+    head: str = "masked",
+    settings: EmbedConfig | None = None,
     **sizes: Any,
-) -> Encoder:  # fmt: skip
+) -> Encoder:
     """An encoder that never learnt anything, in float64."""
     words = words or tokenizer()
     usual = {
-        "family": "encoder", "n_decoder_layers": 0, "n_encoder_layers": 2, "d_model": 16,
-        "n_heads": 2, "d_ff": 24, "positions": "learned", "n_segments": 2, "tie": "output",
-        "embedding_scale": False, "max_length": 24, "head": head, "vocab_size": len(words),
-        "pad_id": words.pad_id, "bos_id": words.bos_id, "eos_id": words.eos_id,
-    }  # fmt: skip
+        "family": "encoder",
+        "n_decoder_layers": 0,
+        "n_encoder_layers": 2,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "positions": "learned",
+        "n_segments": 2,
+        "tie": "output",
+        "embedding_scale": False,
+        "max_length": 24,
+        "head": head,
+        "vocab_size": len(words),
+        "pad_id": words.pad_id,
+        "bos_id": words.bos_id,
+        "eos_id": words.eos_id,
+    }
     torch.manual_seed(0)
     model = EncoderModel(ModelConfig.from_dict({**usual, **sizes})).double().eval()
     with torch.no_grad():

@@ -58,9 +58,11 @@ def test_a_prompt_is_instruction_examples_and_the_open_question() -> None:
 
 def test_accuracy_and_majority_are_counted_by_hand() -> None:
     records = [
-        {"text": "a", "label": "good"}, {"text": "b", "label": "bad"},
-        {"text": "c", "label": "good"}, {"text": "d", "label": "good"},
-    ]  # fmt: skip
+        {"text": "a", "label": "good"},
+        {"text": "b", "label": "bad"},
+        {"text": "c", "label": "good"},
+        {"text": "d", "label": "good"},
+    ]
     model = Rule({"Review: a": " good", "Review: b": " good", "Review: c": " good"})
     report = few_shot_accuracy(model, records, [], SENTIMENT)
     assert report == Report(50.0, 75.0, 4, ["good", "good", "good", "bad"])

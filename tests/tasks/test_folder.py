@@ -42,10 +42,12 @@ def save(folder: Path, shared: bool = True, **differences: object) -> EncoderDec
 @pytest.mark.parametrize(
     "differences",
     [
-        {}, {"tie": "output"}, {"tie": "none", "output_bias": True, "positions": "learned"},
+        {},
+        {"tie": "output"},
+        {"tie": "none", "output_bias": True, "positions": "learned"},
         {"norm": "rms", "norm_position": "pre", "gated": True, "bias": False, "n_kv_heads": 2},
     ],
-)  # fmt: skip
+)
 def test_weights_and_config_come_back_bit_for_bit(tmp_path: Path, differences: dict) -> None:
     model = save(tmp_path, **differences)
     task, config, decode = load_config(tmp_path)
@@ -149,15 +151,18 @@ def test_each_weight_that_does_not_fit_the_config_is_named(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[]", "no JSON object"), ("{}", "'task'"), ('{"task": "translate"}', "'model'"),
-        ('{"task": "translate", "model": 3}', "'model'"), ('{"task": 1, "model": {}}', "'task'"),
+        ("[]", "no JSON object"),
+        ("{}", "'task'"),
+        ('{"task": "translate"}', "'model'"),
+        ('{"task": "translate", "model": 3}', "'model'"),
+        ('{"task": 1, "model": {}}', "'task'"),
         ('{"task": "translate", "model": {"d_modle": 3}}', "did you mean 'd_model'?"),
         ('{"task": "translate", "model": {"d_model": "3"}}', "type int"),
         ('{"task": "paint", "model": {}}', "unknown task 'paint'"),
         ('{"task": "translate", "model": {"family": "decoder"}, "x": 1}', "does not fit"),
         ("\udcff", "truncated or not JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_is_none_of_ours_is_explained(copy: Path, content: str, words: str) -> None:
     (copy / "config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert words in complaint(copy)

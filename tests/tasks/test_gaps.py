@@ -71,8 +71,11 @@ def test_of_several_gaps_the_surest_is_filled_first() -> None:
     model = build(tokenizer("wordpiece"))
     words = model.tokenizer
     differ = [0, 0]
-    texts = ["a <mask> saw <mask> and <mask>", "cats <mask> <mask> run",
-             "a <mask> dog <mask> the <mask> mat <mask>"]  # fmt: skip
+    texts = [
+        "a <mask> saw <mask> and <mask>",
+        "cats <mask> <mask> run",
+        "a <mask> dog <mask> the <mask> mat <mask>",
+    ]
     for text in texts:
         parts = text.split("<mask>")
         tokens = words.encode(parts[0].strip())
@@ -132,9 +135,17 @@ def other_tokenizer(kind: str) -> tokenizers.Tokenizer:
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
         joined = [f"Ġ{word}" for word in ("the", "cat", "sat")]
         merges = [
-            ("t", "h"), ("th", "e"), ("Ġ", "the"), ("c", "a"), ("ca", "t"), ("Ġ", "cat"),
-            ("s", "a"), ("sa", "t"), ("Ġ", "sat"), ("Ġ", "0"),
-        ]  # fmt: skip
+            ("t", "h"),
+            ("th", "e"),
+            ("Ġ", "the"),
+            ("c", "a"),
+            ("ca", "t"),
+            ("Ġ", "cat"),
+            ("s", "a"),
+            ("sa", "t"),
+            ("Ġ", "sat"),
+            ("Ġ", "0"),
+        ]
         pieces = [*special, *letters, "th", "the", "ca", "cat", "sa", "sat", *joined, "Ġ0"]
         made = tokenizers.Tokenizer(
             models.BPE({piece: id for id, piece in enumerate(pieces)}, merges, unk_token="<unk>")
@@ -152,18 +163,31 @@ def other_tokenizer(kind: str) -> tokenizers.Tokenizer:
 
 
 OTHERS = [
-    "the <mask> sat on the mat.", "<mask> cat sat", "the cat <mask>", "(<mask>) the", "我<mask>你",
-    "the <mask> (sat)", "the <mask><mask> sat", "play<mask> the cat", "the cat,<mask>",
-    "the <mask> ,cat", "<mask>'s cat",
-]  # fmt: skip
+    "the <mask> sat on the mat.",
+    "<mask> cat sat",
+    "the cat <mask>",
+    "(<mask>) the",
+    "我<mask>你",
+    "the <mask> (sat)",
+    "the <mask><mask> sat",
+    "play<mask> the cat",
+    "the cat,<mask>",
+    "the <mask> ,cat",
+    "<mask>'s cat",
+]
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_gaps_and_vectors_are_those_of_transformers(kind: str) -> None:
     """Their tokenizer knows the mask by sight; ours must come to the same tokens."""
     made = other_tokenizer(kind)
-    special = dict(zip(("unk_token", "pad_token", "cls_token", "sep_token", "mask_token"),
-                       made.get_added_tokens_decoder().values(), strict=True))  # fmt: skip
+    special = dict(
+        zip(
+            ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token"),
+            made.get_added_tokens_decoder().values(),
+            strict=True,
+        )
+    )
     theirs = PreTrainedTokenizerFast(tokenizer_object=made, **special)
     words = Tokenizer(tokenizers.Tokenizer.from_str(made.to_str()))
     sizes = {"bos_id": words.bos_id, "eos_id": words.eos_id, "pad_id": words.pad_id}
@@ -196,11 +220,16 @@ def test_gaps_and_vectors_are_those_of_transformers(kind: str) -> None:
 @pytest.mark.parametrize(
     ("before", "word", "after"),
     [
-        ("the ", "cat", " sat"), ("", "the", " cat"), ("a dog saw the ", "cat", ""),
-        ("the ", "dog", " (small)"), ("the ", "dog", ", the cat"), ("我", "爱", "你，中国。"),
-        ("(", "cat", ")"), ("cats  ", "and", "\t!"),
+        ("the ", "cat", " sat"),
+        ("", "the", " cat"),
+        ("a dog saw the ", "cat", ""),
+        ("the ", "dog", " (small)"),
+        ("the ", "dog", ", the cat"),
+        ("我", "爱", "你，中国。"),
+        ("(", "cat", ")"),
+        ("cats  ", "and", "\t!"),
     ],
-)  # fmt: skip
+)
 def test_pieces_around_a_gap_are_those_of_the_whole_text(
     kind: str, before: str, word: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,12 +286,18 @@ def piece(kind: str, text: str) -> int:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("The  <mask>\tSAT ,ok", "The  cat\tSAT ,ok"), ("<mask> sat", "cat sat"),
-        ("(<mask>)", "(cat)"), ("the <mask>.", "the cat."), ("the<mask> sat", "the cat sat"),
-        (" the <mask>  \n", " the cat  \n"), ("“<mask>”, naïve", "“cat”, naïve"),
-        ("我<mask>你", "我cat你"), ("the <mask> [MASK]", "the cat cat"), ("<mask>s", "cats"),
+        ("The  <mask>\tSAT ,ok", "The  cat\tSAT ,ok"),
+        ("<mask> sat", "cat sat"),
+        ("(<mask>)", "(cat)"),
+        ("the <mask>.", "the cat."),
+        ("the<mask> sat", "the cat sat"),
+        (" the <mask>  \n", " the cat  \n"),
+        ("“<mask>”, naïve", "“cat”, naïve"),
+        ("我<mask>你", "我cat你"),
+        ("the <mask> [MASK]", "the cat cat"),
+        ("<mask>s", "cats"),
     ],
-)  # fmt: skip
+)
 def test_the_text_stays_as_it_was_typed(
     saying: Callable[..., str], kind: str, text: str, expected: str
 ) -> None:

@@ -18,8 +18,15 @@ from qkv.tasks.reading import Reader, by_text, check_text, load_encoder, save_en
 from tests.tasks.understand_tiny import TOKENIZER, encoder
 
 TEXTS = [
-    "the cat", "", "a dog sees the cat", "猫", "no", "birds likes fish", "the cat", "  a dog\r",
-]  # fmt: skip
+    "the cat",
+    "",
+    "a dog sees the cat",
+    "猫",
+    "no",
+    "birds likes fish",
+    "the cat",
+    "  a dog\r",
+]
 
 
 def reader(**differences: object) -> Reader:

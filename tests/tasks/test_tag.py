@@ -20,9 +20,15 @@ from qkv.text.schemes import Scheme, entities, may_begin, may_end, may_follow
 from tests.run.tag_tiny import FILLERS, FIRST, PLACES, sentences, tagger, vocabulary
 
 TEXTS = [
-    "anna sees paris .", "", "王小明在北京，很好。", "bob 👩\u200d🚀 goes to new york!!", "   ",
-    "x", "very " * 30 + "old house", "\tthe  old\u3000house ",
-]  # fmt: skip
+    "anna sees paris .",
+    "",
+    "王小明在北京，很好。",
+    "bob 👩\u200d🚀 goes to new york!!",
+    "   ",
+    "x",
+    "very " * 30 + "old house",
+    "\tthe  old\u3000house ",
+]
 SCHEMES: list[Scheme] = ["iob1", "iob2", "bioes"]
 
 

@@ -28,9 +28,16 @@ def classifier(channels: int = 1, size: int = 8) -> ImageClassifier:
     """One that never learnt anything, and says something else of every image."""
     torch.manual_seed(5)
     config = preset(
-        "vit-tiny", d_model=16, d_ff=24, n_heads=2, n_encoder_layers=2, image_size=size,
-        n_channels=channels, head="sequence", n_labels=3,
-    )  # fmt: skip
+        "vit-tiny",
+        d_model=16,
+        d_ff=24,
+        n_heads=2,
+        n_encoder_layers=2,
+        image_size=size,
+        n_channels=channels,
+        head="sequence",
+        n_labels=3,
+    )
     model = Encoder(config).double().eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -93,10 +100,17 @@ def test_all_ways_to_give_an_image_are_the_same(tmp_path: Path, channels: int) -
     path = tmp_path / "image.png"
     Image.fromarray(last.squeeze()).save(path)
     ways: list[Any] = [
-        given, last, given / 255, (given / 255).astype(np.float32), given.astype(np.int64),
-        torch.from_numpy(given), torch.from_numpy(given).double() / 255, path, str(path),
+        given,
+        last,
+        given / 255,
+        (given / 255).astype(np.float32),
+        given.astype(np.int64),
+        torch.from_numpy(given),
+        torch.from_numpy(given).double() / 255,
+        path,
+        str(path),
         given[:, :, ::-1].copy()[:, :, ::-1],
-    ]  # fmt: skip
+    ]
     if channels == 1:
         ways += [given[0], torch.from_numpy(given[0])]
     expected = model.classify(given)
@@ -125,9 +139,10 @@ def test_a_folder_gives_the_same_model_back(tmp_path: Path, channels: int) -> No
     stored = json.loads((tmp_path / "config.json").read_text())
     assert stored["task"] == "classify"
     assert stored["classify"] == {
-        "labels": list(LABELS), "mean": list(model.classes.mean),
+        "labels": list(LABELS),
+        "mean": list(model.classes.mean),
         "deviation": list(model.classes.deviation),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,25 @@ def encoder(**differences: Any) -> Encoder:
     """An encoder whose every weight matters, and that looks at what it reads."""
     torch.manual_seed(0)
     values = {
-        "family": "encoder", "n_encoder_layers": 2, "n_decoder_layers": 0, "d_model": 16,
-        "n_heads": 2, "d_ff": 24, "max_length": 24, "positions": "learned", "n_segments": 2,
-        "embedding_norm": True, "tie": "output", "dropout": 0.1, "head": "sequence",
-        "n_labels": 3, "vocab_size": len(TOKENIZER), "pad_id": TOKENIZER.pad_id,
-        "bos_id": TOKENIZER.bos_id, "eos_id": TOKENIZER.eos_id,
-    }  # fmt: skip
+        "family": "encoder",
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 0,
+        "d_model": 16,
+        "n_heads": 2,
+        "d_ff": 24,
+        "max_length": 24,
+        "positions": "learned",
+        "n_segments": 2,
+        "embedding_norm": True,
+        "tie": "output",
+        "dropout": 0.1,
+        "head": "sequence",
+        "n_labels": 3,
+        "vocab_size": len(TOKENIZER),
+        "pad_id": TOKENIZER.pad_id,
+        "bos_id": TOKENIZER.bos_id,
+        "eos_id": TOKENIZER.eos_id,
+    }
     model = Encoder(ModelConfig.from_dict({**values, **differences})).double()
     with torch.no_grad():
         for weight in model.parameters():

@@ -23,15 +23,35 @@ ODD = {
     "text": ChatTemplate("{content}\n", "Q{{1}}: {content}\nA:", "{content}\n--\n"),
     "two": ChatTemplate("<bos>{content}", "<|user|>{content}", "<|bot|>{content} .<|end|> <eos>"),
     "inst": ChatTemplate(
-        "[INST]{content}\n", "<bos>[INST]{content}[/INST]", "{content}</s>\n",
-        default_system="Be {kind} </s>", user_after_system="{content}[/INST]",
+        "[INST]{content}\n",
+        "<bos>[INST]{content}[/INST]",
+        "{content}</s>\n",
+        default_system="Be {kind} </s>",
+        user_after_system="{content}[/INST]",
     ),
     "none": ChatTemplate("<|sys|>{content}", "<|u|>{content}", "{content}<eos>", plain=("<|u|>",)),
-}  # fmt: skip
+}
 ALL = {**TEMPLATES, **ODD}
-SNIPPETS = ["<eos>", "<|im_end|>", "<|im_start|>user\n", "User:", "### Response:\n", "cat", "我爱",
-            "{content}", " ", "\n", "é", "👍", "<bos>", "0", "<|end|>", "[INST]", "</s>",
-            "<|u|>"]  # fmt: skip
+SNIPPETS = [
+    "<eos>",
+    "<|im_end|>",
+    "<|im_start|>user\n",
+    "User:",
+    "### Response:\n",
+    "cat",
+    "我爱",
+    "{content}",
+    " ",
+    "\n",
+    "é",
+    "👍",
+    "<bos>",
+    "0",
+    "<|end|>",
+    "[INST]",
+    "</s>",
+    "<|u|>",
+]
 CONTENTS = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.characters(codec="utf-8"))).map("".join)
 
 

@@ -227,7 +227,9 @@ def test_the_space_before_a_first_word_goes_and_no_other(kind: str, trained: Tra
         (
             GENERAL.Sequence(
                 [
-                    GENERAL.Replace("▁", " "), GENERAL.ByteFallback(), GENERAL.Fuse(),
+                    GENERAL.Replace("▁", " "),
+                    GENERAL.ByteFallback(),
+                    GENERAL.Fuse(),
                     GENERAL.Strip(" ", 1, 0),
                 ]
             ),
@@ -236,7 +238,7 @@ def test_the_space_before_a_first_word_goes_and_no_other(kind: str, trained: Tra
         (GENERAL.ByteLevel(), ["æĪ", "ĳ", "Ġthe", "a 我", "Ĳ", "æ", "Ġthe"]),
         (None, ["the", "c", "at"]),
     ],
-)  # fmt: skip
+)
 def test_the_decoders_of_others_are_followed(
     decoder: GENERAL.Decoder | None, pieces: list[str]
 ) -> None:

@@ -194,17 +194,26 @@ def test_lengths_that_normalisation_changes_do_not_shift(named: Named) -> None:
         assert parts.count("e\u0301") == 2 and "e" in parts[-1]
     assert shown(named("bert"), text)[0] == ("cafe", "cafe\u0301")
     assert shown(named("nfkc"), "ﬁ 我") == [
-        ("▁", ""), ("f", "ﬁ"), ("i", "ﬁ"), ("▁", " "), ("我", "我"),
-    ]  # fmt: skip
+        ("▁", ""),
+        ("f", "ﬁ"),
+        ("i", "ﬁ"),
+        ("▁", " "),
+        ("我", "我"),
+    ]
     assert shown(named("nfkc_unigram"), "ﬁ我")[-1] == ("我", "我")
     assert named("char").spell("\u1100\u1161\u11a8a").spans == [(0, 3)] * 3 + [(3, 4)]  # Hangul
 
 
 def test_bert_places_words_in_the_original_text(named: Named) -> None:
     assert shown(named("bert"), " Unaffable 中文，ok") == [
-        ("una", "Una"), ("##ffa", "ffa"), ("##ble", "ble"), ("中", "中"), ("文", "文"),
-        ("，", "，"), ("ok", "ok"),
-    ]  # fmt: skip
+        ("una", "Una"),
+        ("##ffa", "ffa"),
+        ("##ble", "ble"),
+        ("中", "中"),
+        ("文", "文"),
+        ("，", "，"),
+        ("ok", "ok"),
+    ]
     assert shown(named("bert"), "\u200bab\u200b") == [("ab", "ab")]
 
 

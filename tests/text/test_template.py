@@ -63,10 +63,19 @@ def test_a_record_that_does_not_fit_is_located(
 @pytest.mark.parametrize(
     ("template", "place"),
     [
-        ("{a", 1), ("x}", 2), ("{}", 1), ("{ a}", 1), ("{a b}", 1), ("{a!r}", 1), ("{{a}", 4),
-        ("{a[0]}", 1), ("{a:>9}", 1), ("{a}}", 4), ('{"a": {b}}', 1),
+        ("{a", 1),
+        ("x}", 2),
+        ("{}", 1),
+        ("{ a}", 1),
+        ("{a b}", 1),
+        ("{a!r}", 1),
+        ("{{a}", 4),
+        ("{a[0]}", 1),
+        ("{a:>9}", 1),
+        ("{a}}", 4),
+        ('{"a": {b}}', 1),
     ],
-)  # fmt: skip
+)
 def test_a_stray_brace_is_located(template: str, place: int) -> None:
     with pytest.raises(UserError, match=f"at character {place} .*where a brace is meant"):
         names(template)

@@ -113,9 +113,13 @@ def test_a_word_starts_after_a_special_token_and_at_the_beginning(
 def test_sentences_end_where_a_person_would_say(kind: str, trained: Trained) -> None:
     text = 'The cat sat. Is it there? the dog is.  (the log is on it.) "The mat!" sat the cat'
     expected = [
-        "The cat sat.", "Is it there?", "the dog is.", "(the log is on it.)", '"The mat!"',
+        "The cat sat.",
+        "Is it there?",
+        "the dog is.",
+        "(the log is on it.)",
+        '"The mat!"',
         "sat the cat",
-    ]  # fmt: skip
+    ]
     if kind == "wordpiece":  # it cannot spell brackets and quotes that it never saw
         text, expected = text.split("(")[0], expected[:3]
     assert sentences(trained(kind), text) == expected

@@ -110,10 +110,13 @@ def _as_text(answers: Sequence[Found], several: bool) -> str:
 def _as_json(question: str, answers: Sequence[Found], several: bool) -> str:
     found = [
         {
-            "answer": one.text, "start": one.start, "end": one.end, "score": one.score,
+            "answer": one.text,
+            "start": one.start,
+            "end": one.end,
+            "score": one.score,
             "probability": one.probability,
         }
         for one in answers
-    ]  # fmt: skip
+    ]
     content = {"question": question, **found[0]} | ({"n_best": found} if several else {})
     return json.dumps(content, ensure_ascii=False)

@@ -48,11 +48,18 @@ def chat(
     from qkv.cli.generate import load_language_model
 
     settings = sampling.decode_settings(
-        greedy, max_length=max_length, min_length=min_length, temperature=temperature, top_k=top_k,
-        top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, no_repeat=no_repeat,
+        greedy,
+        max_length=max_length,
+        min_length=min_length,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        no_repeat=no_repeat,
         seed=seed,
         stop=tuple(stop) if stop else None,
-    )  # fmt: skip
+    )
     speaker = load_language_model(model, device)
 
     def begin() -> Conversation:

@@ -102,9 +102,13 @@ def _understands(model: str) -> bool:
 
 
 def _examples(
-    model: str, device: str, examples: Path | None, reading: dict[str, Any], output: Path | None,
+    model: str,
+    device: str,
+    examples: Path | None,
+    reading: dict[str, Any],
+    output: Path | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Score a model that understands texts."""
     from qkv.cli.evaluate_understanding import Asked, evaluate_examples
 
@@ -116,9 +120,12 @@ def _examples(
 
 
 def _language(
-    speaker: LanguageModel, text: Sequence[Path] | None, records: Path | None,
-    examples: Path | None, asked: dict[str, Any],
-) -> list[Score]:  # fmt: skip
+    speaker: LanguageModel,
+    text: Sequence[Path] | None,
+    records: Path | None,
+    examples: Path | None,
+    asked: dict[str, Any],
+) -> list[Score]:
     """Score a language model."""
     from qkv.cli.evaluate_language import Questions, score_choices, score_records, score_text
 
@@ -149,9 +156,15 @@ def _print(scores: Sequence[Score], as_json: bool) -> None:
 
 
 def _translations(
-    source: Path | None, target: Path | None, hypotheses: Path | None, model: str | None,
-    beams: int | None, tokenize: str, output: Path | None, device: str,
-) -> list[Score]:  # fmt: skip
+    source: Path | None,
+    target: Path | None,
+    hypotheses: Path | None,
+    model: str | None,
+    beams: int | None,
+    tokenize: str,
+    output: Path | None,
+    device: str,
+) -> list[Score]:
     """BLEU (with its sacreBLEU signature), chrF and exact match."""
     from qkv.cli.common import one_line
     from qkv.data import read_lines

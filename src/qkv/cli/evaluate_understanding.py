@@ -233,6 +233,9 @@ def _likeness(asked: Asked) -> Outcome:
 
 
 SCORED: dict[str, Callable[[Asked], Outcome]] = {
-    "classify": _classes, "tag": _tags, "answer": _answers, "embed": _likeness,
-}  # fmt: skip
+    "classify": _classes,
+    "tag": _tags,
+    "answer": _answers,
+    "embed": _likeness,
+}
 """How a model is scored on examples, by its folder's task."""

@@ -53,10 +53,20 @@ def generate(
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
     settings = sampling.decode_settings(
-        greedy, beams, max_length=max_length, min_length=min_length, temperature=temperature,
-        top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
-        no_repeat=no_repeat, seed=seed, n_best=n_best, stop=tuple(stop) if stop else None,
-    )  # fmt: skip
+        greedy,
+        beams,
+        max_length=max_length,
+        min_length=min_length,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        no_repeat=no_repeat,
+        seed=seed,
+        n_best=n_best,
+        stop=tuple(stop) if stop else None,
+    )
     if draft and not greedy:
         raise UserError("--draft makes greedy search faster and nothing else; add --greedy.")
     prompts = prompt if prompt else read_stdin()
@@ -103,10 +113,12 @@ def _as_text(prompt: str, completions: Sequence[Completion]) -> str:
 def _as_json(prompt: str, completions: Sequence[Completion]) -> str:
     best, *others = (
         {
-            "text": one.text, "log_probability": one.log_probability, "finished": one.finished,
+            "text": one.text,
+            "log_probability": one.log_probability,
+            "finished": one.finished,
             "stopped": one.stopped,
         }
         for one in completions
-    )  # fmt: skip
+    )
     content = {"prompt": prompt, **best} | ({"n_best": [best, *others]} if others else {})
     return json.dumps(content, ensure_ascii=False)

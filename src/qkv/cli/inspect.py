@@ -154,9 +154,14 @@ def _read_text(source: str | None, view: Strings) -> str | None:
 
 
 def _open(
-    name: str, views: Sequence[str], text: str | None, target: str | None, second: str | None,
-    others: Sequence[Path], device: str,
-) -> Subject:  # fmt: skip
+    name: str,
+    views: Sequence[str],
+    text: str | None,
+    target: str | None,
+    second: str | None,
+    others: Sequence[Path],
+    device: str,
+) -> Subject:
     """Load what the views need: logs, a model, one pass of it."""
     from qkv.convert import load
     from qkv.inspect.panes import Subject

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from qkv.errors import UserError
-from qkv.labs.lab import Words
+from qkv_labs.lab import Words
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from qkv.labs import Lab, Report, Settings
-    from qkv.labs.gallery import Language
+    from qkv_labs import Lab, Report, Settings
+    from qkv_labs.gallery import Language
 
 HOW = Words(
     "Run one with `qkv lab NAME`, all with `qkv lab --all`; each states its claim first.",
@@ -47,7 +47,7 @@ def lab(
     Example: qkv lab score-functions --full --seed 1
     Example: qkv lab --all --out runs/labs
     """
-    from qkv.labs import Settings, all_labs, find
+    from qkv_labs import Settings, all_labs, find
 
     if language not in ("en", "zh"):
         raise UserError(f"Unknown language {language!r}; the labs speak en and zh.")
@@ -70,7 +70,7 @@ def lab(
 
 
 def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
-    from qkv.labs.gallery import say, say_cells
+    from qkv_labs.gallery import say, say_cells
 
     if as_json:
         for one in labs:
@@ -92,8 +92,8 @@ def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
 def _run_one(
     one: Lab[Any], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
-    from qkv.labs import write
-    from qkv.labs.gallery import say
+    from qkv_labs import write
+    from qkv_labs.gallery import say
 
     with _bar(1) as bar:
         report = _run(one, settings, bar, say_steps=not bar.console.is_terminal)
@@ -113,8 +113,8 @@ def _run_all(
     labs: Sequence[Lab[Any]], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
     """Run one after the other; what fails, or lacks its model, does not hold up the others."""
-    from qkv.labs.gallery import write_gallery
-    from qkv.labs.runner import can_run
+    from qkv_labs.gallery import write_gallery
+    from qkv_labs.runner import can_run
 
     reports: list[Report] = []
     failed: list[str] = []
@@ -144,7 +144,7 @@ def _run_all(
 
 def _run(one: Lab[Any], settings: Settings, bar: Progress, say_steps: bool) -> Report:
     """Run a lab, with the step that it is at beside the bar, or as a remark."""
-    from qkv.labs import run_lab
+    from qkv_labs import run_lab
 
     def tell(step: str) -> None:
         bar.update(bar.task_ids[0], description=f"{one.name}: {step}")
@@ -157,7 +157,7 @@ def _run(one: Lab[Any], settings: Settings, bar: Progress, say_steps: bool) -> R
 
 def _try(one: Lab[Any], settings: Settings, out: Path, bar: Progress) -> Report | None:
     """Run a lab and write what it found, or show why that went wrong."""
-    from qkv.labs import write
+    from qkv_labs import write
 
     try:
         report = _run(one, settings, bar, say_steps=False)
@@ -185,9 +185,13 @@ def _bar(total: int) -> Progress:
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn()) if total > 1 else ()
     bar = Progress(
-        *columns, TimeElapsedColumn(), TextColumn("{task.description}", markup=False),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
+        *columns,
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
     bar.add_task("", total=total)
     return bar
 
@@ -201,7 +205,7 @@ def _print_report(report: Report, language: Language) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from qkv.labs.gallery import CLAIM, EXPERIMENT, say, say_cells, verdict_line
+    from qkv_labs.gallery import CLAIM, EXPERIMENT, say, say_cells, verdict_line
 
     one, console = report.lab, Console(highlight=False)
     console.print(Text(f"{one.number}. {say(one.title, language)}", style="bold"), end="\n\n")
@@ -218,7 +222,7 @@ def _print_report(report: Report, language: Language) -> None:
 
 
 def _print_summary(reports: Sequence[Report], language: Language) -> None:
-    from qkv.labs.gallery import OUTCOMES, say, say_cells
+    from qkv_labs.gallery import OUTCOMES, say, say_cells
 
     rows = [
         (

@@ -46,11 +46,19 @@ def translate(
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
     settings = {
-        "beams": beams, "length_penalty": length_penalty, "n_best": n_best, "seed": seed,
-        "max_length": max_length, "min_length": min_length, "no_repeat": no_repeat,
-        "sample": sample or None, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "beams": beams,
+        "length_penalty": length_penalty,
+        "n_best": n_best,
+        "seed": seed,
+        "max_length": max_length,
+        "min_length": min_length,
+        "no_repeat": no_repeat,
+        "sample": sample or None,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
         "min_p": min_p,
-    }  # fmt: skip
+    }
     settings = {name: value for name, value in settings.items() if value is not None}
     idle = [name for name in FOR_SAMPLING if name in settings and not sample]
     if idle:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from qkv.verify import Proof
+    from qkv.proofs import Proof
 
 SIGNS = {True: "✓", False: "✗", None: "–"}
 
@@ -29,7 +29,7 @@ def verify(
     Example: qkv verify runs/demo
     Example: qkv verify runs/demo --json
     """
-    from qkv.verify import verify as prove
+    from qkv.proofs import verify as prove
 
     with _bar() as progress:
         proofs = prove(model, device, progress)

@@ -24,9 +24,11 @@ class DecodeConfig:
     )
     n_best: int = setting(1, "hypotheses handed back for each source", least=1)
     max_length: int = setting(
-        0, "most tokens to generate, EOS counted; 0: 2 × the source's tokens + 20; after a prompt, "
-        "256", least=0,
-    )  # fmt: skip
+        0,
+        "most tokens to generate, EOS counted; 0: 2 × the source's tokens + 20; after a prompt, "
+        "256",
+        least=0,
+    )
     min_length: int = setting(0, "EOS comes after so many tokens at the earliest", least=0)
     force_start: bool = setting(
         True, "a model with a start_id (BART) begins with it; false: with what it finds likeliest"

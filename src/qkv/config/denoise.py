@@ -22,13 +22,17 @@ class DenoiseConfig:
         "infill: each is a mask, and the whole text is to be written (BART)",
     )
     share: float = setting(
-        0.0, "of the tokens are hidden; 0: 0.15 where kind is spans, 0.3 where infill",
-        least=0, most=0.9,
-    )  # fmt: skip
+        0.0,
+        "of the tokens are hidden; 0: 0.15 where kind is spans, 0.3 where infill",
+        least=0,
+        most=0.9,
+    )
     span_length: float = setting(
-        3.0, "mean length of a span in tokens; infill: Poisson's λ, so that some spans are empty",
-        least=1, most=1000,
-    )  # fmt: skip
+        3.0,
+        "mean length of a span in tokens; infill: Poisson's λ, so that some spans are empty",
+        least=1,
+        most=1000,
+    )
     sentinels: int = setting(
         100, "spans: special tokens `<extra_id_0>`, `<extra_id_1>` … that tell spans apart", least=2
     )

@@ -12,8 +12,14 @@ from qkv.errors import UserError
 
 Family = Literal["encoder-decoder", "encoder", "decoder"]
 ENCODER_ONLY = (
-    "d_embedding", "n_segments", "patch_size", "n_labels", "pair_head", "convolution", "causal",
-)  # fmt: skip
+    "d_embedding",
+    "n_segments",
+    "patch_size",
+    "n_labels",
+    "pair_head",
+    "convolution",
+    "causal",
+)
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
 
 
@@ -29,9 +35,11 @@ class ModelConfig:
     d_model: int = setting(256, "D: width of the residual stream", least=1)
     n_heads: int = setting(4, "H: attention heads; each is d_model / n_heads wide", least=1)
     d_key: int = setting(
-        0, "d_k: width of a head, where it is not d_model / n_heads (T5, Mistral); 0: that",
-        least=0, most=2**16,
-    )  # fmt: skip
+        0,
+        "d_k: width of a head, where it is not d_model / n_heads (T5, Mistral); 0: that",
+        least=0,
+        most=2**16,
+    )
     n_kv_heads: int = setting(
         0, "key/value heads, each shared by n_heads / n_kv_heads query heads; 0: n_heads", least=0
     )
@@ -68,17 +76,21 @@ class ModelConfig:
         1.0, "rotary: pairs that turn fewer times in that context are squeezed in full", least=0
     )
     rotary_fast: float = setting(
-        0.0, "rotary: pairs that turn more often are left as they are; 0: 32 (yarn), 4 (llama3)",
+        0.0,
+        "rotary: pairs that turn more often are left as they are; 0: 32 (yarn), 4 (llama3)",
         least=0,
-    )  # fmt: skip
+    )
     relative_buckets: int = setting(
-        256, "distances told apart, far ones share; disentangled: to each side; relative: in all",
+        256,
+        "distances told apart, far ones share; disentangled: to each side; relative: in all",
         least=2,
-    )  # fmt: skip
+    )
     relative_length: int = setting(
-        0, "disentangled, relative: the farthest distance told apart; 0: max_length",
-        least=0, most=LONGEST,
-    )  # fmt: skip
+        0,
+        "disentangled, relative: the farthest distance told apart; 0: max_length",
+        least=0,
+        most=LONGEST,
+    )
     window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
     window_layers: Literal["all", "alternate"] = setting(
         "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
@@ -89,9 +101,10 @@ class ModelConfig:
     embedding_scale: bool = setting(True, "multiply embeddings by √d_model, as the paper does")
     embedding_norm: bool = setting(False, "a norm on the embeddings before the first block (BERT)")
     d_embedding: int = setting(
-        0, "width of narrower embeddings, widened to d_model after them (ALBERT); 0: d_model",
+        0,
+        "width of narrower embeddings, widened to d_model after them (ALBERT); 0: d_model",
         least=0,
-    )  # fmt: skip
+    )
     n_segments: int = setting(
         0, "kinds of segment with an embedding of their own; BERT tells two texts apart", least=0
     )
@@ -99,18 +112,21 @@ class ModelConfig:
         1, "an encoder's EOS tokens between the two texts of a pair; RoBERTa has 2", least=1
     )
     convolution: int = setting(
-        0, "an encoder's first layer also sees this many neighbouring tokens by a convolution "
-        "(DeBERTa-v2: 3); 0: not", least=0,
-    )  # fmt: skip
+        0,
+        "an encoder's first layer also sees this many neighbouring tokens by a convolution "
+        "(DeBERTa-v2: 3); 0: not",
+        least=0,
+    )
     causal: bool = setting(
         False, "an encoder's tokens see only those before them, as a decoder's do: GPT, labelled"
     )
     shared_layers: bool = setting(False, "one block's weights serve for all layers (ALBERT)")
     image_size: int = setting(0, "images: height and width in pixels", least=0)
     patch_size: int = setting(
-        0, "images: height and width of a patch, which is a token (ViT); 0: the input is text",
+        0,
+        "images: height and width of a patch, which is a token (ViT); 0: the input is text",
         least=0,
-    )  # fmt: skip
+    )
     n_channels: int = setting(1, "images: 1 for grey, 3 for colours", least=1, most=1024)
     pooling: Literal["first", "mean", "last"] = setting(
         "first",

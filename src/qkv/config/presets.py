@@ -16,9 +16,11 @@ def _sizes(
     layers: int, d_model: int, n_heads: int, d_ff: int = 0, stack: str = "decoder"
 ) -> Values:
     return {
-        f"n_{stack}_layers": layers, "d_model": d_model, "n_heads": n_heads,
+        f"n_{stack}_layers": layers,
+        "d_model": d_model,
+        "n_heads": n_heads,
         "d_ff": d_ff or 4 * d_model,
-    }  # fmt: skip
+    }
 
 
 _encoder_sizes = partial(_sizes, stack="encoder")
@@ -31,80 +33,161 @@ def _both(layers: int, d_model: int, n_heads: int, d_ff: int) -> Values:
 
 # Raffel et al. 2020: the scores know distances; nothing has a bias, and scores are not divided
 _T5: Values = {
-    "norm": "rms", "norm_position": "pre", "norm_epsilon": 1e-6, "positions": "relative",
-    "relative_buckets": 32, "relative_length": 128, "bias": False, "score_division": False,
-    "embedding_scale": False, "output_scale": True, "tie": "all", "init": "normal",
+    "norm": "rms",
+    "norm_position": "pre",
+    "norm_epsilon": 1e-6,
+    "positions": "relative",
+    "relative_buckets": 32,
+    "relative_length": 128,
+    "bias": False,
+    "score_division": False,
+    "embedding_scale": False,
+    "output_scale": True,
+    "tie": "all",
+    "init": "normal",
     "max_length": 512,
-    "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1,
-}  # fmt: skip
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation_dropout": 0.1,
+}
 # Its version 1.1: a gated feed-forward layer, and an output of its own
 _T5_GATED: Values = {
-    **_T5, "gated": True, "activation": "gelu_tanh", "output_scale": False, "tie": "inputs",
-}  # fmt: skip
+    **_T5,
+    "gated": True,
+    "activation": "gelu_tanh",
+    "output_scale": False,
+    "tie": "inputs",
+}
 # Lewis et al. 2020
 _BART: Values = {
-    "positions": "learned", "activation": "gelu", "embedding_scale": False, "embedding_norm": True,
-    "tie": "all", "output_bias": True, "init": "normal", "max_length": 1024, "dropout": 0.1,
-}  # fmt: skip
+    "positions": "learned",
+    "activation": "gelu",
+    "embedding_scale": False,
+    "embedding_norm": True,
+    "tie": "all",
+    "output_bias": True,
+    "init": "normal",
+    "max_length": 1024,
+    "dropout": 0.1,
+}
 # Radford et al. 2018: post-norm, learned positions
 _GPT: Values = {
-    "family": "decoder", "n_encoder_layers": 0, "positions": "learned", "activation": "gelu_tanh",
-    "embedding_scale": False, "tie": "output", "init": "normal", "max_length": 512,
-    "dropout": 0.1, "attention_dropout": 0.1,
-}  # fmt: skip
+    "family": "decoder",
+    "n_encoder_layers": 0,
+    "positions": "learned",
+    "activation": "gelu_tanh",
+    "embedding_scale": False,
+    "tie": "output",
+    "init": "normal",
+    "max_length": 512,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
 # Radford et al. 2019: the norm moves to the front of each sublayer, and one stands at the end
 _GPT2: Values = {**_GPT, "norm_position": "pre", "max_length": 1024}
 # Brown et al. 2020: every other layer looks at its neighbourhood only
 _GPT3: Values = {**_GPT2, "max_length": 2048, "window": 256, "window_layers": "alternate"}
 # Touvron et al. 2023
 _LLAMA: Values = {
-    "family": "decoder", "n_encoder_layers": 0, "norm": "rms", "norm_position": "pre",
-    "positions": "rotary", "activation": "silu", "gated": True, "bias": False,
-    "embedding_scale": False, "tie": "none", "init": "normal", "max_length": 2048, "dropout": 0.0,
-}  # fmt: skip
+    "family": "decoder",
+    "n_encoder_layers": 0,
+    "norm": "rms",
+    "norm_position": "pre",
+    "positions": "rotary",
+    "activation": "silu",
+    "gated": True,
+    "bias": False,
+    "embedding_scale": False,
+    "tie": "none",
+    "init": "normal",
+    "max_length": 2048,
+    "dropout": 0.0,
+}
 # Devlin et al. 2019: what a text's two parts are is told by segments, and a norm comes first
 _BERT: Values = {
-    "family": "encoder", "n_decoder_layers": 0, "positions": "learned", "activation": "gelu",
-    "norm_epsilon": 1e-12, "embedding_scale": False, "embedding_norm": True, "n_segments": 2,
-    "tie": "output", "init": "normal", "max_length": 512, "pooler": "tanh",
-    "dropout": 0.1, "attention_dropout": 0.1,
-}  # fmt: skip
+    "family": "encoder",
+    "n_decoder_layers": 0,
+    "positions": "learned",
+    "activation": "gelu",
+    "norm_epsilon": 1e-12,
+    "embedding_scale": False,
+    "embedding_norm": True,
+    "n_segments": 2,
+    "tie": "output",
+    "init": "normal",
+    "max_length": 512,
+    "pooler": "tanh",
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
 # Liu et al. 2019: no next-sentence prediction, so no segments
 _ROBERTA: Values = {**_BERT, "n_segments": 0, "pair_separators": 2, "norm_epsilon": 1e-5}
 # Lan et al. 2020: one block for all layers, narrow embeddings
 _ALBERT: Values = {
-    **_BERT, "shared_layers": True, "d_embedding": 128, "activation": "gelu_tanh",
-    "dropout": 0.0, "attention_dropout": 0.0,
-}  # fmt: skip
+    **_BERT,
+    "shared_layers": True,
+    "d_embedding": 128,
+    "activation": "gelu_tanh",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
 # He et al. 2021 and 2023: distances instead of places
 _DEBERTA: Values = {
-    **_BERT, "positions": "disentangled", "n_segments": 0, "norm_epsilon": 1e-7, "pooler": "gelu",
-}  # fmt: skip
+    **_BERT,
+    "positions": "disentangled",
+    "n_segments": 0,
+    "norm_epsilon": 1e-7,
+    "pooler": "gelu",
+}
 # Dosovitskiy et al. 2021
 _VIT: Values = {
-    "family": "encoder", "n_decoder_layers": 0, "positions": "learned", "activation": "gelu",
-    "norm_position": "pre", "norm_epsilon": 1e-12, "embedding_scale": False, "tie": "none",
-    "init": "normal", "dropout": 0.0, "vocab_size": 1,
-}  # fmt: skip
+    "family": "encoder",
+    "n_decoder_layers": 0,
+    "positions": "learned",
+    "activation": "gelu",
+    "norm_position": "pre",
+    "norm_epsilon": 1e-12,
+    "embedding_scale": False,
+    "tie": "none",
+    "init": "normal",
+    "dropout": 0.0,
+    "vocab_size": 1,
+}
 
 PRESETS: dict[str, Values] = {
     # Vaswani et al. 2017, table 3
     "transformer-base": {
-        "d_model": 512, "n_heads": 8, "d_ff": 2048,
-        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.1,
+        "d_model": 512,
+        "n_heads": 8,
+        "d_ff": 2048,
+        "n_encoder_layers": 6,
+        "n_decoder_layers": 6,
+        "dropout": 0.1,
     },
     "transformer-big": {
-        "d_model": 1024, "n_heads": 16, "d_ff": 4096,
-        "n_encoder_layers": 6, "n_decoder_layers": 6, "dropout": 0.3,
+        "d_model": 1024,
+        "n_heads": 16,
+        "d_ff": 4096,
+        "n_encoder_layers": 6,
+        "n_decoder_layers": 6,
+        "dropout": 0.3,
     },
     # The same architecture for less data
     "transformer-small": {
-        "d_model": 256, "n_heads": 4, "d_ff": 1024,
-        "n_encoder_layers": 3, "n_decoder_layers": 3, "dropout": 0.1,
+        "d_model": 256,
+        "n_heads": 4,
+        "d_ff": 1024,
+        "n_encoder_layers": 3,
+        "n_decoder_layers": 3,
+        "dropout": 0.1,
     },
     "transformer-tiny": {
-        "d_model": 128, "n_heads": 4, "d_ff": 512,
-        "n_encoder_layers": 2, "n_decoder_layers": 2, "dropout": 0.1,
+        "d_model": 128,
+        "n_heads": 4,
+        "d_ff": 512,
+        "n_encoder_layers": 2,
+        "n_decoder_layers": 2,
+        "dropout": 0.1,
     },
     "t5-small": {**_T5, **_both(6, 512, 8, 2048)},
     "t5-base": {**_T5, **_both(12, 768, 12, 3072)},
@@ -122,21 +205,38 @@ PRESETS: dict[str, Values] = {
     "llama-7b": {**_LLAMA, **_sizes(32, 4096, 32, 11008)},
     # Llama 3.2, whose angles were scaled from 8,192 tokens to 131,072
     "llama-1b": {
-        **_LLAMA, **_sizes(16, 2048, 32, 8192), "n_kv_heads": 8, "tie": "output",
-        "max_length": 131_072, "rotary_base": 500_000.0, "rotary_scaling": "llama3",
-        "rotary_factor": 32.0, "rotary_trained_length": 8192,
+        **_LLAMA,
+        **_sizes(16, 2048, 32, 8192),
+        "n_kv_heads": 8,
+        "tie": "output",
+        "max_length": 131_072,
+        "rotary_base": 500_000.0,
+        "rotary_scaling": "llama3",
+        "rotary_factor": 32.0,
+        "rotary_trained_length": 8192,
     },
     "smollm2-135m": {
-        **_LLAMA, **_sizes(30, 576, 9, 1536), "n_kv_heads": 3, "tie": "output",
-        "rotary_base": 100_000.0, "max_length": 8192,
+        **_LLAMA,
+        **_sizes(30, 576, 9, 1536),
+        "n_kv_heads": 3,
+        "tie": "output",
+        "rotary_base": 100_000.0,
+        "max_length": 8192,
     },
     # The same architectures for less text
     "gpt2-mini": {**_GPT2, **_sizes(6, 384, 6), "max_length": 256, "dropout": 0.2},
     "llama-mini": {
-        **_LLAMA, **_sizes(6, 384, 6, 1024), "tie": "output", "max_length": 256, "dropout": 0.2,
+        **_LLAMA,
+        **_sizes(6, 384, 6, 1024),
+        "tie": "output",
+        "max_length": 256,
+        "dropout": 0.2,
     },
     "llama-tiny": {
-        **_LLAMA, **_sizes(4, 128, 4, 384), "tie": "output", "max_length": 256,
+        **_LLAMA,
+        **_sizes(4, 128, 4, 384),
+        "tie": "output",
+        "max_length": 256,
     },
     "bert-base": {**_BERT, **_encoder_sizes(12, 768, 12)},
     "bert-large": {**_BERT, **_encoder_sizes(24, 1024, 16)},
@@ -144,34 +244,60 @@ PRESETS: dict[str, Values] = {
     "albert-base": {**_ALBERT, **_encoder_sizes(12, 768, 12)},
     "deberta-base": {**_DEBERTA, **_encoder_sizes(12, 768, 12)},
     "vit-base": {
-        **_VIT, **_encoder_sizes(12, 768, 12), "image_size": 224, "patch_size": 16, "n_channels": 3,
+        **_VIT,
+        **_encoder_sizes(12, 768, 12),
+        "image_size": 224,
+        "patch_size": 16,
+        "n_channels": 3,
     },
     # The same architectures for less text, or smaller images
     "bert-mini": {
-        **_BERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "attention_dropout": 0.0,
+        **_BERT,
+        **_encoder_sizes(4, 256, 4),
+        "max_length": 256,
+        "attention_dropout": 0.0,
     },
     "bert-small": {
-        **_BERT, **_encoder_sizes(4, 512, 8), "max_length": 256, "attention_dropout": 0.0,
+        **_BERT,
+        **_encoder_sizes(4, 512, 8),
+        "max_length": 256,
+        "attention_dropout": 0.0,
     },
     "bert-tiny": {
-        **_BERT, **_encoder_sizes(2, 128, 2), "max_length": 256, "attention_dropout": 0.0,
+        **_BERT,
+        **_encoder_sizes(2, 128, 2),
+        "max_length": 256,
+        "attention_dropout": 0.0,
     },
     "roberta-mini": {
-        **_ROBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "attention_dropout": 0.0,
+        **_ROBERTA,
+        **_encoder_sizes(4, 256, 4),
+        "max_length": 256,
+        "attention_dropout": 0.0,
     },
     "t5-mini": {
-        **_T5, **_both(4, 256, 4, 1024), "max_length": 256, "attention_dropout": 0.0,
+        **_T5,
+        **_both(4, 256, 4, 1024),
+        "max_length": 256,
+        "attention_dropout": 0.0,
     },
     "bart-mini": {**_BART, **_both(4, 256, 4, 1024), "max_length": 256},
     "albert-mini": {**_ALBERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "d_embedding": 64},
     "deberta-mini": {
-        **_DEBERTA, **_encoder_sizes(4, 256, 4), "max_length": 256, "relative_buckets": 64,
+        **_DEBERTA,
+        **_encoder_sizes(4, 256, 4),
+        "max_length": 256,
+        "relative_buckets": 64,
         "attention_dropout": 0.0,
     },
     "vit-tiny": {
-        **_VIT, **_encoder_sizes(4, 64, 4), "image_size": 8, "patch_size": 2, "dropout": 0.1,
+        **_VIT,
+        **_encoder_sizes(4, 64, 4),
+        "image_size": 8,
+        "patch_size": 2,
+        "dropout": 0.1,
     },
-}  # fmt: skip
+}
 
 
 def preset(name: str, **differences: Any) -> ModelConfig:

@@ -58,9 +58,11 @@ class DataConfig:
     bos: bool = setting(True, "begin each document with BOS; each ends with EOS in any case")
     across: bool = setting(False, "let attention run on from one document into the next")
     valid_share: float = setting(
-        0.05, "of the documents or, where these are few, the text's end; if no valid_text is set",
-        least=0, most=0.5,
-    )  # fmt: skip
+        0.05,
+        "of the documents or, where these are few, the text's end; if no valid_text is set",
+        least=0,
+        most=0.5,
+    )
     shards: str = setting("", "folder for the text's tokens; empty: in the run folder")
     records: tuple[str, ...] = setting(
         (), "instructions with answers, or conversations, as .jsonl or .json; .gz too"
@@ -220,10 +222,19 @@ class Recipe:
 
 
 SECTIONS = {
-    "data": DataConfig, "tokenizer": TokenizerConfig, "train": TrainConfig, "decode": DecodeConfig,
-    "chat": ChatConfig, "mask": MaskConfig, "denoise": DenoiseConfig, "classify": ClassifyConfig,
-    "tag": TagConfig, "answer": AnswerConfig, "embed": EmbedConfig, "teacher": TeacherConfig,
-}  # fmt: skip
+    "data": DataConfig,
+    "tokenizer": TokenizerConfig,
+    "train": TrainConfig,
+    "decode": DecodeConfig,
+    "chat": ChatConfig,
+    "mask": MaskConfig,
+    "denoise": DenoiseConfig,
+    "classify": ClassifyConfig,
+    "tag": TagConfig,
+    "answer": AnswerConfig,
+    "embed": EmbedConfig,
+    "teacher": TeacherConfig,
+}
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:

@@ -7,21 +7,37 @@ from typing import Any, Literal
 
 Task = Literal[
     "translate", "generate", "instruct", "fill", "denoise", "classify", "tag", "answer", "embed"
-]  # fmt: skip
+]
 
 _LANGUAGE_TRAINING = {
-    "label_smoothing": 0.0, "weight_decay": 0.1, "schedule": "cosine", "warmup": 100,
-    "beta2": 0.95, "epsilon": 1e-8, "average": 1,
-}  # fmt: skip
+    "label_smoothing": 0.0,
+    "weight_decay": 0.1,
+    "schedule": "cosine",
+    "warmup": 100,
+    "beta2": 0.95,
+    "epsilon": 1e-8,
+    "average": 1,
+}
 # Devlin et al. 2019: a small rate that rises briefly and falls to nothing, few epochs
 _FINE_TUNING = {
-    "label_smoothing": 0.0, "weight_decay": 0.01, "schedule": "linear", "warmup": 50,
-    "beta2": 0.999, "epsilon": 1e-8, "average": 1, "lr": 5e-5, "steps": 1000, "valid_every": 100,
-    "checkpoint_every": 200, "batch_tokens": 2048,
-}  # fmt: skip
+    "label_smoothing": 0.0,
+    "weight_decay": 0.01,
+    "schedule": "linear",
+    "warmup": 50,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+    "average": 1,
+    "lr": 5e-5,
+    "steps": 1000,
+    "valid_every": 100,
+    "checkpoint_every": 200,
+    "batch_tokens": 2048,
+}
 _UNDERSTANDING: dict[str, dict[str, Any]] = {
-    "data": {"max_length": 0}, "model": {"preset": "bert-mini"}, "train": _FINE_TUNING,
-}  # fmt: skip
+    "data": {"max_length": 0},
+    "model": {"preset": "bert-mini"},
+    "train": _FINE_TUNING,
+}
 TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     "translate": {},
     "generate": {
@@ -59,15 +75,20 @@ TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What differs, by task, from the defaults of the settings."""
 FAMILIES: dict[str, str] = {
-    "translate": "encoder-decoder", "denoise": "encoder-decoder", "generate": "decoder",
+    "translate": "encoder-decoder",
+    "denoise": "encoder-decoder",
+    "generate": "decoder",
     "instruct": "decoder",
-}  # fmt: skip
+}
 """The family that a task needs; all others need an encoder."""
 MEASURED: dict[str, tuple[str, ...]] = {
-    "translate": ("bleu", "exact_match"), "instruct": ("exact_match",),
-    "fill": ("accuracy",), "embed": ("accuracy",), "tag": ("f1", "accuracy"),
+    "translate": ("bleu", "exact_match"),
+    "instruct": ("exact_match",),
+    "fill": ("accuracy",),
+    "embed": ("accuracy",),
+    "tag": ("f1", "accuracy"),
     "answer": ("f1", "exact_match"),
-}  # fmt: skip
+}
 """What a task can be judged by beside its loss."""
 
 

@@ -42,9 +42,13 @@ MASKED: Table = {"head.dense": "predictions.dense", "head.norm": "predictions.La
 # Theirs says 0 for texts in their order, ours 1.
 PAIRS: Table = {"pair_head.projection": Piece("sop_classifier.classifier", FLIPPED)}
 HEADS: Mapping[str, Table] = {
-    "none": {}, "masked": MASKED, "pairs": {**MASKED, **PAIRS}, "sequence": LABELS,
-    "token": LABELS, "answer": ANSWER,
-}  # fmt: skip
+    "none": {},
+    "masked": MASKED,
+    "pairs": {**MASKED, **PAIRS},
+    "sequence": LABELS,
+    "token": LABELS,
+    "answer": ANSWER,
+}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -63,9 +67,12 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 def write_config(config: ModelConfig) -> Values:
     """ALBERT's config, from ours."""
     return {
-        **encoder_config(config), "embedding_size": config.d_embedding, "num_hidden_groups": 1,
-        "inner_group_num": 1, "classifier_dropout_prob": config.dropout,
-    }  # fmt: skip
+        **encoder_config(config),
+        "embedding_size": config.d_embedding,
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+        "classifier_dropout_prob": config.dropout,
+    }
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -65,10 +65,13 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "mistral": {"bos_token_id": 1, "eos_token_id": 2},
     "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
     "bart": {
-        "pad_token_id": 1, "bos_token_id": 0, "decoder_start_token_id": 2, "eos_token_id": 2,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "decoder_start_token_id": 2,
+        "eos_token_id": 2,
     },
     "t5": {"pad_token_id": 0, "eos_token_id": 1},
-}  # fmt: skip
+}
 
 
 def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], default: Any) -> Any:
@@ -82,10 +85,17 @@ def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], defaul
 
 
 ACTIVATIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh", "silu": "silu", "swish": "silu",
-}  # fmt: skip
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
 THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 

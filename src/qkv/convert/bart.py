@@ -30,9 +30,10 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     if start is not None:
         wanted(config, "forced_bos_token_id", (start,), start)
     return {
-        **PRESETS["bart-base"], **both_values(config, names),
+        **PRESETS["bart-base"],
+        **both_values(config, names),
         "start_id": -1 if start is None else start,
-    }  # fmt: skip
+    }
 
 
 def write_config(config: ModelConfig) -> Values:

@@ -27,14 +27,16 @@ EMBEDDINGS: Table = {
 }
 LAYER: Table = {
     "self_attention.query_key_value": (
-        "attention.self.query", "attention.self.key", "attention.self.value",
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
     ),
     "self_attention.output": "attention.output.dense",
     "self_attention_residual.norm": "attention.output.LayerNorm",
     "feed_forward.inner": "intermediate.dense",
     "feed_forward.outer": "output.dense",
     "feed_forward_residual.norm": "output.LayerNorm",
-}  # fmt: skip
+}
 MASKED: Table = {
     "head.dense": "cls.predictions.transform.dense",
     "head.norm": "cls.predictions.transform.LayerNorm",
@@ -44,9 +46,13 @@ ANSWER: Table = {"head.projection": "qa_outputs"}
 # Theirs says 0 for a true pair, ours 1.
 PAIRS: Table = {"pair_head.projection": Piece("cls.seq_relationship", FLIPPED)}
 HEADS: Mapping[str, Table] = {
-    "none": {}, "masked": MASKED, "pairs": {**MASKED, **PAIRS}, "sequence": LABELS,
-    "token": LABELS, "answer": ANSWER,
-}  # fmt: skip
+    "none": {},
+    "masked": MASKED,
+    "pairs": {**MASKED, **PAIRS},
+    "sequence": LABELS,
+    "token": LABELS,
+    "answer": ANSWER,
+}
 GUESSES = "masked", "pairs"  # heads that guess hidden tokens
 # 0, 1, 2, … and 0, 0, 0, …, which older files hold
 POSITION_IDS = r"(.*\.)?embeddings\.(position|token_type)_ids"
@@ -177,10 +183,12 @@ def frame(config: ModelConfig) -> Frame:
 def label_classes(name: str) -> dict[str, str]:
     """What the heads of most encoders are called."""
     return {
-        "none": f"{name}Model", "masked": f"{name}ForMaskedLM",
-        "sequence": f"{name}ForSequenceClassification", "token": f"{name}ForTokenClassification",
+        "none": f"{name}Model",
+        "masked": f"{name}ForMaskedLM",
+        "sequence": f"{name}ForSequenceClassification",
+        "token": f"{name}ForTokenClassification",
         "answer": f"{name}ForQuestionAnswering",
-    }  # fmt: skip
+    }
 
 
 BERT = Architecture(

@@ -22,9 +22,15 @@ Program = Callable[[list[Message], bool], str]
 ROLE_OF: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant"}
 TALKS = ("u", "ua", "uau", "uaua", "uauaua", "uauauau")
 SAYINGS = (
-    "Hello!", "What's {content} in {{ Jinja }}?", "Zwei\nZeilen \\ und\n\n'eine' \"mehr\".",
-    "我爱你", "x", "1 < 2 & <b>3</b> {% if %}", "Well: a, b;  c.", "👍",
-)  # fmt: skip
+    "Hello!",
+    "What's {content} in {{ Jinja }}?",
+    "Zwei\nZeilen \\ und\n\n'eine' \"mehr\".",
+    "我爱你",
+    "x",
+    "1 < 2 & <b>3</b> {% if %}",
+    "Well: a, b;  c.",
+    "👍",
+)
 
 
 class _UnlikeError(Exception):
@@ -246,9 +252,12 @@ def _template(
 
     first = (_minus(turns.first_user[0], bos), turns.first_user[1])
     template = ChatTemplate(
-        "", written(turns.user), written(turns.assistant), trim=turns.trim,
+        "",
+        written(turns.user),
+        written(turns.assistant),
+        trim=turns.trim,
         answer_space=turns.answer_space,
-    )  # fmt: skip
+    )
     values: dict[str, Any] = {}
     if has_system:
         system = _read_system(program, turns)

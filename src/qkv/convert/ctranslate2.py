@@ -129,9 +129,10 @@ def _encoder_alone(config: ModelConfig, read: Read) -> Any:
         encoder.embeddings[1].weight = kinds / scale
     names = {"none": "Tanh", "tanh": "Tanh", "gelu": "GELU"}
     spec = specs.transformer_spec.TransformerEncoderModelSpec(
-        encoder, pooling_layer=config.pooler != "none",
+        encoder,
+        pooling_layer=config.pooler != "none",
         pooling_activation=specs.common_spec.Activation[names[config.pooler]],
-    )  # fmt: skip
+    )
     if config.pooler != "none":
         _set_linear(spec.pooler_dense, read, "pooler.dense")
     return spec
@@ -140,10 +141,12 @@ def _encoder_alone(config: ModelConfig, read: Read) -> Any:
 def _encoder(config: ModelConfig, read: Read, table: Tensor) -> Any:
     specs = _library()
     spec = specs.transformer_spec.TransformerEncoderSpec(
-        config.n_encoder_layers, config.n_heads, **_common(config),
+        config.n_encoder_layers,
+        config.n_heads,
+        **_common(config),
         num_source_embeddings=2 if config.n_segments else 1,
         embeddings_merge=specs.common_spec.EmbeddingsMerge.ADD,
-    )  # fmt: skip
+    )
     spec.embeddings[0].weight = table
     _set_stack(spec, config, read, "encoder")
     return spec
@@ -151,10 +154,13 @@ def _encoder(config: ModelConfig, read: Read, table: Tensor) -> Any:
 
 def _decoder(config: ModelConfig, read: Read, table: Tensor, cross: bool) -> Any:
     spec = _library().transformer_spec.TransformerDecoderSpec(
-        config.n_decoder_layers, config.n_heads, **_common(config),
-        with_encoder_attention=cross, num_heads_kv=config.kv_heads,
+        config.n_decoder_layers,
+        config.n_heads,
+        **_common(config),
+        with_encoder_attention=cross,
+        num_heads_kv=config.kv_heads,
         sliding_window=_window(config) or None,
-    )  # fmt: skip
+    )
     spec.embeddings.weight = table
     _set_stack(spec, config, read, "decoder")
     tied = config.tie in ("all", "output")
@@ -212,9 +218,12 @@ def _table(config: ModelConfig, read: Read, name: str) -> Any:
 def _self_attention(config: ModelConfig, read: Read, block: str, positions: str) -> Any:
     relative, rotary = config.positions == "relative", config.positions == "rotary"
     spec = _attention(
-        config, self_attention=True, relative_attention_bias=relative,
-        sliding_window=_window(config) or None, **(_rotary(config) if rotary else {}),
-    )  # fmt: skip
+        config,
+        self_attention=True,
+        relative_attention_bias=relative,
+        sliding_window=_window(config) or None,
+        **(_rotary(config) if rotary else {}),
+    )
     if relative:
         # It adds to scores that are divided already.
         spec.relative_attention_bias = read(f"{positions}.table.weight") * config.score_scale
@@ -238,9 +247,11 @@ def _cross_attention(config: ModelConfig, read: Read, block: str) -> Any:
 def _attention(config: ModelConfig, **parts: Any) -> Any:
     grouped = config.kv_heads != config.n_heads
     spec = _library().attention_spec.MultiHeadAttentionSpec(
-        rms_norm=config.norm == "rms", head_dim=config.d_head,
-        num_heads_kv=config.kv_heads if grouped else None, **parts,
-    )  # fmt: skip
+        rms_norm=config.norm == "rms",
+        head_dim=config.d_head,
+        num_heads_kv=config.kv_heads if grouped else None,
+        **parts,
+    )
     spec.queries_scale = config.score_scale
     return spec
 

@@ -57,8 +57,10 @@ def write_card(
     """Write a page that shows how the folder is used."""
     target = pieces(tokenizers.target, config.vocab_size)
     lines = {
-        "encoder-decoder": _translating, "decoder": _writing, "encoder": _reading,
-    }[config.family](config, target, content, tokenizers.shared)  # fmt: skip
+        "encoder-decoder": _translating,
+        "decoder": _writing,
+        "encoder": _reading,
+    }[config.family](config, target, content, tokenizers.shared)
     code = "\n".join(["import ctranslate2", "import tokenizers", *lines])
     title = "# A model for CTranslate2"
     about = f"Converted by qkv; its context is {config.max_length:,} tokens. In this folder:"

@@ -34,9 +34,11 @@ BODY: Table = {
 BLOCK: Table = {
     **LAYER,
     "self_attention.query_key_value": (
-        "attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj",
+        "attention.self.query_proj",
+        "attention.self.key_proj",
+        "attention.self.value_proj",
     ),
-}  # fmt: skip
+}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -91,13 +93,19 @@ def write_config(config: ModelConfig) -> Values:
     each = has_bucket_for_each(config)
     farthest = config.relative_buckets if each else config.relative_length or -1
     return {
-        **encoder_config(config), "type_vocab_size": config.n_segments,
-        "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": True,
-        "norm_rel_ebd": "layer_norm", "position_biased_input": False,
+        **encoder_config(config),
+        "type_vocab_size": config.n_segments,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
         "position_buckets": -1 if each else config.relative_buckets,
-        "max_relative_positions": farthest, "conv_kernel_size": config.convolution,
-        "conv_act": "gelu", "pooler_hidden_act": config.pooler.replace("none", "gelu"),
-    }  # fmt: skip
+        "max_relative_positions": farthest,
+        "conv_kernel_size": config.convolution,
+        "conv_act": "gelu",
+        "pooler_hidden_act": config.pooler.replace("none", "gelu"),
+    }
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -23,9 +23,17 @@ from qkv.text import Tokenizer
 
 EXTRAS = "qkv"  # what we wrote into their config.json because it has no word for it
 SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
-    "task": str, "model": dict, "decode": dict, "bos": bool, "chat": dict | None,
-    "chat_bos": bool, "embed": dict, "classify": dict, "tag": dict, "answer": dict,
-}  # fmt: skip
+    "task": str,
+    "model": dict,
+    "decode": dict,
+    "bos": bool,
+    "chat": dict | None,
+    "chat_bos": bool,
+    "embed": dict,
+    "classify": dict,
+    "tag": dict,
+    "answer": dict,
+}
 
 
 def describe(
@@ -57,8 +65,12 @@ def _extras(given: Mapping[str, Any], content: Mapping[str, Any]) -> Values:
 def _check_ids(model: ModelConfig) -> None:
     """Refuse special tokens that the vocabulary has no room for."""
     begin = "decoder_start_token_id" if model.family == "encoder-decoder" else "bos_token_id"
-    names = {"pad_id": "pad_token_id", "bos_id": begin, "eos_id": "eos_token_id",
-             "start_id": "bos_token_id"}  # fmt: skip
+    names = {
+        "pad_id": "pad_token_id",
+        "bos_id": begin,
+        "eos_id": "eos_token_id",
+        "start_id": "bos_token_id",
+    }
     for ours, theirs in names.items():
         id = getattr(model, ours)
         decodes = model.family == "decoder" or model.causal
@@ -137,9 +149,11 @@ def _special_ids(
         start = _generated(architecture, checkpoint, "decoder_start_token_id")
         start = pad if start is None else start
         return {
-            "pad_id": pad or 0, "bos_id": start or 0, "eos_id": [*ends, 0][0],
+            "pad_id": pad or 0,
+            "bos_id": start or 0,
+            "eos_id": [*ends, 0][0],
             "other_ends": tuple(id for id in ends[1:] if id < config["vocab_size"]),
-        }  # fmt: skip
+        }
     if architecture.family == "encoder" and not architecture.causal:
         names = tokenizer.names if tokenizer else {}
         given = {
@@ -207,9 +221,11 @@ def _embedding(checkpoint: Checkpoint) -> Values:
     if "pooling_mode" in pooling:  # as newer folders say it
         modes = [str(pooling["pooling_mode"])]
     known = {
-        "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first",
-        "mean": "mean", "cls": "first",
-    }  # fmt: skip
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_cls_token": "first",
+        "mean": "mean",
+        "cls": "first",
+    }
     if len(modes) != 1 or modes[0] not in known:
         raise UserError(
             f"{checkpoint.path}/1_Pooling/config.json asks for {', '.join(modes) or 'no pooling'}, "

@@ -72,12 +72,14 @@ def write_huggingface(source: Source, folder: Path) -> None:
     spare = architecture.spare(in_file, head)
     theirs = _config(architecture, in_file, head, source.content)
     written = Checkpoint(
-        folder, theirs,
-        _Shapes({**expected_shapes(rules, shapes), **dict.fromkeys(spare, ())}), chat=chat,
+        folder,
+        theirs,
+        _Shapes({**expected_shapes(rules, shapes), **dict.fromkeys(spare, ())}),
+        chat=chat,
         generation=_generation(in_file, decode),
         tokenizer={"add_bos_token": prompting.bos} if prompting else {},
         **({} if config.patch_size and head == "none" else _beside(source.content, head)),
-    )  # fmt: skip
+    )
     target = tokenizers.target if tokenizers else None
     extras = _difference(source.content, plain_content(architecture, written, target)[1])
     tensors = add_spare(write_weights(rules, weights), spare)
@@ -107,9 +109,11 @@ def _config(
 ) -> Values:
     section = content.get({"token": "tag"}.get(head, "classify"), {})
     found = {
-        "architectures": [architecture.classes[head]], "model_type": architecture.model_type,
-        **architecture.write_config(config), **write_labels(head, section),
-    }  # fmt: skip
+        "architectures": [architecture.classes[head]],
+        "model_type": architecture.model_type,
+        **architecture.write_config(config),
+        **write_labels(head, section),
+    }
     if config.patch_size:
         return found
     found |= {"pad_token_id": _padding(config), "eos_token_id": _ends(config)}
@@ -150,8 +154,9 @@ def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
         return {}
     found = {
         **write_generation(decode, config),
-        "pad_token_id": _padding(config), "eos_token_id": _ends(config),
-    }  # fmt: skip
+        "pad_token_id": _padding(config),
+        "eos_token_id": _ends(config),
+    }
     if config.family == "decoder":
         return {**found, "bos_token_id": _known(config, config.bos_id)}
     longest = {} if decode.max_length else {"max_length": config.max_length}
@@ -179,10 +184,13 @@ def _beside(content: Mapping[str, Any], head: str) -> dict[str, Any]:
         scale = content["classify"]
         return {
             "images": {
-                "image_mean": list(scale["mean"]), "image_std": list(scale["deviation"]),
-                "do_normalize": True, "do_rescale": True, "do_resize": True,
+                "image_mean": list(scale["mean"]),
+                "image_std": list(scale["deviation"]),
+                "do_normalize": True,
+                "do_rescale": True,
+                "do_resize": True,
             }
-        }  # fmt: skip
+        }
     return {}
 
 

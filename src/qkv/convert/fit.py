@@ -12,9 +12,20 @@ from qkv.model import parameter_shapes
 
 # These change nothing that a trained model computes, or are written down elsewhere.
 ELSEWHERE = {
-    "dropout", "attention_dropout", "activation_dropout", "init", "pair_separators",
-    "pad_id", "bos_id", "eos_id", "other_ends", "n_labels", "head", "pair_head", "family",
-}  # fmt: skip
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "init",
+    "pair_separators",
+    "pad_id",
+    "bos_id",
+    "eos_id",
+    "other_ends",
+    "n_labels",
+    "head",
+    "pair_head",
+    "family",
+}
 # Fields that one kind of positions looks at, by how they begin
 ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}
 

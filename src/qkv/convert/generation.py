@@ -13,20 +13,37 @@ from qkv.decode.generate import suppressed
 
 # Their names for our settings; each value says the same in both
 SAME = {
-    "num_beams": "beams", "length_penalty": "length_penalty", "num_return_sequences": "n_best",
-    "early_stopping": "early_stopping", "max_new_tokens": "max_length",
-    "min_new_tokens": "min_length", "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram_size": "no_repeat", "do_sample": "sample", "temperature": "temperature",
-    "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-}  # fmt: skip
+    "num_beams": "beams",
+    "length_penalty": "length_penalty",
+    "num_return_sequences": "n_best",
+    "early_stopping": "early_stopping",
+    "max_new_tokens": "max_length",
+    "min_new_tokens": "min_length",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat",
+    "do_sample": "sample",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+}
 FLOATS = {"length_penalty", "repetition_penalty", "temperature", "top_p", "min_p"}
 # What changes the output and has no part of ours, with the value that does nothing
 MISSING = {
-    "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0.0,
-    "typical_p": 1.0, "penalty_alpha": 0.0, "encoder_repetition_penalty": 1.0,
-    "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "guidance_scale": 1.0, "force_words_ids": None,
-    "sequence_bias": None, "begin_suppress_tokens": None, "exponential_decay_length_penalty": None,
-}  # fmt: skip
+    "encoder_no_repeat_ngram_size": 0,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "typical_p": 1.0,
+    "penalty_alpha": 0.0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "guidance_scale": 1.0,
+    "force_words_ids": None,
+    "sequence_bias": None,
+    "begin_suppress_tokens": None,
+    "exponential_decay_length_penalty": None,
+}
 
 
 def read_generation(generation: Mapping[str, Any], model: ModelConfig) -> Values:

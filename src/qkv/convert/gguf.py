@@ -91,9 +91,12 @@ def open_gguf(path: Path) -> Source:
         ) from error
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     checkpoint = Checkpoint(
-        path, config, tensors, tokenizer={"add_bos_token": adds_bos(file.get)},
+        path,
+        config,
+        tensors,
+        tokenizer={"add_bos_token": adds_bos(file.get)},
         chat=file.get("tokenizer.chat_template"),
-    )  # fmt: skip
+    )
 
     @cache
     def tokenizers() -> Tokenizers:
@@ -236,9 +239,11 @@ def _llama3(file: GgufFile, config: Values) -> Values:
     plain = rates(ModelConfig.from_dict(read_llama(config, (), "causal")))
     for length in TRAINED_LENGTHS:
         rope = {
-            **config["rope_parameters"], **bounds, "factor": round(float(slowed.max()), 4),
+            **config["rope_parameters"],
+            **bounds,
+            "factor": round(float(slowed.max()), 4),
             "original_max_position_embeddings": length,
-        }  # fmt: skip
+        }
         scaled = read_llama({**config, "rope_parameters": rope}, (), "causal")
         expected = plain / rates(ModelConfig.from_dict(scaled))
         if expected.shape == slowed.shape and torch.allclose(expected, slowed, rtol=1e-4):

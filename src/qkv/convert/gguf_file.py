@@ -21,8 +21,18 @@ from qkv.convert.weights import Shape
 from qkv.errors import UserError
 
 NUMBERS = {
-    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
-}  # fmt: skip
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 TEXT, ARRAY = 8, 9  # the other types of values
 VERSIONS = (2, 3)
 
@@ -66,8 +76,13 @@ class GgufFile:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}.") from error
         except (
-            ArithmeticError, KeyError, RecursionError, TypeError, ValueError, struct.error,
-        ) as error:  # fmt: skip
+            ArithmeticError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            struct.error,
+        ) as error:
             raise UserError(
                 f"{path} is truncated, damaged or of an unknown version ({error}); fetch it again."
             ) from error

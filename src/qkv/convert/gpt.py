@@ -55,20 +55,27 @@ def _values(config: Mapping[str, Any]) -> Values:
 def _config(config: ModelConfig) -> Values:
     """The same, from ours."""
     return {
-        "n_layer": config.n_decoder_layers, "vocab_size": config.vocab_size,
-        "n_embd": config.d_model, "n_head": config.n_heads, "n_positions": config.max_length,
-        "layer_norm_epsilon": config.norm_epsilon, "resid_pdrop": config.dropout,
-        "embd_pdrop": config.dropout, "attn_pdrop": config.attention_dropout,
+        "n_layer": config.n_decoder_layers,
+        "vocab_size": config.vocab_size,
+        "n_embd": config.d_model,
+        "n_head": config.n_heads,
+        "n_positions": config.max_length,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
         "tie_word_embeddings": config.tie in ("all", "output"),
-    }  # fmt: skip
+    }
 
 
 def read_gpt(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """GPT's config in our words; its feed-forward layers are always four times as wide."""
     return {
-        **PRESETS["gpt"], **_values(config), "d_ff": 4 * config["n_embd"],
+        **PRESETS["gpt"],
+        **_values(config),
+        "d_ff": 4 * config["n_embd"],
         "activation": GPT_ACTIVATIONS[wanted(config, "afn", GPT_ACTIVATIONS, "gelu")],
-    }  # fmt: skip
+    }
 
 
 def write_gpt(config: ModelConfig) -> Values:
@@ -81,19 +88,22 @@ def read_gpt2(config: Mapping[str, Any], names: Collection[str], head: str) -> V
     wanted(config, "scale_attn_by_inverse_layer_idx", (False,), False)
     wanted(config, "add_cross_attention", (False,), False)
     return {
-        **PRESETS["gpt2"], **_values(config), "d_ff": config.get("n_inner") or 4 * config["n_embd"],
+        **PRESETS["gpt2"],
+        **_values(config),
+        "d_ff": config.get("n_inner") or 4 * config["n_embd"],
         "activation": activation(config, "activation_function", "gelu_new"),
         "score_division": config.get("scale_attn_weights", True),
-    }  # fmt: skip
+    }
 
 
 def write_gpt2(config: ModelConfig) -> Values:
     """GPT-2's config, from ours."""
     return {
-        **_config(config), "n_inner": config.d_ff,
+        **_config(config),
+        "n_inner": config.d_ff,
         "activation_function": THEIR_ACTIVATIONS[config.activation],
         "scale_attn_weights": config.score_division,
-    }  # fmt: skip
+    }
 
 
 def _rules(body: Table, config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -12,9 +12,16 @@ from qkv.errors import UserError
 from qkv.text import schemes
 
 TASKS = {
-    "none": "embed", "masked": "fill", "pairs": "fill", "sequence": "classify", "token": "tag",
-    "answer": "answer", "image": "classify", "seq2seq": "translate", "causal": "generate",
-}  # fmt: skip
+    "none": "embed",
+    "masked": "fill",
+    "pairs": "fill",
+    "sequence": "classify",
+    "token": "tag",
+    "answer": "answer",
+    "image": "classify",
+    "seq2seq": "translate",
+    "causal": "generate",
+}
 ONE_LABEL = "single_label_classification"
 KINDS = {ONE_LABEL: "class", "multi_label_classification": "classes", "regression": "number"}
 MOST_LABELS = 1_000_000  # more are a mistake

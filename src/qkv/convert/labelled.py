@@ -32,10 +32,17 @@ def labelled(decoder: Architecture, class_name: str) -> Architecture:
         yield from modules(config, "", "", LABELS)
 
     return dataclasses.replace(
-        decoder, name=f"{decoder.name} with labels", family="encoder", causal=True,
-        classes={"sequence": class_name}, bodies=(), read_config=read_config,
-        write_config=write_config, rules=rules, frame=frame,
-    )  # fmt: skip
+        decoder,
+        name=f"{decoder.name} with labels",
+        family="encoder",
+        causal=True,
+        classes={"sequence": class_name},
+        bodies=(),
+        read_config=read_config,
+        write_config=write_config,
+        rules=rules,
+        frame=frame,
+    )
 
 
 def _as_deep(config: ModelConfig) -> ModelConfig:

@@ -56,15 +56,20 @@ def _groups(config: Mapping[str, Any], default: int) -> int:
 def _config(config: ModelConfig) -> Values:
     """The same, from ours."""
     return {
-        "num_hidden_layers": config.n_decoder_layers, "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model, "num_attention_heads": config.n_heads,
-        "num_key_value_heads": config.kv_heads, "head_dim": config.d_head,
-        "intermediate_size": config.d_ff, "hidden_act": THEIR_ACTIVATIONS[config.activation],
-        "max_position_embeddings": config.max_length, "rms_norm_eps": config.norm_epsilon,
+        "num_hidden_layers": config.n_decoder_layers,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.d_head,
+        "intermediate_size": config.d_ff,
+        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "max_position_embeddings": config.max_length,
+        "rms_norm_eps": config.norm_epsilon,
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.tie in ("all", "output"),
         "rope_parameters": _write_angles(config),
-    }  # fmt: skip
+    }
 
 
 def read_llama(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -77,9 +82,11 @@ def read_llama(config: Mapping[str, Any], names: Collection[str], head: str) -> 
         )
     bias = any(config.get(name) for name in BIASES)
     return {
-        **_values(config), "n_kv_heads": _groups(config, heads), "bias": bias,
+        **_values(config),
+        "n_kv_heads": _groups(config, heads),
+        "bias": bias,
         "max_length": config.get("max_position_embeddings", 2048),
-    }  # fmt: skip
+    }
 
 
 def without_bias(config: Mapping[str, Any]) -> str:
@@ -103,10 +110,11 @@ def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -
         )
     window = 0 if kinds == {"full_attention"} else config.get("sliding_window", 4096) or 0
     return {
-        **_values(config), "n_kv_heads": _groups(config, 8),
+        **_values(config),
+        "n_kv_heads": _groups(config, 8),
         "max_length": config.get("max_position_embeddings", 131_072),
         "window": window,
-    }  # fmt: skip
+    }
 
 
 def write_mistral(config: ModelConfig) -> Values:

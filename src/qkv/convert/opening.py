@@ -99,9 +99,13 @@ def as_source(
         in_pairs = config.positions == "sinusoidal"
         in_file = with_halves(config) if in_pairs else config
         found = ForeignWeights(
-            architecture, in_file, head, checkpoint.tensors, checkpoint.path,
+            architecture,
+            in_file,
+            head,
+            checkpoint.tensors,
+            checkpoint.path,
             architecture.left_out(checkpoint.config),
-        )  # fmt: skip
+        )
         return Reordered(found, to_halves=False) if in_pairs else found
 
     return Source(checkpoint.path, content, tokenizers, weights)

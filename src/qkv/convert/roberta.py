@@ -59,9 +59,10 @@ def write_config(config: ModelConfig) -> Values:
     if config.pad_id in (config.bos_id, config.eos_id):
         raise UserError("RoBERTa has no place for a token that is also the padding.")
     return {
-        **encoder_config(config), "pad_token_id": config.pad_id,
+        **encoder_config(config),
+        "pad_token_id": config.pad_id,
         "max_position_embeddings": config.max_length + config.pad_id + 1,
-    }  # fmt: skip
+    }
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -78,8 +78,10 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         "output_scale": bool(scaled),
         # A file may hold the output's matrix alone, or that of the embeddings, where they are one.
         "tie": "inputs" if OUTPUT in names and any(name in names for name in TABLES) else "all",
-        "dropout": dropout, "attention_dropout": dropout, "activation_dropout": dropout,
-    }  # fmt: skip
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "activation_dropout": dropout,
+    }
 
 
 def write_config(config: ModelConfig) -> Values:

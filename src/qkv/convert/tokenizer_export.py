@@ -17,9 +17,13 @@ AS_IT_IS = "PreTrainedTokenizerFast"
 
 
 def write_tokenizer(
-    folder: Path, tokenizer: Tokenizer, frame: Frame, max_length: int, chat: str | None = None,
+    folder: Path,
+    tokenizer: Tokenizer,
+    frame: Frame,
+    max_length: int,
+    chat: str | None = None,
     pad_left: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write tokenizer.json and what goes with it; `chat` is a Jinja template of conversations.
 
     A text gets the ids that it has here, within its frame. But there, "<eos>" in a text is the
@@ -75,11 +79,9 @@ def _template(tokenizer: Tokenizer, frame: Frame) -> dict[str, Any]:
     return {
         "type": "TemplateProcessing",
         "single": [*first, *tokens(frame.after)],
-        "pair": [
-            *first, *tokens(frame.between), text("B", second), *tokens(frame.after, second)
-        ],
+        "pair": [*first, *tokens(frame.between), text("B", second), *tokens(frame.after, second)],
         "special_tokens": special,
-    }  # fmt: skip
+    }
 
 
 def _name(tokenizer: Tokenizer, id: int) -> str:

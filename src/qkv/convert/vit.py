@@ -14,14 +14,16 @@ from qkv.errors import UserError
 BODY: Table = {"encoder.norm": "layernorm", "pooler.dense": "pooler.dense"}
 LAYER: Table = {
     "self_attention.query_key_value": (
-        "attention.attention.query", "attention.attention.key", "attention.attention.value",
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
     ),
     "self_attention.output": "attention.output.dense",
     "self_attention_residual.norm": "layernorm_before",
     "feed_forward.inner": "intermediate.dense",
     "feed_forward.outer": "output.dense",
     "feed_forward_residual.norm": "layernorm_after",
-}  # fmt: skip
+}
 FIRST = Form(lambda theirs: theirs[0, 0], lambda ours: ours[None, None])
 
 
@@ -51,10 +53,13 @@ def _side(config: Mapping[str, Any], name: str, default: int) -> int:
 def write_config(config: ModelConfig) -> Values:
     """ViT's config, from ours."""
     return {
-        **block_config(config), "image_size": config.image_size, "patch_size": config.patch_size,
-        "num_channels": config.n_channels, "qkv_bias": True,
+        **block_config(config),
+        "image_size": config.image_size,
+        "patch_size": config.patch_size,
+        "num_channels": config.n_channels,
+        "qkv_bias": True,
         "pooler_act": config.pooler.replace("none", "tanh"),
-    }  # fmt: skip
+    }
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:

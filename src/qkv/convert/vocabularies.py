@@ -27,11 +27,19 @@ Settings = Mapping[str, Any]
 Backend = tokenizers.Tokenizer
 
 BERT_NAMES = {
-    "padding": "[PAD]", "unknown": "[UNK]", "start": "[CLS]", "end": "[SEP]", "mask": "[MASK]"
-}  # fmt: skip
+    "padding": "[PAD]",
+    "unknown": "[UNK]",
+    "start": "[CLS]",
+    "end": "[SEP]",
+    "mask": "[MASK]",
+}
 ROBERTA_NAMES = {
-    "padding": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>", "mask": "<mask>"
-}  # fmt: skip
+    "padding": "<pad>",
+    "unknown": "<unk>",
+    "start": "<s>",
+    "end": "</s>",
+    "mask": "<mask>",
+}
 GPT2_NAMES = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
 LLAMA_NAMES = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
 T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
@@ -39,11 +47,16 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 
 # Classes of encoders' tokenizers and BART's, and whose they are: a folder may name another's.
 CLASSES = {
-    "BertTokenizer": "bert", "DistilBertTokenizer": "bert", "ElectraTokenizer": "bert",
-    "RobertaTokenizer": "roberta", "XLMRobertaTokenizer": "xlm-roberta",
-    "CamembertTokenizer": "camembert", "AlbertTokenizer": "albert",
-    "DebertaV2Tokenizer": "deberta-v2", "BartTokenizer": "bart",
-}  # fmt: skip
+    "BertTokenizer": "bert",
+    "DistilBertTokenizer": "bert",
+    "ElectraTokenizer": "bert",
+    "RobertaTokenizer": "roberta",
+    "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert",
+    "AlbertTokenizer": "albert",
+    "DebertaV2Tokenizer": "deberta-v2",
+    "BartTokenizer": "bart",
+}
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 

@@ -66,9 +66,14 @@ class ForeignWeights(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, architecture: Architecture, config: ModelConfig, head: str, tensors: Tensors,
-        where: Path, zeros: str = r"(?!)",
-    ) -> None:  # fmt: skip
+        self,
+        architecture: Architecture,
+        config: ModelConfig,
+        head: str,
+        tensors: Tensors,
+        where: Path,
+        zeros: str = r"(?!)",
+    ) -> None:
         self.architecture, self.tensors, self.where = architecture, tensors, where
         self.zeros = re.compile(zeros)  # biases that the config leaves out
         rules, self.shapes = applicable(architecture, config, head)

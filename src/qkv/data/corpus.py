@@ -44,7 +44,7 @@ def _read_demo(config: DataConfig) -> ParallelText:
                     f"remove one of them."
                 )
     # Imported here, for its grammar is of no use to any other corpus.
-    from qkv.data.demo import demo_corpus
+    from qkv.demo import demo_corpus
 
     corpus = demo_corpus()  # one held-out part for every run, whatever its seed
     return ParallelText(corpus.train, corpus.valid, corpus.test)

@@ -87,9 +87,13 @@ class ImageStream(SizedStream[ImageSet]):
     """Endless batches of images, from any step on, each image moved by up to `shift` pixels."""
 
     def __init__(
-        self, images: ImageSet, batch_tokens: int, accumulate: int = 1, seed: int = 0,
+        self,
+        images: ImageSet,
+        batch_tokens: int,
+        accumulate: int = 1,
+        seed: int = 0,
         shift: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(images, NO_WORDS, "padded", batch_tokens, accumulate, seed)
         self.shift = shift
 

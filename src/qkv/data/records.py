@@ -15,8 +15,11 @@ from qkv.errors import UserError
 from qkv.text import Message, check_messages, fill
 
 QUESTION_OF = {
-    "output": "instruction", "response": "prompt", "completion": "prompt", "answer": "question",
-}  # fmt: skip
+    "output": "instruction",
+    "response": "prompt",
+    "completion": "prompt",
+    "answer": "question",
+}
 """The field of the question that belongs to each field of an answer."""
 SHAPES = "'instruction' and 'output', or 'prompt' and 'response', or 'messages'"
 

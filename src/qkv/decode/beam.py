@@ -78,12 +78,18 @@ class Beam:
         nothing = torch.full(shape, NOTHING, device=device)
         tokens = count.new_zeros((*shape, task.room))
         return BeamState(
-            step=count.new_zeros(()), limits=task.limits, done=task.limits < 1,
-            newest=task.newest[:, None].expand(shape), tokens=tokens,
+            step=count.new_zeros(()),
+            limits=task.limits,
+            done=task.limits < 1,
+            newest=task.newest[:, None].expand(shape),
+            tokens=tokens,
             scores=nothing.index_fill(1, count.new_zeros(1), 0.0),
-            closed_tokens=tokens.clone(), closed_lengths=count, closed_scores=nothing,
-            seen=start_seen(task, self.rows), past=start_past(task, self.rows),
-        )  # fmt: skip
+            closed_tokens=tokens.clone(),
+            closed_lengths=count,
+            closed_scores=nothing,
+            seen=start_seen(task, self.rows),
+            past=start_past(task, self.rows),
+        )
 
     def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
         """Continue, close and go on."""
@@ -94,13 +100,18 @@ class Beam:
         scores, best = found.scores.masked_fill(ends, NOTHING).topk(self.rows)
         parents, newest = take(found.parents, best), take(found.tokens, best)
         after = BeamState(
-            step=state.step + 1, limits=state.limits,
+            step=state.step + 1,
+            limits=state.limits,
             done=state.done | last[:, 0] | self._settled(state, scores, closed.scores),
-            newest=newest, tokens=write(take(state.tokens, parents), state.step, newest),
-            scores=scores, closed_tokens=closed.tokens, closed_lengths=closed.lengths,
-            closed_scores=closed.scores, seen=see(take(state.seen, parents), newest),
+            newest=newest,
+            tokens=write(take(state.tokens, parents), state.step, newest),
+            scores=scores,
+            closed_tokens=closed.tokens,
+            closed_lengths=closed.lengths,
+            closed_scores=closed.scores,
+            seen=see(take(state.seen, parents), newest),
             past=push(take(state.past, parents), newest),
-        )  # fmt: skip
+        )
         first_rows = torch.arange(len(parents), device=parents.device)[:, None] * self.rows
         return after, (parents + first_rows).flatten()
 
@@ -171,6 +182,15 @@ def build_beam(
 ) -> Beam:
     """Beam search as the config asks for it."""
     return Beam(
-        config.beams, config.n_best, config.length_penalty, config.early_stopping, ends, suppress,
-        config.repetition_penalty, config.no_repeat, config.min_length, config.force_end, n_given,
-    )  # fmt: skip
+        config.beams,
+        config.n_best,
+        config.length_penalty,
+        config.early_stopping,
+        ends,
+        suppress,
+        config.repetition_penalty,
+        config.no_repeat,
+        config.min_length,
+        config.force_end,
+        n_given,
+    )

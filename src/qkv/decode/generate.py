@@ -53,9 +53,10 @@ def generate(
     limits = token_limits(model.config, config, lengths, len(prefix), max_lengths)
     longest = max(lengths)  # columns that are all padding, and lengths that say nothing, are left
     batch = replace(
-        build_batch(prompts, source.device), source=source[:, :longest],
+        build_batch(prompts, source.device),
+        source=source[:, :longest],
         source_lengths=None if min(lengths) == longest else source_lengths,
-    )  # fmt: skip
+    )
     task = build_task(model.config, config, prompts, limits, ids, source.device)
     n_given = int(list(prefix[:1]) == [model.config.start_id])
     search = build_search(config, model.config.ends, tuple(suppress), n_given)
@@ -92,9 +93,14 @@ def complete(
 
 
 def run_search(
-    model: Generative, search: Search[Any], batch: Batch, task: Task, fixed: bool | None,
-    graphs: Graphs | None, watch: Watch | None = None,
-) -> list[list[Hypothesis]]:  # fmt: skip
+    model: Generative,
+    search: Search[Any],
+    batch: Batch,
+    task: Task,
+    fixed: bool | None,
+    graphs: Graphs | None,
+    watch: Watch | None = None,
+) -> list[list[Hypothesis]]:
     """Search in the way that suits the device."""
     with evaluating(model):
         if batch.prompts.is_cuda if fixed is None else fixed:
@@ -112,9 +118,13 @@ def build_batch(prompts: Sequence[Sequence[int]], device: torch.device) -> Batch
 
 
 def build_task(
-    model: ModelConfig, config: DecodeConfig, prompts: Sequence[Sequence[int]], limits: list[int],
-    ids: Sequence[int] | None, device: torch.device,
-) -> Task:  # fmt: skip
+    model: ModelConfig,
+    config: DecodeConfig,
+    prompts: Sequence[Sequence[int]],
+    limits: list[int],
+    ids: Sequence[int] | None,
+    device: torch.device,
+) -> Task:
     """What the search is told of a batch."""
     seen = None
     if config.repetition_penalty != 1.0:
@@ -130,9 +140,12 @@ def build_task(
     return Task(
         limits=torch.tensor(limits, device=device),
         ids=torch.tensor(list(range(len(prompts)) if ids is None else ids), device=device),
-        seed=config.seed, newest=torch.tensor([prompt[-1] for prompt in prompts], device=device),
-        room=max(limits), seen=seen, past=past,
-    )  # fmt: skip
+        seed=config.seed,
+        newest=torch.tensor([prompt[-1] for prompt in prompts], device=device),
+        room=max(limits),
+        seen=seen,
+        past=past,
+    )
 
 
 def suppressed(
@@ -192,9 +205,11 @@ def token_limits(
 
 
 def prompt_limits(
-    model: ModelConfig, config: DecodeConfig, prompts: Sequence[Sequence[int]],
+    model: ModelConfig,
+    config: DecodeConfig,
+    prompts: Sequence[Sequence[int]],
     max_lengths: Sequence[int] | int | None = None,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """How many tokens may come after each prompt: as many as asked for, but no more than fit."""
     for number, prompt in enumerate(prompts, start=1):
         if not prompt:

@@ -84,13 +84,18 @@ class Greedy:
         count = torch.zeros(shape, dtype=torch.int64, device=device)
         done = task.limits < 1
         return GreedyState(
-            step=count.new_zeros(()), limits=task.limits, done=done,
+            step=count.new_zeros(()),
+            limits=task.limits,
+            done=done,
             newest=task.newest[:, None].expand(shape),
-            tokens=count.new_zeros((*shape, task.room)), lengths=count,
-            log_probability=count.float(), open=~done[:, None].expand(shape),
+            tokens=count.new_zeros((*shape, task.room)),
+            lengths=count,
+            log_probability=count.float(),
+            open=~done[:, None].expand(shape),
             streams=noise.streams(task.seed, task.ids, self.rows),
-            seen=start_seen(task, self.rows), past=start_past(task, self.rows),
-        )  # fmt: skip
+            seen=start_seen(task, self.rows),
+            past=start_past(task, self.rows),
+        )
 
     def step(self, state: GreedyState, logits: Tensor) -> tuple[GreedyState, None]:
         """Append one token to each open output."""
@@ -111,12 +116,18 @@ class Greedy:
         gain = choices.gather(-1, token[..., None])[..., 0]
         still_open = state.open & ~is_one_of(token, self.ends) & more[:, None]
         return GreedyState(
-            step=state.step + 1, limits=state.limits, done=~still_open.any(dim=-1), newest=token,
-            tokens=write(state.tokens, state.step, token), lengths=state.lengths + state.open,
+            step=state.step + 1,
+            limits=state.limits,
+            done=~still_open.any(dim=-1),
+            newest=token,
+            tokens=write(state.tokens, state.step, token),
+            lengths=state.lengths + state.open,
             log_probability=state.log_probability + gain.where(state.open, 0.0),
-            open=still_open, streams=state.streams, seen=see(state.seen, token),
+            open=still_open,
+            streams=state.streams,
+            seen=see(state.seen, token),
             past=push(state.past, token),
-        ), None  # fmt: skip
+        ), None
 
     def finish(self, state: GreedyState) -> list[list[Hypothesis]]:
         """Each sentence's outputs, best first."""
@@ -147,6 +158,13 @@ def build_greedy(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[in
     if config.sample and config.temperature > 0:
         choose = Draw(config.temperature, config.top_k, config.top_p, config.min_p)
     return Greedy(
-        choose, config.n_best if config.sample else 1, config.length_penalty, ends, suppress,
-        config.repetition_penalty, config.no_repeat, config.min_length, config.force_end,
-    )  # fmt: skip
+        choose,
+        config.n_best if config.sample else 1,
+        config.length_penalty,
+        ends,
+        suppress,
+        config.repetition_penalty,
+        config.no_repeat,
+        config.min_length,
+        config.force_end,
+    )

@@ -57,9 +57,13 @@ def drop(memory: Memory | None, cache: Cache, kept: Tensor, rows: int) -> Memory
 
 
 def search_fixed(
-    model: Generative, search: Search[S], batch: Batch, task: Task, graphs: Graphs,
+    model: Generative,
+    search: Search[S],
+    batch: Batch,
+    task: Task,
+    graphs: Graphs,
     watch: Watch | None = None,
-) -> list[list[Hypothesis]]:  # fmt: skip
+) -> list[list[Hypothesis]]:
     """The same work each step, as suits a GPU: nothing is asked of it but "all done?" at times."""
     n_sentences, n_steps = len(batch.prompts), task.room
     batch, task = round_up(batch, task, model.config.max_length)

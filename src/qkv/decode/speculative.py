@@ -35,10 +35,16 @@ class Speculation:
 
 @torch.inference_mode()
 def speculate(
-    model: Decoder, draft: Decoder, prompt: Sequence[int], config: DecodeConfig,
-    max_length: int | None = None, *, ahead: int = AHEAD, suppress: Sequence[int] = (),
+    model: Decoder,
+    draft: Decoder,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    max_length: int | None = None,
+    *,
+    ahead: int = AHEAD,
+    suppress: Sequence[int] = (),
     over: Callable[[list[int]], bool] | None = None,
-) -> Speculation:  # fmt: skip
+) -> Speculation:
     """Greedy search after one prompt, with a draft model of the same vocabulary.
 
     `over` is asked after each pass whether the tokens so far, EOS not among them, are enough.

@@ -53,10 +53,18 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 @torch.inference_mode()
 def stream(
-    model: Decoder, prompt: Sequence[int], config: DecodeConfig, max_length: int | None = None, *,
-    ends: Sequence[int] = (), suppress: Sequence[int] = (), id: int = 0, fixed: bool | None = None,
-    graphs: Graphs | None = None, remembered: Remembered | None = None,
-) -> Iterator[int]:  # fmt: skip
+    model: Decoder,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    max_length: int | None = None,
+    *,
+    ends: Sequence[int] = (),
+    suppress: Sequence[int] = (),
+    id: int = 0,
+    fixed: bool | None = None,
+    graphs: Graphs | None = None,
+    remembered: Remembered | None = None,
+) -> Iterator[int]:
     """Yield the tokens after one prompt as they are chosen: those of `complete`, without the end.
 
     With `remembered`, what it shares with the prompt is not read again, and it goes on to remember

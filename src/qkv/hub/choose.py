@@ -8,12 +8,26 @@ from fnmatch import fnmatch
 from qkv.errors import UserError
 
 BESIDE = (
-    "config.json", "generation_config.json", "model.safetensors.index.json",
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.*", "merges.txt", "*.model", "*.spm", "chat_template*", "modules.json",
-    "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json",
-    "preprocessor_config.json", "README.md", "LICENSE*",
-)  # fmt: skip
+    "config.json",
+    "generation_config.json",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.spm",
+    "chat_template*",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+    "preprocessor_config.json",
+    "README.md",
+    "LICENSE*",
+)
 CARD = ("README.md", "LICENSE*")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 

@@ -37,13 +37,23 @@ class AttentionMaps:
         if self.weights.shape[:2] == (1, 1):
             title = f"{self.title}, layer {self.layers[0]}, head {self.heads[0]}"
             return draw_map(
-                self.weights[0, 0], self.rows, self.columns, title, allowed=self.allowed[0, 0],
+                self.weights[0, 0],
+                self.rows,
+                self.columns,
+                title,
+                allowed=self.allowed[0, 0],
                 viewer_fonts=viewer_fonts,
-            )  # fmt: skip
+            )
         return draw_maps(
-            self.weights, self.rows, self.columns, self.title, allowed=self.allowed,
-            layers=self.layers, heads=self.heads, viewer_fonts=viewer_fonts,
-        )  # fmt: skip
+            self.weights,
+            self.rows,
+            self.columns,
+            self.title,
+            allowed=self.allowed,
+            layers=self.layers,
+            heads=self.heads,
+            viewer_fonts=viewer_fonts,
+        )
 
     def shaded(self, layer: int = 0, head: int = 0, width: int = 80) -> Text:
         """One of the maps, by its place among them, in shaded blocks for a terminal."""
@@ -68,9 +78,12 @@ NAMES = {
 
 
 def attention_maps(
-    trace: Trace, kind: str | None = None, layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None, row: int = 0,
-) -> AttentionMaps:  # fmt: skip
+    trace: Trace,
+    kind: str | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    row: int = 0,
+) -> AttentionMaps:
     """Maps of one kind, as `encoder.self_attention`; by default the one nearest to the output."""
     kinds = kinds_of(trace)
     kind = kind or kinds[-1]
@@ -88,9 +101,14 @@ def attention_maps(
         for which in (0, 1)
     )
     return AttentionMaps(
-        NAMES[kind], weights.float().cpu(), allowed.cpu(), tuple(queries), tuple(columns),
-        tuple(layers), tuple(heads),
-    )  # fmt: skip
+        NAMES[kind],
+        weights.float().cpu(),
+        allowed.cpu(),
+        tuple(queries),
+        tuple(columns),
+        tuple(layers),
+        tuple(heads),
+    )
 
 
 def kinds_of(trace: Trace) -> list[str]:

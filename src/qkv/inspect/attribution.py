@@ -55,9 +55,13 @@ class Attribution:
 
 
 def attribution(
-    trace: Trace, positions: int | Sequence[int] | None = None, output: int | None = None,
-    row: int = 0, method: Method = "integrated", steps: int = 32,
-) -> Attribution:  # fmt: skip
+    trace: Trace,
+    positions: int | Sequence[int] | None = None,
+    output: int | None = None,
+    row: int = 0,
+    method: Method = "integrated",
+    steps: int = 32,
+) -> Attribution:
     """What each token's embedding adds to an output's log-odds.
 
     The output at a position is `output`, else its label, else the likeliest one. "gradient" is the

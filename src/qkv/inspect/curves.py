@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 Record = dict[str, Any]  # step, loss, lr, tokens_per_second; valid_loss and scores at times
 POINTS = 400  # of a curve; a longer log is drawn as the means of so many stretches
 NAMES = {
-    "loss": "loss (nats)", "lr": "learning rate", "tokens_per_second": "tokens per second",
-}  # fmt: skip
+    "loss": "loss (nats)",
+    "lr": "learning rate",
+    "tokens_per_second": "tokens per second",
+}
 
 
 def read_log(path: Path) -> list[Record]:

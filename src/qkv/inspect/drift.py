@@ -48,8 +48,9 @@ def drift(trace: Trace, stack: str | None = None, row: int = 0) -> Drift:
     stream = torch.stack(found)  # (layers, tokens, D)
     start, before = stream[:1], torch.cat([stream[:1], stream[:-1]])
     return Drift(
-        layers=tuple(layer_names(keys)), tokens=tuple(tokens),
+        layers=tuple(layer_names(keys)),
+        tokens=tuple(tokens),
         cosine=F.cosine_similarity(stream, start, dim=-1),
         distance=(stream - start).norm(dim=-1) / start.norm(dim=-1),
         step=(stream - before).norm(dim=-1) / before.norm(dim=-1),
-    )  # fmt: skip
+    )

@@ -169,10 +169,16 @@ def _box(axes: Axes, place: tuple[float, float], step: Step, name: str, formula:
     x, y = place
     axes.add_patch(
         FancyBboxPatch(
-            (x, y), WIDE, TALL, boxstyle="round,pad=0,rounding_size=0.07",
-            facecolor=FILLS[step.lane], edgecolor=EDGES[step.lane], linewidth=0.9, zorder=2,
+            (x, y),
+            WIDE,
+            TALL,
+            boxstyle="round,pad=0,rounding_size=0.07",
+            facecolor=FILLS[step.lane],
+            edgecolor=EDGES[step.lane],
+            linewidth=0.9,
+            zorder=2,
         )
-    )  # fmt: skip
+    )
     inside: dict[str, Any] = {"zorder": 3, "parse_math": False, "va": "center"}
     high, low, left, right = y + 0.34, y + 0.14, x + 0.1, x + WIDE - 0.1
     axes.text(left, high, name, fontsize=_fits(name, step.shape_letters), weight="bold", **inside)
@@ -189,9 +195,12 @@ def _fits(text: str, beside: str) -> float:
 
 
 def _frames(
-    axes: Axes, shown: list[Step], places: list[tuple[float, float]], steps: Sequence[Step],
+    axes: Axes,
+    shown: list[Step],
+    places: list[tuple[float, float]],
+    steps: Sequence[Step],
     fold: bool,
-) -> None:  # fmt: skip
+) -> None:
     """A frame around each layer, which says how many there are of it."""
     from matplotlib.patches import FancyBboxPatch
 
@@ -203,10 +212,17 @@ def _frames(
         x, top, bottom = inside[0][0] - 0.45, inside[0][1] + TALL + 0.11, inside[-1][1] - 0.11
         axes.add_patch(
             FancyBboxPatch(
-                (x, bottom), WIDE + 0.9, top - bottom, boxstyle="round,pad=0,rounding_size=0.1",
-                facecolor="#f7f7f7", edgecolor="#999999", linestyle="--", linewidth=0.9, zorder=0,
+                (x, bottom),
+                WIDE + 0.9,
+                top - bottom,
+                boxstyle="round,pad=0,rounding_size=0.1",
+                facecolor="#f7f7f7",
+                edgecolor="#999999",
+                linestyle="--",
+                linewidth=0.9,
+                zorder=0,
             )
-        )  # fmt: skip
+        )
         count = n_layers(steps, lane)
         sign = f"× {count}" if fold and count > 1 else f"layer {level}"
         side = x + WIDE + 0.68 if lane == "encoder" else x + 0.22  # where no residual arrow runs
@@ -241,10 +257,16 @@ def _line(axes: Axes, points: list[tuple[float, float]], colour: str, width: flo
 
     axes.add_patch(
         FancyArrowPatch(
-            path=Path(points), arrowstyle="-|>", mutation_scale=8, color=colour, linewidth=width,
-            fill=False, joinstyle="round", zorder=1.5,
+            path=Path(points),
+            arrowstyle="-|>",
+            mutation_scale=8,
+            color=colour,
+            linewidth=width,
+            fill=False,
+            joinstyle="round",
+            zorder=1.5,
         )
-    )  # fmt: skip
+    )
 
 
 PAGE_STYLE = """

@@ -9,12 +9,30 @@ from typing import Any
 
 LATIN = "DejaVu Sans"  # comes with matplotlib, so that it is everywhere
 KNOWN = (
-    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
-    "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Heiti SC",
-    "STHeiti", "Microsoft YaHei", "SimHei", "DengXian", "Noto Sans CJK JP", "Noto Sans CJK TC",
-    "Droid Sans Fallback", "Noto Serif CJK SC", "Source Han Serif SC", "Songti SC", "SimSun",
-    "AR PL UMing CN", "Arial Unicode MS", "Unifont",
-)  # fmt: skip
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "Source Han Sans CN",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Heiti SC",
+    "STHeiti",
+    "Microsoft YaHei",
+    "SimHei",
+    "DengXian",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK TC",
+    "Droid Sans Fallback",
+    "Noto Serif CJK SC",
+    "Source Han Serif SC",
+    "Songti SC",
+    "SimSun",
+    "AR PL UMing CN",
+    "Arial Unicode MS",
+    "Unifont",
+)
 IN_NOTE = 12  # stand-ins that a note explains one by one
 
 SPACES = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "↵", "\u3000": "␣"}

@@ -23,9 +23,11 @@ def log_probability(trace: Trace) -> float:
 
 
 def head_importance(
-    trace: Trace, attention: str = "self_attention", stack: str = "decoder",
+    trace: Trace,
+    attention: str = "self_attention",
+    stack: str = "decoder",
     score: Score = log_probability,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """How much the score falls when each head is silenced alone, (layers, heads)."""
     layers = [key.removesuffix(".heads") for key in trace.keys(f"{stack}.*.{attention}.heads")]
     if not layers:

@@ -66,10 +66,13 @@ def lens(trace: Trace, k: int = 1, stack: str | None = None, row: int = 0) -> Le
         of_last.append(probable.gather(1, winners[:, None])[:, 0])
         unsure.append(entropy(trace, probable))
     return Lens(
-        layers=tuple(layer_names(keys)), tokens=tuple(tokens), names=tuple(names),
-        probabilities=torch.stack(values), of_last=torch.stack(of_last),
+        layers=tuple(layer_names(keys)),
+        tokens=tuple(tokens),
+        names=tuple(names),
+        probabilities=torch.stack(values),
+        of_last=torch.stack(of_last),
         entropy=torch.stack(unsure),
-    )  # fmt: skip
+    )
 
 
 def stack_of(trace: Trace, stack: str | None) -> str:

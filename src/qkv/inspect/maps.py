@@ -27,9 +27,15 @@ RAMP = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")  # viridis, one f
 
 
 def draw_map(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str, *,
-    allowed: Any = None, value: str = "attention weight", viewer_fonts: bool = False,
-) -> Figure:  # fmt: skip
+    weights: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    *,
+    allowed: Any = None,
+    value: str = "attention weight",
+    viewer_fonts: bool = False,
+) -> Figure:
     """One map (T, S): queries down, keys across; numbers in the cells where they fit.
 
     Cells that `allowed` (True: may be seen) or a −∞ shuts are hatched.
@@ -39,10 +45,17 @@ def draw_map(
 
 
 def draw_maps(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str, *,
-    allowed: Any = None, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-    value: str = "attention weight", viewer_fonts: bool = False,
-) -> Figure:  # fmt: skip
+    weights: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    *,
+    allowed: Any = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    value: str = "attention weight",
+    viewer_fonts: bool = False,
+) -> Figure:
     """Maps (L, H, T, S), a row of panels a layer, or (H, T, S), in one scale of colours."""
     values, names = panels(weights, layers, heads)
     n_layers, n_heads = values.shape[:2]
@@ -77,9 +90,16 @@ def shut_cells(values: Numbers, allowed: Any) -> Any:
 
 
 def _draw(
-    values: Numbers, names: list[str], across: int, rows: Sequence[str], columns: Sequence[str],
-    title: str, allowed: Any, value: str, viewer_fonts: bool,
-) -> Figure:  # fmt: skip
+    values: Numbers,
+    names: list[str],
+    across: int,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    allowed: Any,
+    value: str,
+    viewer_fonts: bool,
+) -> Figure:
     n_rows, n_columns = values.shape[1:]
     if (n_rows, n_columns) != (len(rows), len(columns)):
         raise ValueError(f"{len(rows)} rows × {len(columns)} columns named, {values.shape} given")
@@ -92,8 +112,12 @@ def _draw(
         figure, grid = new_figure(
             max(3.2, across * max(0.7, n_columns * cell) + 0.25 * across + 2.0),
             max(2.4, down * max(0.7, n_rows * cell) + 0.3 * down + 1.4),
-            nrows=down, ncols=across, squeeze=False, sharex=True, sharey=True,
-        )  # fmt: skip
+            nrows=down,
+            ncols=across,
+            squeeze=False,
+            sharex=True,
+            sharey=True,
+        )
         scale = _scale(values[~shut])
         for axes, image, closed, name in zip(grid.flat, values, shut, names, strict=False):
             drawn = _panel(axes, image, closed, scale, name)
@@ -184,9 +208,12 @@ def clipped(label: str, cells: int) -> str:
 
 
 def shaded(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], width: int = 80,
+    weights: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    width: int = 80,
     allowed: Any = None,
-) -> Text:  # fmt: skip
+) -> Text:
     """A map for a terminal of so many cells: darker blocks for more, · for what is masked.
 
     Where all columns do not fit side by side, they go on in further bands below.

@@ -46,9 +46,13 @@ def principal_plane(vectors: Any) -> tuple[Numbers, Numbers]:
 
 
 def draw_embedding(
-    vectors: Any, labels: Sequence[str], groups: Sequence[str] | None = None, title: str = "", *,
+    vectors: Any,
+    labels: Sequence[str],
+    groups: Sequence[str] | None = None,
+    title: str = "",
+    *,
     viewer_fonts: bool = False,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Vectors (n, D) as labelled points on their principal plane, a colour and marker a group."""
     points, shares = principal_plane(vectors)
     names = [clipped(visible(label), 16) for label in labels]
@@ -104,9 +108,16 @@ def _label(axes: Axes, points: Numbers, names: list[str]) -> int:
         offset, box = choices[best]
         taken.append(box)
         axes.annotate(
-            name, point, offset, textcoords="offset points", fontsize=TYPE, parse_math=False,
-            ha="center", va="center", annotation_clip=False,
-        )  # fmt: skip
+            name,
+            point,
+            offset,
+            textcoords="offset points",
+            fontsize=TYPE,
+            parse_math=False,
+            ha="center",
+            va="center",
+            annotation_clip=False,
+        )
     return left_out
 
 

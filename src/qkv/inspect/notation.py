@@ -42,12 +42,19 @@ def sizes(config: ModelConfig, reading: Reading) -> dict[str, int]:
         "B": reading.n_rows,
         "S": reading.source.length if reading.source else 0,
         "T": reading.target.length if reading.target else 0,
-        "D": config.d_model, "E": config.embedding_width, "F": config.d_ff,
-        "H": config.n_heads, "G": config.kv_heads, "K": config.d_head,
-        "V": config.vocab_size, "C": config.n_labels,
-        "1": 1, "channels": config.n_channels,
-        "height": config.image_size, "width": config.image_size,
-    }  # fmt: skip
+        "D": config.d_model,
+        "E": config.embedding_width,
+        "F": config.d_ff,
+        "H": config.n_heads,
+        "G": config.kv_heads,
+        "K": config.d_head,
+        "V": config.vocab_size,
+        "C": config.n_labels,
+        "1": 1,
+        "channels": config.n_channels,
+        "height": config.image_size,
+        "width": config.image_size,
+    }
 
 
 def _source(config: ModelConfig, reading: Reading) -> Iterator[Quantity]:
@@ -147,16 +154,22 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
         "query": f"Q = {x}·W_Q".replace(x, turned[0] + x, 1) + turned[1],
         "key": f"K = {memory}·W_K".replace(memory, turned[0] + memory, 1) + turned[1],
         "value": f"V = {memory}·W_V",
-        "scores": f"{scale}{bias} + M", "weights": f"softmax({scale}{bias} + M)",
-        "heads": "head_i = weights_i · V_i", "output": "H′ = Concat(head_1 … head_h)·W_O",
+        "scores": f"{scale}{bias} + M",
+        "weights": f"softmax({scale}{bias} + M)",
+        "heads": "head_i = weights_i · V_i",
+        "output": "H′ = Concat(head_1 … head_h)·W_O",
         "residual": "H″ = H + H′" if _pre(config) else f"H″ = {_norm(config)}(H + H′)",
-    }  # fmt: skip
+    }
     axes = {
-        "query": ("B", "H", queries, "K"), "key": ("B", groups, keys, "K"),
-        "value": ("B", groups, keys, "K"), "scores": ("B", "H", queries, keys),
-        "weights": ("B", "H", queries, keys), "heads": ("B", "H", queries, "K"),
-        "output": ("B", queries, "D"), "residual": ("B", queries, "D"),
-    }  # fmt: skip
+        "query": ("B", "H", queries, "K"),
+        "key": ("B", groups, keys, "K"),
+        "value": ("B", groups, keys, "K"),
+        "scores": ("B", "H", queries, keys),
+        "weights": ("B", "H", queries, keys),
+        "heads": ("B", "H", queries, "K"),
+        "output": ("B", queries, "D"),
+        "residual": ("B", queries, "D"),
+    }
     for part in ATTENTION:
         yield Quantity(f"{at}.{part}", formulas[part], axes[part])
 

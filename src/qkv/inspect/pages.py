@@ -95,9 +95,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], title: str = ""
 
 
 def heat_map(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "",
+    weights: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str = "",
     allowed: Any = None,
-) -> str:  # fmt: skip
+) -> str:
     """Weights (T, S) as a table with tokens on both axes; each cell tells its value."""
     values = array(weights)
     shut = shut_cells(values, allowed)
@@ -108,9 +111,14 @@ def heat_map(
 
 
 def heat_maps(
-    weights: Any, rows: Sequence[str], columns: Sequence[str], title: str = "",
-    allowed: Any = None, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-) -> str:  # fmt: skip
+    weights: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str = "",
+    allowed: Any = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> str:
     """Weights (H, T, S) or (L, H, T, S) as a grid of small tables in one scale of colours."""
     values, names = panels(weights, layers, heads)
     shut = shut_cells(values, allowed)
@@ -133,9 +141,13 @@ def _caption(title: str) -> str:
 
 
 def _map(
-    values: Numbers, shut: Any, rows: Sequence[str], columns: Sequence[str], title: str,
+    values: Numbers,
+    shut: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
     strongest: float,
-) -> str:  # fmt: skip
+) -> str:
     if values.shape != (len(rows), len(columns)):
         raise ValueError(f"{len(rows)} rows × {len(columns)} columns named, {values.shape} given")
     down, across = [escape(visible(row)) for row in rows], [escape(visible(c)) for c in columns]

@@ -104,9 +104,13 @@ class PassPane(Pane):
 
 
 def map_text(
-    values: Tensor, rows: Sequence[str], columns: Sequence[str], width: int, title: str = "",
+    values: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    width: int,
+    title: str = "",
     allowed: Tensor | None = None,
-) -> Iterator[RenderableType]:  # fmt: skip
+) -> Iterator[RenderableType]:
     """A map in shaded blocks under its title; of a long text, its end."""
     most = IN_TERMINAL
     if max(len(rows), len(columns)) > most:

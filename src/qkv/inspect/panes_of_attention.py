@@ -90,9 +90,12 @@ class AttentionPane(PassPane):
         for name, kind in self.kinds.items():
             maps = self._maps(kind)
             found[name] = {
-                "layers": list(maps.layers), "heads": list(maps.heads), "rows": list(maps.rows),
-                "columns": list(maps.columns), "weights": maps.weights.tolist(),
-            }  # fmt: skip
+                "layers": list(maps.layers),
+                "heads": list(maps.heads),
+                "rows": list(maps.rows),
+                "columns": list(maps.columns),
+                "weights": maps.weights.tolist(),
+            }
         return found
 
     def text(self, width: int) -> Iterator[RenderableType]:

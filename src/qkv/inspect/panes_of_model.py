@@ -152,9 +152,12 @@ class EmbeddingsPane(Pane):
         ids = list(groups)
         title = "Words and their nearest neighbours in the embedding table"
         return draw_embedding(
-            self.vectors[ids], self._names(ids), list(groups.values()), title,
+            self.vectors[ids],
+            self._names(ids),
+            list(groups.values()),
+            title,
             viewer_fonts=viewer_fonts,
-        )  # fmt: skip
+        )
 
     def _rows(self) -> list[tuple[str, str]]:
         def named(id: int) -> str:

@@ -62,11 +62,14 @@ class FlowPane(PassPane):
         """Name, key, formula and shape of every step, no layer left out."""
         return [
             {
-                "name": step.name, "key": step.key, "formula": step.formula,
-                "axes": list(self.trace.axes(step.key)), "shape": list(step.shape),
+                "name": step.name,
+                "key": step.key,
+                "formula": step.formula,
+                "axes": list(self.trace.axes(step.key)),
+                "shape": list(step.shape),
             }
             for step in road(self.trace)
-        ]  # fmt: skip
+        ]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """The table."""
@@ -160,11 +163,13 @@ class LensPane(PassPane):
     def numbers(self) -> Any:
         """Candidates with their probabilities, and entropy, of each layer and output."""
         return {
-            "layers": list(self.lens.layers), "tokens": list(self.lens.tokens),
+            "layers": list(self.lens.layers),
+            "tokens": list(self.lens.tokens),
             "candidates": [[list(names) for names in layer] for layer in self.lens.names],
             "probabilities": self.lens.probabilities.tolist(),
-            "of_last": self.lens.of_last.tolist(), "entropy": self.lens.entropy.tolist(),
-        }  # fmt: skip
+            "of_last": self.lens.of_last.tolist(),
+            "entropy": self.lens.entropy.tolist(),
+        }
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Layers downwards, the last first; as many outputs side by side as fit."""
@@ -205,10 +210,12 @@ class DriftPane(PassPane):
     def numbers(self) -> Any:
         """Cosine, distance and step of each layer and token."""
         return {
-            "layers": list(self.drift.layers), "tokens": list(self.drift.tokens),
-            "cosine": self.drift.cosine.tolist(), "distance": self.drift.distance.tolist(),
+            "layers": list(self.drift.layers),
+            "tokens": list(self.drift.tokens),
+            "cosine": self.drift.cosine.tolist(),
+            "distance": self.drift.distance.tolist(),
             "step": self.drift.step.tolist(),
-        }  # fmt: skip
+        }
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """The cosines, layers downwards."""
@@ -263,10 +270,11 @@ class AttributionPane(PassPane):
     def numbers(self) -> Any:
         """Scores (outputs, tokens) of each side."""
         return {
-            "outputs": list(self.found.outputs), "positions": list(self.found.positions),
+            "outputs": list(self.found.outputs),
+            "positions": list(self.found.positions),
             "tokens": {side: list(names) for side, names in self.found.tokens.items()},
             "scores": {side: scores.tolist() for side, scores in self.found.scores.items()},
-        }  # fmt: skip
+        }
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """A map a side; against is red."""
@@ -313,13 +321,14 @@ class BeamPane(PassPane):
         """Outputs and nodes."""
         outputs = zip(self.tree.names, self.tree.outputs, strict=True)
         return {
-            "beams": self.tree.beams, "length_penalty": self.tree.length_penalty,
+            "beams": self.tree.beams,
+            "length_penalty": self.tree.length_penalty,
             "outputs": [
                 {"tokens": name, "score": one.score, "log_probability": one.log_probability}
                 for name, one in outputs
             ],
             "nodes": [dataclasses.asdict(node) for node in self.tree.nodes],
-        }  # fmt: skip
+        }
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """The tree, and what came out."""

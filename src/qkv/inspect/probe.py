@@ -202,9 +202,14 @@ def _open_attention(
     before = attention.attend
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-        bias: Tensor | None = None, dropout: float = 0.0,
-    ) -> Tensor:  # fmt: skip
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        scale: float,
+        bias: Tensor | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
         if probe.asleep:
             return before(query, key, value, mask, scale, bias, dropout)
         name = at()
@@ -228,9 +233,14 @@ def _open_attention(
 
 
 def _look_inside(
-    query: Tensor, key: Tensor, mask: Mask, scale: float, bias: Tensor | None, name: str,
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None,
+    name: str,
     probe: Probe,
-) -> Tensor | None:  # fmt: skip
+) -> Tensor | None:
     """Scores and weights by the equation, of the heads that are asked for.
 
     Gives the weights where they are changed, for the rest of the pass to use. Else that goes on as

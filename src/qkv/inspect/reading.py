@@ -91,9 +91,11 @@ def repeated(reading: Reading, row: int, count: int) -> Reading:
 
 
 def lay(
-    rows: Sequence[Sequence[int]], padding: int, name: Callable[[Sequence[int]], list[str]],
+    rows: Sequence[Sequence[int]],
+    padding: int,
+    name: Callable[[Sequence[int]], list[str]],
     device: torch.device,
-) -> Side:  # fmt: skip
+) -> Side:
     """Token ids of several lengths as one side, padded at the end."""
     longest = max(map(len, rows))
     tokens = torch.full((len(rows), longest), padding)

@@ -10,20 +10,35 @@ if TYPE_CHECKING:
     from qkv.inspect.trace import Trace
 
 NAMES = {
-    "source.tokens": "source tokens", "target.tokens": "target tokens, shifted",
-    "target.labels": "labels", "source.embedding": "embedding", "target.embedding": "embedding",
-    "source.input": "input", "target.input": "input",
-    "query": "queries", "key": "keys", "value": "values", "scores": "scores, masked",
-    "weights": "attention weights", "heads": "heads", "output": "output",
-    "residual": "residual and norm", "hidden": "inner layer",
-    "encoder.output": "encoder's output", "decoder.output": "decoder's output",
-    "pooled": "the text as one vector", "logits": "logits", "probabilities": "probabilities",
+    "source.tokens": "source tokens",
+    "target.tokens": "target tokens, shifted",
+    "target.labels": "labels",
+    "source.embedding": "embedding",
+    "target.embedding": "embedding",
+    "source.input": "input",
+    "target.input": "input",
+    "query": "queries",
+    "key": "keys",
+    "value": "values",
+    "scores": "scores, masked",
+    "weights": "attention weights",
+    "heads": "heads",
+    "output": "output",
+    "residual": "residual and norm",
+    "hidden": "inner layer",
+    "encoder.output": "encoder's output",
+    "decoder.output": "decoder's output",
+    "pooled": "the text as one vector",
+    "logits": "logits",
+    "probabilities": "probabilities",
     "loss": "loss",
-}  # fmt: skip
+}
 SUBLAYERS = {
-    "self_attention": "self-attention", "cross_attention": "cross-attention",
-    "feed_forward": "feed-forward", "convolution": "convolution",
-}  # fmt: skip
+    "self_attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "feed_forward": "feed-forward",
+    "convolution": "convolution",
+}
 
 
 def road(trace: Trace) -> list[Step]:
@@ -39,10 +54,14 @@ def _step(trace: Trace, key: str) -> Step:
     level = int(rest[0]) if len(rest) == 3 else None
     axes = ["D/H" if letter == "K" else letter for letter in trace.axes(key)]
     return Step(
-        name=_name(key, rest, trace.formula(key)), formula=trace.formula(key),
-        shape_letters=f"({', '.join(axes)})", shape=trace.shape(key), key=key,
-        lane=_lane(key, first), level=level,
-    )  # fmt: skip
+        name=_name(key, rest, trace.formula(key)),
+        formula=trace.formula(key),
+        shape_letters=f"({', '.join(axes)})",
+        shape=trace.shape(key),
+        key=key,
+        lane=_lane(key, first),
+        level=level,
+    )
 
 
 def _name(key: str, rest: list[str], formula: str) -> str:

@@ -49,8 +49,10 @@ def _across(trace: Trace, row: int) -> Tensor:
 
 
 def _layers(trace: Trace, stack: str) -> list[str]:
-    return [key.removesuffix(".feed_forward.residual")
-            for key in trace.keys(f"{stack}.*.feed_forward.residual")]  # fmt: skip
+    return [
+        key.removesuffix(".feed_forward.residual")
+        for key in trace.keys(f"{stack}.*.feed_forward.residual")
+    ]
 
 
 def _mixed(trace: Trace, at: str, row: int, n_queries: int, n_keys: int) -> Tensor:

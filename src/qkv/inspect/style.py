@@ -23,12 +23,26 @@ SEQUENTIAL = "viridis"  # from little to much
 DIVERGING = "PuOr"  # from negative over nothing to positive
 
 STYLE: dict[str, Any] = {
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
-    "axes.axisbelow": True, "axes.titlesize": 10, "axes.labelsize": 9, "font.size": 9,
-    "legend.fontsize": 8, "legend.frameon": False, "xtick.labelsize": 8, "ytick.labelsize": 8,
-    "lines.linewidth": 1.6, "lines.markersize": 4.5, "image.cmap": SEQUENTIAL,
-    "figure.dpi": 100, "savefig.dpi": 150, "svg.fonttype": "none", "svg.hashsalt": "qkv",
-}  # fmt: skip
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "font.size": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "image.cmap": SEQUENTIAL,
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "qkv",
+}
 
 
 @contextmanager

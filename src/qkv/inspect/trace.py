@@ -112,9 +112,13 @@ class Trace:
     # What changes on the way ---------------------------------------------------------------------
 
     def change(
-        self, key: str, to: To, *, head: int | None = None,
+        self,
+        key: str,
+        to: To,
+        *,
+        head: int | None = None,
         positions: Sequence[int] | None = None,
-    ) -> Trace:  # fmt: skip
+    ) -> Trace:
         """The pass in which a quantity is another one: all that comes after it sees the change.
 
         `to` is a value, or a function of the value that was there; with `head` or `positions` (of
@@ -143,9 +147,13 @@ class Trace:
         return self.change(key, torch.zeros_like, head=head)
 
     def patch(
-        self, other: Trace, key: str, *, head: int | None = None,
+        self,
+        other: Trace,
+        key: str,
+        *,
+        head: int | None = None,
         positions: Sequence[int] | None = None,
-    ) -> Trace:  # fmt: skip
+    ) -> Trace:
         """This pass with a quantity taken out of another one (activation patching)."""
         value = other[key]
         if tuple(value.shape) != self.shape(key):
@@ -160,9 +168,12 @@ class Trace:
     # What it says --------------------------------------------------------------------------------
 
     def maps(
-        self, kind: str | None = None, layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None, row: int = 0,
-    ) -> AttentionMaps:  # fmt: skip
+        self,
+        kind: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        row: int = 0,
+    ) -> AttentionMaps:
         """Attention maps of one kind, as "encoder.self_attention", that draw themselves."""
         from qkv.inspect.attention_maps import attention_maps
 
@@ -197,9 +208,13 @@ class Trace:
         return rollout(self, stack, self._row(row))
 
     def attribution(
-        self, positions: int | Sequence[int] | None = None, output: int | None = None,
-        row: int = 0, method: Method = "integrated", steps: int = 32,
-    ) -> Attribution:  # fmt: skip
+        self,
+        positions: int | Sequence[int] | None = None,
+        output: int | None = None,
+        row: int = 0,
+        method: Method = "integrated",
+        steps: int = 32,
+    ) -> Attribution:
         """Which tokens the outputs (all, or those at `positions`) leaned on.
 
         By integrated gradients, or by the cheaper gradient × input, which is often wrong where

@@ -43,9 +43,11 @@ def paired(given: str | Sequence[str], texts: Sequence[Any], what: str) -> list[
 
 
 def trace_translation(
-    translator: Translator, source: str | Sequence[str], target: str | Sequence[str] | None,
+    translator: Translator,
+    source: str | Sequence[str],
+    target: str | Sequence[str] | None,
     settings: dict[str, Any],
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Source and target as they were translated; without a target, the model's own."""
     texts, config = many(source), translator.model.config
     decode = translator.settings(settings)
@@ -95,9 +97,12 @@ def trace_language(
     _check_lengths([len(row) for row in rows], config.max_length, "text")
     device = next(language.model.parameters()).device
     reading = Reading(
-        target=lay(rows, config.pad_id, name, device), labels=_some(lay_labels(labels, device)),
-        name=name, decode=language.decode, suppress=suppressed(language.decode, config),
-    )  # fmt: skip
+        target=lay(rows, config.pad_id, name, device),
+        labels=_some(lay_labels(labels, device)),
+        name=name,
+        decode=language.decode,
+        suppress=suppressed(language.decode, config),
+    )
     return Trace(language.model, reading)
 
 
@@ -138,9 +143,10 @@ def _hidden(encoder: Encoder, tokens: Sequence[int], whole: Sequence[int]) -> li
 
 
 def trace_classes(
-    classifier: Classifier, source: str | tuple[str, ...] | Sequence[str | tuple[str, ...]],
+    classifier: Classifier,
+    source: str | tuple[str, ...] | Sequence[str | tuple[str, ...]],
     target: str | Sequence[str] | None,
-) -> Trace:  # fmt: skip
+) -> Trace:
     """Texts or pairs of them; a target is the true label (several: joined by `|`), or a number."""
     texts = [source] if isinstance(source, str | tuple) else list(source)
     if not texts:
@@ -221,9 +227,11 @@ def trace_image(classifier: ImageClassifier, image: Image, target: str | None) -
     if target is not None:
         labels = torch.tensor(_label(target, names, "classes"), device=pixels.device)
     reading = Reading(
-        source=Side(pixels, (patches,)), labels=labels, says="classes",
+        source=Side(pixels, (patches,)),
+        labels=labels,
+        says="classes",
         name=lambda ids: [names[id] for id in ids],
-    )  # fmt: skip
+    )
     return Trace(classifier.model, reading)
 
 
@@ -246,9 +254,13 @@ def _check_lengths(lengths: Sequence[int], limit: int, what: str) -> None:
 
 
 def _read(
-    reader: Reader, framed: Sequence[Framed], labels: Sequence[Sequence[Any]] | None, says: Says,
-    names: Sequence[str] = (), **others: Any,
-) -> Trace:  # fmt: skip
+    reader: Reader,
+    framed: Sequence[Framed],
+    labels: Sequence[Sequence[Any]] | None,
+    says: Says,
+    names: Sequence[str] = (),
+    **others: Any,
+) -> Trace:
     """Framed texts and labels as one reading; outputs are tokens unless they have names."""
     tokens, layout, segments = reader.pad(framed)
     spelt = [reader.tokenizer.tokens(one.tokens) for one in framed]
@@ -261,8 +273,11 @@ def _read(
         one_class = says == "classes" and not by_token
         laid = _some((laid[:, 0] if one_class else laid).to(reader.device))
     reading = Reading(
-        source=source, labels=laid, segments=segments, says=says,
+        source=source,
+        labels=laid,
+        segments=segments,
+        says=says,
         name=(lambda ids: [names[id] for id in ids]) if names else reader.tokenizer.tokens,
         **others,
-    )  # fmt: skip
+    )
     return Trace(reader.model, reading)

@@ -122,9 +122,18 @@ class Recorder:
             goes_on = (parent, token) in kept and not last and token not in self.beam.ends
             fate, why = ("kept", "") if goes_on else self._left(rank, token, last)
             self.nodes.append(
-                Node(id, self._alive[parent], step, token, "", score - before[parent], score,
-                     fate, why)  # type: ignore[arg-type]
-            )  # fmt: skip
+                Node(
+                    id,
+                    self._alive[parent],
+                    step,
+                    token,
+                    "",
+                    score - before[parent],
+                    score,
+                    fate,  # type: ignore[arg-type]
+                    why,
+                )
+            )
             if goes_on:
                 alive[kept.index((parent, token))] = id
             elif fate == "ended":
@@ -223,9 +232,10 @@ def _tree(
     if outputs[0].finished:
         after = best[-1].id if best else None
         end = next(
-            node for node in nodes
+            node
+            for node in nodes
             if node.parent == after and node.fate == "ended" and node.token in recorder.beam.ends
-        )  # fmt: skip
+        )
         nodes[end.id] = replace(end, best=True)
     named = reading.name([node.token for node in nodes])
     nodes = [replace(node, name=name) for node, name in zip(nodes, named, strict=True)]

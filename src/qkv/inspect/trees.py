@@ -100,11 +100,18 @@ def _node(axes: Axes, node: Node, label: str, lines: dict[int, float], branch: f
     if node.parent in lines:
         dashed: dict[str, Any] = {"linestyle": (0, (2, 2))} if node.fate == "pruned" else {}
         places = [x - branch, x - 0.55 * branch, x - 0.12 * branch]
-        axes.plot(places, [lines[node.parent], y, y], color=colour, zorder=1,
-                  linewidth=2.2 if node.best else 0.9, **dashed)  # fmt: skip
+        axes.plot(
+            places,
+            [lines[node.parent], y, y],
+            color=colour,
+            zorder=1,
+            linewidth=2.2 if node.best else 0.9,
+            **dashed,
+        )
     weight = "bold" if node.best else "normal"
-    axes.text(x, y, label, color=colour, va="center", fontsize=TYPE, weight=weight,
-              parse_math=False)  # fmt: skip
+    axes.text(
+        x, y, label, color=colour, va="center", fontsize=TYPE, weight=weight, parse_math=False
+    )
 
 
 def terminal_tree(tree: BeamTree) -> Group:

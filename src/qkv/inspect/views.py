@@ -79,8 +79,16 @@ def draw_steps(steps: Sequence[Step], viewer_fonts: bool = False) -> Figure:
                 colour = COLOURS[rank % 6]
                 axes.barh(-place, one.probability, left=left, color=colour, edgecolor="white")
                 if one.probability > 0.012 * (cell_len(name) + 3):
-                    axes.text(left + 0.005, -place, name, va="center", fontsize=8, color="white",
-                              weight="bold", parse_math=False)  # fmt: skip
+                    axes.text(
+                        left + 0.005,
+                        -place,
+                        name,
+                        va="center",
+                        fontsize=8,
+                        color="white",
+                        weight="bold",
+                        parse_math=False,
+                    )
                 left += one.probability
             axes.text(1.01, -place, f"{step.entropy:.2f}", va="center", fontsize=8)
         axes.text(1.01, 0.75, "entropy (nats)", va="center", fontsize=8)
@@ -103,13 +111,22 @@ def draw_lens(lens: Lens, viewer_fonts: bool = False) -> Figure:
     width = len(lens.tokens)
     with styled():
         figure, axes = new_figure(max(4.5, 0.85 * width + 1.8), 0.34 * len(lens.layers) + 1.7)
-        image = axes.imshow(array(lens.probabilities[:, :, 0]), aspect="auto", vmin=0, vmax=1,
-                            origin="lower")  # fmt: skip
+        image = axes.imshow(
+            array(lens.probabilities[:, :, 0]), aspect="auto", vmin=0, vmax=1, origin="lower"
+        )
         for place, text in enumerate(texts):
             row, column = divmod(place, width)
             dark = float(lens.probabilities[row, column, 0]) < 0.6
-            axes.text(column, row, text[:12], ha="center", va="center", fontsize=7,
-                      color="white" if dark else "black", parse_math=False)  # fmt: skip
+            axes.text(
+                column,
+                row,
+                text[:12],
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+                parse_math=False,
+            )
         axes.set_xticks(range(width), tokens, rotation=45 if width > 8 else 0, parse_math=False)
         axes.set_yticks(range(len(lens.layers)), lens.layers)
         axes.grid(False)
@@ -204,15 +221,28 @@ def draw_attribution(found: Attribution, viewer_fonts: bool = False) -> Figure:
     every = max(1, count // 80)  # the labels that have room
     with styled():
         figure, panels = new_figure(
-            max(4.5, 0.42 * min(count, 80) + 2.5), max(2.6, 0.34 * len(outputs) + 1.6),
-            ncols=len(sides), squeeze=False, width_ratios=[len(each) for each in words],
-        )  # fmt: skip
+            max(4.5, 0.42 * min(count, 80) + 2.5),
+            max(2.6, 0.34 * len(outputs) + 1.6),
+            ncols=len(sides),
+            squeeze=False,
+            width_ratios=[len(each) for each in words],
+        )
         for axes, side, each in zip(panels[0], sides, words, strict=True):
-            image = axes.imshow(array(found.scores[side][-MOST:]), cmap=DIVERGING, vmin=-limit,
-                                vmax=limit, aspect="auto")  # fmt: skip
+            image = axes.imshow(
+                array(found.scores[side][-MOST:]),
+                cmap=DIVERGING,
+                vmin=-limit,
+                vmax=limit,
+                aspect="auto",
+            )
             labels = [next(rest) for _ in each]
-            axes.set_xticks(range(0, len(each), every), labels[::every], rotation=60, ha="right",
-                            parse_math=False)  # fmt: skip
+            axes.set_xticks(
+                range(0, len(each), every),
+                labels[::every],
+                rotation=60,
+                ha="right",
+                parse_math=False,
+            )
             axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
             axes.grid(False)
             axes.set_title(f"{side} tokens that were read")

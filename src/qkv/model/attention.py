@@ -33,9 +33,15 @@ class Attend(Protocol):
     """The signature that both paths share."""
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-        bias: Tensor | None = None, dropout: float = 0.0,
-    ) -> Tensor:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        scale: float,
+        bias: Tensor | None = None,
+        dropout: float = 0.0,
+    ) -> Tensor:
         """Queries look at keys and take values: (B, H, T, D/H)."""
 
 
@@ -53,9 +59,14 @@ def weights(scores: Tensor) -> Tensor:
 
 
 def equation(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-    bias: Tensor | None = None, dropout: float = 0.0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
@@ -63,9 +74,14 @@ def equation(
 
 
 def fast(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float,
-    bias: Tensor | None = None, dropout: float = 0.0,
-) -> Tensor:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
     """The same by fused kernels, chosen by what the mask says."""
     if mask.packed and bias is None and dropout == 0.0 and _has_packed_kernel(query):
         return _packed(query, key, value, mask, scale)
@@ -89,13 +105,24 @@ def fast(
 
 
 def _fused(
-    query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, dropout: float,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    added: Tensor | None,
+    scale: float,
+    dropout: float,
     causal: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=added, dropout_p=dropout, scale=scale, is_causal=causal,
+        query,
+        key,
+        value,
+        attn_mask=added,
+        dropout_p=dropout,
+        scale=scale,
+        is_causal=causal,
         enable_gqa=query.shape[1] != key.shape[1],
-    )  # fmt: skip
+    )
 
 
 def _grouped(
@@ -121,9 +148,16 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float)
     window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
     heads = varlen_attn(
-        query, key, value, mask.query_offsets, mask.key_offsets,
-        mask.longest_query, mask.longest_key, scale=scale, window_size=window,
-    )  # fmt: skip
+        query,
+        key,
+        value,
+        mask.query_offsets,
+        mask.key_offsets,
+        mask.longest_query,
+        mask.longest_key,
+        scale=scale,
+        window_size=window,
+    )
     assert isinstance(heads, Tensor)
     return heads.transpose(0, 1)[None]
 
@@ -143,8 +177,10 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.attend: Attend = fast
         d_model, d_heads, d_kv = (
-            config.d_model, config.n_heads * config.d_head, config.kv_heads * config.d_head
-        )  # fmt: skip
+            config.d_model,
+            config.n_heads * config.d_head,
+            config.kv_heads * config.d_head,
+        )
         if cross:
             self.query = nn.Linear(d_model, d_heads, bias=config.bias)
             self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)

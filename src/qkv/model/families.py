@@ -171,6 +171,8 @@ Model = EncoderDecoder | Encoder | Decoder
 def build_model(config: ModelConfig) -> Model:
     """The family that the config names, with fresh weights."""
     families: dict[str, type[Model]] = {
-        "encoder-decoder": EncoderDecoder, "encoder": Encoder, "decoder": Decoder,
-    }  # fmt: skip
+        "encoder-decoder": EncoderDecoder,
+        "encoder": Encoder,
+        "decoder": Decoder,
+    }
     return families[config.family](config)

@@ -27,10 +27,12 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
 def _normal(model: nn.Module) -> None:
     """N(0, 0.02); what 2N sublayers add to the residual stream is drawn 1/√2N as large."""
     n_sublayers = sum(
-        len(stack.windows) // len(stack.blocks)  # a shared block adds as often as it is passed
+        len(stack.windows)
+        // len(stack.blocks)  # a shared block adds as often as it is passed
         * sum(isinstance(module, Residual) for module in stack.modules())
-        for stack in model.modules() if isinstance(stack, Stack)
-    )  # fmt: skip
+        for stack in model.modules()
+        if isinstance(stack, Stack)
+    )
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding):
             adds = name.endswith(("attention.output", "feed_forward.outer"))

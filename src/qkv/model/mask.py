@@ -126,9 +126,13 @@ def self_mask(layout: Layout, causal: bool, window: int = 0) -> Mask:
     """The mask of a sequence that looks at itself."""
     if layout.offsets is not None:
         return Mask(
-            causal=causal, window=window, query_offsets=layout.offsets, key_offsets=layout.offsets,
-            longest_query=layout.longest, longest_key=layout.longest,
-        )  # fmt: skip
+            causal=causal,
+            window=window,
+            query_offsets=layout.offsets,
+            key_offsets=layout.offsets,
+            longest_query=layout.longest,
+            longest_key=layout.longest,
+        )
     if layout.first is not None and not causal:
         raise ValueError("Rows of several sequences are for causal stacks; pack them by offsets.")
     lengths = None if causal else layout.lengths
@@ -141,7 +145,9 @@ def cross_mask(queries: Layout, keys: Layout) -> Mask:
         raise ValueError("Queries and keys must both be packed, or neither.")
     if queries.offsets is not None:
         return Mask(
-            query_offsets=queries.offsets, key_offsets=keys.offsets,
-            longest_query=queries.longest, longest_key=keys.longest,
-        )  # fmt: skip
+            query_offsets=queries.offsets,
+            key_offsets=keys.offsets,
+            longest_query=queries.longest,
+            longest_key=keys.longest,
+        )
     return Mask(key_lengths=keys.lengths)

@@ -72,10 +72,13 @@ class Stack(nn.Module):
         for index in range(len(self.windows)):
             before = x
             x = self.blocks[index % len(self.blocks)](
-                x, masks[self.windows[index]], order,
+                x,
+                masks[self.windows[index]],
+                order,
                 cache.layer(index) if cache else None,
-                memory.layers[index] if memory else None, memory_mask,
-            )  # fmt: skip
+                memory.layers[index] if memory else None,
+                memory_mask,
+            )
             if index == 0 and self.neighbours is not None:
                 x = self.neighbours(before, x, layout)
         if cache is not None:

@@ -20,8 +20,8 @@ from qkv.model import Encoder
 from qkv.run.understand import Labelling
 from qkv.tasks.answer import Answerer, Answers, Context, Part
 from qkv.text import Tokenizer
-from qkv.train import Objective, entropy, spans
-from qkv.train.loop import Scores
+from qkv.training import Objective, entropy, spans
+from qkv.training.loop import Scores
 
 Label = tuple[int, int]  # the answer's first and last token in a window
 NOTHING: Label = (0, 0)  # BOS: the window does not hold an answer whole

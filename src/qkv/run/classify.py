@@ -27,8 +27,8 @@ from qkv.tasks.classify import Classes, Classification, Classifier
 from qkv.tasks.folder import Where, load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.text import Tokenizer
-from qkv.train import Objective, entropy, many_classes, number, one_class
-from qkv.train.loop import Scores
+from qkv.training import Objective, entropy, many_classes, number, one_class
+from qkv.training.loop import Scores
 
 
 class Classifying(Labelling[Labelled, Classifier]):
@@ -76,9 +76,12 @@ class Classifying(Labelling[Labelled, Classifier]):
     def _classes(self, train: list[Labelled], splits: Splits[Labelled]) -> Classes:
         settings = self.plan.recipe.classify
         more: dict[str, Any] = {
-            "kind": settings.kind, "threshold": settings.threshold, "overlap": settings.overlap,
-            "n_texts": len(train[0].texts), "frame": self._frame(),
-        }  # fmt: skip
+            "kind": settings.kind,
+            "threshold": settings.threshold,
+            "overlap": settings.overlap,
+            "n_texts": len(train[0].texts),
+            "frame": self._frame(),
+        }
         if settings.kind == "number":
             values = np.array([one.label for one in train], np.float64)
             deviation = float(values.std()) or 1.0

@@ -23,8 +23,8 @@ from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import WEIGHTS, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
-from qkv.train import build_loss, label_entropy, mean_loss, next_token
-from qkv.train.loop import Scores
+from qkv.training import build_loss, label_entropy, mean_loss, next_token
+from qkv.training.loop import Scores
 from qkv.weights import load_weights, read_tensors
 
 VALID_BATCH_TOKENS = 8192
@@ -66,9 +66,13 @@ class Denoising:
         self.one_shape = self.config.can_pack and is_on(recipe.train.packing, plan.device)
         mode: Mode = "packed" if self.one_shape else "padded"
         self.stream = NoiseStream(
-            train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
+            train,
+            self.special,
+            mode,
+            recipe.train.batch_tokens,
+            recipe.train.accumulate,
             recipe.train.seed,
-        )  # fmt: skip
+        )
         self.frequencies_loss = label_entropy(train.draw(range(min(len(train), COUNTED)), 0, 0))
         self.text = fingerprint(len(corpus.train), corpus.train.digest, corpus.valid.digest)
         self._measure_on(corpus.valid)

@@ -22,8 +22,8 @@ from qkv.run.job import fingerprint
 from qkv.run.understand import VALID_BATCH_TOKENS, Understanding
 from qkv.tasks.encoder import Encoder
 from qkv.text import Tokenizer
-from qkv.train import Objective, contrast
-from qkv.train.loop import Scores, Stream
+from qkv.training import Objective, contrast
+from qkv.training.loop import Scores, Stream
 
 Texts = tuple[str, ...]
 ROWS = 1024  # texts that are compared with all others at a time

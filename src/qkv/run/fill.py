@@ -23,9 +23,9 @@ from qkv.tasks import Tokenizers
 from qkv.tasks.encoder import Encoder as EncoderTask
 from qkv.tasks.folder import WEIGHTS
 from qkv.text.vocabulary import Vocabulary
-from qkv.train import entropy, hidden_tokens, layout_of
-from qkv.train.loop import Scores
-from qkv.train.objectives import at_places, encoded
+from qkv.training import entropy, hidden_tokens, layout_of
+from qkv.training.loop import Scores
+from qkv.training.objectives import at_places, encoded
 from qkv.weights import load_weights, read_tensors
 
 VALID_BATCH_TOKENS = 8192
@@ -65,9 +65,13 @@ class Filling:
         mode = self._mode()
         self.one_shape = mode == "packed"
         self.stream = PassageStream(
-            passages, self.masker, mode, recipe.train.batch_tokens, recipe.train.accumulate,
+            passages,
+            self.masker,
+            mode,
+            recipe.train.batch_tokens,
+            recipe.train.accumulate,
             recipe.train.seed,
-        )  # fmt: skip
+        )
         # A pair counts for as much as all that is hidden in a text of full length.
         self.objective = hidden_tokens(recipe.mask.share * self.length if paired else 0.0)
         some = corpus.train.read(0, min(len(corpus.train), COUNTED))
@@ -101,9 +105,14 @@ class Filling:
                 f"text, or a tokenizer that knows its characters."
             )
         return Passages(
-            tokens, self.special, self.vocabulary, self.length, self.plan.recipe.mask.pairs,
-            self.config.pair_separators, f"the {use} text",
-        )  # fmt: skip
+            tokens,
+            self.special,
+            self.vocabulary,
+            self.length,
+            self.plan.recipe.mask.pairs,
+            self.config.pair_separators,
+            f"the {use} text",
+        )
 
     def _mode(self) -> Mode:
         """Packed, where there is a kernel for it."""

@@ -28,8 +28,8 @@ from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
 from qkv.text.turns import ROLES
-from qkv.train import entropy, next_token
-from qkv.train.loop import Scores
+from qkv.training import entropy, next_token
+from qkv.training.loop import Scores
 from qkv.weights import load_weights, read_tensors
 
 VALID_BATCH_TOKENS = 4096
@@ -46,8 +46,9 @@ class Instruction:
         self.plan, start = plan, find_start(recipe, "decoder")
         self.records = read_conversations(recipe.data, recipe.train.seed)
         self.asked = {
-            "valid": answered(self.records.valid), "test": answered(self.records.test),
-        }  # fmt: skip
+            "valid": answered(self.records.valid),
+            "test": answered(self.records.test),
+        }
         template = chat_template(recipe.chat, start.prompting.chat if start else None)
         bos = start.prompting.talk_bos if start else recipe.data.bos
         tokenizer = self._tokenizer(start)
@@ -69,9 +70,13 @@ class Instruction:
         self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
         mode: Mode = "packed" if self.one_shape else "padded"
         self.stream = ExampleStream(
-            train, self.special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
+            train,
+            self.special,
+            mode,
+            recipe.train.batch_tokens,
+            recipe.train.accumulate,
             recipe.train.seed,
-        )  # fmt: skip
+        )
         self.text = fingerprint(len(train), train.tokens.tokens, self.valid.tokens.tokens)
         self.frequencies_loss = entropy(np.bincount(train.tokens.tokens[train.counts]))
         self.loss_sum = eager_loss(plan, self.model)

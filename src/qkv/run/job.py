@@ -21,8 +21,8 @@ from qkv.model import Model
 from qkv.run.claim import CHECKPOINTS
 from qkv.tasks.folder import Tokenizers, load_config
 from qkv.text import Tokenizer
-from qkv.train import Objective
-from qkv.train.loop import Scores, Stream
+from qkv.training import Objective
+from qkv.training.loop import Scores, Stream
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
 
@@ -110,9 +110,11 @@ def model_config(recipe: Recipe, tokenizer: Tokenizer, **more: Any) -> ModelConf
 def tokens_of(tokenizer: Tokenizer) -> dict[str, int]:
     """What a tokenizer decides of a model."""
     return {
-        "vocab_size": len(tokenizer), "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id,
+        "vocab_size": len(tokenizer),
+        "pad_id": tokenizer.pad_id,
+        "bos_id": tokenizer.bos_id,
         "eos_id": tokenizer.eos_id,
-    }  # fmt: skip
+    }
 
 
 def reads_images(recipe: Recipe) -> bool:

@@ -33,9 +33,9 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.train import build_loss, entropy, mean_loss, next_token
-from qkv.train.loop import Scores
-from qkv.train.step import LossSum
+from qkv.training import build_loss, entropy, mean_loss, next_token
+from qkv.training.loop import Scores
+from qkv.training.step import LossSum
 from qkv.weights import load_weights, read_tensors
 
 TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learnt from; more change little
@@ -72,9 +72,15 @@ class Language:
         self.rows = max(1, recipe.train.batch_tokens // self.length)
         self.one_shape = True
         self.stream = WindowStream(
-            corpus.train, self.special, self.length, self.rows, self._mode(),
-            recipe.data.across, recipe.train.accumulate, recipe.train.seed,
-        )  # fmt: skip
+            corpus.train,
+            self.special,
+            self.length,
+            self.rows,
+            self._mode(),
+            recipe.data.across,
+            recipe.train.accumulate,
+            recipe.train.seed,
+        )
         some = corpus.train.read(0, min(len(corpus.train), COUNTED))
         self.frequencies_loss = entropy(np.bincount(some))
         self.text = fingerprint(len(corpus.train), corpus.train.digest, corpus.valid.digest)

@@ -26,10 +26,21 @@ from qkv.weights import load_weights
 
 # Weights know nothing of these; all else would silently make another model of them.
 MAY_DIFFER = (
-    "dropout", "attention_dropout", "activation_dropout", "max_length", "rotary_base",
-    "rotary_scaling", "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast",
-    "window", "window_layers", "pooling", "pooler",
-)  # fmt: skip
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "max_length",
+    "rotary_base",
+    "rotary_scaling",
+    "rotary_factor",
+    "rotary_trained_length",
+    "rotary_slow",
+    "rotary_fast",
+    "window",
+    "window_layers",
+    "pooling",
+    "pooler",
+)
 
 
 # What stands on an encoder. One that another task needs begins fresh, and one it lacks is left out.
@@ -127,9 +138,13 @@ def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
 def body_of(source: Source, config: ModelConfig) -> Source:
     """A decoder without its output, as an encoder that sees backwards only."""
     body = dataclasses.replace(
-        config, family="encoder", causal=True, n_encoder_layers=config.n_decoder_layers,
-        pooling="last", tie="none",
-    )  # fmt: skip
+        config,
+        family="encoder",
+        causal=True,
+        n_encoder_layers=config.n_decoder_layers,
+        pooling="last",
+        tie="none",
+    )
 
     def weights() -> dict[str, Tensor]:
         return {

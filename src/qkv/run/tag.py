@@ -21,8 +21,8 @@ from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer
 from qkv.text.schemes import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
 from qkv.text.spans import join_words
-from qkv.train import Objective, entropy, token_labels
-from qkv.train.loop import Scores
+from qkv.training import Objective, entropy, token_labels
+from qkv.training.loop import Scores
 
 
 class TaggingJob(Labelling[Sentence, Tagger]):
@@ -129,9 +129,11 @@ class TaggingJob(Labelling[Sentence, Tagger]):
     def figures(self, scores: Sequence[Score]) -> Scores:
         """What the best weights can be chosen by."""
         names = {
-            "entity F1": "f1", "token accuracy": "accuracy", "macro F1": "f1",
+            "entity F1": "f1",
+            "token accuracy": "accuracy",
+            "macro F1": "f1",
             "accuracy": "accuracy",
-        }  # fmt: skip
+        }
         return {names[score.name]: score.value for score in scores if score.name in names}
 
     def keeps_head(self, folder: Where) -> bool:

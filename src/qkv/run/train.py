@@ -39,7 +39,7 @@ from qkv.run.language import Language
 from qkv.run.tag import TaggingJob
 from qkv.run.translate import Translation
 from qkv.run.vision import ImageClassifying
-from qkv.train import (
+from qkv.training import (
     Curves,
     Display,
     JsonLog,

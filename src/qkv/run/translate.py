@@ -27,8 +27,8 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import save_config, save_weights
 from qkv.text import train_pair
-from qkv.train import build_loss, label_entropy, mean_loss, next_token, with_wrong_sources
-from qkv.train.loop import Scores
+from qkv.training import build_loss, label_entropy, mean_loss, next_token, with_wrong_sources
+from qkv.training.loop import Scores
 
 VALID_BATCH_TOKENS = 4096
 SCORED_LINES = 1000  # of the validation text, translated at each validation
@@ -65,9 +65,13 @@ class Translation:
         self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
         mode: Mode = "packed" if self.one_shape else "padded"
         self.stream = BatchStream(
-            train, special, mode, recipe.train.batch_tokens, recipe.train.accumulate,
+            train,
+            special,
+            mode,
+            recipe.train.batch_tokens,
+            recipe.train.accumulate,
             recipe.train.seed,
-        )  # fmt: skip
+        )
         self.frequencies_loss = label_entropy(train)
         sides = train.source, train.target, valid.source, valid.target
         self.text = fingerprint(len(train), *(side.tokens for side in sides))
@@ -96,8 +100,11 @@ class Translation:
             with mixed_precision(config, device):
                 found = self.translator.translate(
                     [source for source, _ in scored],
-                    beams=1, n_best=1, sample=False, truncate=True,
-                )  # fmt: skip
+                    beams=1,
+                    n_best=1,
+                    sample=False,
+                    truncate=True,
+                )
             scores["bleu"] = bleu(found, references).value
             scores["exact_match"] = exact_match(found, references).value
         return scores

@@ -21,8 +21,8 @@ from qkv.run.job import Finished, Plan, fingerprint, model_config
 from qkv.run.start import Start, Weights, find_start
 from qkv.tasks.folder import Tokenizers, Where, load_config
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.train import Objective, build_loss, mean_loss
-from qkv.train.loop import Scores, Stream
+from qkv.training import Objective, build_loss, mean_loss
+from qkv.training.loop import Scores, Stream
 
 VALID_BATCH_TOKENS = 4096
 MASK = "<mask>"

@@ -37,8 +37,8 @@ from qkv.run.understand import NO_HEAD, VALID_BATCH_TOKENS, check_head, fresh_en
 from qkv.tasks.folder import load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from qkv.train import build_loss, mean_loss, one_class
-from qkv.train.loop import Scores
+from qkv.training import build_loss, mean_loss, one_class
+from qkv.training.loop import Scores
 
 
 class ImageClassifying:
@@ -100,8 +100,10 @@ class ImageClassifying:
             report = judge_images(self.verb, self.splits.valid).report
         assert report is not None
         return {
-            "valid_loss": loss, "accuracy": 100 * report.accuracy, "f1": 100 * report.macro.f1,
-        }  # fmt: skip
+            "valid_loss": loss,
+            "accuracy": 100 * report.accuracy,
+            "f1": 100 * report.macro.f1,
+        }
 
     def keep(self) -> None:
         """Make the run's folder a model folder of the weights as they are now."""

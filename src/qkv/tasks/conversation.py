@@ -23,9 +23,13 @@ class Conversation:
     """Messages so far, and the cache of what the model has read of them."""
 
     def __init__(
-        self, speaker: LanguageModel, template: ChatTemplate,
-        messages: Sequence[Mapping[str, object]], settings: DecodeConfig, tell: Tell | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        speaker: LanguageModel,
+        template: ChatTemplate,
+        messages: Sequence[Mapping[str, object]],
+        settings: DecodeConfig,
+        tell: Tell | None = None,
+    ) -> None:
         if settings.beams > 1 and not settings.sample:
             raise UserError("decode: an answer is given as it comes; chat with beams = 1.")
         if settings.n_best > 1:
@@ -59,9 +63,12 @@ class Conversation:
             room = self._room(prompt)
             settings = dataclasses.replace(self.settings, max_length=room)
             pieces = self.speaker.flow(
-                prompt, settings, ends=self.ends, remembered=self.remembered,
+                prompt,
+                settings,
+                ends=self.ends,
+                remembered=self.remembered,
                 id=len(self.messages),  # or each turn would get the same draws
-            )  # fmt: skip
+            )
             for piece in pieces:
                 is_space = self.template.answer_space and not heard  # which is no word
                 heard.append(piece.removeprefix(" ") if is_space else piece)

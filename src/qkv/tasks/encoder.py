@@ -359,9 +359,12 @@ def _best(
 
 
 def _neighbours(
-    scores: Tensor, numbers: Tensor, texts: Sequence[str], places: dict[str, list[int]],
+    scores: Tensor,
+    numbers: Tensor,
+    texts: Sequence[str],
+    places: dict[str, list[int]],
     lines: Sequence[str],
-) -> list[Neighbour]:  # fmt: skip
+) -> list[Neighbour]:
     """All lines that have these texts, best first, equally good ones in their order."""
     found = [
         Neighbour(index, lines[index], score)

@@ -103,9 +103,13 @@ class Prompting:
 
 
 def save_config(
-    folder: Path, task: str, model: ModelConfig, decode: DecodeConfig | None = None,
-    prompting: Prompting | None = None, **sections: Any,
-) -> None:  # fmt: skip
+    folder: Path,
+    task: str,
+    model: ModelConfig,
+    decode: DecodeConfig | None = None,
+    prompting: Prompting | None = None,
+    **sections: Any,
+) -> None:
     """Write what the model is, how it is decoded or spoken to, and what else its task knows."""
     content: dict[str, Any] = {"task": task, "model": model.to_dict()}
     if decode:

@@ -50,9 +50,12 @@ class LanguageModel:
     """A decoder with its vocabulary."""
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, decode: DecodeConfig,
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer,
+        decode: DecodeConfig,
         prompting: Prompting | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.tokenizer, self.decode = model, tokenizer, decode
         self.prompting = prompting or Prompting()
         self.writer = Writer(model, tokenizer)
@@ -132,9 +135,13 @@ class LanguageModel:
         return found
 
     def stream(
-        self, prompt: str = "", *, truncate: bool = False, remembered: Remembered | None = None,
+        self,
+        prompt: str = "",
+        *,
+        truncate: bool = False,
+        remembered: Remembered | None = None,
         **settings: Any,
-    ) -> Iterator[str]:  # fmt: skip
+    ) -> Iterator[str]:
         """The text of `generate`, piece by piece as it comes; no piece ends within a character."""
         config = self.settings(settings)
         if config.beams > 1 and not config.sample:
@@ -147,9 +154,15 @@ class LanguageModel:
         yield from self.flow(tokens, config, after=tokens, remembered=remembered)
 
     def flow(
-        self, prompt: list[int], config: DecodeConfig, *, after: Sequence[int] = (),
-        ends: Sequence[int] = (), remembered: Remembered | None = None, id: int = 0,
-    ) -> Iterator[str]:  # fmt: skip
+        self,
+        prompt: list[int],
+        config: DecodeConfig,
+        *,
+        after: Sequence[int] = (),
+        ends: Sequence[int] = (),
+        remembered: Remembered | None = None,
+        id: int = 0,
+    ) -> Iterator[str]:
         """Text after a prompt of tokens; it is spelt as it stands `after` these tokens."""
         text = TextFlow(self.tokenizer, config.stop, after)
         for token in self.writer.stream(prompt, config, ends, remembered, id):
@@ -219,9 +232,11 @@ class LanguageModel:
         return likelihoods(self.model, sequences, self.tokenizer)
 
     def choose(
-        self, prompts: Sequence[str], options: Sequence[Sequence[str]],
+        self,
+        prompts: Sequence[str],
+        options: Sequence[Sequence[str]],
         normalize: Normalize = "none",
-    ) -> list[Choice]:  # fmt: skip
+    ) -> list[Choice]:
         """Which of its options each prompt most likely goes on with."""
         return choices(self, prompts, options, normalize)
 

@@ -109,9 +109,11 @@ def _of_labels(model: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
 
 
 def choices(
-    speaker: LanguageModel, prompts: Sequence[str], options: Sequence[Sequence[str]],
+    speaker: LanguageModel,
+    prompts: Sequence[str],
+    options: Sequence[Sequence[str]],
     normalize: Normalize,
-) -> list[Choice]:  # fmt: skip
+) -> list[Choice]:
     """Rank each prompt's options by the log-probability of what they add to the prompt."""
     _check(prompts, options, normalize)
     wholes = [

@@ -85,9 +85,11 @@ class Translator:
         return found
 
     def trace(
-        self, source: str | Sequence[str], target: str | Sequence[str] | None = None,
+        self,
+        source: str | Sequence[str],
+        target: str | Sequence[str] | None = None,
         **settings: Any,
-    ) -> Trace:  # fmt: skip
+    ) -> Trace:
         """Look into the pass that translates a text, by default into what the model gives."""
         from qkv.inspect.tracing import trace_translation
 
@@ -144,14 +146,23 @@ class Translator:
         return next(self.model.parameters()).device
 
     def _search(
-        self, sources: Sequence[Sequence[int]], rows: list[int], config: DecodeConfig,
+        self,
+        sources: Sequence[Sequence[int]],
+        rows: list[int],
+        config: DecodeConfig,
         prefix: Sequence[int],
-    ) -> list[list[Hypothesis]]:  # fmt: skip
+    ) -> list[list[Hypothesis]]:
         tokens, lengths = self._pad(sources)
         return generate(
-            self.model, tokens, lengths, config, prefix=prefix, ids=rows,
-            suppress=suppressed(config, self.model.config), graphs=self.graphs,
-        )  # fmt: skip
+            self.model,
+            tokens,
+            lengths,
+            config,
+            prefix=prefix,
+            ids=rows,
+            suppress=suppressed(config, self.model.config),
+            graphs=self.graphs,
+        )
 
     def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         config = self.model.config

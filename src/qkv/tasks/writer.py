@@ -39,20 +39,33 @@ class Writer:
             del rows[:count]
 
     def search(
-        self, prompts: Sequence[list[int]], ids: Sequence[int], config: DecodeConfig,
-        ends: Sequence[int] = (), limits: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:  # fmt: skip
+        self,
+        prompts: Sequence[list[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
+        ends: Sequence[int] = (),
+        limits: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:
         """What comes after each prompt, as far as the context reaches."""
         return complete(
-            self.model, prompts, config, limits, ids=ids, ends=ends,
-            suppress=suppressed(config, self.model.config, ends), graphs=self.graphs,
+            self.model,
+            prompts,
+            config,
+            limits,
+            ids=ids,
+            ends=ends,
+            suppress=suppressed(config, self.model.config, ends),
+            graphs=self.graphs,
             watch=self._watch(config),
-        )  # fmt: skip
+        )
 
     def search_on(
-        self, prompts: Sequence[list[int]], ids: Sequence[int], config: DecodeConfig,
+        self,
+        prompts: Sequence[list[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
         draft: Decoder | None = None,
-    ) -> list[list[Hypothesis]]:  # fmt: skip
+    ) -> list[list[Hypothesis]]:
         """The same; but single outputs that fill the context go on from their newer half.
 
         A `draft` helps with greedy ones.
@@ -84,18 +97,29 @@ class Writer:
         ]
 
     def stream(
-        self, prompt: list[int], config: DecodeConfig, ends: Sequence[int] = (),
-        remembered: Remembered | None = None, id: int = 0,
-    ) -> Iterator[int]:  # fmt: skip
+        self,
+        prompt: list[int],
+        config: DecodeConfig,
+        ends: Sequence[int] = (),
+        remembered: Remembered | None = None,
+        id: int = 0,
+    ) -> Iterator[int]:
         """The tokens of `search_on` for one prompt, as they come; `id` names its draws."""
         wanted, finished, turn = _wanted(config), False, 0
         never = suppressed(config, self.model.config, ends)
         while wanted and not finished:
             limit = min(wanted, self.model.config.max_length - len(prompt))
             tokens = stream(
-                self.model, prompt, config, limit, ends=ends, suppress=never, id=id + turn * TURN,
-                graphs=self.graphs, remembered=remembered,
-            )  # fmt: skip
+                self.model,
+                prompt,
+                config,
+                limit,
+                ends=ends,
+                suppress=never,
+                id=id + turn * TURN,
+                graphs=self.graphs,
+                remembered=remembered,
+            )
             fresh: list[int] = []
             for token in tokens:
                 fresh.append(token)
@@ -105,21 +129,30 @@ class Writer:
             prompt = self._newer_half([*prompt, *fresh])
 
     def _speculate(
-        self, draft: Decoder, prompts: Sequence[list[int]], ids: Sequence[int],
-        config: DecodeConfig, limits: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:  # fmt: skip
+        self,
+        draft: Decoder,
+        prompts: Sequence[list[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
+        limits: Sequence[int] | None = None,
+    ) -> list[list[Hypothesis]]:
         """Greedy outputs that a smaller model helped with."""
         never = suppressed(config, self.model.config)
         given = limits or [_wanted(config)] * len(prompts)
         return [
             [
                 speculate(
-                    self.model, draft, prompt, config, limit, suppress=never,
+                    self.model,
+                    draft,
+                    prompt,
+                    config,
+                    limit,
+                    suppress=never,
                     over=lambda tokens: self._has_stop(tokens, config),
                 ).hypothesis
             ]
             for prompt, limit in zip(prompts, given, strict=True)
-        ]  # fmt: skip
+        ]
 
     def _has_stop(self, tokens: list[int], config: DecodeConfig) -> bool:
         text = self.tokenizer.decode(tokens) if config.stop else ""

@@ -233,9 +233,11 @@ def _checked(message: Mapping[str, object], where: str) -> Message:
 
 def _check_turn(before: Role | None, role: Role, where: str) -> None:
     follows: dict[Role | None, tuple[Role, ...]] = {
-        None: ("system", "user"), "system": ("user",), "user": ("assistant",),
+        None: ("system", "user"),
+        "system": ("user",),
+        "user": ("assistant",),
         "assistant": ("user",),
-    }  # fmt: skip
+    }
     if role not in follows[before]:
         place = f"after the {before}'s" if before else "first"
         raise UserError(

@@ -1,0 +1,213 @@
+"""Random choices of people, things and deeds that go together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from qkv.demo.lexicon import (
+    AMOUNTS,
+    FUTURE_TIMES,
+    NOUNS,
+    NUMERAL_WEIGHTS,
+    NUMERALS,
+    PAST_TIMES,
+    PLACES,
+    POINTERS,
+    THING_QUALITIES,
+    Adverbial,
+    Kind,
+    Noun,
+    Place,
+    Quality,
+)
+from qkv.demo.phrases import (
+    KIN,
+    KIN_OF_NAMED,
+    NAMED,
+    NOTHING,
+    PAIRS,
+    PASSERS_BY,
+    SPEAKERS,
+    UNSAID,
+    Person,
+    Phrase,
+    amount,
+    bare,
+    both,
+    counted,
+    owned,
+    pointed,
+)
+from qkv.demo.verbs import ACTIVITIES, DEEDS, GO, GO_FAR, HELPING, PASTIMES, WAIT, Deed
+
+QUALITIES_OF: dict[str, tuple[Quality, ...]] = {
+    name: tuple(
+        quality
+        for quality in THING_QUALITIES
+        if quality.before_noun and name in quality.nouns.split()
+    )
+    for name in NOUNS
+}
+DESTINATIONS = tuple(place for place in PLACES.values() if place.to)
+EVERYDAY = tuple(
+    found for found in (*DEEDS, *ACTIVITIES, *PASTIMES, *HELPING, WAIT) if found.repeats
+)
+NEARBY = tuple(place for place in DESTINATIONS if "plane" not in place.transports)
+_NUMERALS = tuple(NUMERALS)
+_SUBJECT_GROUPS = (SPEAKERS, NAMED, KIN, KIN_OF_NAMED, PASSERS_BY, PAIRS)
+_SUBJECT_WEIGHTS = (45, 62, 84, 91, 96, 100)
+_DEED_GROUPS = (DEEDS, ACTIVITIES, PASTIMES, (*HELPING, WAIT))
+_DEED_WEIGHTS = (45, 75, 89, 100)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """A deed with its object and, perhaps, its place: 在公园看书."""
+
+    deed: Deed
+    complement: Phrase = NOTHING
+    place: Adverbial = UNSAID
+
+
+def chance(rng: Random, percent: int) -> bool:
+    """True so many times out of a hundred."""
+    return rng.random() * 100 < percent
+
+
+def polarity(rng: Random) -> tuple[bool, bool]:
+    """Whether to deny and whether to ask: a quarter of the time each."""
+    roll = rng.random()
+    return roll < 0.25, roll > 0.75
+
+
+def subject(rng: Random, *, asked: bool = False) -> Person:
+    """Somebody to speak of; when asked about, neither me nor mine."""
+    while True:
+        (group,) = rng.choices(_SUBJECT_GROUPS, cum_weights=_SUBJECT_WEIGHTS)
+        person = rng.choice(group)
+        if not (asked and person.subject.chinese.startswith("我")):
+            return person
+
+
+def somebody_else(rng: Random, than: Person) -> Person:
+    """Somebody the other does not name."""
+    while True:
+        (group,) = rng.choices(_SUBJECT_GROUPS[:4], cum_weights=(45, 70, 92, 100))
+        person = rng.choice(group)
+        if not person.mentions & than.mentions:
+            return person
+
+
+def owner(rng: Random, than: Person) -> Phrase:
+    """Somebody's: with a pronoun it may well be the subject's own."""
+    if chance(rng, 50):
+        return rng.choice(SPEAKERS).owner
+    return somebody_else(rng, than).owner
+
+
+def numeral(rng: Random, most: int = 6) -> str:
+    """A number, the small ones more often."""
+    (word,) = rng.choices(_NUMERALS[:most], NUMERAL_WEIGHTS[:most])
+    return word
+
+
+def quality(rng: Random, noun: Noun, percent: int = 30) -> Quality | None:
+    """Now and then an adjective that suits the noun."""
+    fitting = QUALITIES_OF.get(noun.chinese, ())
+    return rng.choice(fitting) if fitting and chance(rng, percent) else None
+
+
+def generic(rng: Random, nouns: Sequence[Noun], *, single: bool = False) -> Phrase:
+    """Things in general, sometimes described, sometimes two kinds of them."""
+    noun = rng.choice(nouns)
+    if len(nouns) > 1 and not single and chance(rng, 12):
+        return both(bare(noun), bare(rng.choice([other for other in nouns if other != noun])))
+    return bare(noun, quality(rng, noun), single=single)
+
+
+def some(rng: Random, nouns: Sequence[Noun], most: int = 6) -> Phrase:
+    """A number or an amount of something, sometimes of two things."""
+    noun = rng.choice(nouns)
+    if chance(rng, 15):
+        return amount(rng.choice(tuple(AMOUNTS)), noun)
+    first = counted(numeral(rng, most), noun, quality(rng, noun))
+    if len(nouns) > 1 and most > 2 and chance(rng, 12):
+        second = rng.choice([other for other in nouns if other != noun])
+        return both(first, counted(numeral(rng, most), second))
+    return first
+
+
+def particular(rng: Random, nouns: Sequence[Noun], person: Person) -> Phrase:
+    """This one, those, or somebody's."""
+    noun = rng.choice(nouns)
+    if chance(rng, 50) and noun.english != "movie":
+        return owned(owner(rng, person), noun)
+    many = noun.kind is Kind.COUNT and chance(rng, 30)
+    return pointed(rng.choice(tuple(POINTERS)), noun, many=many)
+
+
+def past(rng: Random, deed: Deed) -> Adverbial:
+    """A past time at which one would still mention the deed."""
+    return rng.choice(PAST_TIMES[deed.span])
+
+
+def future(rng: Random, deed: Deed) -> Adverbial:
+    """A future time for which one would plan the deed."""
+    return rng.choice(FUTURE_TIMES[deed.span])
+
+
+def deed(rng: Random, *, repeating: bool = False) -> Deed:
+    """Something people do; every day, if repeating."""
+    while True:
+        (group,) = rng.choices(_DEED_GROUPS, cum_weights=_DEED_WEIGHTS)
+        found: Deed = rng.choice(group)
+        if found.repeats or not repeating:
+            return found
+
+
+def doing(
+    rng: Random, person: Person, *, repeating: bool = False, motion: bool = True, place: int = 30
+) -> Doing:
+    """A verb phrase for one occasion; `place` is the percentage that says where."""
+    if motion and chance(rng, 12):
+        return going(rng.choice(NEARBY if repeating else DESTINATIONS))
+    found = deed(rng, repeating=repeating)
+    return Doing(found, complement(rng, found, person), scene(rng, found, place))
+
+
+def habit(rng: Random, person: Person, *, place: int = 30) -> Doing:
+    """A verb phrase for what one does again and again, to such things in general."""
+    if chance(rng, 12):
+        return going(rng.choice(NEARBY))
+    found = deed(rng, repeating=True)
+    thing = complement(rng, found, person, habit=True)
+    return Doing(found, thing, scene(rng, found, place))
+
+
+def going(place: Place) -> Doing:
+    """去公园: going to the park."""
+    found = GO if place in NEARBY else GO_FAR
+    return Doing(found, Phrase(place.chinese, place.to, (place.chinese,)))
+
+
+def complement(rng: Random, found: Deed, person: Person, *, habit: bool = False) -> Phrase:
+    """An object of the deed that nothing before or after it has made definite."""
+    if found.people:
+        return somebody_else(rng, person).object
+    if not found.nouns:
+        return NOTHING
+    if not found.bare:
+        return particular(rng, found.nouns, person)
+    return generic(rng, found.nouns, single=found.single and not habit)
+
+
+def scene(rng: Random, found: Deed, percent: int) -> Adverbial:
+    """So often out of a hundred, a place where the deed is done."""
+    return rng.choice(found.scenes) if found.scenes and chance(rng, percent) else UNSAID
+
+
+def perhaps_particular(rng: Random, doing: Doing, person: Person) -> Phrase:
+    """The object of the deed, made definite now and then: a book, or that book of hers."""
+    if doing.deed.measured and chance(rng, 40):
+        return particular(rng, doing.deed.measured, person)
+    return doing.complement

@@ -1,0 +1,100 @@
+"""One pass through a model, with the texts laid out in each of the ways that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from qkv.model import Encoder, EncoderDecoder, Layout, Model
+from qkv.proofs.subject import Example
+
+FILLER = 0  # a token, and a segment, of every model; which one does not matter
+Lay = Callable[[Sequence[list[int]]], tuple[Tensor, Layout]]
+
+
+def alone(model: Model, example: Example) -> Tensor:
+    """What a model says of one text by itself: (T, V), or (C,) where its head says one thing."""
+    return in_rows(model, [example])[0]
+
+
+@torch.inference_mode()
+def in_rows(model: Model, examples: Sequence[Example]) -> list[Tensor]:
+    """The same of several images, or of texts of one length, in one batch."""
+    images = [one.pixels for one in examples if one.pixels is not None]
+    if images:
+        said: Tensor = model(torch.stack(images))
+        return list(said)
+    return list(_read(model, examples, partial(_rows, model, full=True)))
+
+
+@torch.inference_mode()
+def padded(model: Model, examples: Sequence[Example]) -> list[Tensor]:
+    """The same of texts of any lengths, one a row."""
+    said = _read(model, examples, partial(_rows, model))
+    if _says_one_thing(model):
+        return list(said)
+    return [row[: len(one.tokens)] for row, one in zip(said, examples, strict=True)]
+
+
+@torch.inference_mode()
+def packed(model: Model, examples: Sequence[Example]) -> list[Tensor]:
+    """The same of texts end to end, told apart by where each one ends."""
+    said = _read(model, examples, partial(_packed, model))
+    if _says_one_thing(model):
+        return list(said)
+    return list(said[0].split([len(one.tokens) for one in examples]))
+
+
+@torch.inference_mode()
+def in_one_row(model: Model, examples: Sequence[Example]) -> list[Tensor]:
+    """The same of texts end to end, told apart by where each one begins, as a decoder learns."""
+    said = _read(model, examples, partial(_one_row, model))
+    return list(said[0].split([len(one.tokens) for one in examples]))
+
+
+def can_pack(model: Model) -> bool:
+    """Whether texts can lie end to end; dropping attention weights is for training alone."""
+    return replace(model.config, attention_dropout=0.0).can_pack
+
+
+def _says_one_thing(model: Model) -> bool:
+    return model.config.head == "sequence"
+
+
+def _read(model: Model, examples: Sequence[Example], lay: Lay) -> Tensor:
+    tokens, layout = lay([one.tokens for one in examples])
+    if isinstance(model, EncoderDecoder):
+        source, source_layout = lay([one.source for one in examples])
+        return model(source, tokens, source_layout, layout)
+    if isinstance(model, Encoder):
+        return model(tokens, layout, lay([one.segments for one in examples])[0])
+    return model(tokens, layout)
+
+
+def _rows(model: Model, texts: Sequence[list[int]], full: bool = False) -> tuple[Tensor, Layout]:
+    longest, device = max(map(len, texts)), next(model.parameters()).device
+    rows = [[*text, *[FILLER] * (longest - len(text))] for text in texts]
+    lengths = torch.tensor([len(text) for text in texts], device=device)
+    return torch.tensor(rows, device=device), Layout() if full else Layout(lengths)
+
+
+def _packed(model: Model, texts: Sequence[list[int]]) -> tuple[Tensor, Layout]:
+    device = next(model.parameters()).device
+    offsets = [0, *accumulate(map(len, texts))]
+    layout = Layout(
+        offsets=torch.tensor(offsets, dtype=torch.int32, device=device),
+        longest=max(map(len, texts)),
+    )
+    return torch.tensor([[token for text in texts for token in text]], device=device), layout
+
+
+def _one_row(model: Model, texts: Sequence[list[int]]) -> tuple[Tensor, Layout]:
+    tokens, _ = _packed(model, texts)
+    starts = [0, *accumulate(map(len, texts))]
+    first = [start for start, text in zip(starts, texts, strict=False) for _ in text]
+    return tokens, Layout(first=torch.tensor([first], device=tokens.device))

@@ -1,0 +1,55 @@
+"""Logits to loss to weights: loss, optimiser, schedule, loop, checkpoints, progress."""
+
+from qkv.training.checkpoint import Progress
+from qkv.training.display import Display
+from qkv.training.log import Curves, JsonLog, Reporter, tensorboard_installed
+from qkv.training.loop import Trainer
+from qkv.training.loss import cross_entropy
+from qkv.training.objectives import (
+    Objective,
+    contrast,
+    hidden_tokens,
+    layout_of,
+    many_classes,
+    next_token,
+    number,
+    one_class,
+    spans,
+    token_labels,
+)
+from qkv.training.optimizer import build_optimizer
+from qkv.training.schedule import learning_rate, peak_learning_rate
+from qkv.training.step import accumulate, build_loss, update
+from qkv.training.validate import complaint, entropy, label_entropy, mean_loss, with_wrong_sources
+
+__all__ = [
+    "Curves",
+    "Display",
+    "JsonLog",
+    "Objective",
+    "Progress",
+    "Reporter",
+    "Trainer",
+    "accumulate",
+    "build_loss",
+    "build_optimizer",
+    "complaint",
+    "contrast",
+    "cross_entropy",
+    "entropy",
+    "hidden_tokens",
+    "label_entropy",
+    "layout_of",
+    "learning_rate",
+    "many_classes",
+    "mean_loss",
+    "next_token",
+    "number",
+    "one_class",
+    "peak_learning_rate",
+    "spans",
+    "tensorboard_installed",
+    "token_labels",
+    "update",
+    "with_wrong_sources",
+]

@@ -1,0 +1,73 @@
+"""Adam, AdamW and Muon, with weight decay on matrices only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.config import ModelConfig, TrainConfig
+from qkv.device import has_bfloat16
+from qkv.errors import UserError
+from qkv.training.muon import Muon, hidden_weights
+from qkv.training.schedule import peak_learning_rate
+
+
+def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimiser over all weights but frozen ones; its rate is set anew at each step."""
+    freeze(model, config.freeze)
+    adam = {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
+    if config.optimizer == "muon":
+        return _muon(model, config, adam)
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
+    return kind(_groups(_trained(model), config.weight_decay), lr=0.0, **adam)
+
+
+def freeze(model: nn.Module, beginnings: Sequence[str]) -> None:
+    """Leave the weights as they are whose names begin with one of these."""
+    names = dict(model.named_parameters())
+    for beginning in beginnings:
+        found = [name for name in names if name.startswith(beginning)]
+        if not found:
+            raise UserError(
+                f"train.freeze: no weight's name begins with {beginning!r}; they are called "
+                f"{next(iter(names))}, {list(names)[-1]} and the like."
+            )
+        for name in found:
+            names[name].requires_grad_(False)
+    if not _trained(model):
+        raise UserError("train.freeze: nothing is left to train; freeze less.")
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, and the gains of norms, do not."""
+    parameters = list(parameters)
+    return [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
+    """Muon for the matrices inside the blocks, AdamW for embeddings, output, norms and biases."""
+    hidden = {p: rows for p, rows in hidden_weights(model).items() if p.requires_grad}
+    others = [p for p in _trained(model) if p not in hidden]
+    assert isinstance(model.config, ModelConfig)
+    share = config.muon_lr / peak_learning_rate(config, model.config.d_model)
+    half = config.precision == "bfloat16"
+    if config.precision == "auto":
+        half = has_bfloat16(next(model.parameters()).device)
+    decay = config.weight_decay
+    return Muon(hidden, _groups(others, decay), weight_decay=decay, share=share, half=half, **adam)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Use `rate` from the next step on; a group with a share of its own uses that much of it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get("share", 1.0)

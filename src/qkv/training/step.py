@@ -1,0 +1,63 @@
+"""One training step: teacher-forced pass, loss, gradients, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from qkv.config import TrainConfig
+from qkv.data import Batch
+from qkv.device import is_on, mixed_precision
+from qkv.model import Model
+from qkv.training.objectives import Objective, next_token
+
+LossSum = Callable[[Batch, float], Tensor]
+
+
+def build_loss(
+    model: Model,
+    config: TrainConfig,
+    device: torch.device,
+    one_shape: bool = False,
+    objective: Objective = next_token,
+) -> LossSum:
+    """The loss of a batch, in the chosen precision, compiled where that is on.
+
+    By itself it is on only where `one_shape` says that all batches are alike: compiling takes
+    longer than many a fine-tuning, and shapes without end would make it do so again and again.
+    """
+    compute = objective
+    if is_on(config.compile, device) and (one_shape or config.compile == "on"):
+        compute = torch.compile(objective, fullgraph=one_shape, dynamic=not one_shape)
+
+    def loss_sum(batch: Batch, smoothing: float) -> Tensor:
+        with mixed_precision(config, device):
+            return compute(model, batch, smoothing)
+
+    return loss_sum
+
+
+def accumulate(loss_sum: LossSum, batches: Sequence[Batch], smoothing: float) -> Tensor:
+    """Add up the gradients of a step's batches; return the mean loss.
+
+    Each batch's sum is divided by the labels of the whole step, so that the result does not depend
+    on how the step was split into batches.
+    """
+    # There may be none: in a text of unknown characters, there is nothing to guess.
+    n_labels = max(1, sum(batch.n_labels for batch in batches))
+    losses = []
+    for batch in batches:
+        loss = loss_sum(batch, smoothing) / n_labels
+        loss.backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> None:
+    """Clip the gradient's norm, move the weights, forget the gradient."""
+    if clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,86 @@
+"""A tiny model of each kind, as a folder; none has learnt anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.config import DecodeConfig, preset
+from qkv.model import Encoder as EncoderModel
+from qkv.model import EncoderDecoder
+from qkv.proofs.files import save
+from qkv.tasks import Answerer, Encoder, ImageClassifier, Prompting, Tagger, Tokenizers, Translator
+from qkv.tasks.answer import Answers
+from qkv.tasks.tag import Tags
+from qkv.tasks.vision import ImageClasses
+from tests.run.language_tiny import speaker, vocabulary
+from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
+
+
+def translator(name: str = "transformer-small", **differences: Any) -> Translator:
+    torch.manual_seed(0)
+    config = preset(
+        name,
+        d_model=16,
+        n_heads=2,
+        d_ff=24,
+        n_encoder_layers=2,
+        max_length=40,
+        n_decoder_layers=2,
+        vocab_size=len(TOKENIZER),
+        pad_id=TOKENIZER.pad_id,
+        bos_id=TOKENIZER.bos_id,
+        eos_id=TOKENIZER.eos_id,
+        **differences,
+    )
+    return Translator(
+        EncoderDecoder(config).eval(), Tokenizers(TOKENIZER, TOKENIZER), DecodeConfig(beams=2)
+    )
+
+
+def images() -> ImageClassifier:
+    torch.manual_seed(0)
+    config = preset(
+        "vit-tiny",
+        d_model=16,
+        d_ff=24,
+        n_heads=2,
+        n_encoder_layers=2,
+        image_size=8,
+        n_channels=3,
+        head="sequence",
+        n_labels=3,
+    )
+    classes = ImageClasses(("a", "b", "c"), (0.4, 0.5, 0.3), (0.2, 0.3, 0.1))
+    return ImageClassifier(EncoderModel(config).eval(), classes)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "translator": translator,
+    "relative": lambda: translator("t5-mini", d_key=4),
+    "bart": lambda: translator("bart-mini", start_id=TOKENIZER.bos_id),
+    "language model": lambda: speaker(vocabulary("bpe"), n_kv_heads=1, n_heads=4),
+    "window": lambda: speaker(vocabulary(), positions="learned", window=3),
+    "short": lambda: speaker(vocabulary(), Prompting(bos=False), max_length=4),
+    "fill": lambda: Encoder(encoder(head="masked", pair_head=True), TOKENIZER),
+    "embed": lambda: Encoder(encoder(head="none"), TOKENIZER),
+    "disentangled": lambda: Encoder(
+        encoder(head="masked", positions="disentangled", n_segments=0), TOKENIZER
+    ),
+    "class": classifier,
+    "classes": lambda: classifier(kind="classes"),
+    "number": lambda: classifier(("much",), kind="number"),
+    "tag": lambda: Tagger(encoder(head="token"), TOKENIZER, Tags(("O", "B-x", "I-x"), "iob2")),
+    "answer": lambda: Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers()),
+    "image": images,
+}
+
+
+def folder_of(found: Any, folder: Path) -> Path:
+    """A model folder of what is given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save(found, folder)
+    return folder

@@ -1,0 +1,392 @@
+"""Each objective against torch's own loss, or against loops, on models in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.config import TrainConfig
+from qkv.data import IGNORE, Batch, Framed, Ragged, Sequences, Side, Twins
+from qkv.data.sequences import padded_sequences, padded_twins
+from qkv.model import Encoder, Layout
+from qkv.training import (
+    Objective,
+    accumulate,
+    build_loss,
+    contrast,
+    hidden_tokens,
+    many_classes,
+    number,
+    one_class,
+    spans,
+    token_labels,
+)
+from tests.model.tiny import VOCAB, tiny_model
+from tests.training.helpers import CPU, SPECIAL
+
+LENGTHS = [5, 3, 9, 2, 7]
+N_LABELS = 4
+
+
+def encoder(**differences: Any) -> Encoder:
+    """A small encoder whose every weight matters, segments and poolers as well."""
+    torch.manual_seed(0)
+    values = {
+        "family": "encoder",
+        "n_decoder_layers": 0,
+        "n_encoder_layers": 2,
+        "n_segments": 2,
+        "pooler": "tanh",
+        "tie": "output",
+        "dropout": 0.0,
+    }
+    model = tiny_model(**{**values, **differences})
+    assert isinstance(model, Encoder)
+    return model
+
+
+def labeller(head: str = "sequence", n_labels: int = N_LABELS, **differences: Any) -> Encoder:
+    return encoder(head=head, n_labels=n_labels, **differences)
+
+
+def framed(lengths: Sequence[int] = LENGTHS) -> list[Framed]:
+    draw = np.random.default_rng(3)
+    return [
+        Framed(draw.integers(4, VOCAB, n).tolist(), [0] * (n // 2) + [1] * (n - n // 2))
+        for n in lengths
+    ]
+
+
+def batch_of(labels: Any, indices: Sequence[int] | None = None, by_token: bool = False) -> Batch:
+    sequences = Sequences.of(framed(), np.asarray(labels), by_token)
+    return padded_sequences(sequences, list(indices or range(len(LENGTHS))), SPECIAL)
+
+
+def packed(batch: Batch) -> Batch:
+    """The same sequences end to end, and an empty one after them."""
+    lengths, width = batch.target.lengths, batch.target.tokens.shape[1]
+    assert lengths is not None and batch.places is not None and batch.target.segments is not None
+    real = torch.arange(width) < lengths[:, None]
+    offsets = torch.cat([torch.zeros(1), lengths.cumsum(0), lengths.sum()[None]]).int()
+    row, column = batch.places // width, batch.places % width
+    side = Side(
+        batch.target.tokens[real][None],
+        None,
+        offsets,
+        int(lengths.max()),
+        segments=batch.target.segments[real][None],
+    )
+    pairs = None if batch.pairs is None else F.pad(batch.pairs, (0, 1), value=IGNORE)
+    return Batch(None, side, batch.labels, batch.n_labels, offsets[row] + column, pairs)
+
+
+def said(model: Encoder, batch: Batch) -> list[Tensor]:
+    """What the model says of each sequence alone, without any padding."""
+    side = batch.target
+    assert side.lengths is not None and side.segments is not None
+    return [
+        model(tokens[None, :n], Layout(), segments[None, :n])[0]
+        for tokens, segments, n in zip(side.tokens, side.segments, side.lengths, strict=True)
+    ]
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward(retain_graph=True)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(model: Encoder, found: Tensor, expected: Tensor) -> None:
+    """The same loss, and the same gradients."""
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    ours, theirs = gradients(model, found), gradients(model, expected)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def token_batch(share: float = 0.4, n_labels: int = VOCAB) -> Batch:
+    draw = np.random.default_rng(4)
+    labels = draw.integers(0, n_labels, sum(LENGTHS))
+    return batch_of(np.where(draw.random(len(labels)) < share, labels, IGNORE), by_token=True)
+
+
+def everywhere(batch: Batch) -> Tensor:
+    """Labels in the shape of the tokens."""
+    labels = torch.full(batch.target.tokens.shape, IGNORE)
+    labels.view(-1)[batch.places] = batch.labels
+    return labels
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("tie", ["output", "none"])
+def test_hidden_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothing: float) -> None:
+    model, batch = encoder(head="masked", tie=tie), token_batch()
+    labels = everywhere(batch)
+    assert 3 < batch.n_labels == int((labels != IGNORE).sum()) < sum(LENGTHS)
+    logits = model(batch.target.tokens, Layout(batch.target.lengths), batch.target.segments)
+    expected = F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing
+    )
+    assert_same(model, hidden_tokens()(model, batch, smoothing), expected)
+
+
+def pair_batch() -> Batch:
+    batch = token_batch()
+    pairs = torch.tensor([1, 0, IGNORE, 1, 0])
+    return Batch(None, batch.target, batch.labels, batch.n_labels, batch.places, pairs)
+
+
+def test_a_pair_counts_for_so_many_hidden_tokens() -> None:
+    model, batch = encoder(head="masked", pair_head=True), pair_batch()
+    tokens = hidden_tokens()(model, batch, 0.0)
+    side, wrong = batch.target, torch.zeros((), dtype=torch.float64)
+    for row in (0, 1, 3, 4):
+        n = int(side.lengths[row])
+        x = model.hidden(side.tokens[row : row + 1, :n], Layout(), side.segments[row : row + 1, :n])
+        logits = model.pair_head(model.pooler(x, Layout()))[0]
+        wrong = wrong - logits.log_softmax(-1)[batch.pairs[row]]
+    assert_same(model, hidden_tokens(7.5)(model, batch, 0.0), tokens + 7.5 * wrong)
+    plain = gradients(model, hidden_tokens()(model, batch, 0.0))
+    assert not any(name.startswith(("pair_head", "pooler")) for name in plain)
+
+
+def test_packed_pairs_have_the_loss_of_padded_ones() -> None:
+    model, batch = encoder(head="masked", pair_head=True), pair_batch()
+    loss = hidden_tokens(3.0)
+    assert_same(model, loss(model, packed(batch), 0.1), loss(model, batch, 0.1))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.0, 3.0]])
+def test_one_class_is_torch_s_cross_entropy(weights: list[float] | None, smoothing: float) -> None:
+    model, batch = labeller(), batch_of([1, 3, 0, 2, 3])
+    scale = None if weights is None else torch.tensor(weights)
+    expected = F.cross_entropy(
+        torch.stack(said(model, batch)),
+        batch.labels,
+        None if scale is None else scale.double(),
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    assert_same(model, one_class(scale)(model, batch, smoothing), expected)
+
+
+def test_a_weight_of_two_is_a_text_that_is_there_twice() -> None:
+    model, labels = labeller(), [1, 3, 0, 2, 3]
+    weights = torch.tensor([1.0, 1.0, 1.0, 2.0])
+    twice = one_class()(model, batch_of(labels, [0, 1, 1, 2, 3, 4, 4]), 0.0)
+    assert_same(model, one_class(weights)(model, batch_of(labels), 0.0), twice)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.0, 3.0]])
+def test_many_classes_are_a_yes_or_no_to_each(
+    weights: list[float] | None, smoothing: float
+) -> None:
+    wanted = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 1]])
+    model, batch = labeller(), batch_of(wanted.astype(np.float32))
+    expected = torch.zeros((), dtype=torch.float64)
+    for logits, row in zip(said(model, batch), wanted.tolist(), strict=True):
+        for c, yes in enumerate(row):
+            target = yes * (1 - smoothing) + smoothing / 2
+            heavy = 1.0 if weights is None else weights[c]
+            right, wrong = F.logsigmoid(logits[c]), F.logsigmoid(-logits[c])
+            expected = expected - (heavy * target * right + (1 - target) * wrong) / N_LABELS
+    scale = None if weights is None else torch.tensor(weights)
+    assert_same(model, many_classes(scale)(model, batch, smoothing), expected)
+
+
+def test_a_number_is_missed_by_its_squared_distance() -> None:
+    values = np.array([0.5, -1.25, 3.0, 0.0, 2.0], np.float32)
+    model, batch = labeller(n_labels=1), batch_of(values)
+    pairs = zip(said(model, batch), values.tolist(), strict=True)
+    expected = torch.stack([(one[0] - value) ** 2 for one, value in pairs]).sum()
+    assert_same(model, number(model, batch, 0.0), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_labels_of_tokens_count_where_there_are_some(smoothing: float) -> None:
+    model, batch = labeller("token"), token_batch(0.6, N_LABELS)
+    logits = model(batch.target.tokens, Layout(batch.target.lengths), batch.target.segments)
+    expected = F.cross_entropy(
+        logits.flatten(0, 1),
+        everywhere(batch).flatten(),
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    assert_same(model, token_labels()(model, batch, smoothing), expected)
+    assert_same(model, token_labels()(model, packed(batch), smoothing), expected)
+
+
+def test_spans_are_two_softmaxes_over_real_tokens_alone() -> None:
+    places = np.array([[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]])
+    model, batch = labeller("token", 2), batch_of(places)
+    expected = torch.zeros((), dtype=torch.float64)
+    for logits, (start, end) in zip(said(model, batch), places.tolist(), strict=True):
+        log = logits.log_softmax(0)  # (T, 2)
+        expected = expected - (log[start, 0] + log[end, 1]) / 2
+    assert_same(model, spans()(model, batch, 0.0), expected)
+
+
+CONSISTENT = {
+    "class": (one_class, "sequence", N_LABELS, [1, 3, 0, 2, 3], False),
+    "tokens": (lambda _, c=0.0: token_labels(c), "token", N_LABELS, None, True),
+    "spans": (
+        lambda _, c=0.0: spans(c),
+        "token",
+        2,
+        [[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> None:
+    make, head, n_labels, labels, by_token = CONSISTENT[name]
+    model = labeller(head, n_labels, dropout=0.3).train()
+    batch = token_batch(0.6, N_LABELS) if by_token else batch_of(np.array(labels))
+    torch.manual_seed(4)
+    found = make(None, 3.0)(model, batch, 0.0)
+    torch.manual_seed(4)  # the same two draws of dropout
+    side = batch.target
+    layout = Layout(side.lengths)
+    if name == "tokens":  # the head drops out too, at the places that have labels
+        read = [
+            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.places])
+            for _ in range(2)
+        ]
+    else:
+        read = [model(side.tokens, layout, side.segments) for _ in range(2)]
+    answers = batch.labels
+    if name == "spans":
+        place = torch.arange(side.tokens.shape[1]) >= side.lengths[:, None]
+        read = [
+            one.masked_fill(place[:, :, None], -1e30).transpose(1, 2).flatten(0, 1) for one in read
+        ]
+        answers = batch.labels.flatten()
+    wrong = [F.cross_entropy(one, answers, reduction="sum") for one in read]
+    p, q = (one.softmax(-1) for one in read)
+    kl = [F.kl_div(b.log(), a, reduction="none").nan_to_num(0).sum() for a, b in ((p, q), (q, p))]
+    expected = sum(wrong) / 2 + 3.0 * sum(kl) / 4
+    torch.testing.assert_close(found, expected / 2 if name == "spans" else expected)
+
+
+@pytest.mark.parametrize("name", CONSISTENT)
+def test_consistency_is_for_training_alone(name: str) -> None:
+    make, head, n_labels, labels, by_token = CONSISTENT[name]
+    model = labeller(head, n_labels, dropout=0.3).eval()
+    batch = token_batch(0.6, N_LABELS) if by_token else batch_of(np.array(labels))
+    assert torch.equal(make(None, 3.0)(model, batch, 0.0), make(None)(model, batch, 0.0))
+
+
+def twins(groups: Sequence[int] = (0, 1, 0, 2, 3)) -> Twins:
+    first, second = framed(), framed([4, 8, 2, 6, 3])
+    return Twins(
+        Ragged.of([one.tokens for one in first]),
+        Ragged.of([one.tokens for one in second]),
+        np.array(groups),
+    )
+
+
+def vectors(model: Encoder, texts: Ragged, pooling: str) -> list[Tensor]:
+    """Each text's vector, of length 1, read alone."""
+    found = []
+    for index in range(len(texts)):
+        x = model.hidden(torch.from_numpy(texts[index].astype(np.int64))[None])[0]
+        vector = x[0] if pooling == "first" else x.mean(0)
+        found.append(vector / vector.square().sum().sqrt())
+    return found
+
+
+@pytest.mark.parametrize("groups", [(0, 1, 2, 3, 4), (0, 1, 0, 2, 0)])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_contrast_compares_with_all_texts_but_those_of_the_same_group(
+    pooling: str, groups: tuple[int, ...]
+) -> None:
+    model, temperature = encoder(), 0.3
+    items = twins(groups)
+    first, second = (vectors(model, side, pooling) for side in (items.first, items.second))
+    expected = torch.zeros((), dtype=torch.float64)
+    for ours, theirs in ((first, second), (second, first)):
+        for i in range(5):
+            others = [j for j in range(5) if j == i or groups[j] != groups[i]]
+            likeness = torch.stack([ours[i] @ theirs[j] for j in others]) / temperature
+            expected = expected - likeness.log_softmax(0)[others.index(i)] / 2
+    found = contrast(pooling, temperature)(model, padded_twins(items, range(5), SPECIAL), 0.0)
+    assert_same(model, found, expected)
+
+
+def test_contrast_is_nothing_where_there_is_nothing_to_compare_with() -> None:
+    loss = contrast("mean", 0.05)(encoder(), padded_twins(twins(), [2], SPECIAL), 0.0)
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-12)
+
+
+WANTED = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 1]])
+STEPS: dict[str, tuple[Objective, Encoder, Any, bool]] = {
+    "hidden": (hidden_tokens(), encoder(head="masked"), None, True),
+    "class": (one_class(torch.tensor([1.0, 2, 3, 4])), labeller(), [1, 3, 0, 2, 3], False),
+    "classes": (many_classes(), labeller(), WANTED.astype(np.float32), False),
+    "number": (number, labeller(n_labels=1), np.arange(5, dtype=np.float32), False),
+    "tokens": (token_labels(), labeller("token", VOCAB), None, True),
+    "spans": (spans(), labeller("token", 2), [[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]], False),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_several_batches_is_that_of_one(name: str) -> None:
+    objective, model, labels, by_token = STEPS[name]
+    if by_token:
+        labels = np.random.default_rng(5).integers(0, VOCAB, sum(LENGTHS))
+    loss_sum = build_loss(model, TrainConfig(precision="float32"), CPU, objective=objective)
+    found = []
+    for split in ([[0, 1, 2, 3, 4]], [[4, 0], [2, 1, 3]], [[0], [1], [2], [3], [4]]):
+        model.zero_grad()
+        loss = accumulate(loss_sum, [batch_of(labels, part, by_token) for part in split], 0.1)
+        found.append([loss, *(p.grad for p in model.parameters() if p.grad is not None)])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_reach_all_that_takes_part_and_nothing_else() -> None:
+    """The pooler is for whole texts; what is said of tokens passes it by."""
+    for name, (objective, model, labels, by_token) in STEPS.items():
+        labels = np.zeros(sum(LENGTHS), np.int64) if by_token else labels
+        reached = gradients(model, objective(model, batch_of(labels, by_token=by_token), 0.0))
+        idle = {n for n, _ in model.named_parameters()} - reached.keys()
+        whole = name in ("class", "classes", "number")
+        assert idle == (set() if whole else {"pooler.dense.weight", "pooler.dense.bias"})
+        assert all(gradient.abs().max() > 0 for gradient in reached.values())
+    batch = padded_twins(twins(), range(5), SPECIAL)
+    reached = gradients(model := encoder(head="none"), contrast("mean", 0.1)(model, batch, 0.0))
+    assert not any(name.startswith(("head", "pooler")) for name in reached)
+
+
+def test_losses_of_half_precision_are_summed_in_full() -> None:
+    model, batch = labeller().float(), batch_of([1, 3, 0, 2, 3])
+    exact = float(one_class()(model, batch, 0.0).detach())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = one_class()(model, batch, 0.0)
+    assert found.dtype == torch.float32
+    assert float(found.detach()) == pytest.approx(exact, rel=0.02)
+
+
+def test_likenesses_are_not_rounded_to_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts much alike, as to a fresh model: steps of 1/256 would be all that is between them."""
+    draw = torch.Generator().manual_seed(0)
+    shown = 1 + 0.01 * torch.randn(2, 5, 1, 16, generator=draw)
+    batch = padded_twins(twins(range(5)), range(5), SPECIAL)
+    sides = iter([*shown, *shown])
+    monkeypatch.setattr("qkv.training.objectives.encoded", lambda model, side: next(sides))
+    loss = contrast("first", 0.001)
+    exact = loss(encoder(), batch, 0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(loss(encoder(), batch, 0.0), exact)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.config.understand import AnswerConfig
+from qkv.config import AnswerConfig
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
 from qkv.decode.spans import SpanScore, best_spans, null_score

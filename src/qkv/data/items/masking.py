@@ -1,16 +1,21 @@
-"""Hiding tokens for an encoder to guess: one by one, in whole words, or in spans of words."""
+"""Masked language modelling: tokens, words or spans of passages are masked and predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
 
 from qkv.config import MaskConfig
-from qkv.data.encoded import Indices, Ragged
+from qkv.data.batch import IGNORE, Batch, PackedShape, place, round_up
+from qkv.data.items.base import Draw, Items
+from qkv.data.items.passages import Passages
+from qkv.data.ragged import Indices, Ragged
 
 Ids = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -18,28 +23,28 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """Sequences in which some tokens are hidden, and what these were."""
+    """Sequences in which some tokens are masked, and the original tokens."""
 
     tokens: Ids
     """End to end, as in the `Ragged` that they come from."""
-    places: Indices
-    """(K,), increasing: which of `tokens` are to be guessed."""
+    positions: Indices
+    """(K,), increasing: which of `tokens` are to be predicted."""
     labels: Indices
-    """(K,): the tokens that stood there, even where they still do."""
+    """(K,): the original tokens, even where they were left unchanged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Masker:
-    """Hides round(share·n) of the n ordinary tokens of each sequence, and at least one.
+    """Masks round(share·n) of the n ordinary tokens of each sequence, and at least one.
 
-    Whole words and spans never hide more than that. They hide fewer where no further word fits in,
+    Whole words and spans never mask more than that. They mask fewer where no further word fits,
     and single tokens where not even the shortest word does.
     """
 
     config: MaskConfig
     mask_id: int
     special: Flags
-    """(V,): ids that are never hidden and never drawn in another's place."""
+    """(V,): ids that are never masked and never drawn as random tokens."""
     word_starts: Callable[[Ids], Flags]
     """Which tokens of a sequence start a word."""
 
@@ -48,7 +53,7 @@ class Masker:
             raise ValueError(f"the mask token {self.mask_id} is not among the special ones")
 
     def __call__(self, sequences: Ragged, random: np.random.Generator) -> Masked:
-        """Choose tokens and hide them: behind the mask token, a random one, or not at all."""
+        """Choose tokens and replace them by the mask token, a random one, or themselves."""
         words = self._words(sequences)
         if self.config.units == "span":
             span = np.repeat(_draw_spans(words, self.config, random), words.sizes)
@@ -57,11 +62,11 @@ class Masker:
         else:
             hidden = np.repeat(_draw_words(words, random), words.sizes)
             chance = random.random(int(hidden.sum()))
-        places = words.places[hidden]
+        positions = words.positions[hidden]
         tokens = sequences.tokens.copy()
-        labels = tokens[places].astype(np.int64)
-        tokens[places] = self._replaced(tokens[places], chance, random)
-        return Masked(tokens, places, labels)
+        labels = tokens[positions].astype(np.int64)
+        tokens[positions] = self._replaced(tokens[positions], chance, random)
+        return Masked(tokens, positions, labels)
 
     def _replaced(
         self, tokens: Ids, chance: npt.NDArray[np.float64], random: np.random.Generator
@@ -75,24 +80,24 @@ class Masker:
         return np.flatnonzero(~self.special).astype(np.int32)
 
     def _words(self, sequences: Ragged) -> _Words:
-        """Cut what may be hidden into words, or into tokens."""
-        places = np.flatnonzero(~self.special[sequences.tokens])
-        owner = np.repeat(np.arange(len(sequences)), sequences.lengths)[places]
+        """Cut what may be masked into words, or into tokens."""
+        positions = np.flatnonzero(~self.special[sequences.tokens])
+        owner = np.repeat(np.arange(len(sequences)), sequences.lengths)[positions]
         n_ordinary = np.bincount(owner, minlength=len(sequences))
         budget = np.maximum(np.rint(self.config.share * n_ordinary), n_ordinary > 0)
-        apart = (np.diff(places, prepend=-2) > 1) | (np.diff(owner, prepend=-1) > 0)
-        starts = np.ones(len(places), np.bool_)
+        apart = (np.diff(positions, prepend=-2) > 1) | (np.diff(owner, prepend=-1) > 0)
+        starts = np.ones(len(positions), np.bool_)
         if self.config.units != "token":
-            starts = self.word_starts(sequences.tokens)[places] | apart
+            starts = self.word_starts(sequences.tokens)[positions] | apart
             sizes = _sizes(starts)
-            shortest = np.full(len(sequences), len(places))
+            shortest = np.full(len(sequences), len(positions))
             np.minimum.at(shortest, owner[starts], sizes)
             starts |= (shortest > budget)[owner]
-        return _Words(places, _sizes(starts), owner[starts], apart[starts], budget.astype(np.int64))
+        return _Words(positions, _sizes(starts), owner[starts], apart[starts], budget.astype(np.int64))
 
 
-def most_hidden(n_tokens: int, n_sequences: int, share: float) -> int:
-    """How many tokens are hidden at most in so many sequences that have `n_tokens` together."""
+def most_masked(n_tokens: int, n_sequences: int, share: float) -> int:
+    """Return the largest number of tokens masked in sequences of `n_tokens` together."""
     return min(n_tokens, int(share * n_tokens) + n_sequences)  # max(1, round(x)) ≤ x + 1
 
 
@@ -100,20 +105,20 @@ def most_hidden(n_tokens: int, n_sequences: int, share: float) -> int:
 class _Words:
     """The words of several sequences, in order."""
 
-    places: Indices
+    positions: Indices
     """Of all their tokens."""
     sizes: Indices
     """Tokens in each word."""
     owner: Indices
-    """The sequence that each is in."""
+    """Index of the sequence that each is in."""
     apart: Flags
-    """Whether another sequence, or a special token, lies before a word."""
+    """Whether a word comes first in its sequence, or after a special token."""
     budget: Indices
-    """For each sequence: how many tokens are to be hidden."""
+    """For each sequence: how many tokens to mask."""
 
 
 def _draw_words(words: _Words, random: np.random.Generator) -> Flags:
-    """Take words in random order, each that still fits in."""
+    """Take words in random order, each that still fits the budget."""
     hidden = np.zeros(len(words.sizes), np.bool_)
     room = words.budget.copy()
     waiting = np.argsort(words.owner + random.random(len(words.owner)))
@@ -171,3 +176,49 @@ def _running_sums(values: Indices, owner: Indices) -> Indices:
     sums = np.cumsum(values)
     begins = np.diff(owner, prepend=-1) > 0
     return sums - np.maximum.accumulate(np.where(begins, sums - values, 0))
+
+
+class MaskedItems(Items):
+    """Passages of a corpus, masked anew in each batch."""
+
+    def __init__(self, passages: Passages, masker: Masker) -> None:
+        self.passages, self.masker, self.digest = passages, masker, passages.tokens.digest
+
+    @property
+    def target_sizes(self) -> Indices:
+        """Count a passage's tokens with BOS and EOS."""
+        return self.passages.target_sizes
+
+    def batch(
+        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+    ) -> Batch:
+        """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""
+        random = draw.random()
+        drawn = self.passages.draw(indices, random)
+        masked = self.masker(drawn.sequences, random)
+        placement, offsets = place(drawn.sequences.lengths, shape), drawn.sequences.offsets
+        flat = placement.write(Ragged(masked.tokens, offsets), self.passages.special.pad)
+        batch = Batch(
+            None,
+            placement.side(flat, drawn.segments),
+            torch.from_numpy(masked.labels),
+            len(masked.labels),
+            torch.from_numpy(placement.positions(offsets)[masked.positions]),
+            None if drawn.pairs is None else torch.from_numpy(drawn.pairs),
+        )
+        if shape is None:
+            return batch
+        assert batch.positions is not None
+        most = most_masked(shape.target_tokens, shape.capacity, self.masker.config.share)
+        return replace(
+            batch,
+            positions=_padded(batch.positions, round_up(most, 8), 0),
+            labels=_padded(batch.labels, round_up(most, 8), IGNORE),
+            pairs=None if batch.pairs is None else _padded(batch.pairs, shape.sequences, IGNORE),
+        )
+
+
+def _padded(values: torch.Tensor, size: int, fill: int) -> torch.Tensor:
+    if len(values) > size:
+        raise ValueError(f"{len(values)} values overflow {size}")
+    return F.pad(values, (0, size - len(values)), value=fill)

@@ -1,34 +1,29 @@
-"""Passages of plain text for an encoder to learn from, with tokens hidden and pairs to judge."""
+"""Passages of plain text that fit a model, singly or as pairs that are true or false."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from qkv.data.batch import IGNORE, Batch, Places, Specials, in_rows, in_segments, round_up
-from qkv.data.corruption import Masker, most_hidden
-from qkv.data.encoded import Indices, Ragged, spread
-from qkv.data.order import validation_plan
-from qkv.data.stream import Mode, SizedStream
-from qkv.data.tokens import Tokens
+from qkv.data.batch import IGNORE, Specials
+from qkv.data.corpus.tokens import Tokens
+from qkv.data.ragged import Indices, Ragged, offsets_of, spread
 from qkv.errors import UserError
 from qkv.text.vocabulary import Vocabulary
 
 PairKind = Literal["none", "next", "order"]
-SCANNED = 1 << 20  # tokens that are looked through together for places to cut
-TRIES = 4  # texts of other documents, of which one is to be as long as that in whose place it goes
-TRAINING, VALIDATION = 1, 2  # keep apart what is drawn for the two, and from the order of batches
+SCANNED = 1 << 20  # tokens searched at a time for positions to cut at
+TRIES = 4  # texts of other documents, of which the one nearest in length replaces a second text
 
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Framed sequences; where they are pairs, which texts are second and which of these true."""
+    """Framed sequences; of pairs, the segments and whether the second text is the true one."""
 
     sequences: Ragged
     segments: Ragged | None = None
@@ -38,10 +33,10 @@ class Drawn:
 
 
 class Passages:
-    """All text of a corpus, cut into passages that fit a model; only where they lie is kept.
+    """The text of a corpus cut into passages that fit a model; only their positions are stored.
 
-    A passage ends with its document, or where a sentence or at least a word does. It becomes BOS
-    text EOS, or a pair: BOS first EOS second EOS, with `separators` EOS in the middle.
+    A passage ends with its document, a sentence or at least a word. It becomes BOS text EOS, or a
+    pair: BOS first EOS second EOS, with `separators` EOS in the middle.
     """
 
     def __init__(
@@ -65,9 +60,8 @@ class Passages:
         self.lengths = np.sort(np.concatenate([ends, cuts])) - self.starts
         # The first passage of each document, and how many passages there are.
         self.documents = np.append(np.searchsorted(self.starts, begins), len(self.starts))
-        # What a passage takes in a batch at most: one that is not made a pair of takes less.
+        # Upper bounds: a passage that does not become a pair takes less.
         self.target_sizes = self.lengths + n_framing
-        self.source_sizes = np.zeros(len(self), np.int64)
         if pairs == "next" and len(begins) < 2:
             raise UserError(
                 f"mask: pairs = 'next' takes false second texts from other documents, but {what} "
@@ -104,8 +98,8 @@ class Passages:
         return Drawn(sequences, segments, np.where(single, IGNORE, true.astype(np.int64)))
 
     def _texts(self, indices: Indices) -> Ragged:
-        offsets = _offsets(self.lengths[indices])
-        ids = self.tokens.gather(spread(self.starts[indices], offsets))
+        offsets = offsets_of(self.lengths[indices])
+        ids = self.tokens.ids[spread(self.starts[indices], offsets)]
         return Ragged(ids.astype(np.int32), offsets)
 
     def _middles(self, texts: Ragged, random: np.random.Generator) -> Indices:
@@ -167,95 +161,13 @@ class Passages:
         paired = second.lengths > 0
         middles = 1 + first.lengths + np.where(paired, self.separators, 1)
         sizes = middles + np.where(paired, second.lengths + 1, 0)
-        offsets = _offsets(sizes)
+        offsets = offsets_of(sizes)
         tokens = np.full(offsets[-1], self.special.eos, np.int32)
         tokens[offsets[:-1]] = self.special.bos
         tokens[spread(offsets[:-1] + 1, first.offsets)] = first.tokens
         tokens[spread(offsets[:-1] + middles, second.offsets)] = second.tokens
         segments = np.arange(offsets[-1]) >= np.repeat(offsets[:-1] + middles, sizes)
         return Ragged(tokens, offsets), Ragged(segments.astype(np.int32), offsets)
-
-
-class PassageStream(SizedStream[Passages]):
-    """Endless batches of passages, from any step on; each epoch hides other tokens."""
-
-    def __init__(
-        self,
-        passages: Passages,
-        masker: Masker,
-        mode: Mode,
-        batch_tokens: int,
-        accumulate: int = 1,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(passages, passages.special, mode, batch_tokens, accumulate, seed)
-        self.masker = masker
-
-    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
-        """Draw pairs and masks for one batch, and lay it out."""
-        random = _random(self.seed, *place, TRAINING)
-        drawn = self.items.draw(indices, random)
-        shape, sizes = self.shape, drawn.sequences.lengths
-        if shape is None:
-            return _batch(drawn, self.masker, random, in_rows(sizes, 1), self.special.pad)
-        layout = in_segments(sizes, shape.target_tokens, shape)
-        most = most_hidden(shape.target_tokens, shape.capacity, self.masker.config.share)
-        batch = _batch(drawn, self.masker, random, layout, self.special.pad)
-        assert batch.places is not None
-        return replace(
-            batch,
-            places=_filled(batch.places, round_up(most, 8), 0),
-            labels=_filled(batch.labels, round_up(most, 8), IGNORE),
-            pairs=None if batch.pairs is None else _filled(batch.pairs, shape.sequences, IGNORE),
-        )
-
-
-def passage_batches(
-    passages: Passages, masker: Masker, batch_tokens: int, seed: int = 0
-) -> list[Batch]:
-    """Padded batches of all passages, short ones first, with masks and pairs that never change."""
-    batches: list[Batch] = []
-    for number, indices in enumerate(validation_plan(passages, batch_tokens)):
-        random = _random(seed, 0, number, VALIDATION)
-        drawn = passages.draw(indices, random)
-        layout = in_rows(drawn.sequences.lengths, 1)
-        batches.append(_batch(drawn, masker, random, layout, passages.special.pad))
-    return batches
-
-
-def _random(seed: int, *place: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=place))
-
-
-def _batch(
-    drawn: Drawn, masker: Masker, random: np.random.Generator, layout: Places, pad: int
-) -> Batch:
-    """Hide tokens of sequences, and write these and what they belong to where they lie."""
-    masked = masker(drawn.sequences, random)
-    lies = spread(layout.starts, drawn.sequences.offsets)
-
-    def written(values: npt.NDArray[np.int32], fill: int) -> torch.Tensor:
-        laid = np.full(layout.shape, fill, np.int64)
-        laid.flat[lies] = values
-        return torch.from_numpy(laid)
-
-    side = layout.side(written(masked.tokens, pad))
-    if drawn.segments is not None:
-        side = replace(side, segments=written(drawn.segments.tokens, 0))
-    return Batch(
-        None,
-        side,
-        torch.from_numpy(masked.labels),
-        len(masked.labels),
-        torch.from_numpy(lies[masked.places]),
-        None if drawn.pairs is None else torch.from_numpy(drawn.pairs),
-    )
-
-
-def _filled(values: torch.Tensor, size: int, fill: int) -> torch.Tensor:
-    if len(values) > size:
-        raise ValueError(f"{len(values)} values overflow {size}")
-    return torch.nn.functional.pad(values, (0, size - len(values)), value=fill)
 
 
 def _documents(tokens: Tokens, special: Specials) -> tuple[Indices, Indices]:
@@ -266,12 +178,8 @@ def _documents(tokens: Tokens, special: Specials) -> tuple[Indices, Indices]:
     starts = tokens.starts(0, size)
     begins = starts + tokens.bos
     ends = starts - 1
-    if not len(starts) or starts[0]:  # the range begins within a document
-        begins = np.append(0, begins)
-    else:
-        ends = ends[1:]
     has_ended = tokens.read(size - 1, 1)[0] == special.eos
-    ends = np.append(ends, size - has_ended)
+    ends = np.append(ends[1:], size - has_ended)
     return begins[ends > begins], ends[ends > begins]
 
 
@@ -314,14 +222,10 @@ class _Breaks:
 
 def _part(texts: Ragged, starts: Indices, lengths: Indices) -> Ragged:
     """A part of each text."""
-    offsets = _offsets(lengths)
+    offsets = offsets_of(lengths)
     return Ragged(texts.tokens[spread(texts.offsets[:-1] + starts, offsets)], offsets)
 
 
 def _end_to_end(texts: Sequence[npt.NDArray[Any]]) -> Ragged:
     tokens = np.concatenate([np.zeros(0, np.int32), *texts]).astype(np.int32)
-    return Ragged(tokens, _offsets(np.array([len(text) for text in texts], np.int64)))
-
-
-def _offsets(lengths: Indices) -> Indices:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return Ragged(tokens, offsets_of(np.array([len(text) for text in texts], np.int64)))

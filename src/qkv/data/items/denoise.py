@@ -1,4 +1,4 @@
-"""Text that is spoilt for an encoder-decoder to mend: spans (T5), or infilling (BART)."""
+"""Denoising: corrupted text in, the hidden spans (T5) or the whole text (BART) out."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.config import DenoiseConfig
-from qkv.data.batch import Batch, Specials, packed_batch, padded_batch
-from qkv.data.encoded import EncodedPairs, Indices, Ragged, spread
-from qkv.data.order import validation_plan
-from qkv.data.passages import Passages
-from qkv.data.shuffle import permuted
-from qkv.data.stream import Mode, SizedStream
+from qkv.data.batch import Batch, PackedShape
+from qkv.data.items.base import Draw, Items
+from qkv.data.items.pairs import pair_batch
+from qkv.data.items.passages import Passages
+from qkv.data.order import permuted
+from qkv.data.ragged import Indices, Ragged, offsets_of, spread
 
+Pairs = tuple[Ragged, Ragged]  # sources and targets
 Flags = npt.NDArray[np.bool_]
-LENGTHS, PLACES, SENTENCES, USES = range(4)  # what the chances of one token are for
-RANGE = 1 << 52  # of whole numbers that a chance is made of, all of them exact as floats
-SPREAD = 2  # standard deviations by which a text's spans may be more than expected
+LENGTHS, POSITIONS, SENTENCES, USES = range(4)  # what the random numbers of a token decide
+RANGE = 1 << 52  # whole numbers up to this are exact as floats
+SPREAD = 2  # standard deviations by which a text may have more spans than expected
 
 
 @dataclass(frozen=True)
 class Chances:
-    """Random numbers from 0 up to 1 that belong to places of a corpus, new ones each epoch.
+    """Random numbers from 0 up to 1 for the positions of a corpus, new ones each epoch.
 
-    A text is thus spoilt in the same way whatever batch it comes in and whoever asks.
+    A text is thus corrupted in the same way whatever batch it is in.
     """
 
     seed: int
     epoch: int
 
-    def at(self, places: Indices, use: int) -> npt.NDArray[np.float64]:
-        """The numbers of some places, for one use."""
-        return permuted(places * USES + use, RANGE, self.seed, self.epoch) / RANGE
+    def at(self, positions: Indices, use: int) -> npt.NDArray[np.float64]:
+        """Return the numbers of some positions, for one use."""
+        return permuted(positions * USES + use, RANGE, self.seed, self.epoch) / RANGE
 
     def choose(self, counts: Indices, chosen: Indices, starts: Indices) -> Indices:
         """`chosen` of the first `counts` whole numbers for each text, all as likely, in order."""
         owner, number = _enumerated(counts)
-        order = np.lexsort((self.at(starts[owner] + number, PLACES), owner))
+        order = np.lexsort((self.at(starts[owner] + number, POSITIONS), owner))
         flags = np.zeros(len(number), np.bool_)
         flags[order] = number < chosen[owner]
         return number[flags]
@@ -102,7 +103,7 @@ class Noise:
         written = hidden + spans + 1 if self.config.kind == "spans" else lengths
         return lengths - hidden + spans, written
 
-    def __call__(self, texts: Ragged, starts: Indices, chances: Chances) -> EncodedPairs:
+    def __call__(self, texts: Ragged, starts: Indices, chances: Chances) -> Pairs:
         """Sources with spans hidden, and targets; `starts` are the texts' places in a corpus."""
         hidden, n_spans = self.counts(texts.lengths)
         kept = texts.lengths - hidden
@@ -115,21 +116,21 @@ class Noise:
             gaps = places - _enumerated(n_spans)[1]
         return self._pairs(texts, _Spans(n_spans, sizes, gaps, hidden))
 
-    def _pairs(self, texts: Ragged, spans: _Spans) -> EncodedPairs:
+    def _pairs(self, texts: Ragged, spans: _Spans) -> Pairs:
         owner, number = _enumerated(spans.counts)
         begins = texts.offsets[owner] + spans.gaps + spans.before
         is_hidden = np.zeros(len(texts.tokens), np.bool_)
-        is_hidden[spread(begins, _offsets(spans.sizes))] = True
-        offsets = _offsets(texts.lengths - spans.hidden + spans.counts)
+        is_hidden[spread(begins, offsets_of(spans.sizes))] = True
+        offsets = offsets_of(texts.lengths - spans.hidden + spans.counts)
         places = offsets[owner] + spans.gaps + number
         if self.config.kind == "infill":
             masks = np.repeat(self.marks, len(places))
-            return EncodedPairs(_merged(offsets, places, masks, texts.tokens[~is_hidden]), texts)
+            return _merged(offsets, places, masks, texts.tokens[~is_hidden]), texts
         source = _merged(offsets, places, self.marks[number], texts.tokens[~is_hidden])
-        offsets = _offsets(spans.hidden + spans.counts + 1)
+        offsets = offsets_of(spans.hidden + spans.counts + 1)
         places = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
         marks = self.marks[np.append(number, spans.counts)]
-        return EncodedPairs(source, _merged(offsets, places, marks, texts.tokens[is_hidden]))
+        return source, _merged(offsets, places, marks, texts.tokens[is_hidden])
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:
@@ -157,68 +158,57 @@ class _Spans:
     def before(self) -> Indices:
         """Tokens that are hidden before each span."""
         earlier = np.cumsum(self.sizes) - self.sizes
-        return earlier - np.repeat(_offsets(self.hidden)[:-1], self.counts)
+        return earlier - np.repeat(offsets_of(self.hidden)[:-1], self.counts)
 
 
-class NoisyPassages:
-    """Passages of a corpus as pairs, a spoilt text and what mends it; each epoch has others."""
+class NoisyItems(Items):
+    """Passages of a corpus as pairs of corrupted input and target; each epoch has others."""
 
     def __init__(self, passages: Passages, noise: Noise, first: Sequence[int] = ()) -> None:
         self.passages, self.noise, self.first = passages, noise, first
-        # What each takes in a batch, at the most, with EOS and BOS.
+        self.digest = passages.tokens.digest
+        # Upper bounds, with EOS and BOS.
         source, target = noise.sizes(passages.lengths)
-        self.source_sizes, self.target_sizes = source + len(first) + 1, target + len(first) + 1
+        self._sizes = source + len(first) + 1, target + len(first) + 1
 
-    def __len__(self) -> int:
-        return len(self.passages)
+    @property
+    def source_sizes(self) -> Indices:
+        """Count the corrupted text and EOS."""
+        return self._sizes[0]
 
-    def draw(self, indices: Sequence[int] | Indices, seed: int, epoch: int) -> EncodedPairs:
-        """Spoil some passages, as one seed and epoch have it; each side stands after `first`."""
-        pairs = self._spoilt(np.asarray(indices, np.int64), Chances(seed, epoch))
-        return EncodedPairs(*(_led(self.first, side) for side in (pairs.source, pairs.target)))
+    @property
+    def target_sizes(self) -> Indices:
+        """Count BOS and the text to generate."""
+        return self._sizes[1]
 
-    def _spoilt(self, chosen: Indices, chances: Chances) -> EncodedPairs:
+    def packed_shape(self, batch_tokens: int) -> PackedShape:
+        """Count the wider side, which may be the source, where others count the target."""
+        source, target = (int(sizes.sum()) for sizes in self._sizes)
+        return super().packed_shape(int(batch_tokens * target / max(source, target)))
+
+    def batch(
+        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+    ) -> Batch:
+        """Corrupt the passages of one batch, and lay them out."""
+        source, target = self.draw(indices, draw.seed, max(draw.epoch, 0))
+        return pair_batch(source, target, self.passages.special, shape)
+
+    def draw(self, indices: Sequence[int] | Indices, seed: int, epoch: int) -> Pairs:
+        """Corrupt some passages as one seed and epoch decide; each side comes after `first`."""
+        pairs = self._corrupted(np.asarray(indices, np.int64), Chances(seed, epoch))
+        return _led(self.first, pairs[0]), _led(self.first, pairs[1])
+
+    def _corrupted(self, chosen: Indices, chances: Chances) -> Pairs:
         starts = self.passages.starts[chosen]
         framed = self.passages.take(chosen)
-        offsets = _offsets(framed.lengths - 2)
+        offsets = offsets_of(framed.lengths - 2)
         inner = spread(framed.offsets[:-1] + 1, offsets)  # without BOS and EOS
         texts = Ragged(framed.tokens[inner], offsets)
         if not self.noise.config.permute_sentences:
             return self.noise(texts, starts, chances)
         ends = self.passages.vocabulary.sentence_ends(framed.tokens)[inner]
-        shown = _in_random_order(texts, ends, starts, chances)
-        return EncodedPairs(self.noise(shown, starts, chances).source, texts)
-
-
-class NoiseStream(SizedStream[NoisyPassages]):
-    """Endless batches of spoilt passages, from any step on."""
-
-    def __init__(
-        self,
-        passages: NoisyPassages,
-        special: Specials,
-        mode: Mode,
-        batch_tokens: int,
-        accumulate: int = 1,
-        seed: int = 0,
-    ) -> None:
-        if mode == "packed":  # where targets are counted, though sources may be much the wider side
-            target = passages.target_sizes.sum()
-            batch_tokens = int(batch_tokens * target / max(target, passages.source_sizes.sum()))
-        super().__init__(passages, special, mode, batch_tokens, accumulate, seed)
-
-    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
-        """Spoil the passages of one batch, and lay them out."""
-        pairs = self.items.draw(indices, self.seed, place[0])
-        if self.shape:
-            return packed_batch(pairs, range(len(pairs)), self.special, self.shape)
-        return padded_batch(pairs, range(len(pairs)), self.special)
-
-
-def noisy_batches(passages: NoisyPassages, batch_tokens: int, special: Specials) -> list[Batch]:
-    """Padded batches of all passages, short ones first, always spoilt in the same way."""
-    drawn = (passages.draw(plan, 0, 0) for plan in validation_plan(passages, batch_tokens))
-    return [padded_batch(pairs, range(len(pairs)), special) for pairs in drawn]
+        shuffled = _in_random_order(texts, ends, starts, chances)
+        return self.noise(shuffled, starts, chances)[0], texts
 
 
 def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chances) -> Ragged:
@@ -228,12 +218,12 @@ def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chanc
     sizes = np.diff(begins, append=len(number))
     chance = chances.at(starts[owner[begins]] + number[begins], SENTENCES)
     order = np.lexsort((chance, owner[begins]))
-    return Ragged(texts.tokens[spread(begins[order], _offsets(sizes[order]))], texts.offsets)
+    return Ragged(texts.tokens[spread(begins[order], offsets_of(sizes[order]))], texts.offsets)
 
 
 def _led(first: Sequence[int], texts: Ragged) -> Ragged:
     """Sequences with the same tokens before each."""
-    offsets = _offsets(texts.lengths + len(first))
+    offsets = offsets_of(texts.lengths + len(first))
     places = (offsets[:-1, None] + np.arange(len(first))).ravel()
     return _merged(offsets, places, np.tile(first, len(texts)), texts.tokens)
 
@@ -253,8 +243,4 @@ def _merged(
 def _enumerated(counts: Indices) -> tuple[Indices, Indices]:
     """For so many things of each text: which text each is of, and its number there."""
     owner = np.repeat(np.arange(len(counts)), counts)
-    return owner, np.arange(len(owner)) - _offsets(counts)[owner]
-
-
-def _offsets(lengths: Indices) -> Indices:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return owner, np.arange(len(owner)) - offsets_of(counts)[owner]

@@ -62,7 +62,9 @@ def reference() -> str:
         about = MODEL if name == "model" else (section.__doc__ or "").strip()
         presets = f"\n{_presets()}" if name == "model" else ""
         page = PAGES.get(name, "understanding.md")
-        parts.append(f"## [{name}]\n\n{about} See [{page}]({page}).\n{presets}\n{_settings(name, section)}")
+        parts.append(
+            f"## [{name}]\n\n{about} See [{page}]({page}).\n{presets}\n{_settings(name, section)}"
+        )
     return "\n".join(parts)
 
 

@@ -132,7 +132,9 @@ class TrainConfig(Section):
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )
     muon_lr: float = setting(
-        0.02, "muon: peak learning rate of the blocks' matrices; lr is for all other weights", least=0
+        0.02,
+        "muon: peak learning rate of the blocks' matrices; lr is for the rest",
+        least=0,
     )
     lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), at most 0.001", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
@@ -357,7 +359,9 @@ class TeacherConfig(Section):
 
     def problem(self) -> str:
         """Unlabelled text needs somebody to label it."""
-        return "text has no labels; name models to label it." if self.text and not self.models else ""
+        return (
+            "text has no labels; name models to label it." if self.text and not self.models else ""
+        )
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ _FINE_TUNING: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task: `files` and `data` are the settings of [data] it reads, `train` those of [train]."""
+    """One task: the settings that it reads, its model, its metrics and its defaults."""
 
     about: str
     """What a trained model is, for its README."""
@@ -57,6 +57,7 @@ class TaskSpec:
     files: tuple[str, ...]
     """Settings that name its files; each has a valid_… and a test_… beside it."""
     data: tuple[str, ...]
+    """Further settings of [data] that it reads."""
     train: tuple[str, ...] = ()
     """Those of `SPECIAL_TRAIN` that it reads; all others of [train] it reads in any case."""
     sections: tuple[str, ...] = ()

@@ -60,8 +60,8 @@ class Stream:
                 chosen = even_batch(len(self.items), self.rows, self.seed, number)
                 chosen = chosen if self.items.counts_epochs else chosen % len(self.items)
                 yield self.items.batch(chosen, Draw(self.seed, 0, number), self.shape)
-        epoch, index = self.position(first)
-        for epoch in count(epoch):
+        start, index = self.position(first)
+        for epoch in count(start):
             for number, chosen in enumerate(self.plan(epoch)[index:], index):
                 yield self.items.batch(chosen, Draw(self.seed, epoch, number), self.shape)
             index = 0

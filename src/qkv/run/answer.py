@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data import Framed, Question, SequenceItems, Splits, answer_place, framed_arrays, read_squad
+from qkv.data import (
+    Framed,
+    Question,
+    SequenceItems,
+    Splits,
+    answer_place,
+    framed_arrays,
+    read_squad,
+)
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.tasks import Answerer

@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data import IGNORE, Labelled, SequenceItems, Splits, framed_arrays, read_labelled, read_texts
+from qkv.data import (
+    IGNORE,
+    Labelled,
+    SequenceItems,
+    Splits,
+    framed_arrays,
+    read_labelled,
+    read_texts,
+)
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start

@@ -10,7 +10,7 @@ import numpy as np
 
 from qkv.data import Batch, Noise, NoisyItems, Passages
 from qkv.errors import UserError
-from qkv.evaluate import Score, loss, perplexity
+from qkv.evaluation import Score, loss, perplexity
 from qkv.run.job import TextJob
 from qkv.tasks import Tokenizers, Translator
 from qkv.text import MASK, Tokenizer, Vocabulary
@@ -44,12 +44,11 @@ class DenoiseJob(TextJob):
         if "start" not in self.tokenizer.names:  # as T5's; passages need none
             self.data = dataclasses.replace(self.data, bos=False)
 
-    def add_special_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add sentinels, or the mask token."""
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name the sentinels, or the mask token."""
         if self.recipe.denoise.kind == "spans":
-            tokenizer.add_special(self._sentinels)
-        elif "mask" not in tokenizer.names:
-            tokenizer.add_special([MASK])
+            return self._sentinels
+        return [] if "mask" in tokenizer.names else [MASK]
 
     @property
     def _sentinels(self) -> list[str]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from qkv.data import Batch, MaskedItems, Masker, Passages
 from qkv.device import mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Score, loss, perplexity
+from qkv.evaluation import Score, loss, perplexity
 from qkv.run.job import TextJob
 from qkv.tasks import Encoder
 from qkv.text import MASK, Tokenizer, Vocabulary
@@ -21,10 +21,9 @@ from qkv.training import entropy, layout_of, masked_tokens
 class FillJob(TextJob):
     """The job of `task = "fill"`."""
 
-    def add_special_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add the mask token."""
-        if "mask" not in tokenizer.names:
-            tokenizer.add_special([MASK])
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name the mask token."""
+        return [] if "mask" in tokenizer.names else [MASK]
 
     @property
     def paired(self) -> bool:

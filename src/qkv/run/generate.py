@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from qkv.data import Batch, WindowItems
-from qkv.evaluate import Score, language_scores
+from qkv.evaluation import Score, language_scores
 from qkv.run.job import TextJob
 from qkv.tasks import LanguageModel, Prompting
 from qkv.training import entropy

@@ -14,7 +14,7 @@ from qkv.data import (
     read_conversations,
     validation_batches,
 )
-from qkv.evaluate import Score, evaluate, loss
+from qkv.evaluation import Score, evaluate, loss
 from qkv.run.job import VALID_BATCH_TOKENS, ExampleJob
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
@@ -39,7 +39,7 @@ class InstructJob(ExampleJob[Conversation]):
         self.bos = self.start.prompting.talk_bos if self.start else data.bos
         return self.split(
             lambda paths: read_conversations(paths, data.template),
-            key=lambda messages: next(turn["content"] for turn in messages if turn["role"] == "user"),
+            key=first_question,
         )
 
     def texts(self) -> Iterable[str]:
@@ -47,9 +47,9 @@ class InstructJob(ExampleJob[Conversation]):
         yield from (turn["content"] for record in self.splits.train for turn in record)
         yield from (text for text in self.template.to_dict().values() if isinstance(text, str))
 
-    def add_special_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add those that the chat template needs."""
-        tokenizer.add_special(self.template.special_names)
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name those that the chat template needs."""
+        return self.template.special_names
 
     def build_result(self, model: Any) -> LanguageModel:
         """Build a language model that chats."""
@@ -85,6 +85,11 @@ class InstructJob(ExampleJob[Conversation]):
         if not answered or (records is self.splits.valid and not self.recipe.train.valid_bleu):
             return []
         return evaluate(self.result, answered[:most]).scores
+
+
+def first_question(messages: Conversation) -> str:
+    """Return what the user says first."""
+    return next(message["content"] for message in messages if message["role"] == "user")
 
 
 def chat_template(config: ChatConfig, before: ChatTemplate | None = None) -> ChatTemplate:

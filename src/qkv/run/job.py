@@ -38,8 +38,8 @@ from qkv.data import (
 )
 from qkv.device import is_on, mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Evaluation, Score, evaluate
-from qkv.model import Model, build_model
+from qkv.evaluation import Evaluation, Score, evaluate
+from qkv.model import build_model
 from qkv.run.display import reading_bar
 from qkv.run.start import Start, open_start
 from qkv.tasks import Tokenizers, load
@@ -103,7 +103,7 @@ class Job(ABC):
         """Take the tokenizers of the resumed run or of the start, or train them."""
         given = self._resumed_tokenizers() or (self.start.tokenizers if self.start else None)
         self.tokenizers = given or self.train_tokenizers()
-        self.add_special_tokens(self.tokenizers.target)
+        self.tokenizers.target.add_special(self.special_tokens(self.tokenizers.target))
 
     def make_model(self) -> None:
         """Build the model with weights drawn by the seed, or those of the start."""
@@ -192,8 +192,9 @@ class Job(ABC):
         """Whether the head of the start means what this run's head means."""
         return start.task == self.recipe.task
 
-    def add_special_tokens(self, tokenizer: Tokenizer) -> None:
-        """Add the special tokens that the task needs."""
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name the special tokens that the task needs; those that are missing are added."""
+        return []
 
     def save(self) -> None:
         """Write the run folder as a model folder of the weights as they are now."""
@@ -335,7 +336,8 @@ class ExampleJob(Job, Generic[Example]):
         """Read the examples, and show how many there are and what the first one is."""
         self.splits = self.read_splits()
         counts = {name: len(self.examples(name)) for name in ("train", "valid", "test")}
-        self.say("; ".join(f"{name}: {count:,} examples" for name, count in counts.items() if count))
+        shown = (f"{name}: {count:,} examples" for name, count in counts.items() if count)
+        self.say("; ".join(shown))
         self.say(f"first example: {describe_example(self.splits.train[0])}")
 
     def examples(self, split: str) -> list[Example]:

@@ -19,10 +19,9 @@ from qkv.training import entropy
 class LabelJob(ExampleJob[Example], ABC, Generic[Example]):
     """A job that puts a head on an encoder and trains it on labelled examples."""
 
-    def add_special_tokens(self, tokenizer: Tokenizer) -> None:
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
         """Give new tokenizers a mask token, so that the encoder can be pre-trained."""
-        if "mask" not in tokenizer.names and not self.start:
-            tokenizer.add_special([MASK])
+        return [] if self.start or "mask" in tokenizer.names else [MASK]
 
     def sequences(
         self,

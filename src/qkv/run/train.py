@@ -12,7 +12,7 @@ from rich.console import Console
 from qkv.config import PRESETS, Recipe, load_recipe
 from qkv.convert import open_model
 from qkv.device import pick_device
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.run.answer import AnswerJob
 from qkv.run.card import describe_input, write_card
 from qkv.run.classify import ClassifyJob
@@ -169,9 +169,7 @@ def _train(job: Job, console: Console) -> TrainState:
             reporter.close()
 
 
-def _reporters(
-    recipe: Recipe, folder: Path, state: TrainState, console: Console
-) -> list[Reporter]:
+def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console) -> list[Reporter]:
     reporters: list[Reporter] = [
         JsonLog(folder / LOG, state.step),
         Display(console, recipe.train.steps, state.step),

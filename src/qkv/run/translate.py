@@ -18,7 +18,7 @@ from qkv.data import (
 )
 from qkv.device import mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Score, bleu, exact_match
+from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
 from qkv.tasks import Tokenizers, Translator
 from qkv.text import train_pair

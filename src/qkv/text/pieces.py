@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
+PAD, UNK, BOS, EOS, MASK = "<pad>", "<unk>", "<bos>", "<eos>", "<mask>"
 SPECIALS = (PAD, UNK, BOS, EOS)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 

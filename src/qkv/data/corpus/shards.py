@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from qkv.data.ragged import Ragged, offsets_of
 from qkv.errors import UserError
 from qkv.files import write_json
-from qkv.data.ragged import Ragged, offsets_of
 from qkv.shelf import home
 
 if sys.platform != "win32":

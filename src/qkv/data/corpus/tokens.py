@@ -220,7 +220,8 @@ def load_corpus(
                 f"data: {len(splits[use])} tokens are left for {what}, where one must be predicted "
                 f"from another; give more text, or valid_text, or another valid_share."
             )
-    return TextCorpus(splits["train"], splits["valid"], splits["test"] if files.get("test") else None)
+    test = splits["test"] if config.test_text else None
+    return TextCorpus(splits["train"], splits["valid"], test)
 
 
 def _version(path: Path) -> tuple[str, int, int]:

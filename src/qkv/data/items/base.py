@@ -25,6 +25,9 @@ class Draw(NamedTuple):
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
 
 
+VALIDATION = Draw()
+
+
 class Items(ABC):
     """Encoded examples of one split."""
 
@@ -48,7 +51,7 @@ class Items(ABC):
 
     @abstractmethod
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Make a batch of some items, padded or, with a shape, packed."""
 

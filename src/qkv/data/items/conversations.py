@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
 from qkv.data.corpus.shards import cached_examples
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.pairs import keep
 from qkv.data.ragged import Indices, Ragged, offsets_of
 from qkv.text import ChatTemplate, Message, Tokenizer
@@ -40,7 +40,7 @@ class ConversationItems(Items):
         return self._sizes
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Write all tokens but the last as input and, one position ahead, answers as labels."""
         rows = self.rows[np.asarray(indices, np.int64)]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from qkv.config import DenoiseConfig
 from qkv.data.batch import Batch, PackedShape
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.pairs import pair_batch
 from qkv.data.items.passages import Passages
 from qkv.data.order import permuted
@@ -187,7 +187,7 @@ class NoisyItems(Items):
         return super().packed_shape(int(batch_tokens * target / max(source, target)))
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Corrupt the passages of one batch, and lay them out."""
         source, target = self.draw(indices, draw.seed, max(draw.epoch, 0))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from qkv.config import MaskConfig
 from qkv.data.batch import IGNORE, Batch, PackedShape, place, round_up
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.passages import Passages
 from qkv.data.ragged import Indices, Ragged
 
@@ -93,7 +93,9 @@ class Masker:
             shortest = np.full(len(sequences), len(positions))
             np.minimum.at(shortest, owner[starts], sizes)
             starts |= (shortest > budget)[owner]
-        return _Words(positions, _sizes(starts), owner[starts], apart[starts], budget.astype(np.int64))
+        return _Words(
+            positions, _sizes(starts), owner[starts], apart[starts], budget.astype(np.int64)
+        )
 
 
 def most_masked(n_tokens: int, n_sequences: int, share: float) -> int:
@@ -190,7 +192,7 @@ class MaskedItems(Items):
         return self.passages.target_sizes
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""
         random = draw.random()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.formats.pairs import Pair
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices, Ragged
 from qkv.errors import UserError
 from qkv.text import Tokenizer
@@ -44,7 +44,7 @@ class PairItems(Items):
         return self._sizes[1]
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Lay pairs out; packed, segment m of the target belongs to segment m of the source."""
         rows = self.rows[np.asarray(indices, np.int64)]
@@ -81,12 +81,15 @@ def encode_pairs(
     special: Specials,
     first: Sequence[int] = (),
 ) -> PairItems:
-    """Encode both sides, each text after `first`; the ids are kept in the cache."""
+    """Encode both sides without white space around them, each text after `first`.
+
+    The ids are kept in the cache.
+    """
 
     def encode(some: Sequence[Pair]) -> Mapping[str, npt.NDArray[np.int32]]:
         sides = {
-            "source": source.encode_many([text for text, _ in some]),
-            "target": target.encode_many([text for _, text in some]),
+            "source": source.encode_many([text.strip() for text, _ in some]),
+            "target": target.encode_many([text.strip() for _, text in some]),
         }
         found = {}
         for name, texts in sides.items():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.data.batch import Batch, PackedShape, Side
 from qkv.data.formats.images import Pixels
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices
 
 BRIGHTEST = 255
@@ -68,7 +68,7 @@ class ImageItems(Items):
         return np.broadcast_to(np.int64(self.n_tokens), len(self.pixels))
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Scale the images of one batch and, in training, shift them."""
         pixels = self.pixels[indices]
@@ -90,4 +90,3 @@ def shifted(pixels: Pixels, most: int, random: np.random.Generator) -> Pixels:
         (top[:, None] + np.arange(height))[:, None, :, None],
         (left[:, None] + np.arange(width))[:, None, None, :],
     ]
-

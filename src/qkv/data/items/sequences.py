@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices, Ragged
 
 
@@ -74,7 +74,7 @@ class SequenceItems(Items):
         return self._sizes
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Lay out sequences; labels of tokens come with their positions, IGNORE is left out."""
         chosen = np.asarray(indices, np.int64)
@@ -116,7 +116,7 @@ class TwinItems(Items):
         return self._sizes[1]
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Make the first texts the source, the second ones the target, groups the labels."""
         chosen = np.asarray(indices, np.int64)

@@ -10,7 +10,7 @@ import torch
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, round_up
 from qkv.data.corpus.tokens import Tokens
-from qkv.data.items.base import Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.order import permuted
 from qkv.data.ragged import Indices
 
@@ -66,7 +66,7 @@ class WindowItems(Items):
         return phases + self.length * windows
 
     def batch(
-        self, indices: Indices, draw: Draw = Draw(), shape: PackedShape | None = None
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Lay windows out one a row; with a shape, as segments, padded to its size."""
         rows = shape.target_tokens // self.length if shape else len(indices)

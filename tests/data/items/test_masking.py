@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qkv.config import MaskConfig
 from qkv.data import Ragged
-from qkv.data.corruption import Masked, Masker, most_hidden
+from qkv.data.items.masking import Masked, Masker, most_masked
 
 N_TOKENS, MASK = 60, 4
 SPECIAL = np.arange(N_TOKENS) < 6  # 5 is one that nobody uses
@@ -38,7 +38,7 @@ def random_sequences(n: int, length: int, seed: int = 0) -> Ragged:
 def hidden_flags(sequences: Ragged, masked: Masked) -> list[np.ndarray]:
     """For each sequence: which of its tokens are hidden."""
     flags = np.zeros(len(sequences.tokens), np.bool_)
-    flags[masked.places] = True
+    flags[masked.positions] = True
     return np.split(flags, sequences.offsets[1:-1])
 
 
@@ -70,16 +70,16 @@ def test_what_is_hidden_is_known_and_all_else_stays(
         sequences, np.random.default_rng(seed)
     )
     assert (sequences.tokens == before).all()
-    assert (masked.tokens.dtype, masked.places.dtype) == (np.int32, np.int64)
+    assert (masked.tokens.dtype, masked.positions.dtype) == (np.int32, np.int64)
     assert masked.labels.dtype == np.int64
-    assert (np.diff(masked.places) > 0).all()
-    assert (masked.labels == before[masked.places]).all()
+    assert (np.diff(masked.positions) > 0).all()
+    assert (masked.labels == before[masked.positions]).all()
     assert not SPECIAL[masked.labels].any()
-    rest = np.delete(np.arange(len(before)), masked.places)
+    rest = np.delete(np.arange(len(before)), masked.positions)
     assert (masked.tokens[rest] == before[rest]).all()
-    now = masked.tokens[masked.places]
+    now = masked.tokens[masked.positions]
     assert (~SPECIAL[now] | (now == MASK)).all()
-    assert len(masked.places) <= most_hidden(len(before), len(sequences), share)
+    assert len(masked.positions) <= most_masked(len(before), len(sequences), share)
 
 
 @given(SEQUENCES, SHARES, st.integers(0, 99))
@@ -118,7 +118,7 @@ def test_words_are_hidden_wholly_until_none_fits_in(
 def test_of_ten_hidden_tokens_one_is_random_and_one_is_kept(units: str) -> None:
     sequences = random_sequences(400, 100)
     masked = masker(units=units)(sequences, np.random.default_rng(1))
-    now = masked.tokens[masked.places]
+    now = masked.tokens[masked.positions]
     n_hidden = len(now)
     assert n_hidden == 400 * 15
     # A random token is the old one once in as many as there are.
@@ -134,9 +134,9 @@ def test_of_ten_hidden_tokens_one_is_random_and_one_is_kept(units: str) -> None:
 def test_random_tokens_are_all_ordinary_ones_alike() -> None:
     sequences = random_sequences(200, 100)
     masked = masker(random=1, kept=0, share=0.9)(sequences, np.random.default_rng(2))
-    counts = np.bincount(masked.tokens[masked.places], minlength=N_TOKENS)
+    counts = np.bincount(masked.tokens[masked.positions], minlength=N_TOKENS)
     assert (counts[SPECIAL] == 0).all()
-    expected = len(masked.places) / (~SPECIAL).sum()
+    expected = len(masked.positions) / (~SPECIAL).sum()
     assert np.abs(counts[~SPECIAL] - expected).max() < 5 * np.sqrt(expected)
 
 
@@ -144,7 +144,7 @@ def test_random_tokens_are_all_ordinary_ones_alike() -> None:
 def test_the_three_ways_can_each_be_the_only_one(random: float, kept: float) -> None:
     sequences = random_sequences(20, 50)
     masked = masker(random=random, kept=kept)(sequences, np.random.default_rng(3))
-    now = masked.tokens[masked.places]
+    now = masked.tokens[masked.positions]
     assert (now == MASK).all() == (random == kept == 0)
     assert (now == masked.labels).all() == (kept == 1)
     assert (now != MASK).all() == (random + kept == 1)
@@ -155,7 +155,7 @@ def test_each_place_is_as_likely_as_the_others(units: str) -> None:
     words_only = replace(masker(units=units), word_starts=lambda tokens: tokens >= 0)
     sequences = random_sequences(3000, 20)
     masked = words_only(sequences, np.random.default_rng(4))
-    counts = np.bincount(masked.places % 22, minlength=22)
+    counts = np.bincount(masked.positions % 22, minlength=22)
     assert counts.sum() == 3000 * 3 and counts[0] == counts[21] == 0
     if units == "span":
         counts[1:4] = counts[4]  # spans grow to the right: the first places are rarer
@@ -188,8 +188,8 @@ def test_a_span_is_hidden_in_one_way() -> None:
     sequences = random_sequences(100, 400)
     settings = {"units": "span", "share": 0.02, "random": 0.3, "kept": 0.3, "longest_span": 3}
     masked = masker(**settings)(sequences, np.random.default_rng(6))
-    now = masked.tokens[masked.places]
-    neighbours = np.flatnonzero(np.diff(masked.places) == 1)
+    now = masked.tokens[masked.positions]
+    neighbours = np.flatnonzero(np.diff(masked.positions) == 1)
     is_mask = now == MASK
     alike = is_mask[neighbours] == is_mask[neighbours + 1]
     assert len(neighbours) > 300
@@ -201,7 +201,7 @@ def test_spans_do_not_reach_across_special_tokens_or_into_the_next_sequence() ->
     settings = {"units": "span", "share": 0.9, "span_length": 10.0, "random": 0.5, "kept": 0}
     masked = masker(**settings)(sequences, np.random.default_rng(7))
     assert masked.labels.tolist() == [7, 10, 13, 14] * 300
-    is_mask = masked.tokens[masked.places] == MASK
+    is_mask = masked.tokens[masked.positions] == MASK
     alike = np.reshape(is_mask == np.roll(is_mask, -1), (300, 4)).mean(axis=0)
     assert np.abs(alike - 0.5).max() < 4 * np.sqrt(0.25 / 300)  # each is drawn for by itself
 
@@ -212,8 +212,8 @@ def test_the_same_seed_hides_the_same(units: str) -> None:
     one, same, other = (
         masker(units=units)(sequences, np.random.default_rng(seed)) for seed in (8, 8, 9)
     )
-    assert (one.places == same.places).all() and (one.tokens == same.tokens).all()
-    assert one.places.tolist() != other.places.tolist()
+    assert (one.positions == same.positions).all() and (one.tokens == same.tokens).all()
+    assert one.positions.tolist() != other.positions.tolist()
 
 
 def test_sequences_without_anything_to_hide() -> None:
@@ -222,7 +222,7 @@ def test_sequences_without_anything_to_hide() -> None:
             sequences = Ragged.of(lists)
             masked = masker(units=units)(sequences, np.random.default_rng(0))
             assert masked.tokens.tolist() == sequences.tokens.tolist()
-            assert len(masked.places) == len(masked.labels) == 0
+            assert len(masked.positions) == len(masked.labels) == 0
 
 
 def test_a_mask_token_that_is_not_special_is_refused() -> None:
@@ -233,5 +233,5 @@ def test_a_mask_token_that_is_not_special_is_refused() -> None:
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=50), SHARES)
 def test_the_bound_holds_and_is_no_more_than_it_must_be(lengths: list[int], share: float) -> None:
     hidden = sum(max(1, round(share * length)) for length in lengths)
-    bound = most_hidden(sum(lengths), len(lengths), share)
+    bound = most_masked(sum(lengths), len(lengths), share)
     assert hidden <= bound <= min(sum(lengths), share * sum(lengths) + len(lengths))

@@ -1,24 +1,29 @@
-from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import MaskConfig, TokenizerConfig
-from qkv.data import IGNORE, Batch, Mode, Specials, Tokens, read_lines
-from qkv.data import passages as module
-from qkv.data.corruption import Masker
-from qkv.data.passages import Drawn, PairKind, Passages, PassageStream, passage_batches
+from qkv.data import (
+    IGNORE,
+    Batch,
+    Draw,
+    MaskedItems,
+    Masker,
+    Passages,
+    Specials,
+    Stream,
+    Tokens,
+    read_lines,
+)
+from qkv.data.items.passages import Drawn, PairKind
 from qkv.errors import UserError
-from qkv.text import train_tokenizer
-from qkv.text.vocabulary import Vocabulary
+from qkv.text import Vocabulary, train_tokenizer
 
 SPECIAL, MASK = Specials(pad=0, bos=2, eos=3), 4
-MODES: list[Mode] = ["padded", "packed"]
 PAIRS: list[PairKind] = ["none", "next", "order"]
 KINDS = 20
 """Ids of a document are its own: 10 + 20·document + kind, and its kind says what a token is."""
@@ -82,18 +87,15 @@ def cut_by_hand(text: list[int], room: int) -> list[list[int]]:
     return [*found, text] if text else found
 
 
-@given(DOCUMENTS, st.booleans(), st.integers(3, 25), st.integers(1, 30))
+@given(DOCUMENTS, st.booleans(), st.integers(3, 25))
 def test_documents_are_cut_after_sentences_or_words(
-    kinds: Documents, bos: bool, length: int, scanned: int
+    kinds: Documents, bos: bool, length: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SCANNED", scanned)
-        passages = Passages(corpus(kinds, bos), SPECIAL, VOCABULARY, length)
+    passages = Passages(corpus(kinds, bos), SPECIAL, VOCABULARY, length)
     by_hand = [cut_by_hand(ids, length - 2) for ids in ids_of(kinds)]
     assert texts(passages) == [text for parts in by_hand for text in parts]
     assert passages.target_sizes.tolist() == [len(text) + 2 for text in texts(passages)]
     assert passages.target_sizes.max(initial=0) <= length
-    assert not passages.source_sizes.any()
     assert np.diff(passages.documents).tolist() == [len(parts) for parts in by_hand if parts]
 
 
@@ -111,20 +113,6 @@ def test_documents_are_cut_after_sentences_or_words(
 def test_where_a_passage_of_nine_tokens_is_cut(kinds: list[int], cut: int) -> None:
     passages = Passages(corpus([kinds]), SPECIAL, VOCABULARY, 11)
     assert len(texts(passages)[0]) == cut
-
-
-@given(DOCUMENTS, st.booleans(), st.data())
-def test_a_range_of_a_stream_gives_its_own_text_once(
-    kinds: Documents, bos: bool, data: st.DataObject
-) -> None:
-    whole = corpus(kinds, bos)
-    begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
-    passages = Passages(replace(whole, begin=begin, end=end), SPECIAL, VOCABULARY, 12)
-    expected = [id for id in whole.read(begin, end - begin).tolist() if TEXT[id]]
-    assert [id for text in texts(passages) for id in text] == expected
-    for first, last in pairwise(passages.documents):
-        rows = texts(passages)[first:last]
-        assert len({(id - 10) // KINDS for row in rows for id in row}) == 1
 
 
 def split(drawn: Drawn, index: int, separators: int = 1) -> tuple[list[int], list[int]]:
@@ -234,141 +222,65 @@ def test_other_documents_are_drawn_alike() -> None:
     assert np.abs(counts[[0, 1, 3, 4]] - expected).max() < 4 * np.sqrt(expected)
 
 
-def parts(batch: Batch, tensor: torch.Tensor) -> list[list[int]]:
-    """What a tensor holds at the tokens of each sequence, be it filler."""
-    side = batch.target
-    if side.lengths is not None:
-        return [
-            row[:size].tolist() for row, size in zip(tensor, side.lengths.tolist(), strict=True)
-        ]
-    assert side.offsets is not None
-    return [tensor[0, start:end].tolist() for start, end in pairwise(side.offsets.tolist())]
-
-
 def rows(batch: Batch) -> list[list[int]]:
-    """The sequences of a batch that are no filler, with what was hidden put back."""
-    tokens = batch.target.tokens.clone()
-    assert batch.places is not None
-    tokens.view(-1)[batch.places[: batch.n_labels]] = batch.labels[: batch.n_labels]
-    return [row for row in parts(batch, tokens) if any(row)]
-
-
-def first_epoch(stream: PassageStream) -> list[Batch]:
-    return [step[0] for step in islice(stream.steps_from(), len(stream.plan(0)))]
+    """The sequences of a batch that are not filler, with what was masked put back."""
+    side, tokens = batch.target, batch.target.tokens.clone()
+    assert batch.positions is not None
+    tokens.view(-1)[batch.positions[: batch.n_labels]] = batch.labels[: batch.n_labels]
+    if side.lengths is not None:
+        return [row[:n].tolist() for row, n in zip(tokens, side.lengths.tolist(), strict=True)]
+    assert side.offsets is not None
+    bounds = pairwise(side.offsets.tolist())
+    return [row for start, end in bounds if any(row := tokens[0, start:end].tolist())]
 
 
 @pytest.mark.parametrize("units", ["token", "word", "span"])
-@pytest.mark.parametrize("mode", MODES)
-def test_an_epoch_holds_each_passage_once_with_its_share_hidden(mode: Mode, units: str) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_epoch_holds_each_passage_once_with_its_share_masked(packed: bool, units: str) -> None:
     passages = Passages(random_corpus(120), SPECIAL, VOCABULARY, 24)
-    batches = first_epoch(PassageStream(passages, masker(units=units), mode, 256))
+    stream = Stream(MaskedItems(passages, masker(units=units)), 256, packed=packed)
+    batches = [step[0] for step in islice(stream.steps_from(), len(stream.plan(0)))]
     found = sorted(row for batch in batches for row in rows(batch))
     assert [row[1:-1] for row in found] == sorted(texts(passages))
-    n_hidden = n_masks = 0
+    n_masked = sum(batch.n_labels for batch in batches)
+    masks = [batch.target.tokens.flatten()[batch.positions] == MASK for batch in batches]
+    assert abs(sum(int(flags.sum()) for flags in masks) / n_masked - 0.8) < 0.1
+    exact = np.maximum(1, np.rint(0.15 * passages.lengths)).sum()
+    assert n_masked == exact if units == "token" else 0.9 * exact < n_masked <= exact
     for batch in batches:
         assert batch.source is batch.pairs is batch.target.segments is None
-        assert batch.places is not None and batch.places.dtype == batch.labels.dtype == torch.int64
-        assert batch.places.shape == batch.labels.shape
         assert batch.n_labels == int((batch.labels != IGNORE).sum())
-        assert (batch.labels[: batch.n_labels] != IGNORE).all()
-        assert not batch.places[batch.n_labels :].any()
-        assert batch.places[: batch.n_labels].diff().min() > 0
-        n_masks += int((batch.target.tokens.flatten()[batch.places] == MASK).sum())
-        n_hidden += batch.n_labels
-        assert batch.target.tokens.numel() <= 256
-    assert abs(n_masks / n_hidden - 0.8) < 0.1
-    exact = np.maximum(1, np.rint(0.15 * passages.lengths)).sum()
-    assert n_hidden == exact if units == "token" else 0.9 * exact < n_hidden <= exact
+        assert not batch.positions[batch.n_labels :].any()
 
 
 @pytest.mark.parametrize("pairs", PAIRS[1:])
-def test_packed_batches_have_one_shape(pairs: PairKind) -> None:
-    passages = Passages(random_corpus(200), SPECIAL, VOCABULARY, 24, pairs)
-    stream = PassageStream(passages, masker(pairs=pairs), "packed", 512)
-    assert stream.shape is not None
-    batches = first_epoch(stream)
-    assert len({batch.labels.shape for batch in batches}) == 1
-    assert len(batches[0].labels) % 8 == 0 and len(batches[0].labels) < 0.3 * 512
-    for batch in batches:
-        assert batch.pairs is not None and batch.target.segments is not None
-        assert batch.target.tokens.shape == batch.target.segments.shape == (1, 512)
-        assert len(parts(batch, batch.target.tokens)) == stream.shape.sequences
-        assert batch.pairs.shape == (stream.shape.sequences,)
-        n_real = len(rows(batch))
-        assert (batch.pairs[:n_real] != IGNORE).float().mean() > 0.8
-        assert (batch.pairs[n_real:] == IGNORE).all()
-
-
-@pytest.mark.parametrize("pairs", PAIRS[1:])
-@pytest.mark.parametrize("mode", MODES)
-def test_pairs_lie_in_batches_as_they_are_drawn(mode: Mode, pairs: PairKind) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_pairs_are_in_batches_as_they_are_drawn(packed: bool, pairs: PairKind) -> None:
     passages = Passages(random_corpus(60), SPECIAL, VOCABULARY, 24, pairs, 2)
-    stream = PassageStream(passages, masker(), mode, 256)
-    for number, batch in enumerate(first_epoch(stream)):
-        indices = stream.plan(0)[number]
-        drawn = passages.draw(indices, module._random(0, 0, number, module.TRAINING))
-        assert drawn.segments is not None and drawn.pairs is not None
-        assert batch.target.segments is not None and batch.pairs is not None
-        n_real = range(len(indices))
-        assert rows(batch) == [drawn.sequences[index].tolist() for index in n_real]
-        segments = parts(batch, batch.target.segments)[: len(indices)]
-        assert segments == [drawn.segments[index].tolist() for index in n_real]
-        assert not batch.target.segments[batch.target.tokens == SPECIAL.pad].any()
-        assert batch.pairs.tolist()[: len(indices)] == drawn.pairs.tolist()
-        assert mode == "packed" or len(batch.pairs) == len(indices)
-
-
-def content(batch: Batch) -> tuple[object, ...]:
-    side = batch.target
-    tensors = (batch.labels, batch.places, batch.pairs, side.tokens, side.segments, side.offsets)
-    return batch.n_labels, *(None if tensor is None else tensor.tolist() for tensor in tensors)
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-@pytest.mark.parametrize("mode", MODES)
-def test_resuming_at_any_step_is_exact(mode: Mode, pairs: PairKind) -> None:
-    def stream() -> PassageStream:
-        passages = Passages(random_corpus(25), SPECIAL, VOCABULARY, 24, pairs)
-        return PassageStream(passages, masker(), mode, 300, accumulate=2, seed=4)
-
-    n_steps = len(stream().plan(0)) + 1  # two epochs and a little
-    unbroken = [list(map(content, step)) for step in islice(stream().steps_from(0), n_steps)]
-    assert stream().position(n_steps - 1)[0] == 2
-    assert {len(step) for step in unbroken} == {2}
-    for start in range(n_steps):
-        resumed = islice(stream().steps_from(start), n_steps - start)
-        assert [list(map(content, step)) for step in resumed] == unbroken[start:]
+    items = MaskedItems(passages, masker())
+    indices, draw = np.arange(9), Draw(seed=1, epoch=2, number=3)
+    shape = items.packed_shape(256) if packed else None
+    batch = items.batch(indices, draw, shape)
+    drawn = passages.draw(indices, draw.random())
+    assert drawn.segments is not None and drawn.pairs is not None
+    assert rows(batch) == [drawn.sequences[index].tolist() for index in range(9)]
+    flat = batch.target.segments.flatten()
+    assert flat.sum() == drawn.segments.tokens.sum()
+    assert not flat[batch.target.tokens.flatten() == SPECIAL.pad].any()
+    assert batch.pairs[:9].tolist() == drawn.pairs.tolist()
+    assert (batch.pairs[9:] == IGNORE).all()
 
 
 def test_what_is_drawn_depends_on_seed_epoch_and_number() -> None:
-    passages = Passages(random_corpus(40), SPECIAL, VOCABULARY, 24, "order")
-    indices = np.arange(30)
+    items = MaskedItems(Passages(random_corpus(40), SPECIAL, VOCABULARY, 24, "order"), masker())
 
-    def drawn(seed: int, epoch: int, number: int) -> tuple[list[int], list[int]]:
-        stream = PassageStream(passages, masker(), "padded", 512, seed=seed)
-        batch = stream.assemble(indices, (epoch, number))
-        assert batch.places is not None and batch.pairs is not None
-        return batch.places.tolist(), batch.pairs.tolist()
+    def drawn(*draw: int) -> tuple[list[int], list[int]]:
+        batch = items.batch(np.arange(30), Draw(*draw))
+        return batch.positions.tolist(), batch.pairs.tolist()
 
-    one = drawn(1, 2, 3)
-    assert drawn(1, 2, 3) == one
+    assert drawn(1, 2, 3) == drawn(1, 2, 3)
     for other in (drawn(0, 2, 3), drawn(1, 3, 3), drawn(1, 2, 4), drawn(1, 3, 2)):
-        assert other[0] != one[0] and other[1] != one[1]
-
-
-@pytest.mark.parametrize("pairs", PAIRS)
-def test_validation_batches_hold_every_passage_and_never_change(pairs: PairKind) -> None:
-    passages = Passages(random_corpus(60), SPECIAL, VOCABULARY, 24, pairs)
-    batches = passage_batches(passages, masker(), 256, seed=5)
-    assert sum(len(batch.target.tokens) for batch in batches) == len(passages)
-    again = passage_batches(passages, masker(), 256, seed=5)
-    assert list(map(content, batches)) == list(map(content, again))
-    if pairs == "none":
-        found = sorted(row for batch in batches for row in rows(batch))
-        assert [row[1:-1] for row in found] == sorted(texts(passages))
-    stream = PassageStream(passages, masker(), "padded", 256, seed=5)
-    indices = module.validation_plan(passages, 256)[0]
-    assert content(stream.assemble(indices, (0, 0))) != content(batches[0])
+        assert other[0] != drawn(1, 2, 3)[0] and other[1] != drawn(1, 2, 3)[1]
 
 
 def test_false_seconds_need_another_document() -> None:

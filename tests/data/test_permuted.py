@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data import permuted
+from qkv.data.order import permuted
 
 SIZES = [*range(1, 70), 127, 128, 129, 255, 256, 257, 1000, 4096, 5003]
 

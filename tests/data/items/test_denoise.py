@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import pairwise
 from math import comb, factorial
 
 import numpy as np
@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.config import DenoiseConfig
-from qkv.data import EncodedPairs, Ragged, Specials, Tokens
-from qkv.data.denoise import Chances, Noise, NoiseStream, NoisyPassages, noisy_batches
-from qkv.data.passages import Passages
-from qkv.data.stream import Mode
-from qkv.text.vocabulary import Vocabulary
+from qkv.data import IGNORE, Draw, Noise, NoisyItems, Passages, Ragged, Specials, Tokens
+from qkv.data.items.denoise import Chances
+from qkv.text import Vocabulary
 
 SPECIAL, MASK = Specials(pad=0, bos=2, eos=3), 4
 SENTINELS = np.arange(10, 70, dtype=np.int32)[::-1]  # as in T5's vocabulary, the first comes last
@@ -39,7 +37,6 @@ SHARES = st.floats(0.01, 0.9)
 MEANS = st.floats(1.5, 20)
 SEEDS = st.integers(0, 1000)
 KINDS = ["spans", "infill"]
-MODES: list[Mode] = ["padded", "packed"]
 
 
 def noise(kind: str = "spans", **settings) -> Noise:  # type: ignore[no-untyped-def]
@@ -52,7 +49,7 @@ def texts_of(lengths: list[int], seed: int = 0) -> Ragged:
     return Ragged.of([random.integers(TEXT, N_TOKENS, length).tolist() for length in lengths])
 
 
-def spoilt(made: Noise, texts: Ragged, seed: int = 0, epoch: int = 0) -> EncodedPairs:
+def spoilt(made: Noise, texts: Ragged, seed: int = 0, epoch: int = 0) -> tuple[Ragged, Ragged]:
     return made(texts, texts.offsets[:-1], Chances(seed, epoch))
 
 
@@ -66,8 +63,8 @@ def corpus(n: int = 60, seed: int = 0, longest: int = 50) -> Tokens:
     return Tokens.of([random.integers(TEXT, N_TOKENS, size).tolist() for size in lengths], SPECIAL)
 
 
-def noisy(tokens: Tokens, kind: str = "spans", length: int = 32, **settings) -> NoisyPassages:  # type: ignore[no-untyped-def]
-    return NoisyPassages(Passages(tokens, SPECIAL, VOCABULARY, length), noise(kind, **settings))
+def noisy(tokens: Tokens, kind: str = "spans", length: int = 32, **settings) -> NoisyItems:  # type: ignore[no-untyped-def]
+    return NoisyItems(Passages(tokens, SPECIAL, VOCABULARY, length), noise(kind, **settings))
 
 
 def mended(source: list[int], target: list[int]) -> list[int]:
@@ -99,7 +96,7 @@ def test_spans_are_counted_as_t5_does_and_give_the_text_back(
     texts = texts_of(lengths)
     pairs = spoilt(noise(share=share, span_length=mean), texts, seed)
     for length, text, source, target in zip(
-        lengths, rows(texts), rows(pairs.source), rows(pairs.target), strict=True
+        lengths, rows(texts), rows(pairs[0]), rows(pairs[1]), strict=True
     ):
         hidden, n_spans = hidden_and_spans(length, share, mean)
         marks = [token for token in source if token < TEXT]
@@ -119,8 +116,8 @@ def test_infilling_shows_what_it_does_not_hide_and_asks_for_all(
 ) -> None:
     texts = texts_of(lengths)
     pairs = spoilt(noise("infill", share=share, span_length=mean), texts, seed)
-    assert rows(pairs.target) == rows(texts)
-    for length, text, source in zip(lengths, rows(texts), rows(pairs.source), strict=True):
+    assert rows(pairs[1]) == rows(texts)
+    for length, text, source in zip(lengths, rows(texts), rows(pairs[0]), strict=True):
         hidden, _ = hidden_and_spans(length, share, mean)
         shown = [token for token in source if token != MASK]
         assert len(shown) == length - hidden
@@ -148,12 +145,12 @@ def test_no_pair_is_longer_than_what_is_reserved_for_it(
     made = noise(kind, share=share, span_length=mean)
     source, target = made.sizes(np.array(lengths))
     pairs = spoilt(made, texts_of(lengths), seed)
-    assert (pairs.source.lengths <= source).all() and (pairs.target.lengths == target).all()
+    assert (pairs[0].lengths <= source).all() and (pairs[1].lengths == target).all()
     # With a frame of two tokens, both sides fit into what the text fits into.
     assert (source + 1 <= np.array(lengths) + 2).all()
     assert (target + 1 <= np.maximum(np.array(lengths) + 2, 4)).all()
     if kind == "spans":
-        assert (pairs.source.lengths == source).all()
+        assert (pairs[0].lengths == source).all()
 
 
 def test_a_layout_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +162,8 @@ def test_a_layout_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.tolist() for one in made.counts(text.lengths)] == [[3, 1], [2, 1]]
     pairs = spoilt(made, text)
     x, y, z = SENTINELS[:3].tolist()
-    assert rows(pairs.source) == [[101, 102, x, 105, 106, 107, 108, y, 110], [x, 121]]
-    assert rows(pairs.target) == [[x, 103, 104, y, 109, z], [x, 120, y]]
+    assert rows(pairs[0]) == [[101, 102, x, 105, 106, 107, 108, y, 110], [x, 121]]
+    assert rows(pairs[1]) == [[x, 103, 104, y, 109, z], [x, 120, y]]
 
 
 def test_an_empty_span_is_a_mask_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +172,8 @@ def test_an_empty_span_is_a_mask_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chances, "poisson", lambda *_: (sizes, counts))
     monkeypatch.setattr(Chances, "choose", lambda *_: np.array([1, 2, 1]))
     pairs = spoilt(noise("infill", share=0.5), text)
-    assert rows(pairs.source) == [[101, MASK, MASK, 105, 106], [120, MASK]]
-    assert rows(pairs.target) == rows(text)
+    assert rows(pairs[0]) == [[101, MASK, MASK, 105, 106], [120, MASK]]
+    assert rows(pairs[1]) == rows(text)
 
 
 def test_each_way_to_hide_two_spans_is_as_likely_as_the_others() -> None:
@@ -184,7 +181,7 @@ def test_each_way_to_hide_two_spans_is_as_likely_as_the_others() -> None:
     made = noise(share=0.44, span_length=2)
     n = 9000
     texts = Ragged.of([list(range(101, 110))] * n)
-    ways = Counter(map(tuple, rows(spoilt(made, texts).source)))
+    ways = Counter(map(tuple, rows(spoilt(made, texts)[0])))
     assert len(ways) == 3 * comb(6, 2)
     expected = n / len(ways)
     assert sum((count - expected) ** 2 / expected for count in ways.values()) < 80  # of χ²(44)
@@ -217,7 +214,7 @@ def test_lengths_are_poisson_s(mean: float) -> None:
 def test_tokens_are_hidden_alike_wherever_they_stand(kind: str) -> None:
     n, length, share = 4000, 40, {"spans": 0.15, "infill": 0.3}[kind]
     texts = Ragged.of([list(range(TEXT, TEXT + length))] * n)
-    source = spoilt(noise(kind), texts).source.tokens
+    source = spoilt(noise(kind), texts)[0].tokens
     shown = np.bincount(source[source >= TEXT] - TEXT, minlength=length) / n
     assert abs(1 - shown.mean() - share) < 1e-9
     inner = shown[5:-5]
@@ -229,9 +226,9 @@ def test_marks_of_an_empty_text_are_never_asked_for() -> None:
     """A text of one token is hidden whole."""
     x, y = SENTINELS[:2].tolist()
     pairs = spoilt(noise(), Ragged.of([[101], [102]]))
-    assert (rows(pairs.source), rows(pairs.target)) == ([[x]] * 2, [[x, 101, y], [x, 102, y]])
+    assert (rows(pairs[0]), rows(pairs[1])) == ([[x]] * 2, [[x, 101, y], [x, 102, y]])
     pairs = spoilt(noise("infill"), Ragged.of([[101]]))
-    assert (rows(pairs.source), rows(pairs.target)) == ([[MASK]], [[101]])
+    assert (rows(pairs[0]), rows(pairs[1])) == ([[MASK]], [[101]])
 
 
 def sentences(text: list[int]) -> list[tuple[int, ...]]:
@@ -252,9 +249,9 @@ def test_sentences_change_places_and_stay_whole(seed: int, n: int) -> None:
     )
     indices = range(len(plain))
     pairs = mixed.draw(indices, seed, 1)
-    texts = rows(pairs.target)
-    assert texts == rows(plain.draw(indices, seed, 1).target)
-    for source, text in zip(rows(pairs.source), texts, strict=True):
+    texts = rows(pairs[1])
+    assert texts == rows(plain.draw(indices, seed, 1)[1])
+    for source, text in zip(rows(pairs[0]), texts, strict=True):
         # One token is hidden in each, and the rest is some order of the sentences.
         whole = Counter(sentences(text))
         place = source.index(MASK)
@@ -273,7 +270,7 @@ def test_all_orders_of_sentences_occur_alike() -> None:
     made = noisy(Tokens.of(documents, SPECIAL), "infill", share=0.01, permute_sentences=True)
     starts = [
         tuple(token for token in source if token % 10 == STOP)
-        for source in rows(made.draw(range(3000), 5, 0).source)
+        for source in rows(made.draw(range(3000), 5, 0)[0])
     ]
     whole = [order for order in starts if len(order) == 3]
     counts = Counter(whole)
@@ -285,95 +282,45 @@ def test_all_orders_of_sentences_occur_alike() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_is_spoilt_by_its_place_seed_and_epoch_alone(kind: str) -> None:
     made = noisy(corpus(), kind, permute_sentences=kind == "infill")
-    alone = [rows(made.draw([index], 3, 4).source)[0] for index in range(len(made))]
+    alone = [rows(made.draw([index], 3, 4)[0])[0] for index in range(len(made))]
     order = np.random.default_rng(0).permutation(len(made))
-    together = rows(made.draw(order, 3, 4).source)
+    together = rows(made.draw(order, 3, 4)[0])
     assert together == [alone[index] for index in order]
     long = [index for index, source in enumerate(alone) if len(source) > 10]
     for seed, epoch in [(3, 5), (4, 4)]:
-        other = rows(made.draw(range(len(made)), seed, epoch).source)
+        other = rows(made.draw(range(len(made)), seed, epoch)[0])
         assert sum(alone[index] == other[index] for index in long) < 0.2 * len(long)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_sides_may_begin_with_a_token_of_their_own(kind: str) -> None:
     plain = noisy(corpus(), kind)
-    led = NoisyPassages(plain.passages, plain.noise, first=[9])
+    led = NoisyItems(plain.passages, plain.noise, first=[9])
     one, other = (made.draw([3, 1, 2], 0, 0) for made in (plain, led))
-    for side, longer in ((one.source, other.source), (one.target, other.target)):
+    for side, longer in ((one[0], other[0]), (one[1], other[1])):
         assert rows(longer) == [[9, *ids] for ids in rows(side)]
     assert (led.source_sizes == plain.source_sizes + 1).all()
     assert (led.target_sizes == plain.target_sizes + 1).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", MODES)
-def test_an_epoch_has_each_passage_once_and_the_stream_can_begin_anywhere(
-    kind: str, mode: Mode
-) -> None:
-    made = noisy(corpus(), kind)
-    stream = NoiseStream(made, SPECIAL, mode, 128, 2, seed=5)
-    batches = [batch for step in islice(stream.steps_from(0), 40) for batch in step]
-    again = NoiseStream(made, SPECIAL, mode, 128, 2, seed=5)
-    later = [batch for step in islice(again.steps_from(31), 9) for batch in step]
-    for one, other in zip(batches[62:], later, strict=True):
-        assert one.source is not None and other.source is not None
-        assert one.source.tokens.tolist() == other.source.tokens.tolist()
-        assert one.labels.tolist() == other.labels.tolist()
-    n_batches = len(stream.plan(0))
-    labels = sum(batch.n_labels for batch in batches[:n_batches])
-    assert labels == made.target_sizes.sum()
-    assert again.position(31)[0] > 0
-    shapes = {tuple(batch.target.tokens.shape) for batch in batches}
-    assert (len(shapes) == 1) == (mode == "packed")
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_padded_and_packed_batches_hold_the_same_pairs(kind: str) -> None:
-    made = noisy(corpus(), kind)
-    found = {}
-    for mode in MODES:
-        stream = NoiseStream(made, SPECIAL, mode, 128, seed=5)
-        pairs = []
-        for indices in stream.plan(0):
-            batch = stream.assemble(indices, (0, 0))
-            assert batch.source is not None
-            sides = [batch.source, batch.target]
-            cut = [
-                [side.tokens[row, : int(size)].tolist() for row, size in enumerate(side.lengths)]
-                if side.lengths is not None
-                else [
-                    side.tokens[0, a:b].tolist()
-                    for a, b in pairwise(side.offsets.tolist())  # type: ignore[union-attr]
-                ][: len(indices)]
-                for side in sides
-            ]
-            pairs += [(tuple(source), tuple(target)) for source, target in zip(*cut, strict=True)]
-        found[mode] = sorted(pairs)
-    assert found["padded"] == found["packed"] and len(found["padded"]) == len(made)
-    assert all(
-        source[-1] == SPECIAL.eos and target[0] == SPECIAL.bos for source, target in found["padded"]
-    )
+    items = noisy(corpus(), kind)
+    indices, draw = np.arange(5), Draw(seed=5, epoch=1)
+    for shape in (None, items.packed_shape(512)):
+        batch = items.batch(indices, draw, shape)
+        source, target = items.draw(indices, 5, 1)
+        assert batch.source is not None
+        for side, texts in ((batch.source, source), (batch.target, target)):
+            real = side.tokens[side.tokens != SPECIAL.pad]
+            assert len(real) == len(texts.tokens) + 5  # EOS, or BOS
+        labels = batch.labels[batch.labels != IGNORE].tolist()
+        assert labels == [id for ids in rows(target) for id in [*ids, SPECIAL.eos]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_packed_batch_has_as_many_tokens_as_asked_for_on_its_wider_side(kind: str) -> None:
-    made = noisy(corpus(1600), kind)
-    stream = NoiseStream(made, SPECIAL, "packed", 8192)
-    assert stream.shape is not None
-    shape = stream.shape.source_tokens, stream.shape.target_tokens
-    assert 0.95 * 8192 < max(shape) < 1.1 * 8192
-    assert (shape[0] > 2 * shape[1]) == (kind == "spans")
-    batches = [stream.assemble(indices, (0, 0)) for indices in stream.plan(0)[:-1]]
-    real = [int((batch.source.tokens != SPECIAL.pad).sum()) for batch in batches]  # type: ignore[union-attr]
-    assert len(batches) > 3 and min(real) > 0.8 * shape[0]
-
-
-def test_validation_is_always_spoilt_alike() -> None:
-    one, other = (noisy_batches(noisy(corpus()), 200, SPECIAL) for _ in range(2))
-    assert len(one) == len(other) > 3
-    for batch, same in zip(one, other, strict=True):
-        assert batch.source is not None and same.source is not None
-        assert batch.source.tokens.tolist() == same.source.tokens.tolist()
-        assert batch.labels.tolist() == same.labels.tolist()
-    assert sum(batch.n_labels for batch in one) == noisy(corpus()).target_sizes.sum()
+    shape = noisy(corpus(1600), kind).packed_shape(8192)
+    sizes = shape.source_tokens, shape.target_tokens
+    assert 0.95 * 8192 < max(sizes) < 1.1 * 8192
+    assert (sizes[0] > 2 * sizes[1]) == (kind == "spans")

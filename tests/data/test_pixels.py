@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data import Batch
-from qkv.data.images import Images, Pixels
+from qkv.data.formats.images import Images, Pixels
 from qkv.data.pixels import (
     ImageSet,
     ImageStream,

@@ -9,8 +9,7 @@ from qkv.data.batch import (
     packed_batch,
     padded_batch,
 )
-from qkv.data.corpus import ParallelText, read_parallel
-from qkv.data.documents import Piece, read_documents, sample_text
+from qkv.data.corpus.documents import Piece, read_documents, sample_text
 from qkv.data.encoded import EncodedPairs, Indices, Ragged
 from qkv.data.examples import (
     Examples,
@@ -21,11 +20,14 @@ from qkv.data.examples import (
     packed_examples,
     padded_examples,
 )
+from qkv.data.files import lines, lines_in, read_lines
 from qkv.data.filters import FilterReport, filter_pairs, kept_indices
+from qkv.data.formats.conversations import read_conversations
+from qkv.data.formats.describe import describe_example
+from qkv.data.formats.pairs import Pair, read_pairs
+from qkv.data.formats.records import Record, read_records
 from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
 from qkv.data.prefetch import prefetch
-from qkv.data.readers import Pair, lines_of, read_lines, read_pairs
-from qkv.data.records import Conversations, read_conversations, read_records
 from qkv.data.sequences import (
     Framed,
     Sequences,
@@ -38,8 +40,8 @@ from qkv.data.sequences import (
 )
 from qkv.data.shards import Corpus, load_corpus
 from qkv.data.shuffle import permuted
+from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.data.stream import BatchStream, Mode, validation_batches
-from qkv.data.table import read_examples
 from qkv.data.tokens import Tokens
 from qkv.data.windows import WindowBatches, WindowMode, WindowStream, window_batches
 
@@ -47,7 +49,6 @@ __all__ = [
     "IGNORE",
     "Batch",
     "BatchStream",
-    "Conversations",
     "Corpus",
     "EncodedPairs",
     "ExampleStream",
@@ -58,26 +59,30 @@ __all__ = [
     "Mode",
     "PackedShape",
     "Pair",
-    "ParallelText",
     "Piece",
     "Ragged",
+    "Record",
     "SequenceStream",
     "Sequences",
     "Side",
     "Specials",
+    "Splits",
     "Tokens",
     "TwinStream",
     "Twins",
     "WindowBatches",
     "WindowMode",
     "WindowStream",
+    "describe_example",
+    "draw_examples",
     "encode_examples",
     "example_batches",
     "filter_pairs",
     "frame",
     "kept_examples",
     "kept_indices",
-    "lines_of",
+    "lines",
+    "lines_in",
     "load_corpus",
     "packed_batch",
     "packed_examples",
@@ -90,11 +95,10 @@ __all__ = [
     "prefetch",
     "read_conversations",
     "read_documents",
-    "read_examples",
     "read_lines",
     "read_pairs",
-    "read_parallel",
     "read_records",
+    "read_splits",
     "sample_text",
     "sequence_batches",
     "twin_batches",

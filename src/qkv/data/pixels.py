@@ -13,25 +13,12 @@ from torch import Tensor
 
 from qkv.data.batch import Batch, Side, Specials
 from qkv.data.encoded import Indices
-from qkv.data.images import Images, Pixels
+from qkv.data.formats.images import Pixels
 from qkv.data.order import validation_plan
 from qkv.data.stream import SizedStream
 
 BRIGHTEST = 255
 NO_WORDS = Specials(0, 0, 0)  # images have no special tokens
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledImage:
-    """Pixels (C, H, W) from 0 to 255, and their class."""
-
-    pixels: Pixels
-    label: str
-
-
-def one_by_one(images: Images) -> list[LabelledImage]:
-    """The images of an array as examples that can be drawn and parted."""
-    return list(map(LabelledImage, images.pixels, images.labels))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qkv.config import DataConfig
-from qkv.data.documents import Piece, read_documents, text_files
+from qkv.data.corpus.documents import Piece, read_documents
+from qkv.data.files import text_files
 from qkv.data.tokens import Tokens, TokenWriter, open_tokens
 from qkv.errors import UserError
 from qkv.files import write_json
@@ -113,6 +114,12 @@ def _told(files: Files, progress: Progress | None) -> Callable[[int], None]:
     return told
 
 
+def _documents(
+    paths: Sequence[str], config: DataConfig, progress: Callable[[int], object] | None = None
+) -> Iterator[Piece]:
+    return read_documents(paths, [config.text_field], config.template, config.documents, progress)
+
+
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Wait until no other process is in such a block; one that is killed is no longer in it."""
@@ -157,7 +164,7 @@ def _write(
     for use, paths in texts.items():
         held_out = config.valid_share if use == "train" and "valid" not in texts and not cut else 0
         number = -1
-        for piece, ids in _encoded(read_documents(paths, config, told), tokenizer):
+        for piece, ids in _encoded(_documents(paths, config, told), tokenizer):
             number += piece.starts
             writers["valid" if _is_held_out(number, held_out) else use].add(piece, ids)
     streams = {name: writer.finish() for name, writer in writers.items()}
@@ -189,7 +196,7 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 def _are_few(config: DataConfig) -> bool:
     """Whether there are too few documents to hold some of them out."""
     enough = max(FEW, math.ceil(1 / config.valid_share))
-    starts = (piece for piece in read_documents(config.text, config) if piece.starts)
+    starts = (piece for piece in _documents(config.text, config) if piece.starts)
     return sum(1 for _ in islice(starts, enough)) < enough
 
 

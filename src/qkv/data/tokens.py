@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.data.batch import Specials
-from qkv.data.documents import Piece
+from qkv.data.corpus.documents import Piece
 from qkv.data.encoded import Indices, Ragged
 from qkv.errors import UserError
 

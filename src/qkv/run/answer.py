@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from qkv.data import Framed, Sequences
+from qkv.data.formats.squad import Question, read_squad
 from qkv.data.overlaps import answer_place
 from qkv.data.splits import Splits, draw_examples, read_splits
-from qkv.data.squad import Question, read_squad
 from qkv.errors import UserError
 from qkv.evaluate import Score
 from qkv.evaluate.spans import answer_scores
@@ -33,7 +33,14 @@ class Answering(Labelling[Question, Answerer]):
     def read(self) -> Splits[Question]:
         """Questions with their answers; no text is both trained on and validated with."""
         data, seed = self.plan.recipe.data, self.plan.recipe.train.seed
-        splits = read_splits(data, seed, read_squad, lambda one: one.context)
+        splits = read_splits(
+            lambda prefix: read_squad(getattr(data, f"{prefix}examples")),
+            "examples",
+            data.valid_size,
+            seed,
+            key=lambda one: one.context,
+            say=self.plan.say,
+        )
         train = draw_examples(splits.train, data.n_examples, seed, lambda _: None)
         return Splits(train, splits.valid, splits.test)
 

@@ -13,7 +13,7 @@ import torch
 
 from qkv.convert import open_model
 from qkv.data import IGNORE, Sequences
-from qkv.data.labelled import Label, Labelled, read_labelled, read_texts
+from qkv.data.formats.labelled import Label, Labelled, read_labelled, read_texts
 from qkv.data.splits import Example, Splits, draw_examples, read_splits
 from qkv.errors import UserError
 from qkv.evaluate import Score
@@ -39,11 +39,18 @@ class Classifying(Labelling[Labelled, Classifier]):
         recipe = self.plan.recipe
         data, kind = recipe.data, recipe.classify.kind
 
-        def read(paths: Sequence[str], name: str) -> list[Labelled]:
-            return read_labelled(paths, kind, data.label_field, data.text_fields, name=name)
+        def read(prefix: str) -> list[Labelled]:
+            paths = getattr(data, f"{prefix}examples")
+            return read_labelled(paths, kind, data.label_field, data.text_fields)
 
         splits = read_splits(
-            data, recipe.train.seed, read, lambda one: "\t".join(one.texts), labels_of
+            read,
+            "examples",
+            data.valid_size,
+            recipe.train.seed,
+            key=lambda one: one.texts,
+            labels=labels_of,
+            say=self.plan.say,
         )
         by_class = (lambda one: one.label) if kind == "class" else (lambda one: None)
         train = draw_examples(splits.train, data.n_examples, recipe.train.seed, by_class)

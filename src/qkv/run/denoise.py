@@ -101,7 +101,13 @@ class Denoising:
                 "tokenizer: shared = false is not for task = 'denoise', which reads and writes the "
                 "same text; leave it out."
             )
-        texts = sample_text(recipe.data.text, recipe.data, TOKENIZER_TEXT)
+        texts = sample_text(
+            recipe.data.text,
+            TOKENIZER_TEXT,
+            [recipe.data.text_field],
+            recipe.data.template,
+            recipe.data.documents,
+        )
         tokenizer = kept.target if kept else train_tokenizer(texts, recipe.tokenizer)
         if recipe.denoise.kind == "spans":
             tokenizer.add_special(self._sentinels)

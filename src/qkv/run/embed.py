@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.data import Batch, Ragged, Twins, TwinStream, twin_batches
-from qkv.data.labelled import read_texts
+from qkv.data.formats.labelled import read_texts
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.errors import UserError
 from qkv.evaluate import Score
@@ -40,10 +40,20 @@ class Contrasting(Understanding[Texts, Encoder, Twins]):
         recipe = self.plan.recipe
         data, seed = recipe.data, recipe.train.seed
 
-        def read(paths: Sequence[str], name: str) -> list[Texts]:
-            return self._whole(read_texts(paths, data.text_fields, data.label_field, name), name)
+        def read(prefix: str) -> list[Texts]:
+            paths = getattr(data, f"{prefix}examples")
+            if not paths:
+                return []
+            return self._whole(read_texts(paths, data.text_fields, data.label_field), prefix)
 
-        splits = read_splits(data, seed, read, lambda one: one[0])
+        splits = read_splits(
+            read,
+            "examples",
+            data.valid_size,
+            seed,
+            key=lambda one: one[0],
+            say=self.plan.say,
+        )
         if recipe.train.metric == "accuracy" and not are_pairs(splits.valid):
             raise UserError(
                 "train: metric = 'accuracy' is how often a text's other half is found, but the "

@@ -40,7 +40,11 @@ class Filling:
         data = recipe.data
         check_corpus(data)  # before a vocabulary is learnt from it
         tokenizer = encoder_tokenizer(
-            plan, start, lambda: sample_text(data.text, data, TOKENIZER_TEXT)
+            plan,
+            start,
+            lambda: sample_text(
+                data.text, TOKENIZER_TEXT, [data.text_field], data.template, data.documents
+            ),
         )
         self.tokenizers = Tokenizers(tokenizer, tokenizer)
         paired = recipe.mask.pairs != "none"

@@ -18,6 +18,7 @@ from qkv.data import (
     example_batches,
     kept_examples,
     read_conversations,
+    read_splits,
 )
 from qkv.device import is_on, mixed_precision
 from qkv.evaluate import Score, exact_match, loss
@@ -44,7 +45,16 @@ class Instruction:
     def __init__(self, plan: Plan) -> None:
         recipe, device = plan.recipe, plan.device
         self.plan, start = plan, find_start(recipe, "decoder")
-        self.records = read_conversations(recipe.data, recipe.train.seed)
+        self.records = read_splits(
+            lambda prefix: read_conversations(
+                getattr(recipe.data, f"{prefix}records"), recipe.data.template
+            ),
+            "records",
+            recipe.data.valid_size,
+            recipe.train.seed,
+            key=lambda messages: next(m["content"] for m in messages if m["role"] == "user"),
+            say=plan.say,
+        )
         self.asked = {
             "valid": answered(self.records.valid),
             "test": answered(self.records.test),

@@ -91,7 +91,9 @@ class Language:
         kept = plan.kept_tokenizers or (start.tokenizers if start else None)
         if kept:
             return kept.target
-        texts = sample_text(data.text, data, TOKENIZER_TEXT)
+        texts = sample_text(
+            data.text, TOKENIZER_TEXT, [data.text_field], data.template, data.documents
+        )
         return train_tokenizer(texts, plan.recipe.tokenizer)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qkv.data import IGNORE, Sequences
-from qkv.data.conll import Sentence, read_conll
+from qkv.data.formats.conll import Sentence, read_conll
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.errors import UserError
 from qkv.evaluate import Score
@@ -33,10 +33,18 @@ class TaggingJob(Labelling[Sentence, Tagger]):
         recipe = self.plan.recipe
         data, settings, seed = recipe.data, recipe.tag, recipe.train.seed
 
-        def read(paths: Sequence[str], name: str) -> list[Sentence]:
-            return read_conll(paths, settings.word_column, settings.label_column, name=name)
+        def read(prefix: str) -> list[Sentence]:
+            paths = getattr(data, f"{prefix}examples")
+            return read_conll(paths, settings.word_column, settings.label_column)
 
-        splits = read_splits(data, seed, read, lambda one: " ".join(one.words))
+        splits = read_splits(
+            read,
+            "examples",
+            data.valid_size,
+            seed,
+            key=lambda one: one.words,
+            say=self.plan.say,
+        )
         train = draw_examples(splits.train, data.n_examples, seed, lambda one: None)
         self.tags = self._tags(train)
         self._look_for_unknown("validation", splits.valid)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from qkv.config import ModelConfig, Recipe
+from qkv.config import DataConfig, ModelConfig, Recipe
 from qkv.data import (
     BatchStream,
     EncodedPairs,
@@ -15,11 +15,15 @@ from qkv.data import (
     Pair,
     Ragged,
     Specials,
+    Splits,
     filter_pairs,
-    read_parallel,
+    read_pairs,
+    read_splits,
     validation_batches,
 )
+from qkv.demo import demo_corpus
 from qkv.device import is_on, mixed_precision
+from qkv.errors import UserError
 from qkv.evaluate import Score, bleu, exact_match, translation_scores
 from qkv.model import EncoderDecoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
@@ -42,7 +46,7 @@ class Translation:
     def __init__(self, plan: Plan) -> None:
         recipe, device = plan.recipe, plan.device
         self.plan, start = plan, find_start(recipe, "encoder-decoder")
-        self.split = read_parallel(recipe.data, recipe.train.seed)
+        self.split = read_parallel(recipe.data, recipe.train.seed, plan.say)
         self.tokenizers = (
             plan.kept_tokenizers
             or (start and start.tokenizers)
@@ -123,6 +127,31 @@ class Translation:
         pairs = {name: split for name, split in splits.items() if split}
         scores = {name: score_pairs(best, split) for name, split in pairs.items()}
         return Finished(best, scores, pairs)
+
+
+def read_parallel(
+    config: DataConfig, seed: int, say: Callable[[str], object] = lambda sentence: None
+) -> Splits[Pair]:
+    """Read the sentence pairs that `config` names, or draw the packaged ones."""
+
+    def read(prefix: str) -> list[Pair]:
+        paths = [getattr(config, prefix + name) for name in ("source", "target", "pairs")]
+        if config.corpus == "demo" and any(paths):
+            raise UserError(
+                f"data: corpus = 'demo' brings its own text, but {prefix}source, {prefix}target or "
+                f"{prefix}pairs is given too; remove one of them."
+            )
+        fields = config.source_field, config.target_field
+        is_automatic = fields == ("source", "target")
+        source_field, target_field = ("", "") if is_automatic else fields
+        return read_pairs(*paths, source_field, target_field, prefix)
+
+    if config.corpus == "demo":
+        for prefix in ("", "valid_", "test_"):
+            read(prefix)
+        corpus = demo_corpus()  # one held-out split for every run, whatever its seed
+        return Splits(corpus.train, corpus.valid, corpus.test)
+    return read_splits(read, "pairs", config.valid_size, seed, key=lambda pair: pair[0], say=say)
 
 
 def train_tokenizers(pairs: list[Pair], recipe: Recipe) -> Tokenizers:

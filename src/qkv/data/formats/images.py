@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.readers import Paths, explained, listed
+from qkv.data.files import Paths, check_seekable, listed, opened
 from qkv.errors import UserError
 
 Pixels = npt.NDArray[np.uint8]
@@ -17,31 +17,24 @@ RED_GREEN_BLUE = (19595, 38470, 7471)  # in 65536ths: what Pillow's grey is made
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """Pixels (N, C, H, W) from 0 to 255, and the label of each image."""
+class LabelledImage:
+    """Pixels (C, H, W) from 0 to 255, and their class."""
 
     pixels: Pixels
-    labels: tuple[str, ...]
+    label: str
 
 
-def read_images(paths: Paths, size: int, channels: int, name: str = "") -> Images:
-    """Read labelled images; `name` ("", "valid_", "test_") is the setting's prefix in errors.
+def read_images(paths: Paths, size: int, channels: int) -> list[LabelledImage]:
+    """Read labelled images from .npz files, or from folders with a subfolder for each class.
 
     Arrays must be `size` pixels high and wide; files in folders are scaled to that. All become grey
     (1 channel) or red, green and blue (3). The order is that of the array, or of the names.
     """
-    places = listed(paths)
-    if not places:
-        raise UserError(
-            f"data: no examples are given; set {name}examples to .npz files, or to folders with a "
-            f"subfolder for each class."
-        )
-    parts = [
-        _read_folder(path, size, channels) if path.is_dir() else _read_arrays(path, size, channels)
-        for path in places
+    return [
+        image
+        for path in listed(paths)
+        for image in (_read_folder if path.is_dir() else _read_arrays)(path, size, channels)
     ]
-    labels = tuple(label for part in parts for label in part.labels)
-    return Images(np.concatenate([part.pixels for part in parts]), labels)
 
 
 def read_image(path: str | Path, size: int, channels: int) -> Pixels:
@@ -51,43 +44,37 @@ def read_image(path: str | Path, size: int, channels: int) -> Pixels:
     except ImportError as error:
         raise UserError("Reading image files needs Pillow; run: pip install pillow.") from error
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a directory; name the image in it.")
-    with explained(path):
-        content = path.open("rb")
-    try:
-        with content, Image.open(content) as image:
-            colours = image.convert("L" if channels == 1 else "RGB")
-            scaled = colours.resize((size, size), Image.Resampling.BILINEAR)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is not a whole image; fetch it again, or delete it.") from error
+    check_seekable(path)
+    with opened(path) as content:
+        try:
+            with Image.open(content) as image:
+                colours = image.convert("L" if channels == 1 else "RGB")
+                scaled = colours.resize((size, size), Image.Resampling.BILINEAR)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise UserError(
+                f"{path} is not a whole image; fetch it again, or delete it."
+            ) from error
     pixels = np.asarray(scaled, np.uint8).reshape(size, size, -1)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _read_folder(path: Path, size: int, channels: int) -> Images:
-    found = [
-        (file, folder.name)
-        for folder in _sorted(path)
+def _read_folder(path: Path, size: int, channels: int) -> list[LabelledImage]:
+    files = [
+        file
+        for folder in sorted(path.iterdir())
         if folder.is_dir() and not folder.name.startswith(".")
-        for file in _sorted(folder)
+        for file in sorted(folder.iterdir())
         if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
     ]
-    if not found:
+    if not files:
         raise UserError(
             f"There is no image in {path}; a folder of images has a subfolder for each class, with "
             f"{', '.join(SUFFIXES)} files in it."
         )
-    pixels = np.stack([read_image(file, size, channels) for file, _ in found])
-    return Images(pixels, tuple(label for _, label in found))
+    return [LabelledImage(read_image(file, size, channels), file.parent.name) for file in files]
 
 
-def _sorted(folder: Path) -> list[Path]:
-    with explained(folder):
-        return sorted(folder.iterdir(), key=lambda path: path.name)
-
-
-def _read_arrays(path: Path, size: int, channels: int) -> Images:
+def _read_arrays(path: Path, size: int, channels: int) -> list[LabelledImage]:
     images, labels = _load(path)
     if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] not in (1, 3)):
         raise UserError(
@@ -108,29 +95,29 @@ def _read_arrays(path: Path, size: int, channels: int) -> Images:
             f"a whole number or a string for each of {len(images)} images."
         )
     pixels = _as_bytes(images, path).reshape(len(images), size, size, -1)
-    return Images(_with_channels(pixels, channels), tuple(map(str, labels)))
+    return list(map(LabelledImage, _with_channels(pixels, channels), map(str, labels)))
 
 
 def _load(path: Path) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]:
-    with explained(path):
-        content = path.open("rb")
-    try:
-        # Arrays of Python objects are refused: they could run any code as they are read.
-        with content, np.load(content, allow_pickle=False) as arrays:
-            return arrays["images"], arrays["labels"]
-    except KeyError as error:
-        raise UserError(
-            f"{path}: there is no array 'images' or no 'labels'; a .npz file must hold both."
-        ) from error
-    except Exception as error:  # damage makes the library raise anything
-        raise UserError(
-            f"{path} is not a whole .npz file of numbers and strings; save 'images' and 'labels' "
-            f"with numpy.savez, and no Python objects."
-        ) from error
+    check_seekable(path)
+    with opened(path) as content:
+        try:
+            # Arrays of Python objects are refused: they could run any code as they are read.
+            with np.load(content, allow_pickle=False) as arrays:
+                return arrays["images"], arrays["labels"]
+        except KeyError as error:
+            raise UserError(
+                f"{path}: there is no array 'images' or no 'labels'; a .npz file must hold both."
+            ) from error
+        except Exception as error:  # damage makes the library raise anything
+            raise UserError(
+                f"{path} is not a whole .npz file of numbers and strings; save 'images' and "
+                f"'labels' with numpy.savez, and no Python objects."
+            ) from error
 
 
 def _as_bytes(images: npt.NDArray[np.generic], path: Path) -> Pixels:
-    """Scale to 0…255 what is not so yet: from 0…1, or from 0 to the largest value."""
+    """Scale pixels to 0…255 from 0…1, or from 0 to the largest value."""
     if images.dtype == np.uint8:
         return images.astype(np.uint8)
     if images.dtype.kind not in "biuf":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.data.readers import Paths, listed, read_lines
+from qkv.data.files import Paths, read_lines, text_files
 from qkv.errors import UserError
 
 DOCUMENT = "-DOCSTART-"
@@ -26,7 +26,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class _Form:
-    """How the lines of a file look."""
+    """What separates the columns of a file, and how many there are."""
 
     tabs: bool
     width: int
@@ -41,25 +41,21 @@ class _Form:
         return self.width == CONLL_U and bool(BETWEEN.fullmatch(cells[0]))
 
 
-def read_conll(
-    paths: Paths, word_column: int = 0, label_column: int = -1, name: str = ""
-) -> list[Sentence]:
-    """Read tagged sentences; `name` ("", "valid_", "test_") is the setting's prefix in errors.
+def read_conll(paths: Paths, word_column: int = 0, label_column: int = -1) -> list[Sentence]:
+    """Read tagged sentences from columns parted by tabs, or by spaces in lines without tabs.
 
-    Columns are parted by tabs, or by spaces in lines without tabs; negative ones count from the
-    last. Comments, and lines that mark a document, are passed over.
+    Negative columns count from the last. Comments, and lines that mark a document, are left out.
     """
-    files = listed(paths)
-    if not files:
-        raise UserError(f"data: no examples are given; set {name}examples to CoNLL files.")
-    columns = word_column, label_column
-    found = [sentence for path in files for sentence in _read(path, columns)]
-    if not found:
-        raise UserError(
-            f"There is no sentence in {', '.join(map(str, files))}; give files with a word and its "
-            f"label on each line."
-        )
-    return found
+    sentences: list[Sentence] = []
+    for path in text_files(paths):
+        before = len(sentences)
+        sentences += _read(path, (word_column, label_column))
+        if len(sentences) == before:
+            raise UserError(
+                f"There is no sentence in {path}; give a file with a word and its label on each "
+                f"line."
+            )
+    return sentences
 
 
 def _read(path: Path, columns: tuple[int, int]) -> Iterator[Sentence]:
@@ -80,7 +76,7 @@ def _read(path: Path, columns: tuple[int, int]) -> Iterator[Sentence]:
 
 
 def _form(lines: Sequence[str]) -> _Form:
-    """How a file looks, by its first line with a tab, or else the first that is no comment."""
+    """Take a file's form from its first line with a tab, or else the first that is no comment."""
     tabbed = next((line for line in lines if "\t" in line.strip()), None)
     if tabbed is not None:
         return _Form(True, len(_cells(tabbed)))
@@ -89,7 +85,7 @@ def _form(lines: Sequence[str]) -> _Form:
 
 
 def _cells(line: str) -> list[str]:
-    """The columns of a line; one of white space alone has none."""
+    """Return the columns of a line; a line of white space alone has none."""
     if not line.strip():
         return []
     if "\t" in line:
@@ -99,7 +95,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _is_between(cells: Sequence[str]) -> bool:
-    """Whether a line stands between two sentences."""
+    """Tell whether a line separates two sentences."""
     return not cells or cells[0].startswith(DOCUMENT)
 
 

@@ -1,0 +1,1 @@
+"""Text of any size, read a piece at a time."""

@@ -26,7 +26,7 @@ import torch
 
 import qkv
 from bench.measure import machine
-from qkv.data.labelled import Labelled, read_labelled
+from qkv.data.formats.labelled import Labelled, read_labelled
 from qkv.errors import UserError
 from qkv.tasks.few_shot import Chooser, FewShot
 

@@ -13,7 +13,7 @@ import bench.finetune as finetune
 from bench.trainer import PREPARE as PREPARE_BY_TASK
 from bench.trainer import Budget, Judge, as_ours, fine_tune, label_names, span_of
 from qkv.config import load_recipe
-from qkv.data.squad import Answer, Question
+from qkv.data.formats.squad import Answer, Question
 from qkv.errors import UserError
 from qkv.run.job import Plan
 from qkv.run.train import JOBS

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from qkv.config import ModelConfig, TokenizerConfig
-from qkv.data.conll import Sentence
+from qkv.data.formats.conll import Sentence
 from qkv.model import Encoder
 from qkv.run import Run
 from qkv.tasks.tag import Tagger, Tags

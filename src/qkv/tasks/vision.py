@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.data.images import read_image
+from qkv.data.formats.images import read_image
 from qkv.data.pixels import BRIGHTEST, Scale
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError

@@ -24,7 +24,7 @@ from qkv.data.readers import (
     string_field,
 )
 from qkv.errors import UserError
-from qkv.text.template import fill
+from qkv.text.record_template import fill
 
 IN_FOLDERS = (".txt", ".jsonl", ".gz")
 CHUNK = 1 << 16  # bytes read at a time
@@ -32,8 +32,8 @@ PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take mor
 SAMPLED = 1 << 12  # characters of a text for a tokenizer to learn from
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
-# (see `qkv.text.road`) reaches across, and what comes after gets no space before it. The first is
-# safe with other people's tokenizers too, some of which keep a line's end with a full stop.
+# (`RUNS` in qkv.text.training) reaches across, and what follows gets no space before it. The first
+# is safe with other people's tokenizers too, some of which keep a line's end with a full stop.
 SAFE_CUTS = (
     re.compile(r"(?<=[^\W_])\n"),
     re.compile(r"(?<=\S)\n"),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkv.errors import UserError
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 Pair = tuple[str, str]
 Place = tuple[int, int]

@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 from qkv.data.readers import Paths, listed, read_lines
 from qkv.data.table import suffix
 from qkv.errors import UserError
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 SHAPE = '{"question": "…", "context": "…", "answers": {"text": ["…"], "answer_start": [0]}}'
 

@@ -27,7 +27,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
 from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
-from qkv.text.turns import ROLES
+from qkv.text.chat import ROLES
 from qkv.training import entropy, next_token
 from qkv.training.loop import Scores
 from qkv.weights import load_weights, read_tensors

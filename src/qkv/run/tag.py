@@ -19,8 +19,8 @@ from qkv.run.understand import Labelling
 from qkv.tasks.folder import Where, load_section
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer
-from qkv.text.schemes import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
-from qkv.text.spans import join_words
+from qkv.text.tagging import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
+from qkv.text.words import join_words
 from qkv.training import Objective, entropy, token_labels
 from qkv.training.loop import Scores
 

@@ -1,12 +1,11 @@
 """Text ⇄ token ids: tokenizers, trained here or from a `tokenizer.json`, and chat templates."""
 
-from qkv.text.chat import TEMPLATES, ChatTemplate, Ends, Message, check_messages
-from qkv.text.flow import TextFlow, cut_at_stop
+from qkv.text.chat import TEMPLATES, ChatTemplate, Encoded, Ends, Message, check_messages
+from qkv.text.detokenize import TextStream, cut_at_stop
 from qkv.text.pieces import BOS, EOS, PAD, UNK
-from qkv.text.template import fill, names
+from qkv.text.record_template import fill, names
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.training import train_pair, train_tokenizer
-from qkv.text.turns import Encoded
 
 __all__ = [
     "BOS",
@@ -18,7 +17,7 @@ __all__ = [
     "Encoded",
     "Ends",
     "Message",
-    "TextFlow",
+    "TextStream",
     "Tokenizer",
     "check_messages",
     "cut_at_stop",

@@ -14,7 +14,7 @@ from qkv.config import ModelConfig
 from qkv.convert.ctranslate2_beside import set_vocabularies, write_card
 from qkv.errors import UserError
 from qkv.model import build_model, sinusoids
-from qkv.model.rotary import loudness, rates
+from qkv.model.positions.rotary import loudness, rates
 from qkv.tasks.folder import WEIGHTS, Source, load_config, load_tokenizers
 from qkv.weights import StoredTensors, check_fit
 

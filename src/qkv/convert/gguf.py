@@ -23,7 +23,7 @@ from qkv.convert.llama import read_llama
 from qkv.convert.opening import as_source
 from qkv.convert.weights import Shape
 from qkv.errors import UserError
-from qkv.model.rotary import rates
+from qkv.model.positions.rotary import rates
 from qkv.tasks import Tokenizers
 from qkv.tasks.folder import Source
 

@@ -11,7 +11,6 @@ from qkv.data.corpus.tokens import (
     load_corpus,
     training_text,
 )
-<<<<<<< HEAD
 from qkv.data.files import read_lines, text_files
 from qkv.data.formats.conll import Sentence, read_conll
 from qkv.data.formats.conversations import read_conversations
@@ -39,59 +38,13 @@ from qkv.data.prefetch import prefetch
 from qkv.data.ragged import Ragged
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.data.stream import Stream, validation_batches
-=======
-from qkv.data.corpus.documents import Piece, read_documents, sample_text
-from qkv.data.encoded import EncodedPairs, Indices, Ragged
-from qkv.data.examples import (
-    Examples,
-    ExampleStream,
-    encode_examples,
-    example_batches,
-    kept_examples,
-    packed_examples,
-    padded_examples,
-)
-from qkv.data.files import lines, lines_in, read_lines
-from qkv.data.filters import FilterReport, filter_pairs, kept_indices
-from qkv.data.formats.conversations import read_conversations
-from qkv.data.formats.describe import describe_example
-from qkv.data.formats.pairs import Pair, read_pairs
-from qkv.data.formats.records import Record, read_records
-from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
-from qkv.data.prefetch import prefetch
-from qkv.data.sequences import (
-    Framed,
-    Sequences,
-    SequenceStream,
-    Twins,
-    TwinStream,
-    frame,
-    sequence_batches,
-    twin_batches,
-)
-from qkv.data.shards import Corpus, load_corpus
-from qkv.data.shuffle import permuted
-from qkv.data.splits import Splits, draw_examples, read_splits
-from qkv.data.stream import BatchStream, Mode, validation_batches
-from qkv.data.tokens import Tokens
-from qkv.data.windows import WindowBatches, WindowMode, WindowStream, window_batches
->>>>>>> formats
 
 __all__ = [
     "IGNORE",
     "Answer",
     "Batch",
-<<<<<<< HEAD
     "ConversationItems",
     "Draw",
-=======
-    "BatchStream",
-    "Corpus",
-    "EncodedPairs",
-    "ExampleStream",
-    "Examples",
-    "FilterReport",
->>>>>>> formats
     "Framed",
     "HeldOut",
     "ImageItems",
@@ -104,17 +57,13 @@ __all__ = [
     "NoisyItems",
     "PackedShape",
     "Pair",
-<<<<<<< HEAD
     "PairItems",
     "Passages",
-=======
->>>>>>> formats
     "Piece",
     "Placement",
     "Question",
     "Ragged",
     "Record",
-<<<<<<< HEAD
     "Scale",
     "Sentence",
     "SequenceItems",
@@ -138,29 +87,6 @@ __all__ = [
     "frame",
     "framed_arrays",
     "hold_out",
-=======
-    "SequenceStream",
-    "Sequences",
-    "Side",
-    "Specials",
-    "Splits",
-    "Tokens",
-    "TwinStream",
-    "Twins",
-    "WindowBatches",
-    "WindowMode",
-    "WindowStream",
-    "describe_example",
-    "draw_examples",
-    "encode_examples",
-    "example_batches",
-    "filter_pairs",
-    "frame",
-    "kept_examples",
-    "kept_indices",
-    "lines",
-    "lines_in",
->>>>>>> formats
     "load_corpus",
     "most_central",
     "place",
@@ -168,26 +94,17 @@ __all__ = [
     "read_conll",
     "read_conversations",
     "read_documents",
-<<<<<<< HEAD
     "read_image",
     "read_images",
     "read_labelled",
-=======
->>>>>>> formats
     "read_lines",
     "read_pairs",
     "read_records",
     "read_splits",
-<<<<<<< HEAD
     "read_squad",
     "read_texts",
     "text_files",
     "training_text",
-=======
-    "sample_text",
-    "sequence_batches",
-    "twin_batches",
->>>>>>> formats
     "validation_batches",
     "windows",
 ]

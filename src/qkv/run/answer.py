@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-<<<<<<< HEAD
 from qkv.data import (
     Framed,
     Question,
@@ -20,12 +19,6 @@ from qkv.data import (
     framed_arrays,
     read_squad,
 )
-=======
-from qkv.data import Framed, Sequences
-from qkv.data.formats.squad import Question, read_squad
-from qkv.data.overlaps import answer_place
-from qkv.data.splits import Splits, draw_examples, read_splits
->>>>>>> formats
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.tasks import Answerer
@@ -39,27 +32,11 @@ NOTHING: Label = (0, 0)  # BOS: the window does not hold a whole answer
 class AnswerJob(LabelJob[Question]):
     """The job of `task = "answer"`."""
 
-<<<<<<< HEAD
     result: Answerer
 
     def read_splits(self) -> Splits[Question]:
         """Read questions with their answers; all about one text are in the same split."""
         return self.split(read_squad, key=lambda question: question.context)
-=======
-    def read(self) -> Splits[Question]:
-        """Questions with their answers; no text is both trained on and validated with."""
-        data, seed = self.plan.recipe.data, self.plan.recipe.train.seed
-        splits = read_splits(
-            lambda prefix: read_squad(getattr(data, f"{prefix}examples")),
-            "examples",
-            data.valid_size,
-            seed,
-            key=lambda one: one.context,
-            say=self.plan.say,
-        )
-        train = draw_examples(splits.train, data.n_examples, seed, lambda _: None)
-        return Splits(train, splits.valid, splits.test)
->>>>>>> formats
 
     def texts(self) -> Iterable[str]:
         """Yield all training texts, each once, and the questions."""

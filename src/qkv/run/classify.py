@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-<<<<<<< HEAD
 from qkv.data import (
     IGNORE,
     Labelled,
@@ -19,12 +18,6 @@ from qkv.data import (
     read_labelled,
     read_texts,
 )
-=======
-from qkv.convert import open_model
-from qkv.data import IGNORE, Sequences
-from qkv.data.formats.labelled import Label, Labelled, read_labelled, read_texts
-from qkv.data.splits import Example, Splits, draw_examples, read_splits
->>>>>>> formats
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start
@@ -40,7 +33,6 @@ class ClassifyJob(LabelJob[Labelled]):
     result: Classifier
     classes: Classes
 
-<<<<<<< HEAD
     def read_splits(self) -> Splits[Labelled]:
         """Read labelled texts, and unlabelled ones for teachers to label."""
         data, kind = self.recipe.data, self.recipe.classify.kind
@@ -49,20 +41,6 @@ class ClassifyJob(LabelJob[Labelled]):
             key=lambda example: example.texts,
             labels=labels_of,
             kind=lambda example: example.label if kind == "class" else None,
-=======
-        def read(prefix: str) -> list[Labelled]:
-            paths = getattr(data, f"{prefix}examples")
-            return read_labelled(paths, kind, data.label_field, data.text_fields)
-
-        splits = read_splits(
-            read,
-            "examples",
-            data.valid_size,
-            recipe.train.seed,
-            key=lambda one: one.texts,
-            labels=labels_of,
-            say=self.plan.say,
->>>>>>> formats
         )
         self.classes = self._classes(splits)
         if self.classes.n_texts == 2 and not data.text_field:

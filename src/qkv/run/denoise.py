@@ -41,7 +41,6 @@ class DenoiseJob(TextJob):
                 f"train.start_from: {self.recipe.train.start_from} has a vocabulary for each side, "
                 f"but task = 'denoise' reads and writes the same text; start from a model with one."
             )
-<<<<<<< HEAD
         if "start" not in self.tokenizer.names:  # as T5's; passages need none
             self.data = dataclasses.replace(self.data, bos=False)
 
@@ -50,26 +49,6 @@ class DenoiseJob(TextJob):
         if self.recipe.denoise.kind == "spans":
             return self._sentinels
         return [] if "mask" in tokenizer.names else [MASK]
-=======
-        if not kept and not recipe.tokenizer.shared:
-            raise UserError(
-                "tokenizer: shared = false is not for task = 'denoise', which reads and writes the "
-                "same text; leave it out."
-            )
-        texts = sample_text(
-            recipe.data.text,
-            TOKENIZER_TEXT,
-            [recipe.data.text_field],
-            recipe.data.template,
-            recipe.data.documents,
-        )
-        tokenizer = kept.target if kept else train_tokenizer(texts, recipe.tokenizer)
-        if recipe.denoise.kind == "spans":
-            tokenizer.add_special(self._sentinels)
-        elif "mask" not in tokenizer.names:
-            tokenizer.add_special([MASK])
-        return tokenizer
->>>>>>> formats
 
     @property
     def _sentinels(self) -> list[str]:

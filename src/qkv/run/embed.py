@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-<<<<<<< HEAD
 from qkv.data import Ragged, Splits, TwinItems, cached_examples, read_texts
-=======
-from qkv.data import Batch, Ragged, Twins, TwinStream, twin_batches
-from qkv.data.formats.labelled import read_texts
-from qkv.data.splits import Splits, draw_examples, read_splits
->>>>>>> formats
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.tasks import Encoder
@@ -32,7 +26,6 @@ class EmbedJob(LabelJob[Texts]):
 
     result: Encoder
 
-<<<<<<< HEAD
     def read_splits(self) -> Splits[Texts]:
         """Read pairs of texts, or single texts."""
         data = self.recipe.data
@@ -41,23 +34,6 @@ class EmbedJob(LabelJob[Texts]):
             key=lambda texts: texts[0],
         )
         if self.recipe.train.metric == "accuracy" and len(splits.valid[0]) != 2:
-=======
-        def read(prefix: str) -> list[Texts]:
-            paths = getattr(data, f"{prefix}examples")
-            if not paths:
-                return []
-            return self._whole(read_texts(paths, data.text_fields, data.label_field), prefix)
-
-        splits = read_splits(
-            read,
-            "examples",
-            data.valid_size,
-            seed,
-            key=lambda one: one[0],
-            say=self.plan.say,
-        )
-        if recipe.train.metric == "accuracy" and not are_pairs(splits.valid):
->>>>>>> formats
             raise UserError(
                 "train: metric = 'accuracy' is how often a text's other half is found, but the "
                 "validation examples are no pairs; use metric = 'loss'."

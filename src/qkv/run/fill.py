@@ -21,62 +21,9 @@ from qkv.training import entropy, layout_of, masked_tokens
 class FillJob(TextJob):
     """The job of `task = "fill"`."""
 
-<<<<<<< HEAD
     def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
         """Name the mask token."""
         return [] if "mask" in tokenizer.names else [MASK]
-=======
-    def __init__(self, plan: Plan) -> None:
-        recipe = plan.recipe
-        self.plan, start = plan, find_start(recipe, "encoder")
-        data = recipe.data
-        check_corpus(data)  # before a vocabulary is learnt from it
-        tokenizer = encoder_tokenizer(
-            plan,
-            start,
-            lambda: sample_text(
-                data.text, TOKENIZER_TEXT, [data.text_field], data.template, data.documents
-            ),
-        )
-        self.tokenizers = Tokenizers(tokenizer, tokenizer)
-        paired = recipe.mask.pairs != "none"
-        self.config = encoder_config(plan, start, tokenizer, head="masked", pair_head=paired)
-        self.length = self._length(paired)
-        self.model = fresh_encoder(plan, self.config, start)
-        self.verb = EncoderTask(self.model, tokenizer, recipe.embed)
-        self.vocabulary = Vocabulary.of(tokenizer)
-        self.masker = Masker(
-            recipe.mask, tokenizer.mask_id, self.vocabulary.special, self.vocabulary.word_starts
-        )
-        with reading_bar("reading text") as progress:
-            corpus = load_corpus(data, tokenizer, plan.folder, progress)
-        passages = self._passages(corpus.train, "training")
-        self.splits = {"valid": self._passages(corpus.valid, "validation")}
-        if corpus.test:
-            self.splits["test"] = self._passages(corpus.test, "test")
-        plan.say(
-            f"train: {len(corpus.train):,} tokens of {corpus.train.n_documents:,} documents in "
-            f"{len(passages):,} passages; valid: {len(corpus.valid):,} tokens"
-        )
-        mode = self._mode()
-        self.one_shape = mode == "packed"
-        self.stream = PassageStream(
-            passages,
-            self.masker,
-            mode,
-            recipe.train.batch_tokens,
-            recipe.train.accumulate,
-            recipe.train.seed,
-        )
-        # A pair counts for as much as all that is hidden in a text of full length.
-        self.objective = hidden_tokens(recipe.mask.share * self.length if paired else 0.0)
-        some = corpus.train.read(0, min(len(corpus.train), COUNTED))
-        self.frequencies_loss = entropy(np.bincount(some[~self.vocabulary.special[some]]))
-        self.text = fingerprint(len(corpus.train), corpus.train.digest, corpus.valid.digest)
-        end = min(corpus.valid.end, corpus.valid.begin + MEASURED)
-        beginning = dataclasses.replace(corpus.valid, end=end)
-        self.batches = self._batches(self._passages(beginning, "validation"))
->>>>>>> formats
 
     @property
     def paired(self) -> bool:

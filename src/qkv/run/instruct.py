@@ -12,11 +12,7 @@ from qkv.data import (
     encode_conversations,
     filter_conversations,
     read_conversations,
-<<<<<<< HEAD
     validation_batches,
-=======
-    read_splits,
->>>>>>> formats
 )
 from qkv.evaluation import Score, evaluate, loss
 from qkv.run.job import VALID_BATCH_TOKENS, ExampleJob
@@ -35,7 +31,6 @@ class InstructJob(ExampleJob[Conversation]):
     result: LanguageModel
     train_items: ConversationItems
 
-<<<<<<< HEAD
     def read_splits(self) -> Splits[Conversation]:
         """Read conversations; all that begin with one question are in the same split."""
         before = self.start.prompting.chat if self.start else None
@@ -45,52 +40,6 @@ class InstructJob(ExampleJob[Conversation]):
         return self.split(
             lambda paths: read_conversations(paths, data.template),
             key=first_question,
-=======
-    def __init__(self, plan: Plan) -> None:
-        recipe, device = plan.recipe, plan.device
-        self.plan, start = plan, find_start(recipe, "decoder")
-        self.records = read_splits(
-            lambda prefix: read_conversations(
-                getattr(recipe.data, f"{prefix}records"), recipe.data.template
-            ),
-            "records",
-            recipe.data.valid_size,
-            recipe.train.seed,
-            key=lambda messages: next(m["content"] for m in messages if m["role"] == "user"),
-            say=plan.say,
-        )
-        self.asked = {
-            "valid": answered(self.records.valid),
-            "test": answered(self.records.test),
-        }
-        template = chat_template(recipe.chat, start.prompting.chat if start else None)
-        bos = start.prompting.talk_bos if start else recipe.data.bos
-        tokenizer = self._tokenizer(start)
-        tokenizer.add_special(template.special_names)
-        self.tokenizers = Tokenizers(tokenizer, tokenizer)
-        self.config = config = fitting_config(plan, start, tokenizer)
-        length = text_length(recipe, config)
-
-        def encode(name: str, conversations: list[list[Message]]) -> Examples:
-            examples = encode_examples(conversations, template, tokenizer, bos)
-            kept, sentence = kept_examples(examples, length)
-            plan.say(f"{name}: {sentence}")
-            return examples.take(kept)
-
-        train = encode("train", self.records.train)
-        self.valid = encode("valid", self.records.valid)
-        self.model = fresh_model(plan, config, start)
-        self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, Prompting(bos, template))
-        self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
-        mode: Mode = "packed" if self.one_shape else "padded"
-        self.stream = ExampleStream(
-            train,
-            self.special,
-            mode,
-            recipe.train.batch_tokens,
-            recipe.train.accumulate,
-            recipe.train.seed,
->>>>>>> formats
         )
 
     def texts(self) -> Iterable[str]:

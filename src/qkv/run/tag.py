@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-<<<<<<< HEAD
 from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_conll
-=======
-from qkv.data import IGNORE, Sequences
-from qkv.data.formats.conll import Sentence, read_conll
-from qkv.data.splits import Splits, draw_examples, read_splits
->>>>>>> formats
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.run.start import Start
@@ -30,7 +24,6 @@ class TagJob(LabelJob[Sentence]):
     result: Tagger
     tags: Tags
 
-<<<<<<< HEAD
     def read_splits(self) -> Splits[Sentence]:
         """Read sentences with a label for each word."""
         settings = self.recipe.tag
@@ -42,25 +35,6 @@ class TagJob(LabelJob[Sentence]):
         self._check_labels("validation", splits.valid)
         self._check_labels("test", splits.test)
         return splits
-=======
-        def read(prefix: str) -> list[Sentence]:
-            paths = getattr(data, f"{prefix}examples")
-            return read_conll(paths, settings.word_column, settings.label_column)
-
-        splits = read_splits(
-            read,
-            "examples",
-            data.valid_size,
-            seed,
-            key=lambda one: one.words,
-            say=self.plan.say,
-        )
-        train = draw_examples(splits.train, data.n_examples, seed, lambda one: None)
-        self.tags = self._tags(train)
-        self._look_for_unknown("validation", splits.valid)
-        self._look_for_unknown("test", splits.test)
-        return Splits(train, splits.valid, splits.test)
->>>>>>> formats
 
     def _tags(self, train: Sequence[Sentence]) -> Tags:
         setting, written = self.recipe.tag.scheme, [sentence.labels for sentence in train]

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
 from qkv.config import TASKS, DataConfig
-=======
-import dataclasses
-from collections.abc import Callable, Sequence
-
-import torch
-
-from qkv.config import DataConfig, ModelConfig, Recipe
->>>>>>> formats
 from qkv.data import (
     Pair,
-<<<<<<< HEAD
     PairItems,
     Splits,
     encode_pairs,
@@ -30,23 +20,6 @@ from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
-=======
-    Ragged,
-    Specials,
-    Splits,
-    filter_pairs,
-    read_pairs,
-    read_splits,
-    validation_batches,
-)
-from qkv.demo import demo_corpus
-from qkv.device import is_on, mixed_precision
-from qkv.errors import UserError
-from qkv.evaluate import Score, bleu, exact_match, translation_scores
-from qkv.model import EncoderDecoder
-from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
-from qkv.run.start import Start, find_start
->>>>>>> formats
 from qkv.tasks import Tokenizers, Translator
 from qkv.text import train_pair
 from qkv.training import entropy, wrong_sources
@@ -58,7 +31,6 @@ class TranslateJob(ExampleJob[Pair]):
     result: Translator
     train_items: PairItems
 
-<<<<<<< HEAD
     def read_splits(self) -> Splits[Pair]:
         """Read pairs; all pairs of one source are in the same split."""
         data, seed = self.recipe.data, self.recipe.train.seed
@@ -71,16 +43,6 @@ class TranslateJob(ExampleJob[Pair]):
 
         return read_splits(
             read, "pairs", data.valid_size, seed, key=lambda pair: pair[0], say=self.say
-=======
-    def __init__(self, plan: Plan) -> None:
-        recipe, device = plan.recipe, plan.device
-        self.plan, start = plan, find_start(recipe, "encoder-decoder")
-        self.split = read_parallel(recipe.data, recipe.train.seed, plan.say)
-        self.tokenizers = (
-            plan.kept_tokenizers
-            or (start and start.tokenizers)
-            or train_tokenizers(self.split.train, recipe)
->>>>>>> formats
         )
 
     def texts(self) -> Iterable[str]:
@@ -135,7 +97,6 @@ class TranslateJob(ExampleJob[Pair]):
         return [bleu(outputs, list(references)), exact_match(outputs, list(references))]
 
 
-<<<<<<< HEAD
 def demo_splits(data: DataConfig) -> Splits[Pair]:
     """Return the packaged sentences, whose held-out part is the same for every seed."""
     for prefix in ("", "valid_", "test_"):
@@ -147,37 +108,6 @@ def demo_splits(data: DataConfig) -> Splits[Pair]:
                 )
     # Imported here, because no other corpus needs its grammar.
     from qkv.demo import demo_corpus
-=======
-def read_parallel(
-    config: DataConfig, seed: int, say: Callable[[str], object] = lambda sentence: None
-) -> Splits[Pair]:
-    """Read the sentence pairs that `config` names, or draw the packaged ones."""
-
-    def read(prefix: str) -> list[Pair]:
-        paths = [getattr(config, prefix + name) for name in ("source", "target", "pairs")]
-        if config.corpus == "demo" and any(paths):
-            raise UserError(
-                f"data: corpus = 'demo' brings its own text, but {prefix}source, {prefix}target or "
-                f"{prefix}pairs is given too; remove one of them."
-            )
-        fields = config.source_field, config.target_field
-        is_automatic = fields == ("source", "target")
-        source_field, target_field = ("", "") if is_automatic else fields
-        return read_pairs(*paths, source_field, target_field, prefix)
-
-    if config.corpus == "demo":
-        for prefix in ("", "valid_", "test_"):
-            read(prefix)
-        corpus = demo_corpus()  # one held-out split for every run, whatever its seed
-        return Splits(corpus.train, corpus.valid, corpus.test)
-    return read_splits(read, "pairs", config.valid_size, seed, key=lambda pair: pair[0], say=say)
-
-
-def train_tokenizers(pairs: list[Pair], recipe: Recipe) -> Tokenizers:
-    """Learn the vocabularies from the training text alone."""
-    sources, targets = (source for source, _ in pairs), (target for _, target in pairs)
-    return Tokenizers(*train_pair(sources, targets, recipe.tokenizer))
->>>>>>> formats
 
     corpus = demo_corpus()
     return Splits(corpus.train, corpus.valid, corpus.test)

@@ -28,7 +28,7 @@ from qkv.tasks.folder import (
 )
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
 from qkv.tasks.writer import Writer
-from qkv.text import TextFlow, Tokenizer, cut_at_stop
+from qkv.text import TextStream, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class LanguageModel:
         id: int = 0,
     ) -> Iterator[str]:
         """Text after a prompt of tokens; it is spelt as it stands `after` these tokens."""
-        text = TextFlow(self.tokenizer, config.stop, after)
+        text = TextStream(self.tokenizer, config.stop, after)
         for token in self.writer.stream(prompt, config, ends, remembered, id):
             if piece := text.push([token]):
                 yield piece

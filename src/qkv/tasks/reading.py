@@ -26,7 +26,7 @@ from qkv.tasks.folder import (
     save_weights,
 )
 from qkv.text import Tokenizer
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # padding included
 MOST_PADDING = 1 / 32  # of these; where there were more, another batch takes less time

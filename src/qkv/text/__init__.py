@@ -1,14 +1,13 @@
 """Text ⇄ token ids: tokenizers, trained here or from a `tokenizer.json`, and chat templates."""
 
-from qkv.text.chat import TEMPLATES, ChatTemplate, Ends, Message, check_messages
-from qkv.text.flow import TextFlow, cut_at_stop
+from qkv.text.chat import ROLES, TEMPLATES, ChatTemplate, Encoded, Ends, Message, check_messages
+from qkv.text.detokenize import TextStream, cut_at_stop
+from qkv.text.offsets import join_words
 from qkv.text.pieces import BOS, EOS, MASK, PAD, UNK
-from qkv.text.schemes import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
-from qkv.text.spans import join_words
-from qkv.text.template import fill, names
+from qkv.text.record_template import fill, names
+from qkv.text.tagging import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.training import train_pair, train_tokenizer
-from qkv.text.turns import ROLES, Encoded
 from qkv.text.vocabulary import Vocabulary
 
 __all__ = [
@@ -26,7 +25,7 @@ __all__ = [
     "Ends",
     "Message",
     "Scheme",
-    "TextFlow",
+    "TextStream",
     "Tokenizer",
     "Vocabulary",
     "check_messages",

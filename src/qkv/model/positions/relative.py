@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model.positions import Distances, Positions, Project
+from qkv.model.positions.base import Distances, Positions, Project
 
 
 class Relative(Positions):
-    """A bias on the scores from learnt numbers; nothing is added to the input."""
+    """Adds a learnt number to each score, by distance and head; nothing is added to the input."""
 
-    bucket: Tensor  # of each distance, up to where all share the last
+    bucket: Tensor  # of each distance, up to where all share the last one
 
     def __init__(self, config: ModelConfig, causal: bool) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class Relative(Positions):
         farthest = config.relative_length or config.n_positions
         reach = torch.arange(max(config.n_positions, farthest + 1))  # beyond, all share the last
         bucket = buckets(reach, self.side or config.relative_buckets, farthest)
-        # Drawn up once, for logarithms are rounded otherwise on another device or compiled.
+        # Computed once, since other devices and compiled code round logarithms differently.
         self.register_buffer("bucket", bucket, persistent=False)
 
     def distances(self, positions: Tensor, key_positions: Tensor) -> Distances:
-        """The bucket of key place - query place, and what all heads add there."""
+        """Look up the bucket of key position - query position, and each head's number there."""
         apart = key_positions[..., None, :] - positions[..., :, None]
         size = (apart.abs() if self.side else (-apart).clamp(min=0)).clamp(max=len(self.bucket) - 1)
         index = self.bucket[size] + self.side * (apart > 0)
@@ -42,13 +42,13 @@ class Relative(Positions):
     def bias(
         self, query: Tensor, key: Tensor, project: Project, distances: Distances | None
     ) -> Tensor:
-        """The same in every layer, (B or 1, H, T, S)."""
+        """Return one bias for all layers, (B or 1, H, T, S)."""
         assert distances is not None
         return distances.vectors
 
 
 def buckets(apart: Tensor, n_buckets: int, farthest: int) -> Tensor:
-    """Distances as they are up to half of the buckets, and beyond in buckets that grow."""
+    """Bucket of each distance: its own up to half of the buckets, then ever wider ones."""
     exact = n_buckets // 2
     if exact == 0 or farthest <= exact:
         return apart.clamp(max=n_buckets - 1)

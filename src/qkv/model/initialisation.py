@@ -1,23 +1,21 @@
-"""Initial weights, as the paper's own code draws them, or as GPT-2's does."""
+"""Initial weights: Glorot as in the paper's own code, or normal as in GPT-2."""
 
 from torch import nn
 
 from qkv.config import ModelConfig
 from qkv.model.attention import Attention
 from qkv.model.block import Residual
-from qkv.model.disentangled import Disentangled
-from qkv.model.positions import Learned
-from qkv.model.relative import Relative
+from qkv.model.positions import Disentangled, Learned, Relative
 from qkv.model.stack import Stack
 
 # Glorot's bound taken over the fused q, k, v matrix rather than over each: 1/√2 of the latter.
-# Smaller first scores let a post-norm model bear a learning rate that would else wreck it.
+# Smaller first scores let a post-norm model train at a learning rate where it would else diverge.
 PROJECTION_GAIN = 2**-0.5
 DEVIATION = 0.02  # GPT-2's
 
 
 def initialise(model: nn.Module, config: ModelConfig) -> None:
-    """Fill in fresh weights, in the way that the config names."""
+    """Draw fresh weights, in the way that the config names."""
     if config.init == "normal":
         _normal(model)
     else:
@@ -25,10 +23,10 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
 
 
 def _normal(model: nn.Module) -> None:
-    """N(0, 0.02); what 2N sublayers add to the residual stream is drawn 1/√2N as large."""
+    """N(0, 0.02); the output matrices of all 2N sublayers are drawn 1/√2N as large."""
     n_sublayers = sum(
         len(stack.windows)
-        // len(stack.blocks)  # a shared block adds as often as it is passed
+        // len(stack.blocks)  # a shared block counts once for each pass
         * sum(isinstance(module, Residual) for module in stack.modules())
         for stack in model.modules()
         if isinstance(stack, Stack)
@@ -59,7 +57,7 @@ def _glorot(model: nn.Module) -> None:
 
 
 def _initialise_projections(attention: Attention) -> None:
-    """Treat each of q, k and v as the matrix of its own that it is in the paper."""
+    """Draw q, k and v as separate matrices, as in the paper."""
     fused = [m for n, m in attention.named_children() if n != "output"]
     for linear in fused:
         assert isinstance(linear, nn.Linear)

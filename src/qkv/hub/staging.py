@@ -1,4 +1,4 @@
-"""Where a model is gathered until it is whole, and how it then moves onto the shelf."""
+"""Staging: where a model's files arrive until all are there, and the move onto the shelf."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Arrival:
-    """A model on the shelf, and whether it has just come or was there before."""
+    """A model on the shelf, and whether it has just been fetched."""
 
     model: Pulled
     is_new: bool
 
 
 def on_shelf(name: str) -> Pulled | None:
-    """The model of exactly this name, where there is one."""
+    """Return the pulled model of exactly this name; None where there is none."""
     folder = folder_of(name)
     return Pulled(name, folder) if folder.is_dir() else None
 
 
 @contextmanager
-def gathering(name: str) -> Iterator[Path]:
-    """Yield the folder where a model is gathered, to one process at a time.
+def staging_folder(name: str) -> Iterator[Path]:
+    """Yield the folder in which a model's files arrive, to one process at a time.
 
-    What lies in it stays there when the work is cut short, so that the next try goes on from it.
+    After an interruption its files stay, so that the next try continues from them.
     """
     folder = home() / "incoming" / folder_of(name).name
-    # The system lets go of the lock when the process ends, however that happens.
+    # The system releases the lock when the process ends, however that happens.
     with _opened(folder.with_name(f"{folder.name}.lock")) as lock:
         try:
             if sys.platform != "win32":
@@ -54,7 +54,7 @@ def gathering(name: str) -> Iterator[Path]:
                 f"Another process is pulling {name} at this moment; wait until it is done."
             ) from None
         try:
-            folder.mkdir(exist_ok=True)  # not before, for whoever had the lock takes it away
+            folder.mkdir(exist_ok=True)  # only now: the process that had the lock removes it
             yield folder
         except OSError as error:
             if error.errno not in FULL:
@@ -70,13 +70,13 @@ def _opened(lock: Path) -> IO[str]:
         if error.errno in FULL:
             raise UserError(_full("another model")) from error
         raise UserError(
-            f"{home()}, where pulled models stand, cannot be written to ({error.strerror}); set "
+            f"{home()}, the folder of pulled models, cannot be written to ({error.strerror}); set "
             f"QKV_HOME to a folder that can."
         ) from error
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Say that a disk is too full before the time is spent to fill it."""
+    """Raise an error if the disk has less free space than is needed."""
     if shutil.disk_usage(folder).free < needed:
         raise UserError(_full(f"another {needed / 1e6:.0f} MB"))
 
@@ -88,32 +88,32 @@ def _full(what: str) -> str:
     )
 
 
-def put_on_shelf(gathered: Path, name: str, source: dict[str, Any]) -> Pulled:
-    """Move a whole model into place, over an older one; a kill never leaves a part of it there."""
-    write_json(gathered / SOURCE, {"name": name, **source})
-    for file in gathered.rglob("*"):
+def put_on_shelf(staged: Path, name: str, source: dict[str, Any]) -> Pulled:
+    """Move a complete model into place, over an older one; a kill never leaves a partial one."""
+    write_json(staged / SOURCE, {"name": name, **source})
+    for file in staged.rglob("*"):
         if file.is_file():
             with file.open("rb") as content:
                 os.fsync(content.fileno())
     final = folder_of(name)
     final.parent.mkdir(parents=True, exist_ok=True)
-    before = gathered.with_name("before")
+    before = staged.with_name("before")
     shutil.rmtree(before, ignore_errors=True)
     if final.exists():
         final.rename(before)
-    gathered.rename(final)
-    shutil.rmtree(gathered.parent, ignore_errors=True)
+    staged.rename(final)
+    shutil.rmtree(staged.parent, ignore_errors=True)
     return Pulled(name, final)
 
 
 def check_sha256(path: Path, expected: str, name: str) -> None:
-    """Delete a file that is not the one that was expected, and say so."""
+    """Raise an error for a file that has another hash, and delete it."""
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
+        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != expected:
         path.unlink()
         raise UserError(
-            f"{name} arrived damaged or is another file than expected (sha256 {found[:12]}… "
+            f"{name} arrived damaged or is another file than expected (sha256 {actual[:12]}… "
             f"instead of {expected[:12]}…) and was deleted; run the command again, and if that "
             f"does not help, do not trust where it comes from."
         )

@@ -1,4 +1,4 @@
-"""Downloading one file with a part that is kept, so that a kill costs nothing that has arrived."""
+"""Resumable download: bytes that have arrived are kept and never fetched again."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")  # in pip's o
 
 
 class UnreachableError(Exception):
-    """The address gave no answer, or broke off without a byte of what was missing."""
+    """The address gave no answer, or none of the missing bytes."""
 
 
 def download(address: str, part: Path, size: int, progress: Progress | None = None) -> None:
-    """Append to `part` what it lacks of the `size` bytes at an address.
+    """Append to `part` the bytes that it lacks of the `size` bytes at an address.
 
-    A connection that breaks off is opened again for as long as each try brings something.
+    A connection that breaks is opened again as long as each try brings further bytes.
     """
-    have = _size(part)
-    while have < size:
+    n_bytes = _size(part)
+    while n_bytes < size:
         try:
             _append(address, part, size, progress)
         except UnreachableError:
-            if _size(part) <= have:
+            if _size(part) <= n_bytes:
                 raise
-        if _size(part) <= have:
+        if _size(part) <= n_bytes:
             raise UnreachableError("the address has fewer bytes than expected")
-        have = _size(part)
+        n_bytes = _size(part)
 
 
 def _append(address: str, part: Path, size: int, progress: Progress | None) -> None:
@@ -49,22 +49,22 @@ def _append(address: str, part: Path, size: int, progress: Progress | None) -> N
 
 
 def _chunks(address: str, start: int) -> Iterator[tuple[int, bytes]]:
-    """(place, bytes) of what the address has from `start` on; all that fails is its fault."""
+    """Yield (offset, bytes) from `start` on; every failure here is the address's."""
     request = Request(address, headers={"Range": f"bytes={start}-"} if start else {})
-    place = start
+    offset = start
     try:
         with urlopen(request, timeout=TIMEOUT, context=_context()) as response:
             if response.status != 206:
-                place = 0
+                offset = 0
             while chunk := response.read(CHUNK):
-                yield place, chunk
-                place += len(chunk)
+                yield offset, chunk
+                offset += len(chunk)
     except (OSError, HTTPException, ValueError) as error:
         raise UnreachableError(str(error)) from error
 
 
 def _context() -> ssl.SSLContext:
-    """Trust what pip trusts, as far as the environment says it."""
+    """Trust the certificates that pip's environment variables name."""
     for variable in CERTIFICATES:
         if (path := os.environ.get(variable)) and Path(path).is_file():
             return ssl.create_default_context(cafile=path)

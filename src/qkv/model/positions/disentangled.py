@@ -1,8 +1,8 @@
 """Disentangled positions (DeBERTa, He et al. 2021): content and distance are scored apart.
 
-A score is content to content, as ever, plus content to position (how much this query likes a key at
-that distance) plus position to content (how much this key likes a query at that distance), each by
-the layer's own projections of one table of distances that all layers share.
+A score is content to content, plus content to position (query with the vector of the distance) plus
+position to content (key with the vector of the distance), each by the layer's own projections of
+one table of distances that all layers share.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 from qkv.model.norm import build_norm
-from qkv.model.positions import Distances, Positions, Project
+from qkv.model.positions.base import Distances, Positions, Project
 
 
 class Disentangled(Positions):
-    """A bias on the scores from learnt vectors of distances; nothing is added to the input."""
+    """Biases the scores by learnt vectors of distances; nothing is added to the input."""
 
     bucket: Tensor  # of each distance, as far as a row reaches
 
@@ -27,11 +27,11 @@ class Disentangled(Positions):
         self.norm = build_norm(config)
         reach = torch.arange(config.n_positions)
         bucket = buckets(reach, self.n_buckets, config.relative_length or config.n_positions)
-        # Drawn up once, for logarithms are rounded otherwise on another device or compiled.
+        # Computed once, since other devices and compiled code round logarithms differently.
         self.register_buffer("bucket", bucket, persistent=False)
 
     def distances(self, positions: Tensor, key_positions: Tensor) -> Distances:
-        """The bucket of query place - key place, and the vectors of all buckets."""
+        """Look up the bucket of query position - key position, and the vectors of all buckets."""
         apart = positions[..., :, None] - key_positions[..., None, :]
         size = apart.abs().clamp(max=len(self.bucket) - 1)
         index = self.n_buckets + apart.sign() * self.bucket[size]
@@ -53,12 +53,12 @@ class Disentangled(Positions):
 
 
 def buckets(apart: Tensor, n_buckets: int, farthest: int) -> Tensor:
-    """Distances as they are up to half of the buckets, and beyond in buckets that grow."""
+    """Bucket of each distance: its own up to half of the buckets, then ever wider ones."""
     half = n_buckets // 2
     if farthest - 1 <= half:  # every distance has a bucket of its own
         return apart
     size = apart.abs().clamp(min=half)
-    whole = torch.log(torch.full((), (farthest - 1) / half))  # rounded as the others are
+    whole = torch.log(torch.full((), (farthest - 1) / half))  # rounded like the others
     growth = torch.log(size / half) / whole
     far = half + torch.ceil(growth * (half - 1)).long()
     return torch.where(apart.abs() <= half, apart, far * apart.sign())

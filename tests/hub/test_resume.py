@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.hub.ranged import CHUNK, UnreachableError, download
+from qkv.hub.resume import CHUNK, UnreachableError, download
 from tests.hub.server import Files
 
 CONTENT = random.Random(0).randbytes(3 * CHUNK + 5)

@@ -1,4 +1,4 @@
-"""How labels of single words spell entities of several: the schemes of tagging.
+"""Tagging schemes: how labels of single words mark entities of several words.
 
 "in New York" is O B-place I-place in IOB2, and O B-place E-place in BIOES, where a single word is
 S-place. IOB1 writes I- everywhere, and B- only to part an entity from one of its kind before it.
@@ -7,7 +7,6 @@ S-place. IOB1 writes I- everywhere, and B- only to part an entity from one of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
@@ -27,9 +26,8 @@ class Entity(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, eq=False)
-class Transitions:
-    """Which sequences of C labels are valid: what may be first, next to each other, and last."""
+class Transitions(NamedTuple):
+    """The valid sequences of C labels: which labels may be first, follow each other, be last."""
 
     begin: npt.NDArray[np.bool_]  # (C,)
     follow: npt.NDArray[np.bool_]  # (C, C): follow[i, j] says that j may come right after i
@@ -37,9 +35,9 @@ class Transitions:
 
 
 def guess_scheme(sequences: Iterable[Sequence[str]]) -> Scheme | None:
-    """The scheme that labels are written in; None where they spell no entities (parts of speech).
+    """Guess the scheme that labels are written in; None if they mark no entities (part of speech).
 
-    A few mistakes in the text do not matter: what is neither BIOES nor flawless IOB1 is IOB2.
+    A few mistakes in the labels do not matter: what is neither BIOES nor flawless IOB1 is IOB2.
     """
     pairs = {pair for labels in sequences for pair in pairwise([OUTSIDE, *labels])}
     labels = {after for _, after in pairs}
@@ -54,41 +52,27 @@ def guess_scheme(sequences: Iterable[Sequence[str]]) -> Scheme | None:
 
 
 def entities(labels: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """The entities that labels spell, in order.
+    """Read the entities that labels mark, in order.
 
-    Sequences that are not valid are read as conlleval does: what continues nothing is a beginning.
+    Invalid sequences are read as conlleval does: a label that continues nothing begins an entity.
     """
     found: list[Entity] = []
     last_prefix, last_kind = OUTSIDE, ""
-    for place, (prefix, kind) in enumerate(_split(label, scheme) for label in labels):
+    for index, (prefix, kind) in enumerate(_split(label, scheme) for label in labels):
         begins = prefix in "BS" or last_prefix in "ES" or last_kind != kind
         if prefix != OUTSIDE and begins:
-            found.append(Entity(kind, place, place + 1))
+            found.append(Entity(kind, index, index + 1))
         elif prefix != OUTSIDE:
-            found[-1] = found[-1]._replace(end=place + 1)
+            found[-1] = found[-1]._replace(end=index + 1)
         last_prefix, last_kind = prefix, kind
     return found
 
 
-def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
-    """Spell the same entities in another scheme; there and back is where one began."""
-    written = [OUTSIDE] * len(labels)
-    last = Entity("", 0, 0)
-    for entity in entities(labels, source):
-        touching = entity.kind == last.kind and entity.start == last.end
-        prefixes = _spell(entity.end - entity.start, target, touching)
-        written[entity.start : entity.end] = [f"{prefix}-{entity.kind}" for prefix in prefixes]
-        last = entity
-    return written
-
-
-def may_begin(label: str, scheme: Scheme) -> bool:
-    """Whether a valid sequence may begin with the label."""
-    return may_follow(OUTSIDE, label, scheme)
-
-
 def may_follow(before: str, after: str, scheme: Scheme) -> bool:
-    """Whether the second label may come right after the first."""
+    """Whether the second label may come right after the first.
+
+    A sequence may begin with what follows O, and end with what O follows.
+    """
     (prefix, kind), (next_prefix, next_kind) = _split(before, scheme), _split(after, scheme)
     if scheme == "iob1":
         return next_prefix != "B" or kind == next_kind
@@ -98,24 +82,19 @@ def may_follow(before: str, after: str, scheme: Scheme) -> bool:
     return goes_on == (prefix in "BI") and (not goes_on or kind == next_kind)
 
 
-def may_end(label: str, scheme: Scheme) -> bool:
-    """Whether a valid sequence may end with the label."""
-    return may_follow(label, OUTSIDE, scheme)
-
-
 def transitions(labels: Sequence[str], scheme: Scheme | None) -> Transitions:
-    """Which sequences of these labels are valid; all of them where there is no scheme."""
-    n = len(labels)
+    """List which sequences of these labels are valid; all of them where there is no scheme."""
     if scheme is None:
+        n = len(labels)
         return Transitions(np.ones(n, np.bool_), np.ones((n, n), np.bool_), np.ones(n, np.bool_))
-    begin = [may_begin(label, scheme) for label in labels]
     follow = [[may_follow(before, after, scheme) for after in labels] for before in labels]
-    end = [may_end(label, scheme) for label in labels]
+    begin = [may_follow(OUTSIDE, label, scheme) for label in labels]
+    end = [may_follow(label, OUTSIDE, scheme) for label in labels]
     return Transitions(np.array(begin), np.array(follow), np.array(end))
 
 
 def label_set(sequences: Iterable[Sequence[str]], scheme: Scheme | None) -> list[str]:
-    """All labels in order, O first, with those that the scheme has but the text happens to lack."""
+    """List all labels, O first, with those of the scheme that happen not to occur."""
     labels = set(chain.from_iterable(sequences))
     if scheme is not None:
         kinds = {_split(label, scheme)[1] for label in labels} - {""}
@@ -130,16 +109,8 @@ def _belongs(label: str, scheme: Scheme) -> bool:
 
 
 def _split(label: str, scheme: Scheme) -> tuple[str, str]:
-    """Its prefix and kind of entity; O has no kind."""
+    """Split a label into its prefix and the kind of entity; O has no kind."""
     if not _belongs(label, scheme):
         raise ValueError(f"{label!r} is no label of the scheme {scheme}")
     prefix, _, kind = label.partition("-")
     return prefix, kind
-
-
-def _spell(length: int, scheme: Scheme, touching: bool) -> str:
-    """The prefixes of an entity that may touch one of its kind before it."""
-    if scheme == "bioes":
-        return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
-    first = "I" if scheme == "iob1" and not touching else "B"
-    return first + "I" * (length - 1)

@@ -12,26 +12,26 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.model.positions import Angles, Positions
+from qkv.model.positions.base import Angles, Positions
 
 
 class Rotary(Positions):
-    """Turns queries and keys; nothing is added to the input, nothing learnt."""
+    """Rotates queries and keys; it has no weights and adds nothing to the input."""
 
     cosine: Tensor
     sine: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        # In float32, as whoever trained a checkpoint did: far out, rounding turns a pair visibly.
-        place = torch.arange(config.n_positions, dtype=torch.float32)
-        angle = place[:, None] * rates(config)  # (L, D/2H)
+        # In float32, as checkpoints are trained: at far positions, the rounding is visible.
+        position = torch.arange(config.n_positions, dtype=torch.float32)
+        angle = position[:, None] * rates(config)  # (L, D/2H)
         sine, cosine = angle.sin() * loudness(config), angle.cos() * loudness(config)
         self.register_buffer("cosine", torch.cat([cosine, cosine], 1), persistent=False)
         self.register_buffer("sine", torch.cat([-sine, sine], 1), persistent=False)
 
     def angles(self, positions: Tensor) -> Angles:
-        """The rows of the tables at these positions."""
+        """Look up the tables at these positions."""
         cosine, sine = self.cosine[positions], self.sine[positions]
         if positions.dim() == 2:  # every row of the batch has its own
             return Angles(cosine[:, None], sine[:, None])
@@ -40,12 +40,12 @@ class Rotary(Positions):
     def turn(self, x: Tensor, angles: Angles | None) -> Tensor:
         """(a, b) to (a·cos θ - b·sin θ, b·cos θ + a·sin θ) in each pair."""
         assert angles is not None
-        swapped = x.roll(x.shape[-1] // 2, dims=-1)  # (b, a): halves change places
+        swapped = x.roll(x.shape[-1] // 2, dims=-1)  # (b, a): the halves are swapped
         return torch.addcmul(x * angles.cosine, swapped, angles.sine).to(x.dtype)
 
 
 def rates(config: ModelConfig) -> Tensor:
-    """How far each pair turns from one position to the next, scaled as the config says, (D/2H,)."""
+    """Angle by which each pair turns per position, scaled as the config says, (D/2H,)."""
     width, base, factor = config.d_head, config.rotary_base, config.rotary_factor
     if config.rotary_scaling == "ntk":  # squeeze the slow pairs most, the fastest not at all
         base *= factor ** (width / (width - 2))
@@ -60,19 +60,19 @@ def rates(config: ModelConfig) -> Tensor:
 
 
 def _blend(rate: Tensor, factor: float, kept: Tensor) -> Tensor:
-    """Leave each rate as it is where `kept` is 1, divide it by the factor where that is 0."""
+    """Keep a rate where `kept` is 1, divide it by the factor where that is 0."""
     return rate * kept + rate / factor * (1 - kept)
 
 
 def llama3_share(rate: Tensor, config: ModelConfig) -> Tensor:
-    """How much of each pair's rate is kept: by how often it turns within the trained context."""
+    """Llama 3: share of the original rate, by a pair's turns within the trained context."""
     turns = config.trained_length * rate / (2 * math.pi)
     slow, fast = config.rotary_slow, config.rotary_fast or 4.0
     return ((turns - slow) / (fast - slow)).clamp(0, 1)
 
 
 def yarn_share(config: ModelConfig) -> Tensor:
-    """The same by a pair's number (Peng et al. 2023): a ramp between those that turn so often."""
+    """YaRN: share of the original rate, a linear ramp over the pair index (Peng et al. 2023)."""
     n_pairs, width = config.d_head // 2, config.d_head
 
     def pair_that_turns(times: float) -> float:
@@ -86,7 +86,7 @@ def yarn_share(config: ModelConfig) -> Tensor:
 
 
 def loudness(config: ModelConfig) -> float:
-    """YaRN makes scores a little larger, for softmax over more keys is flatter."""
+    """YaRN: factor on queries and keys, since a softmax over more keys is flatter."""
     if config.rotary_scaling != "yarn":
         return 1.0
     return 0.1 * math.log(config.rotary_factor) + 1.0

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from qkv.config import TokenizerConfig, preset
-from qkv.convert.convert import convert
-from qkv.convert.fit import misfits
-from qkv.convert.frame import Frame, read_frame
-from qkv.convert.known import LABELLED
-from qkv.convert.opening import load, open_model
+from qkv.convert.architectures import LABELLED
+from qkv.convert.formats import convert
+from qkv.convert.huggingface.fitting import misfits
+from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame, read_frame
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.proofs.export import in_transformers
-from qkv.proofs.subject import prepare
+from qkv.proofs.model_under_test import prepare
+from qkv.proofs.peer import in_transformers
+from qkv.tasks import load
 from qkv.tasks.classify import Classes, Classifier
 from qkv.text import Tokenizer, train_tokenizer
 from tests.convert.encoders import LONGEST, heads_go_both_ways

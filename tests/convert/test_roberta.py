@@ -9,14 +9,15 @@ import transformers
 from hypothesis import strategies as st
 
 from qkv.config import preset
-from qkv.convert.fit import fitting
-from qkv.convert.known import ARCHITECTURES
-from qkv.convert.opening import load, open_model
-from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.architectures import ARCHITECTURES
+from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.huggingface.fitting import fitting
+from qkv.convert.model_folder import open_folder, save_config, save_weights
+from qkv.convert.opening import open_model
 from qkv.data import Specials, frame
 from qkv.errors import UserError
 from qkv.model import Layout, build_model
-from qkv.tasks.folder import open_folder, save_config, save_weights
+from qkv.tasks import load
 from tests.convert.encoders import (
     LONGEST,
     TINY,

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from qkv.config import preset
-from qkv.convert.fit import fitting
-from qkv.convert.known import ARCHITECTURES
-from qkv.convert.t5 import T5
+from qkv.convert.architectures import ARCHITECTURES
+from qkv.convert.architectures.t5 import T5
+from qkv.convert.huggingface.fitting import fitting
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
 from tests.convert.harness import (

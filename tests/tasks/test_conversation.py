@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.convert.model_folder import save_config, save_weights
 from qkv.errors import UserError
 from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
-from qkv.tasks.folder import save_config, save_weights
 from qkv.text import TEMPLATES, ChatTemplate, Message
 from tests.run.language_tiny import by_hand, speaker, vocabulary
 

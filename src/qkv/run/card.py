@@ -7,10 +7,10 @@ from pathlib import Path
 
 import qkv
 from qkv.config import ModelConfig, Recipe
+from qkv.convert.model_folder import CARD
 from qkv.evaluate import Score
 from qkv.files import write_text
 from qkv.model import Model
-from qkv.tasks.folder import CARD
 
 KINDS = {
     "translate": ("a translation model", 'qkv translate --model {} "…"'),

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from qkv.config import Recipe, load_recipe, recipe_to_dict
+from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 from qkv.errors import UserError
 from qkv.files import write_json
-from qkv.tasks.folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
 TEXT = "text.json"  # a fingerprint of what the run is trained on and validated with

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from qkv.convert import open_model
+from qkv.convert.model_folder import Where, load_config, load_section
 from qkv.data import IGNORE, Sequences
 from qkv.data.labelled import Label, Labelled, read_labelled, read_texts
 from qkv.data.splits import Example, Splits, draw_examples, read_splits
@@ -24,7 +25,6 @@ from qkv.model import Encoder
 from qkv.run.teach import TEXTS, opinions
 from qkv.run.understand import Labelling
 from qkv.tasks.classify import Classes, Classification, Classifier
-from qkv.tasks.folder import Where, load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.text import Tokenizer
 from qkv.training import Objective, entropy, many_classes, number, one_class

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import torch
 
+from qkv.convert.model_folder import WEIGHTS, save_config, save_weights
 from qkv.data import Batch, Mode, Specials, Tokens, load_corpus, sample_text
 from qkv.data.denoise import Noise, NoiseStream, NoisyPassages, noisy_batches
 from qkv.data.passages import Passages
@@ -20,7 +21,6 @@ from qkv.run.language import MEASURED, TOKENIZER_TEXT, reading_bar
 from qkv.run.start import Start, find_start
 from qkv.run.understand import MASK
 from qkv.tasks import Tokenizers, Translator
-from qkv.tasks.folder import WEIGHTS, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
 from qkv.training import build_loss, label_entropy, mean_loss, next_token

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import torch
 
+from qkv.convert.model_folder import WEIGHTS
 from qkv.data import Batch, Mode, Specials, Tokens, load_corpus, sample_text
 from qkv.data.corruption import Masker
 from qkv.data.passages import Passages, PassageStream, passage_batches
@@ -21,7 +22,6 @@ from qkv.run.start import find_start
 from qkv.run.understand import encoder_config, encoder_tokenizer, fresh_encoder
 from qkv.tasks import Tokenizers
 from qkv.tasks.encoder import Encoder as EncoderTask
-from qkv.tasks.folder import WEIGHTS
 from qkv.text.vocabulary import Vocabulary
 from qkv.training import entropy, hidden_tokens, layout_of
 from qkv.training.loop import Scores

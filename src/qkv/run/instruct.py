@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qkv.config import ChatConfig
+from qkv.convert.model_folder import WEIGHTS, Prompting
 from qkv.data import (
     Batch,
     Examples,
@@ -25,7 +26,6 @@ from qkv.run.job import Finished, Plan, fingerprint, text_length
 from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
 from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
-from qkv.tasks.folder import WEIGHTS, Prompting
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
 from qkv.text.turns import ROLES
 from qkv.training import entropy, next_token

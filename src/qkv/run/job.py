@@ -14,12 +14,12 @@ import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
 from qkv.convert import open_model
+from qkv.convert.model_folder import Tokenizers, load_config
 from qkv.data import Pair
 from qkv.errors import UserError
 from qkv.evaluate import Score
 from qkv.model import Model
 from qkv.run.claim import CHECKPOINTS
-from qkv.tasks.folder import Tokenizers, load_config
 from qkv.text import Tokenizer
 from qkv.training import Objective
 from qkv.training.loop import Scores, Stream

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qkv.config import ModelConfig
+from qkv.convert.model_folder import WEIGHTS, Prompting, save_config, save_weights
 from qkv.data import (
     Batch,
     Specials,
@@ -31,7 +32,6 @@ from qkv.model import Decoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start
 from qkv.tasks import LanguageModel, Tokenizers
-from qkv.tasks.folder import WEIGHTS, Prompting, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.training import build_loss, entropy, mean_loss, next_token
 from qkv.training.loop import Scores

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.errors import UserError
-from qkv.model import Encoder, Model
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
-    Source,
+    StoredModel,
     Tokenizers,
     load_config,
     load_prompting,
     load_tokenizers,
 )
+from qkv.errors import UserError
+from qkv.model import Encoder, Model
 from qkv.text import EOS, Tokenizer
 from qkv.weights import load_weights
 
@@ -51,7 +51,7 @@ HEADS = ("head.", "pair_head.", "pooler.")
 class Weights:
     """A model folder's weights to begin from."""
 
-    source: Source
+    source: StoredModel
     config: ModelConfig
 
     def changed(self, recipe: Recipe, **more: Any) -> ModelConfig:
@@ -135,7 +135,7 @@ def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
     return dataclasses.replace(config, eos_id=end, bos_id=begin, pad_id=end)
 
 
-def body_of(source: Source, config: ModelConfig) -> Source:
+def body_of(source: StoredModel, config: ModelConfig) -> StoredModel:
     """A decoder without its output, as an encoder that sees backwards only."""
     body = dataclasses.replace(
         config,

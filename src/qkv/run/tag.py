@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import IGNORE, Sequences
 from qkv.data.conll import Sentence, read_conll
 from qkv.data.splits import Splits, draw_examples, read_splits
@@ -16,7 +17,6 @@ from qkv.evaluate.classification import Report, classification_report
 from qkv.evaluate.entities import EntityReport, entity_report
 from qkv.model import Encoder
 from qkv.run.understand import Labelling
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer
 from qkv.text.schemes import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from qkv.convert import open_model
+from qkv.convert.model_folder import StoredModel, load_config, load_section
 from qkv.errors import UserError
 from qkv.run.job import Plan
 from qkv.tasks.classify import Classes, Classifier
-from qkv.tasks.folder import Source, load_config, load_section
 
 TEXTS = {1: "single texts", 2: "pairs of texts"}
 
@@ -37,7 +37,7 @@ def opinions(
     return np.asarray(total / len(settings.models), np.float32)
 
 
-def find_teacher(name: str, folder: Path) -> Source:
+def find_teacher(name: str, folder: Path) -> StoredModel:
     """A classifier of texts that a run in this folder can learn from."""
     source = open_model(name)
     if source.path.resolve() == folder.resolve():

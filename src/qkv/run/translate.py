@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from qkv.config import ModelConfig, Recipe
+from qkv.convert.model_folder import save_config, save_weights
 from qkv.data import (
     BatchStream,
     EncodedPairs,
@@ -25,7 +26,6 @@ from qkv.model import EncoderDecoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start
 from qkv.tasks import Tokenizers, Translator
-from qkv.tasks.folder import save_config, save_weights
 from qkv.text import train_pair
 from qkv.training import build_loss, label_entropy, mean_loss, next_token, with_wrong_sources
 from qkv.training.loop import Scores

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from qkv.config import ModelConfig, Recipe
+from qkv.convert.model_folder import Tokenizers, Where, load_config
 from qkv.data import Batch, Sequences, SequenceStream, Specials, sequence_batches
 from qkv.data.splits import Splits
 from qkv.device import mixed_precision
@@ -19,7 +20,6 @@ from qkv.evaluate import Score
 from qkv.model import Encoder, LabelHead
 from qkv.run.job import Finished, Plan, fingerprint, model_config
 from qkv.run.start import Start, Weights, find_start
-from qkv.tasks.folder import Tokenizers, Where, load_config
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.training import Objective, build_loss, mean_loss
 from qkv.training.loop import Scores, Stream

@@ -452,7 +452,8 @@ def test_a_hostile_template_is_not_run_when_a_model_is_opened(
     jinja: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Generating runs no template; chatting is refused, and an export leaves the template out."""
-    monkeypatch.setattr("qkv.convert.huggingface.chat_program.SECONDS", 1.0)
+    seconds = 1.0 if "range" in jinja else 60.0
+    monkeypatch.setattr("qkv.convert.huggingface.chat_program.SECONDS", seconds)
     sizes = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16, "vocab_size": 40}
     made("GPT2LMHeadModel", {**sizes, "bos_token_id": 1, "eos_token_id": 2}).save_pretrained(
         tmp_path

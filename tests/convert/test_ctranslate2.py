@@ -20,7 +20,7 @@ from torch import Tensor
 from qkv.config import DecodeConfig, ModelConfig, preset
 from qkv.convert.ctranslate2.specification import write_ctranslate2
 from qkv.convert.formats import convert
-from qkv.convert.model_folder import StoredModel, open_folder, save_config, save_weights
+from qkv.convert.model_folder import StoredModel, open_model_folder, save_config, save_weights
 from qkv.decode import complete, generate
 from qkv.errors import UserError
 from qkv.model import Decoder, Encoder, EncoderDecoder, Layout, Model, build_model
@@ -398,7 +398,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     tokenizer = any_tokenizer(config, 40)
     Tokenizers(tokenizer, tokenizer).save(tmp_path)
     with pytest.raises(UserError, match=r"inner\.weight is"):
-        write_ctranslate2(open_folder(tmp_path), tmp_path / "theirs")
+        write_ctranslate2(open_model_folder(tmp_path), tmp_path / "theirs")
 
 
 def test_each_weight_is_written_once(tmp_path):

@@ -116,7 +116,7 @@ def test_a_greedy_search_that_takes_the_second_best(
 
 
 def test_a_loader_that_swaps_two_tensors(folder: Folder, monkeypatch: Patch) -> None:
-    from qkv.tasks import folder as loading
+    from qkv.convert import model_folder as loading
 
     right = loading.fill_empty
 
@@ -203,11 +203,12 @@ def test_a_row_that_breaks_does_not_hide_the_others(folder: Folder, monkeypatch:
 
 
 def test_texts_are_always_the_same_and_hold_no_special_tokens(folder: Folder) -> None:
-    one, other = (prepare(folder("language model"), "cpu") for _ in range(2))
-    assert [each.tokens for each in one.examples] == [each.tokens for each in other.examples]
-    special = set(one.found.tokenizer.special_ids)
-    for each in one.examples:
-        assert each.tokens[0] == one.special.bos
-        assert not special & set(each.tokens[1:])
-    assert len({len(each.tokens) for each in one.examples}) == len(one.examples)
-    assert len({len(each.tokens) for each in level(one.examples)}) == 1
+    first, again = (prepare(folder("language model"), "cpu") for _ in range(2))
+    texts = [example.tokens for example in first.examples]
+    assert texts == [example.tokens for example in again.examples]
+    special = set(first.loaded.tokenizer.special_ids)
+    for tokens in texts:
+        assert tokens[0] == first.special.bos
+        assert not special & set(tokens[1:])
+    assert len({len(tokens) for tokens in texts}) == len(texts)
+    assert len({len(example.tokens) for example in level(first.examples)}) == 1

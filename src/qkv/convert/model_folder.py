@@ -190,7 +190,9 @@ def save_model_folder(
         if tokenizers:
             tokenizers.save(beside)
         digest = _digest(content, tensors, beside)
-        write_tensors(beside / WEIGHTS, tensors, {"format": "pt", SAVED_AS: digest})
+        # One entry alone: safetensors writes several in any order, and equal models should be equal
+        # files.
+        write_tensors(beside / WEIGHTS, tensors, {SAVED_AS: digest})
         write_json(
             beside / CONFIG,
             {"format": FORMAT, "qkv": __version__, **content, SAVED_AS: digest},

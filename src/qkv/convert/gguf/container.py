@@ -19,6 +19,7 @@ from torch import Tensor
 
 from qkv.convert.huggingface.foreign_weights import Shape
 from qkv.errors import UserError
+from qkv.files import refuse_special
 
 NUMBERS = {
     0: "B",
@@ -65,6 +66,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        refuse_special(path)
         try:
             with path.open("rb") as opened:
                 if opened.read(4) != b"GGUF":

@@ -27,7 +27,7 @@ Program = Callable[[list[Message], bool], str]
 
 WORKER = Path(__file__).with_name("chat_worker.py")
 TOO_LARGE = 3  # the worker's exit code
-SECONDS, N_BYTES, N_CHARACTERS = 5.0, 512 * 2**20, 200_000  # that a program may take
+SECONDS, N_BYTES, N_CHARACTERS = 5.0, 256 * 2**20, 200_000  # that a program may take
 ROLE_OF: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant"}
 TALKS = ("u", "ua", "uau", "uaua", "uauaua", "uauauau")
 SAYINGS = (

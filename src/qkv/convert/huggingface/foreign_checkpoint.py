@@ -11,6 +11,7 @@ from typing import Any
 from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.huggingface.foreign_weights import Tensors
 from qkv.errors import UserError
+from qkv.files import refuse_special
 from qkv.weights import StoredTensors
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
@@ -73,6 +74,7 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path, default: Any) -> Any:
+    refuse_special(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

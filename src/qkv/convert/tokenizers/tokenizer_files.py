@@ -21,6 +21,7 @@ from qkv.convert.tokenizers.sentencepiece import (
     renumbered,
 )
 from qkv.errors import UserError
+from qkv.files import refuse_special
 from qkv.text.tokenizer import ROLE_KEYS, Tokenizer, role_names
 
 Settings = Mapping[str, Any]
@@ -120,8 +121,8 @@ def _set(backend: Backend, kind: str | None, settings: Settings, folder: Path) -
 
 
 def _whole(path: Path) -> Backend:
-    Tokenizer.load(path)  # it knows what to say of a damaged file
-    backend = Backend.from_file(str(path))
+    refuse_special(path)
+    backend = Tokenizer.load(path)._backend
     if isinstance(backend.model, models.Unigram):
         added = backend.get_added_tokens_decoder().values()
         pieces = backend.get_vocab(with_added_tokens=False)

@@ -23,7 +23,7 @@ from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start
 from qkv.run.teach import TEXTS, teacher_probabilities
 from qkv.tasks import Classes, Classifier
-from qkv.tasks.folder import load_section
+from qkv.convert.model_folder import load_section
 from qkv.training import many_classes, number, one_class
 
 

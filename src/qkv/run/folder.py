@@ -16,7 +16,7 @@ from qkv.config import SECTIONS, Recipe, load_recipe, recipe_to_dict, to_toml
 from qkv.config.recipe import FORMAT
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
-from qkv.tasks.folder import CARD, CONFIG, TOKENIZER, WEIGHTS
+from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 
 if sys.platform != "win32":
     import fcntl

@@ -14,7 +14,7 @@ from qkv.errors import UserError
 from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start
 from qkv.tasks import ImageClasses, ImageClassifier
-from qkv.tasks.folder import load_section
+from qkv.convert.model_folder import load_section
 from qkv.training import one_class
 
 

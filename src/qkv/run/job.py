@@ -43,7 +43,7 @@ from qkv.model import build_model
 from qkv.run.display import reading_bar
 from qkv.run.start import Start, open_start
 from qkv.tasks import Tokenizers, load
-from qkv.tasks.folder import WEIGHTS
+from qkv.convert.model_folder import WEIGHTS
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.training import Objective, build_loss, mean_loss, next_token
 from qkv.weights import load_weights, read_tensors

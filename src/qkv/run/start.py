@@ -14,9 +14,9 @@ from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
 from qkv.errors import UserError
 from qkv.model import Encoder, LabelHead, Model
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
-    Source,
+    StoredModel,
     Tokenizers,
     load_config,
     load_prompting,
@@ -50,7 +50,7 @@ HEADS = ("head.", "pair_head.", "pooler.")
 class Start:
     """A model to start from: its files, config and vocabularies (none if it reads images)."""
 
-    source: Source
+    source: StoredModel
     task: str
     config: ModelConfig
     tokenizers: Tokenizers | None
@@ -163,7 +163,7 @@ def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
     return dataclasses.replace(config, eos_id=end, bos_id=begin, pad_id=end)
 
 
-def _without_output(source: Source, config: ModelConfig) -> Source:
+def _without_output(source: StoredModel, config: ModelConfig) -> StoredModel:
     """Turn a decoder without its output into a causal encoder (GPT's own classifiers)."""
     body = dataclasses.replace(
         config,

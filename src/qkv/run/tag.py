@@ -13,7 +13,7 @@ from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.run.start import Start
 from qkv.tasks import Tagger, Tags
-from qkv.tasks.folder import load_section
+from qkv.convert.model_folder import load_section
 from qkv.text import OUTSIDE, PREFIXES, Scheme, guess_scheme, join_words, label_set
 from qkv.training import entropy, token_labels
 

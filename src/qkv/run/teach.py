@@ -13,7 +13,7 @@ from qkv.convert import open_model
 from qkv.errors import UserError
 from qkv.run.job import Plan
 from qkv.tasks.classify import Classes, Classifier
-from qkv.tasks.folder import Source, load_config, load_section
+from qkv.convert.model_folder import StoredModel, load_config, load_section
 
 TEXTS = {1: "single texts", 2: "pairs of texts"}
 
@@ -37,7 +37,7 @@ def teacher_probabilities(
     return np.asarray(total / len(settings.models), np.float32)
 
 
-def find_teacher(name: str, folder: Path) -> Source:
+def find_teacher(name: str, folder: Path) -> StoredModel:
     """Open a classifier of texts that is not the run's own folder."""
     source = open_model(name)
     if source.path.resolve() == folder.resolve():

@@ -37,7 +37,7 @@ from qkv.run.instruct import InstructJob
 from qkv.run.job import Job, Plan
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
-from qkv.tasks.folder import load_config
+from qkv.convert.model_folder import load_config
 from qkv.training import (
     Curves,
     Display,

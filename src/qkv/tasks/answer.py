@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from qkv.config import AnswerConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
 from qkv.decode.spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 from qkv.text.offsets import TokenSpans

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import EmbedConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 from qkv.text.words import UNSPACED

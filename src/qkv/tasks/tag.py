@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer, tagging
 from qkv.text.offsets import WordTokens

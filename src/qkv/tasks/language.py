@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,11 +14,14 @@ from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.convert.model_folder import (
     Prompting,
+    Tokenizers,
     Where,
     load_config,
     load_family,
     load_prompting,
     load_tokenizers,
+    model_content,
+    save_model_folder,
 )
 from qkv.decode import Hypothesis, Remembered
 from qkv.device import lay_by_columns, place
@@ -68,6 +72,12 @@ class LanguageModel:
         model = place(model, device) if on_gpu else lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
+
+    def save(self, folder: Path) -> None:
+        """Write a model folder."""
+        content = model_content("generate", self.model.config, self.decode, self.prompting)
+        tokenizers = Tokenizers(self.tokenizer, self.tokenizer)
+        save_model_folder(folder, content, self.model, tokenizers)
 
     def generate(self, prompts: str | Sequence[str] = "", **settings: Any) -> Any:
         """What comes after one prompt, or after each of many, in one go.

@@ -18,9 +18,7 @@ from qkv.convert.model_folder import (
     save_config,
     save_weights,
 )
-from qkv.data import Framed, Ragged, Specials, frame
-from qkv.data.batch import in_rows
-from qkv.data.sequences import side
+from qkv.data import Framed, Ragged, Specials, arrange, frame
 from qkv.decode.generate import evaluating
 from qkv.device import place
 from qkv.errors import UserError
@@ -99,11 +97,11 @@ class Reader:
         """Tokens (B, T), how they lie, and their segments."""
         tokens = Ragged.of([one.tokens for one in framed])
         segments = Ragged.of([one.segments for one in framed])
-        places = in_rows(tokens.lengths, 1)
-        laid = side(tokens, segments, places, self.special.pad).to(self.device)
-        assert laid.segments is not None
-        full = len(tokens.tokens) == laid.tokens.numel()
-        return laid.tokens, Layout(None if full else laid.lengths), laid.segments
+        placement = arrange(tokens.lengths)
+        side = placement.side(placement.write(tokens, self.special.pad), segments).to(self.device)
+        assert side.segments is not None
+        full = len(tokens.tokens) == side.tokens.numel()
+        return side.tokens, Layout(None if full else side.lengths), side.segments
 
     @torch.inference_mode()
     def run(

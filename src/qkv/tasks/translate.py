@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,15 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
-from qkv.convert.model_folder import Tokenizers, Where, load_config, load_family, load_tokenizers
+from qkv.convert.model_folder import (
+    Tokenizers,
+    Where,
+    load_config,
+    load_family,
+    load_tokenizers,
+    model_content,
+    save_model_folder,
+)
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.decode.generate import suppressed
 from qkv.device import place
@@ -47,6 +56,11 @@ class Translator:
         _, config, decode = load_config(folder)
         model = place(load_family(folder, config, EncoderDecoder), device)
         return cls(model, load_tokenizers(folder, config), decode)
+
+    def save(self, folder: Path, task: str = "translate") -> None:
+        """Write a model folder."""
+        content = model_content(task, self.model.config, self.decode)
+        save_model_folder(folder, content, self.model, self.tokenizers)
 
     def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:
         """Translate one text, or many in one go; `settings` are those of `DecodeConfig`.

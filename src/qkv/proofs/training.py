@@ -95,7 +95,7 @@ def _learner(subject: Subject, dtype: torch.dtype) -> Model:
 
 
 def _go_on(trainer: Trainer) -> None:
-    for batches in islice(trainer.stream.steps_from(trainer.progress.step), STEPS):
+    for batches in islice(trainer.stream.steps_from(trainer.state.step), STEPS):
         trainer.take_step(batches)
 
 
@@ -111,7 +111,7 @@ def _trainer(model: Model, learnt: Lesson, folder: Path) -> Trainer:
         evaluate=dict,
         keep=lambda: None,
         reporters=[],
-        frequencies_loss=0.0,
+        baseline=0.0,
     )
 
 

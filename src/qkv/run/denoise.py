@@ -23,7 +23,7 @@ from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import WEIGHTS, save_config, save_weights
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
-from qkv.training import build_loss, label_entropy, mean_loss, next_token
+from qkv.training import build_loss, entropy, mean_loss, next_token
 from qkv.training.loop import Scores
 from qkv.weights import load_weights, read_tensors
 
@@ -73,7 +73,9 @@ class Denoising:
             recipe.train.accumulate,
             recipe.train.seed,
         )
-        self.frequencies_loss = label_entropy(train.draw(range(min(len(train), COUNTED)), 0, 0))
+        some = train.draw(range(min(len(train), COUNTED)), 0, 0)
+        ends = len(some)  # each target ends once
+        self.frequencies_loss = entropy(np.append(np.bincount(some.target.tokens), ends))
         self.text = fingerprint(len(corpus.train), corpus.train.digest, corpus.valid.digest)
         self._measure_on(corpus.valid)
 

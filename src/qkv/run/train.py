@@ -43,9 +43,9 @@ from qkv.training import (
     Curves,
     Display,
     JsonLog,
-    Progress,
     Reporter,
     Trainer,
+    TrainState,
     build_loss,
     tensorboard_installed,
 )
@@ -68,7 +68,7 @@ class Run:
     """A finished run."""
 
     folder: Path
-    progress: Progress
+    progress: TrainState
     scores: dict[str, list[Score]]  # of "valid" and, where there is one, "test"
     pairs: dict[str, list[Pair]]  # the text that was scored, where it is pairs
     result: Any  # the object of the task, as `qkv.load` gives it
@@ -122,7 +122,7 @@ def _say(console: Console, remark: str) -> None:
     console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Console) -> Progress:
+def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Console) -> TrainState:
     config, device = recipe.train, pick_device(recipe.train.device)
     trainer = Trainer(
         model=job.model,
@@ -134,17 +134,17 @@ def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Consol
         evaluate=job.evaluate,
         keep=job.keep,
         reporters=[],
-        frequencies_loss=job.frequencies_loss,
+        baseline=job.frequencies_loss,
     )
-    if resume and trainer.resume():
-        _say(console, f"going on from step {trainer.progress.step}")
+    if resume:
+        trainer.resume(partial(_say, console))
     n_parameters = sum(p.numel() for p in job.model.parameters())
     beginning = config.start_from or recipe.preset
     _say(
         console,
         f"{beginning}: {n_parameters:,} parameters, {reading(job.model.config)}, on {device}",
     )
-    trainer.reporters = _reporters(recipe, folder, trainer.progress.step, console)
+    trainer.reporters = _reporters(recipe, folder, trainer.state, console)
     try:
         return trainer.run()
     finally:
@@ -152,12 +152,12 @@ def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Consol
             reporter.close()
 
 
-def _reporters(recipe: Recipe, folder: Path, from_step: int, console: Console) -> list[Reporter]:
+def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console) -> list[Reporter]:
     """Everybody who is told how the run goes."""
     found: list[Reporter] = [
-        JsonLog(folder / LOG, from_step),
-        Display(console, recipe.train.steps, from_step),
+        JsonLog(folder / LOG, state.step),
+        Display(console, recipe.train, state),
     ]
     if recipe.train.tensorboard and tensorboard_installed():
-        found.append(Curves(folder / CURVES, from_step))
+        found.append(Curves(folder / CURVES, state.step))
     return found

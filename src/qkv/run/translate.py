@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from qkv.config import ModelConfig, Recipe
@@ -27,7 +28,7 @@ from qkv.run.start import Start, find_start
 from qkv.tasks import Tokenizers, Translator
 from qkv.tasks.folder import save_config, save_weights
 from qkv.text import train_pair
-from qkv.training import build_loss, label_entropy, mean_loss, next_token, with_wrong_sources
+from qkv.training import build_loss, entropy, mean_loss, next_token, with_wrong_sources
 from qkv.training.loop import Scores
 
 VALID_BATCH_TOKENS = 4096
@@ -72,7 +73,8 @@ class Translation:
             recipe.train.accumulate,
             recipe.train.seed,
         )
-        self.frequencies_loss = label_entropy(train)
+        ends = len(train)  # each target ends once
+        self.frequencies_loss = entropy(np.append(np.bincount(train.target.tokens), ends))
         sides = train.source, train.target, valid.source, valid.target
         self.text = fingerprint(len(train), *(side.tokens for side in sides))
         self._measure_on(valid, special)
@@ -82,7 +84,7 @@ class Translation:
         config, device = self.plan.recipe.train, self.plan.device
         batches = validation_batches(valid, VALID_BATCH_TOKENS, special)
         self.batches = [batch.to(device) for batch in batches]
-        self.wrong = [with_wrong_sources(batch) for batch in self.batches]
+        self.wrong = with_wrong_sources(self.batches)
         # Validation batches are padded and of many shapes, which a compiled step would choke on.
         eager = dataclasses.replace(config, compile="off")
         self.loss_sum = build_loss(self.model, eager, device)
@@ -90,10 +92,9 @@ class Translation:
     def evaluate(self) -> Scores:
         """Loss, loss with wrong sources, and greedy translations."""
         config, device = self.plan.recipe.train, self.plan.device
-        scores = {
-            "valid_loss": mean_loss(self.model, self.loss_sum, self.batches),
-            "wrong_source_loss": mean_loss(self.model, self.loss_sum, self.wrong),
-        }
+        scores = {"valid_loss": mean_loss(self.model, self.loss_sum, self.batches)}
+        if self.wrong:
+            scores["wrong_source_loss"] = mean_loss(self.model, self.loss_sum, self.wrong)
         if config.valid_bleu:
             scored = self.split.valid[:SCORED_LINES]
             references = [target for _, target in scored]

@@ -16,11 +16,6 @@ from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.positions import Order
 
-try:  # a kernel for packed sequences; a private name moved in some builds, so it may be missing
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # pragma: no cover
-    varlen_attn = None  # type: ignore[assignment]
-
 
 class KeysValues(NamedTuple):
     """What a query looks at: keys and values, each (B, G, S, D/H)."""
@@ -139,11 +134,19 @@ def _grouped(
 
 def _has_packed_kernel(query: Tensor) -> bool:
     half = query.dtype in (torch.bfloat16, torch.float16)
-    return varlen_attn is not None and query.is_cuda and half
+    if not (query.is_cuda and half):
+        return False
+    try:  # the module takes a second to import, and a private name in it moved in some builds
+        from torch.nn.attention.varlen import varlen_attn  # noqa: F401
+    except ImportError:  # pragma: no cover
+        return False
+    return True
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
     """Sequences end to end, (1, H, N, D/H), by a kernel that is told where each one ends."""
+    from torch.nn.attention.varlen import varlen_attn
+
     assert mask.query_offsets is not None and mask.key_offsets is not None
     window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)

@@ -50,6 +50,11 @@ def read_lines(path: Path) -> list[str]:
     return lines_of(_read_bytes(path), str(path))
 
 
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file whole, with line ends as \\n; a name that ends in .gz is decompressed."""
+    return _decode(_read_bytes(path), str(path)).replace("\r\n", "\n")
+
+
 def lines_of(content: bytes, name: str) -> list[str]:
     """The lines of what was read from `name`, as `read_lines` cuts them."""
     lines = _decode(content, name).split("\n")

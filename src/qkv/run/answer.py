@@ -14,8 +14,8 @@ from qkv.data.overlaps import answer_place
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.data.squad import Question, read_squad
 from qkv.errors import UserError
-from qkv.evaluate import Score
-from qkv.evaluate.spans import answer_scores
+from qkv.evaluation import Score
+from qkv.evaluation.answers import answer_scores
 from qkv.model import Encoder
 from qkv.run.understand import Labelling
 from qkv.tasks.answer import Answerer, Answers, Context, Part

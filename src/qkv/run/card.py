@@ -7,7 +7,7 @@ from pathlib import Path
 
 import qkv
 from qkv.config import ModelConfig, Recipe
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.files import write_text
 from qkv.model import Model
 from qkv.tasks.folder import CARD

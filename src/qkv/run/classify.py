@@ -16,16 +16,16 @@ from qkv.data import IGNORE, Sequences
 from qkv.data.labelled import Label, Labelled, read_labelled, read_texts
 from qkv.data.splits import Example, Splits, draw_examples, read_splits
 from qkv.errors import UserError
-from qkv.evaluate import Score
-from qkv.evaluate.calibration import Calibration, calibration
-from qkv.evaluate.classification import Report, classification_report, multilabel_report
-from qkv.evaluate.regression import regression_scores
+from qkv.evaluation import Score
+from qkv.evaluation.calibration import Calibration, calibration
+from qkv.evaluation.classification import ClassReport, classification_report, multilabel_report
+from qkv.evaluation.regression import regression_scores
 from qkv.model import Encoder
 from qkv.run.teach import TEXTS, opinions
 from qkv.run.understand import Labelling
 from qkv.tasks.classify import Classes, Classification, Classifier
 from qkv.tasks.folder import Where, load_config, load_section
-from qkv.tasks.reading import Progress
+from qkv.tasks.texts import Progress
 from qkv.text import Tokenizer
 from qkv.training import Objective, entropy, many_classes, number, one_class
 from qkv.training.loop import Scores
@@ -243,7 +243,7 @@ class Verdict:
 
     found: list[Classification]
     scores: list[Score]
-    report: Report | None = None  # of classes
+    report: ClassReport | None = None  # of classes
     trust: Calibration | None = None  # of one class of several
 
 
@@ -262,7 +262,7 @@ def judge(
     found = verb.classify([one.texts for one in examples], progress=progress)
     if classes.kind == "number":
         gold = np.array([one.label for one in examples], np.float64)
-        return Verdict(found, regression_scores([one.value for one in found], gold))
+        return Verdict(found, regression_scores([one.value or 0.0 for one in found], gold))
     if classes.kind == "classes":
         report = multilabel_report(
             [one.labels for one in found], [labels_of(one) for one in examples], classes.labels

@@ -13,7 +13,7 @@ from qkv.data.passages import Passages
 from qkv.data.shards import check_corpus
 from qkv.device import is_on
 from qkv.errors import UserError
-from qkv.evaluate import Score, language
+from qkv.evaluation import Score, language
 from qkv.model import EncoderDecoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.language import MEASURED, TOKENIZER_TEXT, reading_bar

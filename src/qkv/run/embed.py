@@ -16,7 +16,7 @@ from qkv.data import Batch, Ragged, Twins, TwinStream, twin_batches
 from qkv.data.labelled import read_texts
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.errors import UserError
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.model import Encoder as EncoderModel
 from qkv.run.job import fingerprint
 from qkv.run.understand import VALID_BATCH_TOKENS, Understanding

@@ -13,7 +13,7 @@ from qkv.data.passages import Passages, PassageStream, passage_batches
 from qkv.data.shards import check_corpus
 from qkv.device import is_on, mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Score, language
+from qkv.evaluation import Score, language
 from qkv.model import Encoder
 from qkv.run.job import Finished, Plan, fingerprint, text_length
 from qkv.run.language import COUNTED, MEASURED, TOKENIZER_TEXT, reading_bar

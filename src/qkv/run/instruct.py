@@ -20,7 +20,7 @@ from qkv.data import (
     read_conversations,
 )
 from qkv.device import is_on, mixed_precision
-from qkv.evaluate import Score, exact_match, loss
+from qkv.evaluation import Score, exact_match, loss
 from qkv.run.job import Finished, Plan, fingerprint, text_length
 from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
 from qkv.run.start import Start, find_start

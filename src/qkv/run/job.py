@@ -16,7 +16,7 @@ from qkv.config import PRESETS, ModelConfig, Recipe
 from qkv.convert import open_model
 from qkv.data import Pair
 from qkv.errors import UserError
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.model import Model
 from qkv.run.claim import CHECKPOINTS
 from qkv.tasks.folder import Tokenizers, load_config

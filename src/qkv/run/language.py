@@ -26,7 +26,7 @@ from qkv.data import (
 )
 from qkv.data.shards import check_corpus
 from qkv.device import is_on
-from qkv.evaluate import Score, language_scores
+from qkv.evaluation import Score, language_scores
 from qkv.model import Decoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start

@@ -11,9 +11,9 @@ from qkv.data import IGNORE, Sequences
 from qkv.data.conll import Sentence, read_conll
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.errors import UserError
-from qkv.evaluate import Score
-from qkv.evaluate.classification import Report, classification_report
-from qkv.evaluate.entities import EntityReport, entity_report
+from qkv.evaluation import Score
+from qkv.evaluation.classification import ClassReport, classification_report
+from qkv.evaluation.entities import EntityReport, entity_report
 from qkv.model import Encoder
 from qkv.run.understand import Labelling
 from qkv.tasks.folder import Where, load_section
@@ -157,7 +157,7 @@ def _scheme(setting: str, written: Sequence[Sequence[str]]) -> Scheme | None:
     return next((scheme for scheme in PREFIXES if scheme == setting), None)
 
 
-def tagger_report(verb: Tagger, sentences: Sequence[Sentence]) -> EntityReport | Report:
+def tagger_report(verb: Tagger, sentences: Sequence[Sentence]) -> EntityReport | ClassReport:
     """What a tagger finds in labelled sentences, type by type; or label by label, without types."""
     tagged = verb.tag([tuple(one.words) for one in sentences])
     found, gold = [one.labels for one in tagged], [one.labels for one in sentences]

@@ -14,7 +14,7 @@ from qkv.config import Recipe, load_recipe, recipe_to_dict
 from qkv.config.toml import to_toml
 from qkv.data import Pair
 from qkv.device import pick_device
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.files import write_text
 from qkv.run.answer import Answering
 from qkv.run.card import reading, write_card

@@ -20,7 +20,7 @@ from qkv.data import (
     validation_batches,
 )
 from qkv.device import is_on, mixed_precision
-from qkv.evaluate import Score, bleu, exact_match, translation_scores
+from qkv.evaluation import Score, bleu, exact_match, translation_scores
 from qkv.model import EncoderDecoder
 from qkv.run.job import Finished, Plan, fingerprint, model_config, text_length
 from qkv.run.start import Start, find_start

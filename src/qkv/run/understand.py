@@ -15,7 +15,7 @@ from qkv.data import Batch, Sequences, SequenceStream, Specials, sequence_batche
 from qkv.data.splits import Splits
 from qkv.device import mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.model import Encoder, LabelHead
 from qkv.run.job import Finished, Plan, fingerprint, model_config
 from qkv.run.start import Start, Weights, find_start

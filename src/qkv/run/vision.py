@@ -35,7 +35,7 @@ from qkv.run.job import Finished, Plan, fingerprint
 from qkv.run.start import Weights
 from qkv.run.understand import NO_HEAD, VALID_BATCH_TOKENS, check_head, fresh_encoder
 from qkv.tasks.folder import load_config, load_section
-from qkv.tasks.reading import Progress
+from qkv.tasks.texts import Progress
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.training import build_loss, mean_loss, one_class
 from qkv.training.loop import Scores

@@ -27,7 +27,7 @@ import qkv
 from qkv.config import Recipe, load_recipe
 from qkv.device import pick_device
 from qkv.errors import UserError
-from qkv.evaluate import Score
+from qkv.evaluation import Score
 from qkv.run.job import Plan
 from qkv.run.train import JOBS
 from qkv.shelf import find_model

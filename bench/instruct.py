@@ -22,7 +22,7 @@ import qkv
 from bench.measure import machine
 from qkv.config import recipe_from
 from qkv.data import read_lines
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES
 

@@ -16,7 +16,7 @@ import torch
 import qkv
 from bench.measure import machine
 from qkv.config import load_recipe
-from qkv.evaluate import couplet_scores
+from qkv.evaluation import couplet_scores
 from qkv.tasks import LanguageModel
 
 HELD_OUT = 50

@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_chain_ends_with_students_of_the_teachers(
     data: Path,
     start: Path,
-    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     writer, out = learned(tmp_path_factory).folder, tmp_path_factory.mktemp("out")

@@ -16,7 +16,7 @@ from torch import Tensor
 from qkv.config.understand import AnswerConfig
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.folder import Where, load_section

@@ -60,8 +60,8 @@ class Slot(Generic[S]):
 
     def load(self, memory: Memory | None, cache: Cache, state: S) -> None:
         """Copy a new batch, after its prefill, over the last one."""
-        for kept, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
-            kept.copy_(new)
+        for tensor, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
+            tensor.copy_(new)
         self.cache.fill(cache)
         self.state.assign(state)
 

@@ -17,7 +17,7 @@ from qkv.config import AnswerConfig
 from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.reading import Reader, load_encoder, save_encoder

@@ -1,6 +1,6 @@
-"""The best answers to a question as spans of tokens, from the logits of where one starts and ends.
+"""The best answer spans, from the start and end logits of each token.
 
-A text longer than the model is read in windows. They share a scale, so their spans are compared.
+A text longer than the model is read in windows, whose scores are compared directly.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ def best_spans(
     n_best: int,
     max_tokens: int,
 ) -> list[SpanScore]:
-    """The best spans of at most `max_tokens` tokens in all windows, best first.
+    """Find the best spans of at most `max_tokens` tokens in all windows, best first.
 
     A window has logits (T,) and, in `allowed`, which tokens an answer may start and end at. Of
-    equally good spans the earlier comes first. Windows that overlap may both find the same words.
+    equally good spans the earlier comes first. Overlapping windows may both find the same words.
     """
     if n_best < 1 or max_tokens < 1:
         raise ValueError(f"n_best {n_best} and max_tokens {max_tokens} must be at least 1")
-    found = [
+    spans = [
         span
         for window, logits in enumerate(zip(start, end, allowed, strict=True))
         for span in _best_of_window(window, *logits, n_best, max_tokens)
     ]
-    return sorted(found, key=lambda span: -span.score)[:n_best]
+    return sorted(spans, key=lambda span: -span.score)[:n_best]
 
 
 def null_score(start: Sequence[Tensor], end: Sequence[Tensor]) -> float:
-    """How well no answer at all scores: both ends at the first token (CLS), as in SQuAD 2.0.
+    """Score "no answer": start and end at the first token (CLS), as in SQuAD 2.0.
 
-    The lowest of the windows counts: those without the answer rightly say that there is none.
+    The lowest of the windows counts, since windows without the answer rightly score it high.
     """
     ends = zip(start, end, strict=True)
     return min(float(first[0]) + float(last[0]) for first, last in ends)
@@ -63,16 +63,16 @@ def _best_of_window(
     allowed = allowed.cpu()
     width = min(max_tokens, len(start))
     scores = start[:, None] + _ahead(end, width)  # (T, width): [i, k] is the span from i to i + k
-    places = (allowed[:, None] & _ahead(allowed, width)).nonzero()
-    scores = scores[places[:, 0], places[:, 1]]
-    # topk breaks ties as it likes: take all that are as good as its last, and then the first.
+    spans = (allowed[:, None] & _ahead(allowed, width)).nonzero()
+    scores = scores[spans[:, 0], spans[:, 1]]
+    # topk breaks ties arbitrarily: take all that are as good as its last, then the first of them.
     least = scores.topk(min(n_best, len(scores))).values[-1]
-    places, scores = places[scores >= least], scores[scores >= least]
+    spans, scores = spans[scores >= least], scores[scores >= least]
     order = scores.argsort(descending=True, stable=True)[:n_best]
-    rows = zip(places[order].tolist(), scores[order].tolist(), strict=True)
+    rows = zip(spans[order].tolist(), scores[order].tolist(), strict=True)
     return [SpanScore(window, first, first + more, score) for (first, more), score in rows]
 
 
 def _ahead(values: Tensor, width: int) -> Tensor:
-    """For each place its value and those of the places after it, (T, width); 0 beyond the end."""
+    """Return each value and those after it, (T, width); 0 beyond the end."""
     return F.pad(values, (0, width - 1)).unfold(0, width, 1)

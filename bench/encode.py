@@ -32,7 +32,7 @@ from qkv.model import Encoder
 from qkv.tasks import Encoder as EncoderTask
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
-from qkv.training import accumulate, build_loss, build_optimizer, hidden_tokens, update
+from qkv.training import accumulate, build_loss, build_optimizer, masked_tokens, update
 from qkv.training.optimizer import set_learning_rate
 
 SETTINGS = TrainConfig(lr=1e-4, label_smoothing=0.0)
@@ -188,7 +188,7 @@ def our_training(model: Encoder, batches: list[Batch]) -> Work:
     packed = batches[0].target.offsets is not None
     optimizer = build_optimizer(model.train(), SETTINGS)
     set_learning_rate(optimizer, SETTINGS.lr)
-    loss_sum = build_loss(model, SETTINGS, device, packed, hidden_tokens())
+    loss_sum = build_loss(model, SETTINGS, device, packed, masked_tokens())
 
     def steps() -> None:
         for batch in batches:
@@ -226,7 +226,7 @@ def their_loss(model: BertForMaskedLM, inputs: Inputs) -> Tensor:
 def same_loss(ours: Encoder, theirs: BertForMaskedLM, batch: Batch, inputs: Inputs) -> str:
     """The loss of one batch on both sides, in full precision."""
     with torch.no_grad():
-        mine = float(hidden_tokens()(ours.eval(), batch, 0.0)) / batch.n_labels
+        mine = float(masked_tokens()(ours.eval(), batch, 0.0)) / batch.n_labels
         other = float(their_loss(theirs.eval(), inputs))
     assert math.isclose(mine, other, rel_tol=1e-4), f"losses differ: {mine}, {other}"
     return f"loss of the same batch: {mine:.4f}, {other:.4f}"

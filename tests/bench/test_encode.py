@@ -31,7 +31,7 @@ from qkv.data import IGNORE
 from qkv.model import Encoder
 from qkv.tasks import Encoder as EncoderTask
 from qkv.text import train_tokenizer
-from qkv.training import hidden_tokens
+from qkv.training import masked_tokens
 
 CPU = torch.device("cpu")
 TINY = {
@@ -67,7 +67,7 @@ def test_a_peer_with_our_weights_has_the_same_loss_and_gradients():
     ours = lively()
     theirs = masked_peer(ours)
     for batch in batches(ours.config, some_lengths(), 64, CPU)[1]:
-        mine = hidden_tokens()(ours, batch, 0.0) / batch.n_labels
+        mine = masked_tokens()(ours, batch, 0.0) / batch.n_labels
         other = their_loss(theirs, as_rows(batch, ours.config.pad_id, 8))
         torch.testing.assert_close(other, mine, atol=1e-9, rtol=0)
     [grad] = torch.autograd.grad(mine, [ours.encoder.blocks[0].feed_forward.inner.weight])

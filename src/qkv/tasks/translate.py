@@ -91,7 +91,7 @@ class Translator:
         **settings: Any,
     ) -> Trace:
         """Look into the pass that translates a text, by default into what the model gives."""
-        from qkv.inspect.tracing import trace_translation
+        from qkv.inspect.trace.from_task import trace_translation
 
         return trace_translation(self, source, target, settings)
 

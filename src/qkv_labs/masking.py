@@ -198,7 +198,7 @@ def _rows(names: Sequence[str], *columns: list[list[float]]) -> list[tuple[str, 
 
 def draw(m: Measured) -> Figure:
     """Accuracy by rate, and by start."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(11, 3.8, ncols=2)
     shares = [100 * rate for rate in RATES]

@@ -170,7 +170,7 @@ class Answerer:
 
     def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
         """Trace the pass that reads a question and a text; `target` is the true answer."""
-        from qkv.inspect.tracing import trace_answer
+        from qkv.inspect.trace.from_task import trace_answer
 
         return trace_answer(self, source, target)
 

@@ -34,7 +34,7 @@ from qkv.run.train import job_of
 from qkv.training import Trainer, build_loss
 
 RECIPES = ROOT / "recipes"
-REPEATS = 5
+REPEATS = {"cuda": 5, "cpu": 3}
 Work = Callable[[], object]
 
 
@@ -101,7 +101,7 @@ def processor(device: torch.device) -> str:
 
 
 def counts_cpu_time() -> bool:
-    """Whether times are CPU time, which other programs do not change: with one thread and no GPU."""
+    """Whether to count CPU time, which other programs do not change: one thread, no GPU."""
     return torch.get_num_threads() == 1 and not torch.cuda.is_available()
 
 
@@ -183,6 +183,10 @@ class Session:
     def quick(self) -> bool:
         return bool(self.options.quick)
 
+    @property
+    def repeats(self) -> int:
+        return 1 if self.quick else REPEATS[self.device.type]
+
     def wants(self, key: str) -> bool:
         """Whether the row was asked for."""
         return str(self.options.only) in key
@@ -201,7 +205,7 @@ class Session:
             print(name)
             print_profile(works["qkv"], self.device)
         else:
-            times = interleaved(works, 1 if self.quick else REPEATS)
+            times = interleaved(works, self.repeats)
             rates = {side: round(amounts[side] / times[side], 1) for side in works}
             ours = rates.pop("qkv")
             self.record(key, name, ours, "tokens/s", rates, check)

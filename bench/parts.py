@@ -14,6 +14,7 @@ python -m bench.parts --only muon --device cpu
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.measure import REPEATS, Session, Work, interleaved, peak_memory, run, speed_parser
+from bench.measure import Session, Work, interleaved, peak_memory, run, speed_parser
 from bench.peers import making
 from bench.train import GPT2, SMALL_GPT2, TINY
 from qkv.config import preset
@@ -88,11 +89,11 @@ def _compare_losses(
         losses(smoothing, False)["qkv"], inputs[0].double(), inputs[1].double(), inputs[2]
     )
     works: dict[str, Work] = {name: partial(backward, loss, *inputs) for name, loss in ways.items()}
-    times = interleaved(works, 1 if session.quick else REPEATS)
+    times = interleaved(works, session.repeats)
     for name, work in works.items():
         apart = [relative(value, true) for value, true in zip(work(), exact, strict=True)]  # type: ignore[call-overload]
         session.record(
-            f"{group}.{name.replace('.', '·')}",
+            f"{group}.{slug(name)}",
             name,
             {
                 "ms": round(1e3 * times[name], 2),
@@ -117,6 +118,11 @@ def backward(
 def relative(value: Tensor, true: Tensor) -> float:
     """Return the largest difference, relative to the largest value."""
     return float((value.double() - true).abs().max() / true.abs().max())
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a key."""
+    return re.sub(r"\W+", "-", name)
 
 
 class Both:
@@ -147,13 +153,13 @@ def compare_muon(session: Session) -> None:
     if hasattr(torch.optim, "Muon"):
         arms["torch.optim.Muon"] = with_optimizer(model, "torch.optim.Muon", 0.02)
     moves = {name: moved(model, *arm) for name, arm in arms.items()}
-    times = interleaved({name: arm[1].step for name, arm in arms.items()}, REPEATS)
+    times = interleaved({name: arm[1].step for name, arm in arms.items()}, session.repeats)
     last = list(moves.values())[-1]
     for name, move in moves.items():
         pairs = zip(move, last, strict=True)
         apart = max(float((ours - theirs).abs().max()) for ours, theirs in pairs) / 0.02
         session.record(
-            f"parts.muon.{name.replace('.', '·')}",
+            f"parts.muon.{slug(name)}",
             name,
             {
                 "ms a step": round(1e3 * times[name], 2),

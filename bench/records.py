@@ -21,7 +21,7 @@ class Record:
     """One row: what was measured, when, on which machine and by which command."""
 
     key: str
-    """Names the row; a group of rows shares the part before the last dot."""
+    """Names the row, from the general to the particular, with dots between."""
     device: str
     """"cpu" or "cuda"."""
     name: str
@@ -43,11 +43,6 @@ class Record:
         best = max(self.peers.values(), default=0.0)
         ratio = self.ours / best if best and isinstance(self.ours, float | int) else None
         object.__setattr__(self, "ratio", ratio and round(ratio, 3))
-
-    @property
-    def group(self) -> str:
-        """The table that the row belongs to."""
-        return self.key.rpartition(".")[0]
 
     def describe(self) -> str:
         """Return the row as one line of text."""

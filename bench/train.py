@@ -30,7 +30,7 @@ from qkv.data import IGNORE, Batch
 from qkv.device import has_bfloat16
 from qkv.training import Trainer
 
-STEPS = {"cuda": 8, "cpu": 4}  # between two looks at the clock
+STEPS = {"cuda": 8, "cpu": 3}  # between two looks at the clock
 FIXED_TOKENS = 261  # of a vocabulary of characters: special tokens, and a token for each byte
 Lengths = Sequence[int]
 Loss = Callable[..., Tensor]
@@ -85,7 +85,15 @@ def cases(session: Session) -> list[Case]:
     if session.on_gpu:
         translator, encoder = {"preset": "transformer-base"}, {"preset": "bert-base", **BERT}
         found = [
-            Case("train.translate.equal", "6+6 × 512", "translate", translator, 32_768, 512, 64),
+            Case(
+                "train.translate.equal",
+                "Transformer-base",
+                "translate",
+                translator,
+                32_768,
+                512,
+                64,
+            ),
             Case("train.gpt2.16", "GPT-2 124M", "generate", GPT2, 50_257, 16, 1024),
             Case("train.gpt2.64", "GPT-2 124M", "generate", GPT2, 50_257, 64, 1024),
             Case("train.llama.16", "Llama 124M", "generate", LLAMA, 32_000, 16, 1024),
@@ -95,7 +103,15 @@ def cases(session: Session) -> list[Case]:
     else:
         translator, encoder = {"preset": "transformer-small"}, {"preset": "bert-mini", **BERT}
         found = [
-            Case("train.translate.equal", "3+3 × 256", "translate", translator, 8000, 128, 24),
+            Case(
+                "train.translate.equal",
+                "Transformer 3+3 × 256",
+                "translate",
+                translator,
+                8000,
+                128,
+                24,
+            ),
             Case("train.gpt2.8", "GPT-2 4 × 256", "generate", SMALL_GPT2, 8000, 8, 256),
             Case("train.llama.8", "Llama 4 × 256", "generate", SMALL_LLAMA, 8000, 8, 256),
             Case("train.bert.equal", "BERT 4 × 256", "fill", encoder, 8000, 32, 128),

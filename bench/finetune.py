@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qkv.evaluation import Score, evaluate
 from rich.console import Console
 
 import qkv
@@ -27,7 +28,6 @@ from bench.measure import RECIPES, Session, data_file, parser, product_job, run,
 from bench.records import Figure
 from qkv.config import Recipe, load_recipe
 from qkv.errors import UserError
-from qkv.evaluate import Score
 from qkv.shelf import find_model
 
 TASKS = ("sst2", "mrpc", "snli", "wnut17", "xquad_en", "cmrc2018")
@@ -74,8 +74,8 @@ def one_run(options: Namespace, arm: str, seed: int) -> Result:
 
 def train_ours(recipe: Recipe, folder: Path, lr: float) -> tuple[Scores, float]:
     """Run `qkv train`; return its scores and the seconds of its steps and validations."""
-    finished = qkv.train(recipe, folder, anew=True, console=Console(quiet=True))
-    return finished.scores, finished.progress.seconds
+    finished = qkv.train(recipe, folder, replace=True, console=Console(quiet=True))
+    return finished.scores, finished.state.seconds
 
 
 def train_peer(recipe: Recipe, folder: Path, lr: float) -> tuple[Scores, float]:
@@ -86,7 +86,7 @@ def train_peer(recipe: Recipe, folder: Path, lr: float) -> tuple[Scores, float]:
     seconds = fine_tune(job, Path(recipe.train.start_from), lr, folder)
     best = as_ours(job, folder)
     splits = {"valid": job.splits.valid, "test": job.splits.test}
-    return {name: job.measure(best, split) for name, split in splits.items() if split}, seconds
+    return {name: evaluate(best, split).scores for name, split in splits.items() if split}, seconds
 
 
 def record(session: Session, results: Sequence[Result]) -> None:

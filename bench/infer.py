@@ -25,9 +25,9 @@ from bench.peers import CausalPeer, causal_peer, making, marian, masked_peer
 from bench.train import LLAMA, PLAIN, TINY, sentence_lengths
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig, preset
 from qkv.decode import Graphs, complete, generate
+from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
 from qkv.tasks import Encoder as EncoderTask
-from qkv.tasks.folder import lay_by_columns
 from qkv.text import Tokenizer, train_tokenizer
 
 EMBEDDED_ROWS = 32  # texts that transformers embeds at a time

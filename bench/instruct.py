@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from qkv.evaluation import exact_match
+
 import qkv
 from bench.measure import Session, parser, run
 from qkv.config import recipe_from
 from qkv.data import read_lines
-from qkv.evaluate import exact_match
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES
 
@@ -128,14 +129,14 @@ def body(session: Session) -> None:
     base_settings, tuned_settings = SETTINGS[kind]
     common = {"train": {"device": kind}}
     base_recipe = merged(BASE, {"data": {"text": str(text)}}, base_settings, common)
-    base = qkv.train(recipe_from(base_recipe), out / "base", anew=True)
+    base = qkv.train(recipe_from(base_recipe), out / "base", replace=True)
     files = {"records": "train", "valid_records": "valid", "test_records": "test"}
     start = {
         "data": {setting: str(paths[name]) for setting, name in files.items()},
         "train": {"start_from": str(out / "base")},
     }
     tuned_recipe = merged(TUNED, start, tuned_settings, common)
-    tuned = qkv.train(recipe_from(tuned_recipe), out / "tuned", anew=True)
+    tuned = qkv.train(recipe_from(tuned_recipe), out / "tuned", replace=True)
     before = base.result
     before.prompting = Prompting(before.prompting.bos, TEMPLATES["plain"])
     columns = by_kind(before, paths["test"]), by_kind(tuned.result, paths["test"])

@@ -113,7 +113,7 @@ def vectors(model: Encoder | Decoder, tokenizer: Tokenizer, word: str, lines: li
     for line in lines:
         match = re.search(rf"\b{word}\b", line)
         assert match
-        spelt = tokenizer.spell(line)
+        spelt = tokenizer.encode_spans(line)
         last = max(i for i, (start, end) in enumerate(spelt.spans) if end == match.end())
         ids = [model.config.bos_id, *spelt.ids]
         if isinstance(model, Encoder):

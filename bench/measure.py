@@ -26,12 +26,11 @@ from torch.profiler import ProfilerActivity
 import qkv
 from bench.records import ROOT, Figure, Record, save
 from qkv.config import Recipe, load_recipe
-from qkv.device import pick_device
 from qkv.errors import UserError
 from qkv.run import Run
-from qkv.run.job import Job, Plan
-from qkv.run.train import job_of
-from qkv.training import Trainer, build_loss
+from qkv.run.job import Job
+from qkv.run.train import make_trainer, prepare
+from qkv.training import Trainer
 
 RECIPES = ROOT / "recipes"
 REPEATS = {"cuda": 5, "cpu": 3}
@@ -39,34 +38,21 @@ Work = Callable[[], object]
 
 
 def product_job(recipe: Recipe, folder: Path) -> Job:
-    """Read the recipe's data and build its model, as `qkv train` does."""
-    device = pick_device(recipe.train.device)
-    return job_of(recipe)(Plan(recipe, folder, device, lambda remark: None))
+    """Read the recipe's data and build its model and stream, as `qkv train` does."""
+    return prepare(recipe, folder, Console(quiet=True))
 
 
 def product_trainer(recipe: Recipe, folder: Path) -> Trainer:
     """Return the trainer that `qkv train` would run for a recipe, ready to take steps."""
-    job, config = product_job(recipe, folder), recipe.train
-    device = pick_device(config.device)
-    job.model.train()
-    return Trainer(
-        model=job.model,
-        stream=job.stream,
-        loss_sum=build_loss(job.model, config, device, job.one_shape, job.objective),
-        config=config,
-        device=device,
-        folder=folder,
-        evaluate=job.evaluate,
-        keep=job.keep,
-        reporters=[],
-        frequencies_loss=job.frequencies_loss,
-    )
+    trainer = make_trainer(product_job(recipe, folder))
+    trainer.model.train()
+    return trainer
 
 
 def trained(recipe: str, settings: Sequence[str], folder: Path) -> Run:
     """Run one of the shipped recipes without output, in place of an earlier run."""
     wanted = load_recipe(RECIPES / f"{recipe}.toml", settings)
-    return qkv.train(wanted, folder, anew=True, console=Console(quiet=True))
+    return qkv.train(wanted, folder, replace=True, console=Console(quiet=True))
 
 
 def score(run: Run, split: str, name: str) -> float:

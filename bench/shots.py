@@ -25,7 +25,7 @@ from typing import Any
 import qkv
 from bench.measure import Session, data_file, parser, run
 from bench.records import Figure
-from qkv.data.labelled import Labelled, read_labelled
+from qkv.data import Labelled, read_labelled
 from qkv.tasks.few_shot import Chooser, FewShot
 
 LABELS = ("negative", "positive")

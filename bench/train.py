@@ -165,16 +165,12 @@ def recipe_of(case: Case, folder: Path, device: str) -> Recipe:
         return write_text(folder / name, lengths, letters, seed)
 
     some = [length // 2 for length in lengths[:8]] if frame else [4 * case.length]
-    data: dict[str, Any] = {
-        "text": text("text", 0),
-        "valid_text": text("valid", 1, some),
-        "documents": "line" if frame else "file",
-        "bos": bool(frame),
-        "across": not frame,
-    }
+    data: dict[str, Any] = {"text": text("text", 0), "valid_text": text("valid", 1, some)}
+    if case.task == "generate":
+        data |= {"documents": "file", "bos": False, "across": True}
     if case.task == "translate":
-        data = {"source": data["text"], "target": text("target", 2)}
-        data |= {"valid_source": text("valid", 1, some), "valid_target": text("valid.t", 2, some)}
+        data = {"source": text("source", 0), "valid_source": text("valid.source", 1, some)}
+        data |= {"target": text("target", 2), "valid_target": text("valid.target", 3, some)}
     smoothing = 0.1 if case.task == "translate" else 0.0
     return recipe_from(
         {
@@ -206,9 +202,9 @@ class Item:
 def items_of(batch: Batch, pad_id: int) -> list[Item]:
     """Take a batch of ours apart, whether it is padded or packed."""
     labels = batch.labels
-    if batch.places is not None:  # labels stand at some tokens only
+    if batch.positions is not None:  # labels stand at some tokens only
         labels = torch.full_like(batch.target.tokens, IGNORE)
-        labels.view(-1)[batch.places] = batch.labels
+        labels.view(-1)[batch.positions] = batch.labels
     tokens = _split(batch.target.tokens, batch.target)
     sources = tokens if batch.source is None else _split(batch.source.tokens, batch.source)
     rows = zip(tokens, _split(labels, batch.target), sources, strict=True)

@@ -19,16 +19,17 @@ from typing import Any
 
 import torch
 import transformers
+from qkv.evaluation import evaluate
 from transformers import AutoTokenizer, TrainerCallback
 
 import qkv
 from qkv.config import TrainConfig
 from qkv.data import IGNORE
 from qkv.errors import UserError
-from qkv.run.understand import Labelling
+from qkv.run.job import ExampleJob
 from qkv.tasks import Answerer
 
-Job = Labelling[Any, Any]
+Job = ExampleJob[Any]
 Features = list[dict[str, Any]]
 MAX_LENGTH, STRIDE = 384, 128  # of windows over long texts, as in transformers' own examples
 CLASSES = {
@@ -160,8 +161,8 @@ class Judge(TrainerCallback):
     ) -> None:
         began = time.perf_counter()
         model.save_pretrained(self.folder)
-        scores = self.job.measure(as_ours(self.job, self.folder), self.job.splits.valid)
-        values = self.job.figures(scores)
+        scored = evaluate(as_ours(self.job, self.folder), self.job.splits.valid)
+        values = self.job.named(scored.scores)
         metrics |= {f"eval_{name}": value for name, value in values.items()}
         self.seconds += time.perf_counter() - began
 
@@ -169,7 +170,7 @@ class Judge(TrainerCallback):
 def as_ours(job: Job, folder: Path) -> Any:
     """Load the peer's folder as the object of our task, with the settings of the job."""
     loaded = qkv.load(folder, job.plan.device.type)
-    task = job.build(loaded.model, loaded.tokenizer)
+    task = job.build_result(loaded.model)
     if isinstance(task, Answerer):  # it reads windows as it was trained on them
         task.model.config = dataclasses.replace(task.model.config, max_length=MAX_LENGTH)
         task.settings = dataclasses.replace(task.settings, overlap=STRIDE)

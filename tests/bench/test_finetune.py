@@ -14,7 +14,7 @@ from bench.measure import RECIPES, product_job
 from bench.trainer import PREPARE as PREPARE_BY_TASK
 from bench.trainer import Budget, Judge, as_ours, fine_tune, label_names, span_of
 from qkv.config import load_recipe
-from qkv.data.squad import Answer, Question
+from qkv.data.formats.squad import Answer, Question
 from qkv.errors import UserError
 from tests.bench.conftest import SPECIALS, tiny_encoder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.shots import TEMPLATES, accuracy, choose, draw, main, measure
-from qkv.data.labelled import Labelled
+from qkv.data import Labelled
 from qkv.tasks.few_shot import Choice
 
 POOL = [

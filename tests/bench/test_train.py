@@ -84,7 +84,7 @@ def test_a_timed_step_is_the_first_step_of_qkv_train(task, tmp_path):
     recipe = recipe_of(CASES[task], tmp_path, "cpu")
     trainer = product_trainer(recipe, tmp_path / "timed")
     trainer.take_step(next(trainer.stream.steps_from(0)))
-    settings = {"steps": 1, "valid_every": 1, "tensorboard": False, "valid_bleu": False}
+    settings = {"steps": 1, "valid_every": 1, "tensorboard": False}
     once = recipe_with(recipe, **settings)
     qkv.train(once, tmp_path / "run")
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
@@ -100,7 +100,7 @@ def test_a_timed_step_is_compiled_as_that_of_qkv_train(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(torch, "compile", lambda work, **how: calls.append(how) or work)
     recipe = recipe_of(CASES["translate"], tmp_path, "cpu")
-    steps = {"steps": 1, "valid_every": 1, "tensorboard": False, "valid_bleu": False}
+    steps = {"steps": 1, "valid_every": 1, "tensorboard": False}
     recipe = recipe_with(recipe, compile="on", packing="on", **steps)
     product_trainer(recipe, tmp_path / "timed")
     qkv.train(recipe, tmp_path / "run")

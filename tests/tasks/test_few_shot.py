@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
 from qkv.data.table import read_examples
+
 from qkv.errors import UserError
 from qkv.tasks.few_shot import Choice, FewShot, Normalize, Report, few_shot_accuracy
 

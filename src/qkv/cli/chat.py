@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import count
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -105,17 +104,13 @@ def _is_typed() -> bool:
 
 def _lines() -> Iterator[str]:
     """What is typed, after a prompt sign on a terminal."""
-    from qkv.data.readers import not_utf8
+    from qkv.data import lines_in
 
-    for number in count(1):
+    typed = lines_in(sys.stdin.buffer, "standard input")
+    while True:
         if _is_typed():
             print("> ", end="", file=sys.stderr, flush=True)
-        typed = sys.stdin.buffer.readline()
-        if not typed:
+        line = next(typed, None)
+        if line is None:
             return
-        try:
-            line = typed.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            place = number, error.start + 1
-            raise not_utf8("standard input", place, typed[error.start]) from error
-        yield line.rstrip("\r\n")
+        yield line

@@ -52,8 +52,8 @@ def classify(
     Example: qkv classify --model runs/sst2 --input reviews.csv --text-field review --json
     Example: qkv classify --model runs/digits three.png eight.png
     """
-    from qkv.data.labelled import TABLES
-    from qkv.data.table import suffix
+    from qkv.data.files import kind_of
+    from qkv.data.formats.records import TABLES
     from qkv.tasks.vision import ImageClassifier
 
     classifier = load_classifier(model, device)
@@ -65,7 +65,7 @@ def classify(
         return
     kind = classifier.classes.kind
     _check_kind(model, kind, threshold, show_all)
-    if input_ and not text and suffix(input_) in TABLES:
+    if input_ and not text and kind_of(input_) in TABLES:
         texts = _rows(input_, text_field or (), model, classifier.classes.n_texts)
     elif text_field:
         raise UserError("--text-field names a column of a table; give one as --input.")
@@ -102,7 +102,7 @@ def _classify_images(
 
 def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[Texts]:
     """The texts of a table's rows, blank ones too; its columns are those of training."""
-    from qkv.data.labelled import read_texts
+    from qkv.data.formats.labelled import read_texts
 
     with by_options():
         if fields:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def read_stdin() -> list[str]:
     """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    from qkv.data import lines_of
+    from qkv.data import lines_in
 
-    return lines_of(sys.stdin.buffer.read(), "standard input")
+    return list(lines_in(sys.stdin.buffer, "standard input"))
 
 
 def given_lines(text: list[str] | None, path: Path | None) -> list[str]:
@@ -41,8 +41,9 @@ def one_line(text: str) -> str:
 
 def load_as(folder: str, device: str, kind: type | tuple[type, ...], wanted: str) -> Any:
     """Load a model folder that must hold what a command works with, or name the right command."""
-    from qkv.convert import load, open_model
+    from qkv.convert import open_model
     from qkv.run.card import KINDS
+    from qkv.tasks import load
 
     source = open_model(folder)
     found = load(source, device)
@@ -59,7 +60,7 @@ def by_options() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        sentence = str(error).replace("text_fields under [data]", "--text-field")
+        sentence = str(error).replace("text_field under [data]", "--text-field")
         raise UserError(sentence.replace("label_field under [data]", "--label-field")) from error
 
 

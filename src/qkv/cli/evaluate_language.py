@@ -42,22 +42,22 @@ def score_text(speaker: LanguageModel, paths: Sequence[Path]) -> list[Score]:
 
 def score_records(speaker: LanguageModel, path: Path) -> list[Score]:
     """How many instructions are answered word for word."""
-    from qkv.data import read_records
+    from qkv.data import read_conversations
     from qkv.run.instruct import answer_score, answered
 
-    return [answer_score(speaker, answered(read_records([path])))]
+    return [answer_score(speaker, answered(read_conversations([path])))]
 
 
 def score_choices(speaker: LanguageModel, examples: Path, asked: Questions) -> list[Score]:
     """Accuracy of the likeliest option, beside that of always the commonest one."""
     from qkv.cli.common import progress_bar
-    from qkv.data import read_examples
+    from qkv.data import read_records
     from qkv.evaluate import Score
     from qkv.tasks.few_shot import FewShot, few_shot_accuracy
 
     _check(asked)
-    records = read_examples(examples)
-    solved = read_examples(asked.pool) if asked.pool else []
+    records = list(read_records(examples))
+    solved = list(read_records(asked.pool)) if asked.pool else []
     template, answer = (one.replace("\\n", "\n") for one in (asked.template, asked.answer))
     few_shot = FewShot(template, answer, options=tuple(asked.options))
     shots, seed, normalize = asked.shots, asked.seed, asked.normalize

@@ -62,8 +62,8 @@ class Outcome:
 def evaluate_examples(asked: Asked, output: Path | None, as_json: bool) -> None:
     """Score a model of understanding on examples; print, and write what is to be written."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.files import write_text
-    from qkv.tasks.folder import load_config
 
     task, *_ = load_config(open_model(asked.model))
     if task not in SCORED:
@@ -100,7 +100,7 @@ def evaluate_examples(asked: Asked, output: Path | None, as_json: bool) -> None:
 def _sees(folder: str) -> bool:
     """Whether a model reads images."""
     from qkv.convert import open_model
-    from qkv.tasks.folder import load_config
+    from qkv.convert.model_folder import load_config
 
     return bool(load_config(open_model(folder))[1].patch_size)
 
@@ -126,9 +126,8 @@ def _classes(asked: Asked) -> Outcome:
 
 def _verdict(asked: Asked) -> Verdict:
     """What a classifier says of texts or images, beside what is right."""
-    from qkv.data.images import read_images
-    from qkv.data.labelled import read_labelled
-    from qkv.data.pixels import one_by_one
+    from qkv.data.formats.images import read_images
+    from qkv.data.formats.labelled import read_labelled
     from qkv.run.classify import judge
     from qkv.run.vision import judge_images
     from qkv.tasks.vision import ImageClassifier
@@ -136,7 +135,7 @@ def _verdict(asked: Asked) -> Verdict:
     classifier = load_classifier(asked.model, asked.device)
     if isinstance(classifier, ImageClassifier):
         config = classifier.model.config
-        images = one_by_one(read_images(asked.examples, config.image_size, config.n_channels))
+        images = read_images(asked.examples, config.image_size, config.n_channels)
         with progress_bar(len(images)) as advance:
             return judge_images(classifier, images, advance)
     kind = classifier.classes.kind
@@ -173,7 +172,7 @@ def _draw(report: Report, trust: Calibration, path: Path) -> None:
 
 def _tags(asked: Asked) -> Outcome:
     from qkv.cli.tag import load_tagger
-    from qkv.data.conll import read_conll
+    from qkv.data.formats.conll import read_conll
 
     tagger, settings = load_tagger(asked.model, asked.device), asked.recipe.tag
     sentences = read_conll([asked.examples], settings.word_column, settings.label_column)
@@ -204,7 +203,7 @@ def _labels(found: Labels, gold: Labels, lines: list[str]) -> Outcome:
 
 def _answers(asked: Asked) -> Outcome:
     from qkv.cli.answer import load_answerer
-    from qkv.data.squad import read_squad
+    from qkv.data.formats.squad import read_squad
     from qkv.evaluate.spans import answer_scores
 
     answerer, questions = load_answerer(asked.model, asked.device), read_squad([asked.examples])
@@ -221,7 +220,7 @@ def _answers(asked: Asked) -> Outcome:
 
 def _likeness(asked: Asked) -> Outcome:
     from qkv.cli.fill import load_any_encoder
-    from qkv.data.labelled import read_texts
+    from qkv.data.formats.labelled import read_texts
     from qkv.run.embed import are_pairs, retrieval_scores, uniformity
 
     label_field, text_fields = asked.fields

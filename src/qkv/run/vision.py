@@ -11,6 +11,7 @@ import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
 from qkv.convert import open_model
+from qkv.convert.model_folder import load_config, load_section
 from qkv.data.images import Pixels, read_images
 from qkv.data.pixels import (
     ImageSet,
@@ -34,7 +35,6 @@ from qkv.run.classify import (
 from qkv.run.job import Finished, Plan, fingerprint
 from qkv.run.start import Weights
 from qkv.run.understand import NO_HEAD, VALID_BATCH_TOKENS, check_head, fresh_encoder
-from qkv.tasks.folder import load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.training import build_loss, mean_loss, one_class

@@ -20,9 +20,8 @@ from bench.peers import CausalPeer, causal_loss, causal_peer, making
 from qkv.config import DecodeConfig, ModelConfig, TrainConfig, preset
 from qkv.data import Batch, Side
 from qkv.decode import Graphs, complete
-from qkv.device import mixed_precision
+from qkv.device import lay_by_columns, mixed_precision
 from qkv.model import Decoder
-from qkv.tasks.folder import lay_by_columns
 from qkv.training import accumulate, build_loss, build_optimizer, update
 from qkv.training.optimizer import set_learning_rate
 

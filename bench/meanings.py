@@ -113,7 +113,7 @@ def vectors(model: Encoder | Decoder, tokenizer: Tokenizer, word: str, lines: li
     for line in lines:
         place = re.search(rf"\b{word}\b", line)
         assert place
-        spelt = tokenizer.spell(line)
+        spelt = tokenizer.encode_spans(line)
         last = max(i for i, (start, end) in enumerate(spelt.spans) if end == place.end())
         ids = [model.config.bos_id, *spelt.ids]
         if isinstance(model, Encoder):

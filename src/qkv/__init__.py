@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.convert import load
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
     from qkv.run import train
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         LanguageModel,
         Tagger,
         Translator,
+        load,
     )
 
 __version__ = "0.1.0"
@@ -41,7 +41,7 @@ __all__ = [
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
-    "load": "qkv.convert",
+    "load": "qkv.tasks",
     "Translator": "qkv.tasks",
     "LanguageModel": "qkv.tasks",
     "Encoder": "qkv.tasks",

@@ -41,8 +41,9 @@ def one_line(text: str) -> str:
 
 def load_as(folder: str, device: str, kind: type | tuple[type, ...], wanted: str) -> Any:
     """Load a model folder that must hold what a command works with, or name the right command."""
-    from qkv.convert import load, open_model
+    from qkv.convert import open_model
     from qkv.run.card import KINDS
+    from qkv.tasks import load
 
     source = open_model(folder)
     found = load(source, device)

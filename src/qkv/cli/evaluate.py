@@ -87,8 +87,8 @@ def _check_idle(given: Mapping[str, object], model: str | None) -> None:
 def _kind(model: str) -> str:
     """What a model folder holds, in words."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.run.card import KINDS
-    from qkv.tasks.folder import load_config
 
     task, *_ = load_config(open_model(model))
     return KINDS[task][0] if task in KINDS else f"a model of the unknown task {task!r}"
@@ -96,7 +96,7 @@ def _kind(model: str) -> str:
 
 def _understands(model: str) -> bool:
     from qkv.convert import open_model
-    from qkv.tasks.folder import load_config
+    from qkv.convert.model_folder import load_config
 
     return load_config(open_model(model))[1].family == "encoder"
 

@@ -62,8 +62,8 @@ class Outcome:
 def evaluate_examples(asked: Asked, output: Path | None, as_json: bool) -> None:
     """Score a model of understanding on examples; print, and write what is to be written."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.files import write_text
-    from qkv.tasks.folder import load_config
 
     task, *_ = load_config(open_model(asked.model))
     if task not in SCORED:
@@ -100,7 +100,7 @@ def evaluate_examples(asked: Asked, output: Path | None, as_json: bool) -> None:
 def _sees(folder: str) -> bool:
     """Whether a model reads images."""
     from qkv.convert import open_model
-    from qkv.tasks.folder import load_config
+    from qkv.convert.model_folder import load_config
 
     return bool(load_config(open_model(folder))[1].patch_size)
 

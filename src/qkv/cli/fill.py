@@ -48,9 +48,9 @@ def fill(
 def load_any_encoder(folder: str, device: str) -> Encoder:
     """Load a model folder that must hold an encoder of texts, whatever else it is for."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.device import pick_device
     from qkv.tasks.encoder import Encoder
-    from qkv.tasks.folder import load_config
 
     source = open_model(folder)
     task, config, _ = load_config(source)

@@ -163,8 +163,8 @@ def _open(
     device: str,
 ) -> Subject:
     """Load what the views need: logs, a model, one pass of it."""
-    from qkv.convert import load
     from qkv.inspect.panes import Subject
+    from qkv.tasks import load
 
     runs = _runs(name, others, must="curves" in views and len(views) == 1)
     if views == ["curves"] or (not views and text is None and runs):

@@ -1,4 +1,4 @@
-"""Models without weights: their names and shapes, before any memory is spent on them."""
+"""Models without weights: names and shapes of weights without their memory."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 from qkv.config import ModelConfig
 from qkv.errors import UserError
 from qkv.model.families import Model, build_model
-from qkv.model.schemes import build_positions
+from qkv.model.positions import build_positions
 from qkv.model.stack import Stack
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The name and shape of each weight that such a model has."""
-    return {name: tuple(one.shape) for name, one in _shape(config).named_parameters()}
+    """List the name and shape of each weight of a model."""
+    return {name: tuple(weight.shape) for name, weight in _on_meta(config).named_parameters()}
 
 
 def empty_model(config: ModelConfig) -> Model:
-    """A model whose weights are to be filled in; only what needs no weights is there already."""
-    model = _shape(config)
+    """Build a model on the meta device, with only its fixed tables in memory."""
+    model = _on_meta(config)
     _check_memory(model)
     for module in model.modules():
         if isinstance(module, Stack):
-            module.positions = build_positions(config, module.causal)  # with its fixed tables
+            module.positions = build_positions(config, module.causal)
     return model
 
 
-def _shape(config: ModelConfig) -> Model:
+def _on_meta(config: ModelConfig) -> Model:
     try:
         with torch.device("meta"):
             return build_model(config)
@@ -41,12 +41,12 @@ def _shape(config: ModelConfig) -> Model:
 
 
 def _check_memory(model: Model) -> None:
-    """Refuse a model that this machine could never hold, before it tries to."""
+    """Raise an error for a model that is larger than this machine's memory."""
     tensors = [*model.parameters(), *model.buffers()]
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
         raise UserError(
             f"The config asks for a model of {needed / 1e9:,.0f} GB, but this machine has "
-            f"{there / 1e9:,.0f} GB of memory; check the config, or take a smaller model."
+            f"{memory / 1e9:,.0f} GB of memory; check the config, or take a smaller model."
         )

@@ -11,12 +11,15 @@ import torch
 
 from qkv.config import PRESETS, ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.data.formats.images import LabelledImage, Pixels, read_images
+from qkv.convert.model_folder import load_config, load_section
+from qkv.data.images import Pixels, read_images
 from qkv.data.pixels import (
     ImageSet,
     ImageStream,
+    LabelledImage,
     Scale,
     image_batches,
+    one_by_one,
 )
 from qkv.data.splits import Splits, draw_examples, read_splits
 from qkv.device import mixed_precision
@@ -32,7 +35,6 @@ from qkv.run.classify import (
 from qkv.run.job import Finished, Plan, fingerprint
 from qkv.run.start import Weights
 from qkv.run.understand import NO_HEAD, VALID_BATCH_TOKENS, check_head, fresh_encoder
-from qkv.tasks.folder import load_config, load_section
 from qkv.tasks.reading import Progress
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.training import build_loss, mean_loss, one_class
@@ -164,17 +166,14 @@ def read_image_splits(recipe: Recipe, config: ModelConfig) -> Splits[LabelledIma
     Images that are the same pixel by pixel are never both trained on and validated with.
     """
 
-    def read(prefix: str) -> list[LabelledImage]:
-        paths = getattr(data, f"{prefix}examples")
-        return read_images(paths, config.image_size, config.n_channels)
+    def read(paths: Sequence[str], name: str) -> list[LabelledImage]:
+        return one_by_one(read_images(paths, config.image_size, config.n_channels, name))
 
     def key(image: LabelledImage) -> str:
         return hashlib.blake2b(image.pixels.tobytes(), digest_size=16).hexdigest()
 
     data, seed = recipe.data, recipe.train.seed
-    splits = read_splits(
-        read, "examples", data.valid_size, seed, key, labels=lambda one: (one.label,)
-    )
+    splits = read_splits(data, seed, read, key, lambda one: (one.label,))
     train = draw_examples(splits.train, data.n_examples, seed, lambda one: one.label)
     return Splits(train, splits.valid, splits.test)
 

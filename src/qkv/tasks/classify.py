@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
 from qkv.text import Tokenizer
 

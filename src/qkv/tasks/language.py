@@ -11,24 +11,23 @@ import torch
 
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
-from qkv.decode import Hypothesis, Remembered
-from qkv.errors import UserError
-from qkv.model import Decoder
-from qkv.tasks.conversation import Conversation, Tell
-from qkv.tasks.few_shot import Choice, Normalize
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
     Where,
-    lay_by_columns,
     load_config,
     load_family,
     load_prompting,
     load_tokenizers,
-    place,
 )
+from qkv.decode import Hypothesis, Remembered
+from qkv.device import lay_by_columns, place
+from qkv.errors import UserError
+from qkv.model import Decoder
+from qkv.tasks.conversation import Conversation, Tell
+from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
 from qkv.tasks.writer import Writer
-from qkv.text import TextFlow, Tokenizer, cut_at_stop
+from qkv.text import TextStream, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class LanguageModel:
         id: int = 0,
     ) -> Iterator[str]:
         """Text after a prompt of tokens; it is spelt as it stands `after` these tokens."""
-        text = TextFlow(self.tokenizer, config.stop, after)
+        text = TextStream(self.tokenizer, config.stop, after)
         for token in self.writer.stream(prompt, config, ends, remembered, id):
             if piece := text.push([token]):
                 yield piece

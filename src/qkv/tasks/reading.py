@@ -9,24 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.data import Framed, Ragged, Specials, frame
-from qkv.data.batch import in_rows
-from qkv.data.sequences import side
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder, Layout
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Tokenizers,
     Where,
     load_config,
     load_family,
     load_tokenizers,
-    place,
     save_config,
     save_weights,
 )
+from qkv.data import Framed, Ragged, Specials, frame
+from qkv.data.batch import in_rows
+from qkv.data.sequences import side
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder, Layout
 from qkv.text import Tokenizer
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # padding included
 MOST_PADDING = 1 / 32  # of these; where there were more, another batch takes less time

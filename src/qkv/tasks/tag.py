@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
-from qkv.text import Tokenizer, schemes
-from qkv.text.spans import Span, SpeltWords
-from qkv.text.words import split_words
+from qkv.text import Tokenizer, tagging
+from qkv.text.offsets import WordTokens
+from qkv.text.words import Span, split_words
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -90,7 +90,7 @@ class Tagger:
         self.model, self.tokenizer, self.tags = model, tokenizer, tags
         self.reader = Reader(model, tokenizer)
         self.scheme = None if tags.scheme == "none" else tags.scheme
-        self.valid = schemes.transitions(tags.labels, self.scheme)
+        self.valid = tagging.transitions(tags.labels, self.scheme)
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
@@ -146,7 +146,7 @@ class Tagger:
     def frame(self, sentences: Sequence[Words]) -> list[Window]:
         """Sentences as the model reads them, long ones in windows; each word is in one's care."""
         check_text([" ".join(words) for words in sentences])
-        spelt = self.tokenizer.spell_words_many(sentences)
+        spelt = self.tokenizer.encode_words_many(sentences)
         return [
             part
             for number, one in enumerate(spelt)
@@ -154,7 +154,7 @@ class Tagger:
             for part in self._windows(number, one)
         ]
 
-    def _windows(self, sentence: int, spelt: SpeltWords) -> Iterator[Window]:
+    def _windows(self, sentence: int, spelt: WordTokens) -> Iterator[Window]:
         """Windows cut between words; a word is in the care of the one that sees most around it."""
         word = np.array(spelt.word)
         first = np.diff(word, prepend=-1) > 0
@@ -187,7 +187,7 @@ class Tagger:
     def _read(self, text: str, spans: Sequence[Span], scores: Tensor, path: list[int]) -> Tagging:
         labels = tuple(self.tags.labels[label] for label in path)
         sure = [math.exp(one[label]) for one, label in zip(scores.tolist(), path, strict=True)]
-        found = schemes.entities(labels, self.scheme) if self.scheme else []
+        found = tagging.entities(labels, self.scheme) if self.scheme else []
         return Tagging(
             text=text,
             words=tuple(text[start:end] for start, end in spans),
@@ -208,7 +208,7 @@ def _split(given: str | Words) -> tuple[str, list[Span]]:
 
 
 def _entity(
-    found: schemes.Entity, text: str, spans: Sequence[Span], sure: Sequence[float]
+    found: tagging.Entity, text: str, spans: Sequence[Span], sure: Sequence[float]
 ) -> Entity:
     start, end = spans[found.start][0], spans[found.end - 1][1]
     probability = math.prod(sure[found.start : found.end])

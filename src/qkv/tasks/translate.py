@@ -12,11 +12,12 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
+from qkv.convert.model_folder import Tokenizers, Where, load_config, load_family, load_tokenizers
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.decode.generate import suppressed
+from qkv.device import place
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace

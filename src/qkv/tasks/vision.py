@@ -13,23 +13,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.data.formats.images import read_image
-from qkv.data.pixels import BRIGHTEST, Scale
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder
-from qkv.tasks.classify import Classification, check_labels
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     SOURCE_TOKENIZER,
     TOKENIZER,
     Where,
     load_config,
     load_family,
     load_section,
-    place,
     save_config,
     save_weights,
 )
+from qkv.data import Scale, read_image
+from qkv.data.items.pixels import BRIGHTEST
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.reading import BATCH_TOKENS, Progress
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Text of any size, read a piece at a time."""
+"""Text and encoded data of any size: documents, shards, streams of tokens."""

@@ -11,14 +11,14 @@ from qkv.data.files import Paths, Progress, check_seekable, chunks, kind_of, lis
 from qkv.data.formats.labelled import text_columns
 from qkv.data.formats.records import TABLES, Field, Record, quoted, read_records
 from qkv.errors import UserError
-from qkv.text.template import fill, names
+from qkv.text.record_template import fill, names
 
 Unit = Literal["file", "paragraph", "line"]
 PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take more memory
 SAMPLED = 1 << 12  # characters of a text for a tokenizer to learn from
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
-# (see `qkv.text.road`) reaches across, and what comes after gets no space before it. The first is
+# (see `qkv.text.training`) reaches across, and what comes after gets no space before it. The first is
 # safe with other people's tokenizers too, some of which keep a line's end with a full stop.
 SAFE_CUTS = (
     re.compile(r"(?<=[^\W_])\n"),

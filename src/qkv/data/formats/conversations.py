@@ -6,7 +6,7 @@ from qkv.data.files import Paths, text_files
 from qkv.data.formats.records import Record, as_text, quoted, read_records
 from qkv.errors import UserError
 from qkv.text import Message, check_messages, fill
-from qkv.text.template import names
+from qkv.text.record_template import names
 
 QUESTION_OF = {
     "output": "instruction",

@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from qkv.data.files import Progress, check_seekable, chunks, kind_of, lines, opened
 from qkv.errors import UserError
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 Field = str | int
 Numbered = Iterator[tuple[int, object]]  # after the line of each value

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from qkv.data.table import read_examples
 
+from qkv.data import read_records
 from qkv.errors import UserError
 from qkv.tasks.few_shot import Choice, FewShot, Normalize, Report, few_shot_accuracy
 
@@ -125,7 +125,7 @@ def test_the_model_is_asked_in_parts_and_progress_counts_records() -> None:
 
 
 def test_a_real_task_is_scored(shared_data: Path) -> None:
-    records = read_examples(shared_data / "sst2" / "valid.tsv")
+    records = list(read_records(shared_data / "sst2" / "valid.tsv"))
     few_shot = FewShot("Review: {text}\nSentiment:", " {label}", options=("negative", "positive"))
     report = few_shot_accuracy(Rule(), records, records, few_shot, shots=4)
     assert report.n == 872

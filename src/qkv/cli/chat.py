@@ -104,7 +104,7 @@ def _is_typed() -> bool:
 
 def _lines() -> Iterator[str]:
     """What is typed, after a prompt sign on a terminal."""
-    from qkv.data import lines_in
+    from qkv.data.files import lines_in
 
     typed = lines_in(sys.stdin.buffer, "standard input")
     while True:

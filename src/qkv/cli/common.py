@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def read_stdin() -> list[str]:
     """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    from qkv.data import lines_in
+    from qkv.data.files import lines_in
 
     return list(lines_in(sys.stdin.buffer, "standard input"))
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
-from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qkv.config import TokenizerConfig
-from qkv.data import read_documents, sample_text
+from qkv.data import read_documents
 from qkv.data.corpus.documents import PIECE, SAFE_CUTS, Piece, cut, documents_in
 from qkv.text import Tokenizer, train_tokenizer
 from tests.data.helpers import complaint, write, write_parquet
@@ -192,41 +191,3 @@ def test_a_text_without_any_safe_place_is_cut_all_the_same() -> None:
     assert all(part.startswith(" word") for part in cut(words, 50)[1:])
     late = "x" * 120 + "\n" + "y" * 100  # a safe place is waited for
     assert cut(late, 50) == ["x" * 120, "\n" + "y" * 100]
-
-
-def read_sample(paths: Any, most: int, **settings: Any) -> list[str]:
-    return list(sample_text(paths, most, **settings))
-
-
-def test_a_sample_comes_from_all_over_the_files(tmp_path: Path) -> None:
-    random = Random(0)
-    paths = [
-        write(tmp_path / name, "".join(random.choices(name[0] + "123456789 \n", k=200_000)))
-        for name in ("a.txt", "b.txt.gz", "c.txt", "d.txt.gz")
-    ]
-    for most in (200_000, 40_000, 999):
-        found = read_sample(paths, most)
-        text = "".join(found)
-        assert 0.8 * most <= len(text) <= most
-        assert all(text.count(mark) > 0.05 * most / 12 for mark in "abcd")
-        assert all(len(part) <= max(4 * 4096, most // 16) for part in found)
-        assert found == read_sample(paths, most)
-
-
-def test_a_sample_of_one_file_has_its_end_too(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "".join(f"{number}\n" for number in range(200_000)))
-    numbers = [int(word) for word in "".join(read_sample([path], 100_000)).split()]
-    assert min(numbers) < 20_000
-    assert max(numbers) > 170_000
-
-
-def test_a_sample_of_a_small_text_is_all_of_it(tmp_path: Path) -> None:
-    text = "".join(LINES) * 50
-    path = write(tmp_path / "a.txt", text)
-    assert "".join(read_sample([path], len(text.encode()))) == text
-    zipped = write(tmp_path / "a.txt.gz", text)
-    assert "".join(read_sample([zipped], 10 * len(text))) == text
-    records: list[dict[str, object]] = [{"text": line} for line in LINES]
-    assert read_sample(write_parquet(tmp_path / "a.parquet", records), 10 * len(text)) == LINES
-    lines = read_sample([path], 10 * len(text), documents="line")
-    assert lines == [line for line in text.split("\n") if line]

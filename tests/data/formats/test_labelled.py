@@ -106,7 +106,7 @@ def test_plain_text_is_a_text_a_line(tmp_path: Path) -> None:
             "a.jsonl",
             '{"text": "a", "label": null}',
             {},
-            "line 1: field 'label' holds null, but mus",
+            "line 1: field 'label' holds null, but mu",
         ),
         ("a.jsonl", '{"text": "a", "label": [[1]]}', {"kind": "classes"}, "holds [1], but must be"),
         ("a.jsonl", '{"text": 3, "label": "a"}', {}, "field 'text' holds 3, but must be a string"),

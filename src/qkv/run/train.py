@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from qkv.config import PRESETS, Recipe, load_recipe
-from qkv.convert import open_model
+from qkv.convert import export_problems, open_model
 from qkv.device import pick_device
 from qkv.evaluation import Score
 from qkv.run.answer import AnswerJob
@@ -117,8 +117,13 @@ def prepare(
     say = partial(_say, console or Console(stderr=True))
     plan = Plan(recipe, folder, pick_device(recipe.train.device), say, resume)
     job = (ImageJob if reads_images(recipe) else JOBS[recipe.task])(plan)
-    for phase in (job.read, job.make_tokenizer, job.make_model, job.make_items, job.make_stream):
+    for phase in (job.read, job.make_tokenizer, job.make_model):
         phase()
+    for problem in export_problems(job.config, recipe.task):
+        if problem.startswith("huggingface"):
+            say(f"this model could not be exported to {problem}")
+    job.make_items()
+    job.make_stream()
     return job
 
 

@@ -1,6 +1,6 @@
 """Files → batches: readers of records, splits, encoded items, and the one stream of batches."""
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Placement, Side, Specials, place
+from qkv.data.batch import IGNORE, Batch, PackedShape, Placement, Side, Specials, arrange
 from qkv.data.corpus.documents import Piece, read_documents
 from qkv.data.corpus.shards import Shards, cached_examples
 from qkv.data.corpus.tokens import (
@@ -11,7 +11,7 @@ from qkv.data.corpus.tokens import (
     load_corpus,
     training_text,
 )
-from qkv.data.files import read_lines, text_files
+from qkv.data.files import lines_in, read_lines, read_text, text_files
 from qkv.data.formats.conll import Sentence, read_conll
 from qkv.data.formats.conversations import read_conversations
 from qkv.data.formats.describe import describe_example
@@ -77,6 +77,7 @@ __all__ = [
     "TwinItems",
     "WindowItems",
     "answer_place",
+    "arrange",
     "cached_examples",
     "describe_example",
     "draw_examples",
@@ -87,9 +88,9 @@ __all__ = [
     "frame",
     "framed_arrays",
     "hold_out",
+    "lines_in",
     "load_corpus",
     "most_central",
-    "place",
     "prefetch",
     "read_conll",
     "read_conversations",
@@ -102,6 +103,7 @@ __all__ = [
     "read_records",
     "read_splits",
     "read_squad",
+    "read_text",
     "read_texts",
     "text_files",
     "training_text",

@@ -168,7 +168,7 @@ QAS = "a.json, data[0].paragraphs[0].qas[0]"
         ({"data": []}, "There is no question in a.json; give a file with at least one."),
         (
             [flat(QUESTIONS[0]), flat(QUESTIONS[0])],
-            "a.json, line 1: the id 'a' stands at a.json, line 1 too; give each question an id of",
+            "a.json, line 1: the id 'a' is used at a.json, line 1 too; give each question an id of",
         ),
     ],
 )

@@ -17,8 +17,8 @@ Unit = Literal["file", "paragraph", "line"]
 PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take more memory
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
-# (see `qkv.text.training`) reaches across, and what comes after gets no space before it. The first
-# is safe with other people's tokenizers too, some of which keep a line's end with a full stop.
+# (see `qkv.text.training`) reaches across, and the next part gets no space before it. The first is
+# safe with other people's tokenizers too, some of which keep a line's end with a full stop.
 SAFE_CUTS = (
     re.compile(r"(?<=[^\W_])\n"),
     re.compile(r"(?<=\S)\n"),

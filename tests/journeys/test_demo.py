@@ -14,8 +14,7 @@ import qkv as package
 from qkv import demo
 from qkv.cli.demo import NAMED
 from qkv.cli.train import program
-from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict
-from qkv.config.toml import to_toml
+from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.tasks import load
 from tests.journeys.conftest import Command
 from tests.run.common import read_log

@@ -1,4 +1,4 @@
-"""The three families: a stack, plus what it may see."""
+"""The three families: encoder-decoder, encoder and decoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.cache import Cache
 from qkv.model.heads import LabelHead, MaskedHead, Pooler
-from qkv.model.initial import initialise
+from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
 from qkv.model.patches import Patches
 from qkv.model.stack import Memory, Stack
@@ -49,7 +49,7 @@ class Output(nn.Module):
             self.projection.weight = tied_to.table.weight
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What is multiplied with W_out, (B, T, D)."""
+        """Scale the vectors that W_out projects, (B, T, D)."""
         return x * self.scale if self.scale != 1.0 else x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Output(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """The original Transformer: an encoder, and a causal decoder that looks at its output."""
+    """The original Transformer: an encoder, and a causal decoder that attends to its output."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class EncoderDecoder(nn.Module):
         return self.encoder(self.source_embedding(source), layout)
 
     def remember(self, source: Tensor, layout: Layout = FULL) -> Memory:
-        """Encode a source once, as every decoding step will look at it."""
+        """Encode a source and project it to K and V, once for all decoding steps."""
         return self.decoder.remember(self.encode(source, layout), layout)
 
     def decode(
@@ -92,7 +92,7 @@ class EncoderDecoder(nn.Module):
     def hidden(
         self, source: Tensor, target: Tensor, source_layout: Layout, target_layout: Layout
     ) -> Tensor:
-        """Both passes, teacher-forced, up to the output projection, (B, T, D)."""
+        """Run encoder and decoder, teacher-forced, up to the output projection, (B, T, D)."""
         return self.decode(target, self.remember(source, source_layout), target_layout)
 
     def forward(
@@ -110,10 +110,10 @@ class EncoderDecoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encoder-only: everything sees everything but padding; a head says something about it.
+    """Encoder-only: each token sees all but padding; a head predicts from the vectors.
 
-    Heads are parts of the config, so that a folder's weights say what the model is for. A `causal`
-    one is a decoder's body under such a head (Radford et al. 2018).
+    The config names the head, so that a model folder tells what it is for. A `causal` encoder is a
+    decoder's stack under such a head (Radford et al. 2018).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -137,10 +137,10 @@ class Encoder(nn.Module):
     def hidden(
         self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
     ) -> Tensor:
-        """Tokens (B, S), or an image's pixels, to vectors in context (B, S, D)."""
+        """Tokens (B, S), or an image's pixels, to contextual vectors (B, S, D)."""
         x = self.embedding(tokens)
         if self.segments is not None:
-            if segments is None or self.config.n_segments == 1:  # RoBERTa tells no texts apart
+            if segments is None or self.config.n_segments == 1:  # RoBERTa has one segment
                 segments = torch.zeros_like(tokens)
             x = x + self.segments(segments)
         return self.encoder(x, layout)
@@ -173,7 +173,7 @@ class Decoder(nn.Module):
         initialise(self, config)
 
     def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
-        """Tokens (B, T) to vectors (B, T, D), after what the cache holds."""
+        """Tokens (B, T) to vectors (B, T, D), as a continuation of the cache."""
         return self.decoder(self.embedding(tokens), layout, cache)
 
     def forward(
@@ -193,7 +193,7 @@ Model = EncoderDecoder | Encoder | Decoder
 
 
 def build_model(config: ModelConfig) -> Model:
-    """The family that the config names, with fresh weights."""
+    """Build the family that the config names, with fresh weights."""
     families: dict[str, type[Model]] = {
         "encoder-decoder": EncoderDecoder,
         "encoder": Encoder,

@@ -36,8 +36,8 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
-    from qkv.run.train import train as run_recipe
     from qkv.run.card import usage
+    from qkv.run.train import train as run_recipe
 
     folder = out or Path("runs") / recipe.stem
     loaded = load_recipe(recipe, set_ or ())

@@ -160,7 +160,7 @@ def _open(
     device: str,
 ) -> Question:
     """Load what the views need: logs, a model, a trace."""
-    from qkv.convert import load
+    from qkv.tasks import load
 
     runs = _runs(name, others, required=views == ["curves"])
     no_text = (

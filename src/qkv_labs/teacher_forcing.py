@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
-from qkv.data import IGNORE, EncodedPairs, PromptBatch, Ragged, Specials, padded_batch
+from qkv.data import IGNORE, Batch, EncodedPairs, Ragged, Specials, padded_batch
 from qkv.decode import PromptBatch as Prompts
 from qkv.decode import generate, prefill
 from qkv.demo import demo_corpus
@@ -105,7 +105,7 @@ def _encoded(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> EncodedP
     return EncodedPairs(*sides)
 
 
-def logits_of(model: EncoderDecoder, batch: PromptBatch, target: Tensor | None = None) -> Tensor:
+def logits_of(model: EncoderDecoder, batch: Batch, target: Tensor | None = None) -> Tensor:
     """One pass for all positions, (B, T, V), after the batch's own targets or others."""
     source, target = batch.source, batch.target.tokens if target is None else target
     assert source is not None
@@ -114,7 +114,7 @@ def logits_of(model: EncoderDecoder, batch: PromptBatch, target: Tensor | None =
 
 
 @torch.no_grad()
-def step_by_step(model: EncoderDecoder, batch: PromptBatch) -> tuple[Tensor, int]:
+def step_by_step(model: EncoderDecoder, batch: Batch) -> tuple[Tensor, int]:
     """The same logits, one position after the other, and how many passes that took."""
     source, target = batch.source, batch.target.tokens
     assert source is not None
@@ -233,7 +233,7 @@ def _percent(wrong: Tensor, real: Tensor) -> float:
 
 
 def spoilt_errors(
-    model: EncoderDecoder, batch: PromptBatch, logits: Tensor, seed: int
+    model: EncoderDecoder, batch: Batch, logits: Tensor, seed: int
 ) -> tuple[list[float], list[float]]:
     """Errors 1, 2 … tokens after one wrong token, and at the same places without it, in percent."""
     target, labels = batch.target.tokens, batch.labels
@@ -319,7 +319,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Errors by position, and after one wrong token."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(9, 3.6, ncols=2)
     for axes, label, arm, name, style in (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.convert.sentencepiece import (
+from qkv.convert.tokenizers.sentencepiece import (
     UNIGRAM,
     UNKNOWN,
     Piece,

@@ -2,7 +2,7 @@
 
 import re
 
-PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
+PAD, UNK, BOS, EOS, MASK = "<pad>", "<unk>", "<bos>", "<eos>", "<mask>"
 SPECIALS = (PAD, UNK, BOS, EOS)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -53,6 +54,12 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._backend, self._given)
+
+    @property
+    def digest(self) -> str:
+        """Identify the vocabulary and its special tokens."""
+        content = self._backend.to_str() + json.dumps(self.names)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @property
     def names(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.data import IGNORE, EncodedPairs, Indices, Ragged, Specials, padded_batch
 from qkv.decode import complete, generate
-from qkv.evaluate.scores import bleu
+from qkv.evaluation.scores import bleu
 from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer, train_tokenizer
 from qkv_labs.families_language import FEW, MORE, language

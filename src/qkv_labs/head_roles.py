@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv.data import EncodedPairs, Pair, Ragged, Specials, padded_batch
 from qkv.demo.lexicon import NAMES, NOUNS, RELATIVES
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.model import Attention, EncoderDecoder, Layout, Mask, scores, weights
 from qkv.model.attention import Attend
 from qkv.tasks import Translator

@@ -17,7 +17,7 @@ import torch
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.data import Examples, Ragged, Specials, encode_examples, example_batches, padded_examples
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.model import Decoder, build_model
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer

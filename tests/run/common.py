@@ -90,7 +90,7 @@ class Runs:
 
         def dying(trainer: Trainer, batches: Any) -> None:
             plain(trainer, batches)
-            if trainer.progress.step == step:
+            if trainer.state.step == step:
                 raise Killed
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):

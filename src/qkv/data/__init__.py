@@ -1,6 +1,6 @@
 """Files → batches: readers of records, splits, encoded items, and the one stream of batches."""
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Placement, Side, Specials, place
+from qkv.data.batch import IGNORE, Batch, PackedShape, Placement, Side, Specials, arrange
 from qkv.data.corpus.documents import Piece, read_documents
 from qkv.data.corpus.shards import Shards, cached_examples
 from qkv.data.corpus.tokens import (
@@ -77,6 +77,7 @@ __all__ = [
     "TwinItems",
     "WindowItems",
     "answer_place",
+    "arrange",
     "cached_examples",
     "describe_example",
     "draw_examples",
@@ -89,7 +90,6 @@ __all__ = [
     "hold_out",
     "load_corpus",
     "most_central",
-    "place",
     "prefetch",
     "read_conll",
     "read_conversations",

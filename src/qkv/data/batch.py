@@ -153,7 +153,7 @@ class Placement:
         return Side(self.tensor(flat), lengths, offsets, self.longest, segments=kinds)
 
 
-def place(sizes: Indices, shape: PackedShape | None = None, n_tokens: int = 0) -> Placement:
+def arrange(sizes: Indices, shape: PackedShape | None = None, n_tokens: int = 0) -> Placement:
     """Lay sequences out one a row or, with a shape, end to end in `n_tokens` (the target's)."""
     if shape is None:
         width = int(sizes.max())

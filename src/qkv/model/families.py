@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,11 @@ from qkv.model.patches import Patches
 from qkv.model.stack import Memory, Stack
 
 FULL = Layout()  # rows without padding
+Then = Callable[[Tensor], Tensor]
+"""Applied to the hidden states inside `forward`, in place of the output projection or head.
+
+A loss computed there belongs to the forward pass, so that hooks around it see all of it.
+"""
 
 
 class Embedding(nn.Module):
@@ -95,9 +101,12 @@ class EncoderDecoder(nn.Module):
         target: Tensor,
         source_layout: Layout = FULL,
         target_layout: Layout = FULL,
+        *,
+        then: Then | None = None,
     ) -> Tensor:
-        """Compute the logits of each target position, (B, T, V)."""
-        return self.output(self.hidden(source, target, source_layout, target_layout))
+        """Logits for each target position, (B, T, V), or the result of `then`."""
+        x = self.hidden(source, target, source_layout, target_layout)
+        return then(x) if then else self.output(x)
 
 
 class Encoder(nn.Module):
@@ -137,10 +146,17 @@ class Encoder(nn.Module):
         return self.encoder(x, layout)
 
     def forward(
-        self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
+        self,
+        tokens: Tensor,
+        layout: Layout = FULL,
+        segments: Tensor | None = None,
+        *,
+        then: Then | None = None,
     ) -> Tensor:
-        """Compute the head's output for each token (B, S, …), or for each sequence (M, …)."""
+        """The head's output for tokens (B, S, …) or sequences (M, …), or the result of `then`."""
         x = self.hidden(tokens, layout, segments)
+        if then:
+            return then(x)
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
@@ -160,9 +176,17 @@ class Decoder(nn.Module):
         """Tokens (B, T) to vectors (B, T, D), as a continuation of the cache."""
         return self.decoder(self.embedding(tokens), layout, cache)
 
-    def forward(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
-        """Compute the logits of each next token, (B, T, V)."""
-        return self.output(self.hidden(tokens, layout, cache))
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout = FULL,
+        cache: Cache | None = None,
+        *,
+        then: Then | None = None,
+    ) -> Tensor:
+        """Logits of each next token, (B, T, V), or the result of `then`."""
+        x = self.hidden(tokens, layout, cache)
+        return then(x) if then else self.output(x)
 
 
 Model = EncoderDecoder | Encoder | Decoder

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import qkv
 from qkv.config import TASKS, ModelConfig, Recipe
+from qkv.convert.model_folder import CARD
 from qkv.evaluation import Score
 from qkv.files import write_text
 from qkv.model import Model
-from qkv.convert.model_folder import CARD
 
 IMAGES = "a classifier of images", "qkv classify --model {} image.png"
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from qkv.convert.model_folder import load_section
 from qkv.data import (
     IGNORE,
     Labelled,
@@ -22,8 +23,7 @@ from qkv.errors import UserError
 from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start
 from qkv.run.teach import TEXTS, teacher_probabilities
-from qkv.tasks import Classes, Classifier
-from qkv.convert.model_folder import load_section
+from qkv.tasks.classify import Classes, Classifier
 from qkv.training import many_classes, number, one_class
 
 

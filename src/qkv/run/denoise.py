@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from qkv.convert import Tokenizers
 from qkv.data import Batch, Noise, NoisyItems, Passages
 from qkv.errors import UserError
 from qkv.evaluation import Score, loss, perplexity
 from qkv.run.job import TextJob
-from qkv.tasks import Tokenizers, Translator
+from qkv.tasks import Translator
 from qkv.text import MASK, Tokenizer, Vocabulary
 from qkv.training import entropy
 

@@ -14,9 +14,9 @@ from typing import IO
 
 from qkv.config import SECTIONS, Recipe, load_recipe, recipe_to_dict, to_toml
 from qkv.config.recipe import FORMAT
+from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
-from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
 
 if sys.platform != "win32":
     import fcntl

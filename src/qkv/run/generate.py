@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from qkv.convert import Prompting
 from qkv.data import Batch, WindowItems
 from qkv.evaluation import Score, language_scores
 from qkv.run.job import TextJob
-from qkv.tasks import LanguageModel, Prompting
+from qkv.tasks import LanguageModel
 from qkv.training import entropy
 
 

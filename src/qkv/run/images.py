@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from qkv.config import ModelConfig
+from qkv.convert.model_folder import load_section
 from qkv.data import ImageItems, LabelledImage, Scale, Splits, read_images
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob, balanced, label_names, least_loss
 from qkv.run.start import Start
-from qkv.tasks import ImageClasses, ImageClassifier
-from qkv.convert.model_folder import load_section
+from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.training import one_class
 
 

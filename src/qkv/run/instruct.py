@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from qkv.config import ChatConfig
+from qkv.convert import Prompting
 from qkv.data import (
     ConversationItems,
     Splits,
@@ -16,7 +17,7 @@ from qkv.data import (
 )
 from qkv.evaluation import Score, evaluate, loss
 from qkv.run.job import VALID_BATCH_TOKENS, ExampleJob
-from qkv.tasks import LanguageModel, Prompting
+from qkv.tasks import LanguageModel
 from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
 from qkv.training import entropy
 

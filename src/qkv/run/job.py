@@ -19,6 +19,8 @@ import numpy.typing as npt
 import torch
 
 from qkv.config import PRESETS, TASKS, ModelConfig, Recipe
+from qkv.convert import Tokenizers
+from qkv.convert.model_folder import WEIGHTS
 from qkv.data import (
     Batch,
     HeldOut,
@@ -42,8 +44,7 @@ from qkv.evaluation import Evaluation, Score, evaluate
 from qkv.model import build_model
 from qkv.run.display import reading_bar
 from qkv.run.start import Start, open_start
-from qkv.tasks import Tokenizers, load
-from qkv.convert.model_folder import WEIGHTS
+from qkv.tasks import load
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.training import Objective, build_loss, mean_loss, next_token
 from qkv.weights import load_weights, read_tensors

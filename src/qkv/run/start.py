@@ -12,8 +12,6 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.errors import UserError
-from qkv.model import Encoder, LabelHead, Model
 from qkv.convert.model_folder import (
     Prompting,
     StoredModel,
@@ -22,6 +20,8 @@ from qkv.convert.model_folder import (
     load_prompting,
     load_tokenizers,
 )
+from qkv.errors import UserError
+from qkv.model import Encoder, LabelHead, Model
 from qkv.text import EOS, Tokenizer
 from qkv.weights import load_weights
 

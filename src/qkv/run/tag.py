@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qkv.convert.model_folder import load_section
 from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_conll
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.run.start import Start
-from qkv.tasks import Tagger, Tags
-from qkv.convert.model_folder import load_section
+from qkv.tasks.tag import Tagger, Tags
 from qkv.text import OUTSIDE, PREFIXES, Scheme, guess_scheme, join_words, label_set
 from qkv.training import entropy, token_labels
 

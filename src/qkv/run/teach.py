@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from qkv.convert import open_model
+from qkv.convert.model_folder import StoredModel, load_config, load_section
 from qkv.errors import UserError
 from qkv.run.job import Plan
 from qkv.tasks.classify import Classes, Classifier
-from qkv.convert.model_folder import StoredModel, load_config, load_section
 
 TEXTS = {1: "single texts", 2: "pairs of texts"}
 

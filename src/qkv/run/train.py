@@ -11,6 +11,7 @@ from rich.console import Console
 
 from qkv.config import PRESETS, Recipe, load_recipe
 from qkv.convert import export_problems, open_model
+from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
 from qkv.evaluation import Score
 from qkv.run.answer import AnswerJob
@@ -37,7 +38,6 @@ from qkv.run.instruct import InstructJob
 from qkv.run.job import Job, Plan
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
-from qkv.convert.model_folder import load_config
 from qkv.training import (
     Curves,
     Display,
@@ -158,8 +158,7 @@ def _train(job: Job, console: Console) -> TrainState:
     recipe, folder = job.recipe, job.plan.folder
     trainer = make_trainer(job)
     if job.plan.resume:
-        trainer.resume()
-        _say(console, f"resuming at step {trainer.state.step}")
+        trainer.resume(job.say)
     n_parameters = sum(parameter.numel() for parameter in job.model.parameters())
     _say(
         console,
@@ -177,7 +176,7 @@ def _train(job: Job, console: Console) -> TrainState:
 def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console) -> list[Reporter]:
     reporters: list[Reporter] = [
         JsonLog(folder / LOG, state.step),
-        Display(console, recipe.train.steps, state.step),
+        Display(console, recipe.train, state),
     ]
     if recipe.train.tensorboard and tensorboard_installed():
         reporters.append(Curves(folder / CURVES, state.step))

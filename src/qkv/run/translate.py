@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from qkv.config import TASKS, DataConfig
+from qkv.convert import Tokenizers
 from qkv.data import (
     Pair,
     PairItems,
@@ -20,9 +21,9 @@ from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
-from qkv.tasks import Tokenizers, Translator
+from qkv.tasks import Translator
 from qkv.text import train_pair
-from qkv.training import entropy, wrong_sources
+from qkv.training import entropy, with_wrong_sources
 
 
 class TranslateJob(ExampleJob[Pair]):
@@ -76,7 +77,7 @@ class TranslateJob(ExampleJob[Pair]):
     def make_stream(self) -> None:
         """Also lay out validation batches with wrong sources."""
         super().make_stream()
-        self.wrong_batches = wrong_sources(self.valid_batches)
+        self.wrong_batches = with_wrong_sources(self.valid_batches)
 
     def evaluate(self) -> dict[str, float]:
         """Also measure the loss with wrong sources, which must be worse."""

@@ -18,7 +18,7 @@ PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take mor
 SAMPLED = 1 << 12  # characters of a text for a tokenizer to learn from
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
-# (see `qkv.text.training`) reaches across, and what comes after gets no space before it. The first is
+# (see `qkv.text.training`) reaches across, and the next part gets no space before it. The first is
 # safe with other people's tokenizers too, some of which keep a line's end with a full stop.
 SAFE_CUTS = (
     re.compile(r"(?<=[^\W_])\n"),

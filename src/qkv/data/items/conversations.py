@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
+from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.pairs import keep
@@ -46,7 +46,7 @@ class ConversationItems(Items):
         rows = self.rows[np.asarray(indices, np.int64)]
         tokens = self.tokens.take(rows)
         learned = Ragged(self.learned, self.tokens.offsets).take(rows).tokens
-        placement, offsets = place(tokens.lengths - 1, shape), tokens.offsets
+        placement, offsets = arrange(tokens.lengths - 1, shape), tokens.offsets
         shorter = offsets - np.arange(len(offsets))
         inputs = Ragged(np.delete(tokens.tokens, offsets[1:] - 1), shorter)
         answers = np.where(learned, tokens.tokens, IGNORE)

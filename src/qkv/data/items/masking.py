@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv.config import MaskConfig
-from qkv.data.batch import IGNORE, Batch, PackedShape, place, round_up
+from qkv.data.batch import IGNORE, Batch, PackedShape, arrange, round_up
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.passages import Passages
 from qkv.data.ragged import Indices, Ragged
@@ -198,7 +198,7 @@ class MaskedItems(Items):
         random = draw.random()
         drawn = self.passages.draw(indices, random)
         masked = self.masker(drawn.sequences, random)
-        placement, offsets = place(drawn.sequences.lengths, shape), drawn.sequences.offsets
+        placement, offsets = arrange(drawn.sequences.lengths, shape), drawn.sequences.offsets
         flat = placement.write(Ragged(masked.tokens, offsets), self.passages.special.pad)
         batch = Batch(
             None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
+from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.formats.pairs import Pair
 from qkv.data.items.base import VALIDATION, Draw, Items
@@ -59,8 +59,8 @@ def pair_batch(
     source: Ragged, target: Ragged, special: Specials, shape: PackedShape | None = None
 ) -> Batch:
     """Make a batch: the source ends with EOS, the target begins with BOS, the labels with y₁."""
-    left = place(source.lengths + 1, shape, shape.source_tokens if shape else 0)
-    right = place(target.lengths + 1, shape)
+    left = arrange(source.lengths + 1, shape, shape.source_tokens if shape else 0)
+    right = arrange(target.lengths + 1, shape)
     sources, labels = left.write(source, special.pad), right.write(target, IGNORE)
     sources[left.starts + source.lengths] = special.eos
     labels[right.starts + target.lengths] = special.eos

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, place
+from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices, Ragged
 
@@ -79,7 +79,7 @@ class SequenceItems(Items):
         """Lay out sequences; labels of tokens come with their positions, IGNORE is left out."""
         chosen = np.asarray(indices, np.int64)
         tokens = self.tokens.take(chosen)
-        placement = place(tokens.lengths, shape)
+        placement = arrange(tokens.lengths, shape)
         flat = placement.write(tokens, self.special.pad)
         side = placement.side(flat, self.segments.take(chosen))
         if not self.by_token:
@@ -122,7 +122,7 @@ class TwinItems(Items):
         chosen = np.asarray(indices, np.int64)
         sides = []
         for texts in (self.first.take(chosen), self.second.take(chosen)):
-            placement = place(texts.lengths)
+            placement = arrange(texts.lengths)
             none = Ragged(np.zeros(len(texts.tokens), np.int8), texts.offsets)
             sides.append(placement.side(placement.write(texts, self.special.pad), none))
         groups = torch.from_numpy(self.groups[chosen])

@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from qkv.errors import UserError
-from qkv.evaluate.scores import Score, mostly_chinese
+from qkv.evaluation.scores import Score, mostly_chinese
 
 Found = Mapping[str, str]
 Gold = Mapping[str, Sequence[str]]
-Measure = Callable[[str, str], float]
+Metric = Callable[[str, str], float]
 
 LANGUAGES = ("auto", "en", "zh")
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# What CMRC's script passes over: not the comma and the full stop of ASCII, nor ‘ and …
+# Punctuation that CMRC's script ignores: not the comma and the full stop of ASCII, nor ‘ and …
 NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 # That script cuts what is not Han with NLTK; this is a word, a number or one mark of punctuation.
 PLAIN = rf"[^\s\u4e00-\u9fa5{re.escape(string.punctuation)}]+"
@@ -29,7 +29,7 @@ CMRC_TOKEN = re.compile(rf"[\u4e00-\u9fa5]|{PLAIN}(?:[.,']{PLAIN})*|\S")
 def answer_scores(
     found: Found, gold: Gold, language: Literal["auto", "en", "zh"] = "auto"
 ) -> list[Score]:
-    """Exact match and F1 in the way of the language: CMRC's for Chinese, else SQuAD's."""
+    """Exact match and F1 as CMRC 2018 counts them for Chinese, else as SQuAD does."""
     if language not in LANGUAGES:
         raise UserError(f"Unknown language {language!r}; it may be one of {', '.join(LANGUAGES)}.")
     if language == "auto":
@@ -52,7 +52,7 @@ def squad_scores(found: Found, gold: Gold) -> list[Score]:
 
 
 def cmrc_scores(found: Found, gold: Gold) -> list[Score]:
-    """Exact match and F1 in percent, as CMRC 2018's, where F1 is of the longest common stretch.
+    """Exact match and F1 in percent, as CMRC 2018's, where F1 is of the longest common run.
 
     Questions without gold answers, which CMRC does not have, count as in SQuAD 2.0.
     """
@@ -64,31 +64,33 @@ def cmrc_scores(found: Found, gold: Gold) -> list[Score]:
 
 
 def _best(
-    answer: str | None, gold: Sequence[str], exact: Measure, f1: Measure
+    answer: str | None, gold: Sequence[str], exact: Metric, f1: Metric
 ) -> tuple[float, float]:
     if answer is None:
         return 0.0, 0.0
     if not gold:
         right = exact(answer, "")
         return right, right
-    return max(exact(answer, one) for one in gold), max(f1(answer, one) for one in gold)
+    return max(exact(answer, text) for text in gold), max(f1(answer, text) for text in gold)
 
 
-def _summary(results: Mapping[str, tuple[float, float]], gold: Gold, way: str) -> list[Score]:
+def _summary(results: Mapping[str, tuple[float, float]], gold: Gold, signature: str) -> list[Score]:
     if not results:
         raise UserError("There is nothing to score: there are no questions.")
     answerable = [result for name, result in results.items() if any(gold[name])]
     others = [result for name, result in results.items() if not any(gold[name])]
-    scores = _means(list(results.values()), "", way)
+    scores = _means(list(results.values()), "", signature)
     if others:
-        scores += _means(answerable, "answerable ", way) if answerable else []
-        scores += _means(others, "unanswerable ", way)[:1]  # the two figures are one and the same
+        scores += _means(answerable, "answerable ", signature) if answerable else []
+        scores += _means(others, "unanswerable ", signature)[:1]  # F1 is the same figure
     return scores
 
 
-def _means(results: Sequence[tuple[float, float]], which: str, way: str) -> list[Score]:
+def _means(results: Sequence[tuple[float, float]], which: str, signature: str) -> list[Score]:
     columns = zip(("exact match", "F1"), zip(*results, strict=True), strict=True)
-    return [Score(which + name, 100 * sum(of) / len(of), way) for name, of in columns]
+    return [
+        Score(which + name, 100 * sum(values) / len(values), signature) for name, values in columns
+    ]
 
 
 def _squad_exact(found: str, gold: str) -> float:
@@ -118,12 +120,12 @@ def _unmarked(answer: str) -> str:
     return answer.lower().strip().translate(NO_CMRC_PUNCTUATION)
 
 
-def _longest_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """The length of the longest stretch of tokens that both have."""
+def _longest_common(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """The length of the longest run of tokens that both have."""
     longest = 0
-    before = [0] * (len(other) + 1)  # the length of the stretch that ends at each place of `other`
-    for token in one:
-        ending = [0] + [before[place] + 1 if token == at else 0 for place, at in enumerate(other)]
+    before = [0] * (len(theirs) + 1)  # the length of the run that ends at each token of `theirs`
+    for token in ours:
+        ending = [0] + [before[at] + 1 if token == other else 0 for at, other in enumerate(theirs)]
         longest, before = max(longest, *ending), ending
     return longest
 

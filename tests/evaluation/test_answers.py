@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torchmetrics.functional.text import squad
 
 from qkv.errors import UserError
-from qkv.evaluate import Score
-from qkv.evaluate.spans import answer_scores, cmrc_scores, squad_scores
+from qkv.evaluation import Score
+from qkv.evaluation.answers import answer_scores, cmrc_scores, squad_scores
 
 MEANT = ["cat", "Cat's", "theatre", "1,000", "U.S.", "—", "é", "an-the"]
 english = st.lists(st.sampled_from(["The", "a", "an", "$", *MEANT]), max_size=4).map(" ".join)

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import UserError
-from qkv.evaluate import (
+from qkv.evaluation import (
     accuracy,
     bits_per_byte,
     couplet_scores,
     language_scores,
     perplexity,
-    well_formed_couplets,
 )
 
 FIVE, SEVEN = "秦川雄帝宅，函谷壯皇居。", "朝辭白帝彩雲間，千里江陵一日還。"
@@ -42,8 +41,8 @@ def test_accuracy_is_in_percent() -> None:
     [
         (lambda: perplexity(1.0, 0), "the number of tokens is 0"),
         (lambda: bits_per_byte(1.0, 0), "the number of bytes is 0"),
-        (lambda: accuracy([], []), "the number of answers is 0"),
-        (lambda: accuracy([1], [1, 2]), "1 answers but 2 expected ones"),
+        (lambda: accuracy([], []), "there are no references"),
+        (lambda: accuracy([1], [1, 2]), "1 outputs but 2 references"),
         (lambda: couplet_scores([]), "the number of lines is 0"),
         (lambda: couplet_scores(["", "\n"]), "the number of lines is 0"),
     ],
@@ -57,7 +56,7 @@ def test_nothing_has_no_score(measure, sentence: str) -> None:  # type: ignore[n
     "line", [FIVE, SEVEN, "白日依山盡，黃河入海流？", "㐀𠀀〇山盡，黃河入海流！", f" {FIVE}\r"]
 )
 def test_two_equal_verses_of_five_or_seven_are_a_couplet(line: str) -> None:
-    assert well_formed_couplets(line) == (1, 1)
+    assert couplet_scores([line])[0].value == 100
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_two_equal_verses_of_five_or_seven_are_a_couplet(line: str) -> None:
     ],
 )
 def test_all_else_is_none(line: str) -> None:
-    assert well_formed_couplets(line) == (0, 1)
+    assert couplet_scores([line])[0].value == 0
 
 
 def test_lines_and_poems_are_counted_apart() -> None:

@@ -1,8 +1,8 @@
-"""How good translations are: BLEU and chrF as sacreBLEU counts them, and exact match."""
+"""Scores: a figure with its name; BLEU and chrF as sacreBLEU counts them, and exact match."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from qkv.errors import UserError
 
 @dataclass(frozen=True)
 class Score:
-    """One figure and, where it has one, the signature that makes it comparable."""
+    """A figure and, where it has one, the signature that makes it comparable."""
 
     name: str
     value: float
@@ -26,8 +26,29 @@ class Score:
         return f"{shown}  ({self.signature})" if self.signature else shown
 
 
+def check_sizes(outputs: Sized, references: Sized) -> None:
+    """Refuse outputs that do not have one reference each, or none at all."""
+    if len(outputs) != len(references):
+        raise UserError(
+            f"There are {len(outputs)} outputs but {len(references)} references; give one for each."
+        )
+    if len(references) == 0:
+        raise UserError("There is nothing to score: there are no references.")
+
+
+def translation_scores(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "auto"
+) -> list[Score]:
+    """BLEU, chrF and exact match."""
+    return [
+        bleu(hypotheses, references, tokenize),
+        chrf(hypotheses, references),
+        exact_match(hypotheses, references),
+    ]
+
+
 def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "auto") -> Score:
-    """Corpus BLEU with sacreBLEU's signature; `tokenize` is sacreBLEU's tokeniser name."""
+    """Corpus BLEU with sacreBLEU's signature; `tokenize` is the name of sacreBLEU's tokenizer."""
     check_tokenizer(tokenize)
     if tokenize == "auto":
         tokenize = "zh" if mostly_chinese(references) else "13a"
@@ -35,7 +56,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 
 
 def check_tokenizer(name: str) -> None:
-    """Say so where sacreBLEU does not know a tokeniser, or needs more to be installed for it."""
+    """Refuse a tokenizer that sacreBLEU does not know, or that needs more to be installed."""
     if name == "auto":
         return
     if name not in BLEU.TOKENIZERS:
@@ -49,27 +70,19 @@ def check_tokenizer(name: str) -> None:
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus chrF2, which needs no tokeniser."""
+    """Corpus chrF2, which needs no tokenizer."""
     return _corpus_score("chrF", CHRF(), hypotheses, references)
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The share of hypotheses that equal their reference, in percent."""
-    _check_sizes(hypotheses, references)
-    pairs = zip(hypotheses, references, strict=True)
-    equal = sum(hypothesis.strip() == reference.strip() for hypothesis, reference in pairs)
-    return Score("exact match", 100.0 * equal / len(references))
+    """Percentage of hypotheses that equal their reference, but for white space at the ends."""
+    stripped = [text.strip() for text in hypotheses], [text.strip() for text in references]
+    return Score("exact match", _percent_equal(*stripped))
 
 
-def translation_scores(
-    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "auto"
-) -> list[Score]:
-    """All that we report of a translation."""
-    return [
-        bleu(hypotheses, references, tokenize),
-        chrf(hypotheses, references),
-        exact_match(hypotheses, references),
-    ]
+def accuracy(outputs: Sequence[object], references: Sequence[object]) -> Score:
+    """Percentage of outputs that equal their reference."""
+    return Score("accuracy", _percent_equal(outputs, references))
 
 
 def mostly_chinese(lines: Sequence[str]) -> bool:
@@ -82,16 +95,12 @@ def mostly_chinese(lines: Sequence[str]) -> bool:
 def _corpus_score(
     name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str]
 ) -> Score:
-    _check_sizes(hypotheses, references)
+    check_sizes(hypotheses, references)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(name, float(result.score), str(metric.get_signature()))
 
 
-def _check_sizes(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    if len(hypotheses) != len(references):
-        raise UserError(
-            f"There are {len(hypotheses)} hypotheses but {len(references)} references; "
-            f"the two must be line-aligned."
-        )
-    if not references:
-        raise UserError("There is nothing to score: the reference holds no lines.")
+def _percent_equal(outputs: Sequence[object], references: Sequence[object]) -> float:
+    check_sizes(outputs, references)
+    pairs = zip(outputs, references, strict=True)
+    return 100.0 * sum(output == reference for output, reference in pairs) / len(references)

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import mean_absolute_error, mean_squared_error
 
 from qkv.errors import UserError
-from qkv.evaluate.regression import regression_scores
+from qkv.evaluation.regression import regression_scores
 
 GRADES = st.integers(-20, 20).map(lambda number: number / 4)  # few of them, so that many are equal
 NUMBERS = GRADES | st.floats(-1e6, 1e6).map(lambda number: round(number, 3))
@@ -64,7 +64,7 @@ def test_an_answer_that_is_no_number_shows() -> None:
 
 
 def test_unequal_or_no_answers_are_refused() -> None:
-    with pytest.raises(UserError, match="1 answers but 2 gold ones"):
+    with pytest.raises(UserError, match="1 outputs but 2 references"):
         regression_scores([1], [1, 2])
     with pytest.raises(UserError, match="nothing to score"):
         regression_scores([], [])

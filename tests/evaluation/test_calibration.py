@@ -5,15 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.metrics import brier_score_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from qkv.errors import UserError
-from qkv.evaluate.calibration import Bin, calibration, temperature
+from qkv.evaluation.calibration import Bin, calibration
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -86,45 +85,6 @@ def test_a_bin_holds_its_upper_edge_and_certainty_is_in_the_last() -> None:
 def test_a_sentence_says_how_sure_it_is(confidence: float, sentence: str) -> None:
     ours = calibration([[confidence, 1 - confidence]] * 4, [0, 0, 0, 1])
     assert ours.describe() == sentence
-
-
-def test_the_table_has_a_line_for_each_bin_that_holds_something() -> None:
-    table = calibration([[0.9, 0.1]] * 3 + [[0.4, 0.6]], [0, 0, 1, 0], bins=5).table()
-    assert table.split("\n") == [
-        "            count  confidence  accuracy",
-        "40.0–60.0       1       60.00      0.00",
-        "80.0–100.0      3       90.00     66.67",
-    ]
-
-
-@settings(max_examples=30)
-@given(SEEDS, st.integers(2, 5), st.floats(0.05, 20))
-def test_the_temperature_is_the_one_with_the_least_loss(
-    seed: int, n_classes: int, sharpness: float
-) -> None:
-    logits, gold = random_case(seed, n_classes, 200, sharpness)
-
-    def loss(log_temperature: float) -> float:
-        scaled = log_softmax(logits / math.exp(log_temperature), axis=1)
-        return float(-scaled[np.arange(200), gold].mean())
-
-    expected = minimize_scalar(loss, bounds=(-4.5, 4.5), method="bounded", options={"xatol": 1e-9})
-    assert math.log(temperature(logits, gold)) == pytest.approx(expected.x, abs=1e-4)
-
-
-def test_sharper_logits_are_cooled_in_proportion() -> None:
-    logits, gold = random_case(0, 3, 500, 1.0)
-    once = temperature(logits, gold)
-    assert temperature(7 * logits, gold) == pytest.approx(7 * once)
-    before = calibration(softmax(7 * logits), gold)
-    after = calibration(softmax(7 * logits / temperature(7 * logits, gold)), gold)
-    assert after.error < before.error / 2
-
-
-def test_a_temperature_stays_within_bounds_where_none_is_best() -> None:
-    assert 0.01 <= temperature([[2.0, 1.0]], [0]) < 0.05  # by then the loss is rounded to 0
-    assert temperature([[1.0, 2.0]], [0]) == pytest.approx(100)
-    assert temperature([[3.0, 3.0]], [0]) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from sklearn import metrics
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from qkv.errors import UserError
-from qkv.evaluate.classification import (
+from qkv.evaluation.classification import (
+    ClassReport,
     Figures,
-    Report,
     classification_report,
     multilabel_report,
 )
@@ -21,7 +21,7 @@ SETS = st.sets(st.sampled_from(LABELS[:3]))
 PAIRS_OF_SETS = st.lists(st.tuples(SETS, SETS), min_size=1, max_size=20)
 
 
-def assert_same_classes(report: Report, gold: object, found: object, labels: object) -> None:
+def assert_same_classes(report: ClassReport, gold: object, found: object, labels: object) -> None:
     each = metrics.precision_recall_fscore_support(gold, found, labels=labels, zero_division=0)
     ours = [(one.precision, one.recall, one.f1, one.support) for one in report.classes]
     np.testing.assert_allclose(np.array(ours).T, each, atol=1e-12)
@@ -122,11 +122,11 @@ def test_a_label_given_twice_is_one() -> None:
 
 @pytest.mark.parametrize("measure", [classification_report, multilabel_report])
 def test_unequal_or_no_answers_are_refused(measure) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(UserError, match="1 answers but 2 gold ones"):
+    with pytest.raises(UserError, match="1 outputs but 2 references"):
         measure(["a"], ["a", "a"], ["a"])
     with pytest.raises(UserError, match="nothing to score"):
         measure([], [], ["a"])
     with pytest.raises(ValueError, match=r"the labels \['b'\] are not among \['a'\]"):
         measure(["a"], ["b"], ["a"])
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="is twice among"):
         measure(["a"], ["a"], ["a", "a"])

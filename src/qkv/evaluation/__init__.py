@@ -1,16 +1,16 @@
-"""How good it is: BLEU, chrF, exact match; perplexity, bits per byte; accuracy; verse form."""
+"""How good a model is: `evaluate` for a model of any task, and the scores it is made of."""
 
-from qkv.evaluate.language import (
-    accuracy,
+from qkv.evaluation.by_task import Evaluation, evaluate, evaluate_choices
+from qkv.evaluation.language import (
     bits_per_byte,
     couplet_scores,
     language_scores,
     loss,
     perplexity,
-    well_formed_couplets,
 )
-from qkv.evaluate.scores import (
+from qkv.evaluation.scores import (
     Score,
+    accuracy,
     bleu,
     check_tokenizer,
     chrf,
@@ -19,6 +19,7 @@ from qkv.evaluate.scores import (
 )
 
 __all__ = [
+    "Evaluation",
     "Score",
     "accuracy",
     "bits_per_byte",
@@ -26,10 +27,11 @@ __all__ = [
     "check_tokenizer",
     "chrf",
     "couplet_scores",
+    "evaluate",
+    "evaluate_choices",
     "exact_match",
     "language_scores",
     "loss",
     "perplexity",
     "translation_scores",
-    "well_formed_couplets",
 ]

@@ -9,8 +9,8 @@ import pytest
 import sacrebleu
 
 from qkv.errors import UserError
-from qkv.evaluate import bleu, check_tokenizer, chrf, exact_match, translation_scores
-from qkv.evaluate.scores import mostly_chinese
+from qkv.evaluation import bleu, check_tokenizer, chrf, exact_match, translation_scores
+from qkv.evaluation.scores import mostly_chinese
 
 ENGLISH = ["The cat sat on the mat.", "It's raining, isn't it?", "I love you."]
 FOUND = ["The cat sat on a mat.", "It is raining, isn't it?", "I love you."]
@@ -86,7 +86,7 @@ def test_perfect_translations_have_perfect_scores() -> None:
 
 @pytest.mark.parametrize("measure", [bleu, chrf, exact_match, translation_scores])
 def test_unequal_or_empty_texts_are_refused(measure) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(UserError, match="2 hypotheses but 3 references"):
+    with pytest.raises(UserError, match="2 outputs but 3 references"):
         measure(FOUND[:2], ENGLISH)
     with pytest.raises(UserError, match="nothing to score"):
         measure([], [])
@@ -102,7 +102,7 @@ def test_a_tokenizer_that_needs_more_says_what(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("\nJapanese needs extra dependencies.\n  pip install sacrebleu[ja]\n")
 
     monkeypatch.setattr(
-        "qkv.evaluate.scores.BLEU.__init__", lambda self, tokenize: missing(tokenize)
+        "qkv.evaluation.scores.BLEU.__init__", lambda self, tokenize: missing(tokenize)
     )
     with pytest.raises(
         UserError, match=r"'ja-mecab' cannot be used here: .*sacrebleu\[ja\]"

@@ -1,18 +1,15 @@
 """Pictures are written whole, and show the labels and counts."""
 
-import builtins
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from matplotlib import font_manager, rcParams
 
 from qkv.errors import UserError
-from qkv.evaluate.calibration import calibration
-from qkv.evaluate.classification import classification_report, multilabel_report
-from qkv.evaluate.pictures import draw_confusion, draw_reliability
+from qkv.evaluation.calibration import calibration
+from qkv.evaluation.classification import classification_report, multilabel_report
+from qkv.evaluation.pictures import draw_confusion, draw_reliability
 
 GOLD = ["好评"] * 20 + ["差评"] * 30 + ["$a$"] * 17
 FOUND = ["好评"] * 18 + ["差评"] * 31 + ["好评"] * 1 + ["$a$"] * 17
@@ -68,27 +65,9 @@ def test_many_classes_fit_on_a_picture(tmp_path: Path) -> None:
     assert words(tmp_path / "many.svg").count("class 59") == 2
 
 
-def test_fonts_with_han_glyphs_are_used_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = list(rcParams["font.family"])
-    fonts = [SimpleNamespace(name=name) for name in ("Comic Sans", "SimHei", "Noto Sans CJK SC")]
-    monkeypatch.setattr(font_manager, "fontManager", SimpleNamespace(ttflist=fonts))
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig",
-        lambda figure, path, **_: path.write_text(
-            repr([text.get_fontfamily() for text in figure.axes[0].get_xticklabels()])
-        ),
-    )
-    draw_confusion(REPORT, tmp_path / "fonts.svg")
-    families = ["DejaVu Sans", "Noto Sans CJK SC", "SimHei"]
-    assert (tmp_path / "fonts.svg").read_text() == repr([families] * 3)
-    assert rcParams["font.family"] == before
-
-
 @pytest.mark.parametrize("name", ["picture.jpg", "picture", "png"])
 def test_other_endings_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} is no picture .* must end in \.png or \.svg"):
+    with pytest.raises(UserError, match=rf"{name} ends in .* a figure is written as"):
         draw_confusion(REPORT, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
@@ -96,18 +75,3 @@ def test_other_endings_are_refused_before_anything_is_written(tmp_path: Path, na
 def test_several_labels_a_text_have_no_confusion_to_draw(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no confusion matrix of several labels"):
         draw_confusion(multilabel_report([["a"]], [["a"]], ["a"]), tmp_path / "picture.png")
-
-
-def test_without_matplotlib_the_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = builtins.__import__
-
-    def without(name: str, *rest: object) -> object:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return usual(name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match="pip install matplotlib"):
-        draw_reliability(CALIBRATION, tmp_path / "picture.png")

@@ -20,9 +20,9 @@ from qkv.training import (
     accumulate,
     build_loss,
     contrast,
-    hidden_tokens,
     layout_of,
     many_classes,
+    masked_tokens,
     next_token,
     number,
     one_class,
@@ -140,7 +140,7 @@ def everywhere(batch: Batch) -> Tensor:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("tie", ["output", "none"])
-def test_hidden_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothing: float) -> None:
+def test_masked_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothing: float) -> None:
     model, batch = encoder(head="masked", tie=tie), token_batch()
     labels = everywhere(batch)
     assert 3 < batch.n_labels == int((labels != IGNORE).sum()) < sum(LENGTHS)
@@ -148,7 +148,7 @@ def test_hidden_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothi
     expected = F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing
     )
-    assert_same(model, hidden_tokens()(model, batch, smoothing), expected)
+    assert_same(model, masked_tokens()(model, batch, smoothing), expected)
 
 
 def pair_batch() -> Batch:
@@ -157,23 +157,23 @@ def pair_batch() -> Batch:
     return Batch(None, batch.target, batch.labels, batch.n_labels, batch.places, pairs)
 
 
-def test_a_pair_counts_for_so_many_hidden_tokens() -> None:
+def test_a_pair_counts_for_so_many_masked_tokens() -> None:
     model, batch = encoder(head="masked", pair_head=True), pair_batch()
-    tokens = hidden_tokens()(model, batch, 0.0)
+    tokens = masked_tokens()(model, batch, 0.0)
     side, wrong = batch.target, torch.zeros((), dtype=torch.float64)
     for row in (0, 1, 3, 4):
         n = int(side.lengths[row])
         x = model.hidden(side.tokens[row : row + 1, :n], Layout(), side.segments[row : row + 1, :n])
         logits = model.pair_head(model.pooler(x, Layout()))[0]
         wrong = wrong - logits.log_softmax(-1)[batch.pairs[row]]
-    assert_same(model, hidden_tokens(7.5)(model, batch, 0.0), tokens + 7.5 * wrong)
-    plain = gradients(model, hidden_tokens()(model, batch, 0.0))
+    assert_same(model, masked_tokens(7.5)(model, batch, 0.0), tokens + 7.5 * wrong)
+    plain = gradients(model, masked_tokens()(model, batch, 0.0))
     assert not any(name.startswith(("pair_head", "pooler")) for name in plain)
 
 
 def test_packed_pairs_have_the_loss_of_padded_ones() -> None:
     model, batch = encoder(head="masked", pair_head=True), pair_batch()
-    loss = hidden_tokens(3.0)
+    loss = masked_tokens(3.0)
     assert_same(model, loss(model, packed(batch), 0.1), loss(model, batch, 0.1))
 
 
@@ -352,7 +352,7 @@ def test_contrast_is_nothing_where_there_is_nothing_to_compare_with() -> None:
 
 WANTED = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 1]])
 STEPS: dict[str, tuple[Objective, Encoder, Any, bool]] = {
-    "hidden": (hidden_tokens(), encoder(head="masked"), None, True),
+    "hidden": (masked_tokens(), encoder(head="masked"), None, True),
     "class": (one_class(torch.tensor([1.0, 2, 3, 4])), labeller(), [1, 3, 0, 2, 3], False),
     "classes": (many_classes(), labeller(), WANTED.astype(np.float32), False),
     "number": (number, labeller(n_labels=1), np.arange(5, dtype=np.float32), False),

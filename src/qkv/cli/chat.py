@@ -85,7 +85,7 @@ def _lines() -> Iterator[str]:
     for number in count(1):
         if sys.stdin.isatty():
             print("> ", end="", file=sys.stderr, flush=True)
-        line = next(typed, None)
-        if line is None:
+        typed = sys.stdin.buffer.readline()
+        if not typed:
             return
         yield decode_line(typed.removesuffix(b"\n"), number)

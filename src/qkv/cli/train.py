@@ -35,7 +35,7 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
-    from qkv.run import train as run_recipe
+    from qkv.run.train import train as run_recipe
     from qkv.run.card import usage
 
     folder = out or Path("runs") / recipe.stem

@@ -11,7 +11,7 @@ from qkv.data.corpus.tokens import (
     load_corpus,
     training_text,
 )
-from qkv.data.files import read_lines, text_files
+from qkv.data.files import lines_in, read_lines, read_text, text_files
 from qkv.data.formats.conll import Sentence, read_conll
 from qkv.data.formats.conversations import read_conversations
 from qkv.data.formats.describe import describe_example
@@ -88,6 +88,7 @@ __all__ = [
     "frame",
     "framed_arrays",
     "hold_out",
+    "lines_in",
     "load_corpus",
     "most_central",
     "prefetch",
@@ -102,6 +103,7 @@ __all__ = [
     "read_records",
     "read_splits",
     "read_squad",
+    "read_text",
     "read_texts",
     "text_files",
     "training_text",

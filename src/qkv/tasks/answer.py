@@ -17,7 +17,7 @@ from qkv.config import AnswerConfig
 from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.reading import Reader, load_encoder, save_encoder
@@ -170,7 +170,7 @@ class Answerer:
 
     def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
         """Trace the pass that reads a question and a text; `target` is the true answer."""
-        from qkv.inspect.tracing import trace_answer
+        from qkv.inspect.trace.from_task import trace_answer
 
         return trace_answer(self, source, target)
 

@@ -127,7 +127,7 @@ class Classifier:
         self, source: str | Texts | Sequence[str | Texts], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that labels a text (or a pair); `target` is the true label."""
-        from qkv.inspect.tracing import trace_classes
+        from qkv.inspect.trace.from_task import trace_classes
 
         return trace_classes(self, source, target)
 

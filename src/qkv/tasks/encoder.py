@@ -224,7 +224,7 @@ class Encoder:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that reads a text; `target` is the text without its gaps."""
-        from qkv.inspect.tracing import trace_encoder
+        from qkv.inspect.trace.from_task import trace_encoder
 
         return trace_encoder(self, source, target)
 

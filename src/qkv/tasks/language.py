@@ -280,7 +280,7 @@ class LanguageModel:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that reads a text; a `target` goes on from it and is what counts."""
-        from qkv.inspect.tracing import trace_language
+        from qkv.inspect.trace.from_task import trace_language
 
         return trace_language(self, source, target)
 

@@ -139,7 +139,7 @@ class Tagger:
 
     def trace(self, source: str | Words, target: Sequence[str] | None = None) -> Trace:
         """Trace the pass that tags a sentence; `target` is the true label of each word."""
-        from qkv.inspect.tracing import trace_tags
+        from qkv.inspect.trace.from_task import trace_tags
 
         return trace_tags(self, source, target)
 

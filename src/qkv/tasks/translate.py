@@ -124,7 +124,7 @@ class Translator:
         **settings: Unpack[DecodeSettings],
     ) -> Trace:
         """Trace the pass that translates a text, by default into what the model gives."""
-        from qkv.inspect.tracing import trace_translation
+        from qkv.inspect.trace.from_task import trace_translation
 
         return trace_translation(self, source, target, {**settings})
 

@@ -126,7 +126,7 @@ class ImageClassifier:
 
     def trace(self, source: Image, target: str | None = None) -> Trace:
         """Trace the pass that labels an image; `target` is the true label."""
-        from qkv.inspect.tracing import trace_image
+        from qkv.inspect.trace.from_task import trace_image
 
         return trace_image(self, source, target)
 

@@ -56,16 +56,16 @@ def entities(labels: Sequence[str], scheme: Scheme) -> list[Entity]:
 
     Invalid sequences are read as conlleval does: a label that continues nothing begins an entity.
     """
-    found: list[Entity] = []
+    read: list[Entity] = []
     last_prefix, last_kind = OUTSIDE, ""
     for index, (prefix, kind) in enumerate(_split(label, scheme) for label in labels):
         begins = prefix in "BS" or last_prefix in "ES" or last_kind != kind
         if prefix != OUTSIDE and begins:
-            found.append(Entity(kind, index, index + 1))
+            read.append(Entity(kind, index, index + 1))
         elif prefix != OUTSIDE:
-            found[-1] = found[-1]._replace(end=index + 1)
+            read[-1] = read[-1]._replace(end=index + 1)
         last_prefix, last_kind = prefix, kind
-    return found
+    return read
 
 
 def may_follow(before: str, after: str, scheme: Scheme) -> bool:

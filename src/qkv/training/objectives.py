@@ -42,7 +42,7 @@ def head_logits(model: Encoder, batch: Batch) -> Tensor:
 
 def at_places(x: Tensor, batch: Batch) -> Tensor:
     """Select the vectors of the tokens that have labels, (B, T, D) to (K, D)."""
-    return x.flatten(0, 1)[batch.places]
+    return x.flatten(0, 1)[batch.positions]
 
 
 def _exact(x: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:
     return model(*(side.tokens for side in sides), *map(layout_of, sides), then=loss)
 
 
-def hidden_tokens(pair_weight: float = 0.0) -> Objective:
+def masked_tokens(pair_weight: float = 0.0) -> Objective:
     """Masked language modelling, and next-sentence prediction where batches have pairs.
 
     The head runs on masked tokens only. `pair_weight` is how many masked tokens a pair counts for:

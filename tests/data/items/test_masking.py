@@ -115,7 +115,7 @@ def test_words_are_hidden_wholly_until_none_fits_in(
 
 
 @pytest.mark.parametrize("units", ["token", "word", "span"])
-def test_of_ten_hidden_tokens_one_is_random_and_one_is_kept(units: str) -> None:
+def test_of_ten_masked_tokens_one_is_random_and_one_is_kept(units: str) -> None:
     sequences = random_sequences(400, 100)
     masked = masker(units=units)(sequences, np.random.default_rng(1))
     now = masked.tokens[masked.positions]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.convert.ctranslate2.usage import set_vocabularies, write_card
+from qkv.convert.ctranslate2.usage import set_vocabularies, write_usage
 from qkv.convert.model_folder import StoredModel, fitting_weights, load_config, load_tokenizers
 from qkv.errors import UserError
 from qkv.model import sinusoids
@@ -43,7 +43,7 @@ def write_ctranslate2(stored: StoredModel, folder: Path) -> None:
     spec.optimize()  # tensors that are there twice are written once
     spec.save(str(folder))
     tokenizers.save(folder)
-    write_card(folder, config, tokenizers, stored.content)
+    write_usage(folder, config, tokenizers, stored.content)
 
 
 def _library() -> Any:

@@ -1,4 +1,4 @@
-"""What stands beside the weights of a CTranslate2 folder: vocabularies, and a page on its use."""
+"""The vocabularies of a CTranslate2 folder, and a page that shows how it is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
 from qkv.convert.model_folder import CARD, SOURCE_TOKENIZER, TOKENIZER, Tokenizers
-from qkv.decode.generate import suppressed
+from qkv.decode.generate import USUAL_LENGTH, suppressed
 from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.text import Tokenizer
@@ -37,8 +37,8 @@ def set_vocabularies(spec: Any, config: ModelConfig, tokenizers: Tokenizers) -> 
 
 def pieces(tokenizer: Tokenizer, size: int) -> list[str]:
     """A vocabulary's tokens as its file spells them, and names for ids that have none."""
-    found = (tokenizer._backend.id_to_token(id) for id in range(size))
-    return [f"<unused {id}>" if piece is None else piece for id, piece in enumerate(found)]
+    names = (tokenizer._backend.id_to_token(id) for id in range(size))
+    return [f"<unused {id}>" if name is None else name for id, name in enumerate(names)]
 
 
 def _check_alike(source: list[str], target: list[str], config: ModelConfig) -> None:
@@ -50,7 +50,7 @@ def _check_alike(source: list[str], target: list[str], config: ModelConfig) -> N
             )
 
 
-def write_card(
+def write_usage(
     folder: Path, config: ModelConfig, tokenizers: Tokenizers, content: Mapping[str, Any]
 ) -> None:
     """Write a page that shows how the folder is used."""
@@ -72,33 +72,45 @@ Lines = list[str]
 def _translating(
     config: ModelConfig, names: Lines, content: Mapping[str, Any], shared: bool
 ) -> Lines:
-    before = f"target_prefix=[[{names[config.start_id]!r}]], " if config.start_id >= 0 else ""
+    decode = _decode(content)
+    n_given = int(config.start_id >= 0)  # counted with the output there, not here
+    before = f"target_prefix=[[{names[config.start_id]!r}]], " if n_given else ""
+    room = config.max_length - 1 - n_given
+    longest = str(min(decode.max_length, room) + n_given)
+    if not decode.max_length:
+        longest = f"min(2 * len(tokens) + {22 + 2 * n_given}, {room}) + {n_given}"
     return [
         "",
         'translator = ctranslate2.Translator(".")',
         _opened("source", TOKENIZER if shared else SOURCE_TOKENIZER),
         _opened("target", TOKENIZER),
         'tokens = source.encode("Hello", add_special_tokens=False).tokens',
-        "found = translator.translate_batch(",
-        f"    [tokens], {before}beam_size=4, max_input_length={config.max_length},",
-        f"    max_decoding_length={_longest(config)}, {_never(config, names, content)},",
+        "results = translator.translate_batch(",
+        f"    [tokens], {before}beam_size={decode.beams}, length_penalty={decode.length_penalty},",
+        f"    max_input_length={config.max_length}, max_decoding_length={longest},",
+        f"    {_never(decode, config, names)},",
         ")",
-        "ids = [target.token_to_id(token) for token in found[0].hypotheses[0]]",
+        "ids = [target.token_to_id(token) for token in results[0].hypotheses[0]]",
         "print(target.decode(ids))",
     ]
 
 
 def _writing(config: ModelConfig, names: Lines, content: Mapping[str, Any], shared: bool) -> Lines:
+    decode = _decode(content)
     first = f"{names[config.bos_id]!r}, " if content.get("bos", True) else ""
+    longest = decode.max_length or USUAL_LENGTH
     lines = [
         "",
         'generator = ctranslate2.Generator(".")',
         _opened("tokenizer", TOKENIZER),
         f'prompt = [{first}*tokenizer.encode("Hello", add_special_tokens=False).tokens]',
-        "found = generator.generate_batch(",
-        f"    [prompt], max_length={_longest(config)}, {_never(config, names, content)}",
+        "results = generator.generate_batch(",
+        # The length there counts the prompt but for its first token.
+        f"    [prompt], max_length=min({longest}, {config.max_length} - len(prompt)) "
+        f"+ len(prompt) - 1,",
+        f"    {_never(decode, config, names)},",
         ")",
-        "print(tokenizer.decode(found[0].sequences_ids[0]))",
+        "print(tokenizer.decode(results[0].sequences_ids[0]))",
     ]
     if not 0 < config.window < config.max_length:
         return lines
@@ -131,12 +143,10 @@ def _opened(name: str, file: str) -> str:
     return f'{name} = tokenizers.Tokenizer.from_file("{file}")'
 
 
-def _longest(config: ModelConfig) -> int:
-    """How many tokens to write where nobody says: no more than the context holds."""
-    return min(256, config.max_length - 1)
+def _decode(content: Mapping[str, Any]) -> DecodeConfig:
+    return from_mapping(DecodeConfig, content.get("decode", {}), "decode")
 
 
-def _never(config: ModelConfig, names: Lines, content: Mapping[str, Any]) -> str:
+def _never(decode: DecodeConfig, config: ModelConfig, names: Lines) -> str:
     """Tokens that are never written."""
-    decode = from_mapping(DecodeConfig, content.get("decode", {}), "decode")
     return f"suppress_sequences={[[names[id]] for id in suppressed(decode, config)]}"

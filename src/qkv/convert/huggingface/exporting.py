@@ -148,15 +148,16 @@ def _known(config: ModelConfig, id: int) -> int | None:
 def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
     if config.family == "encoder":
         return {}
-    found = {
+    values = {
         **write_generation(decode, config),
         "pad_token_id": _padding(config),
         "eos_token_id": _ends(config),
     }
     if config.family == "decoder":
-        return {**found, "bos_token_id": _known(config, config.bos_id)}
-    longest = {} if decode.max_length else {"max_length": config.max_length}
-    return {**found, **longest, "decoder_start_token_id": config.bos_id}
+        values["bos_token_id"] = _known(config, config.bos_id)
+    else:
+        values["decoder_start_token_id"] = config.bos_id
+    return values
 
 
 def _jinja(prompting: Prompting | None, tokenizers: Tokenizers | None) -> str | None:

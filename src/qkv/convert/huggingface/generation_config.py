@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.convert.architectures.architecture import Values
-from qkv.decode.generate import suppressed
+from qkv.decode.generate import USUAL_LENGTH, suppressed
 
 # Their names for our settings; each value says the same in both
 SAME = {
@@ -48,33 +48,35 @@ MISSING = {
 
 def read_generation(generation: Mapping[str, Any], model: ModelConfig) -> Values:
     """Our settings from theirs, whose own defaults are a greedy search."""
-    found: Values = {"beams": 1}
+    settings: Values = {"beams": 1}
     for theirs, ours in SAME.items():
         value = generation.get(theirs)
         if value is not None:
-            found[ours] = float(value) if ours in FLOATS else value
-    if found.get("sample") and generation.get("top_k") is None:
-        found["top_k"] = 50  # theirs, where nothing is said
+            settings[ours] = float(value) if ours in FLOATS else value
+    if settings.get("sample") and generation.get("top_k") is None:
+        settings["top_k"] = 50  # theirs, where nothing is said
     if model.family == "encoder-decoder":  # where both lengths count the start
         longest, least = (generation.get(name) or 0 for name in ("max_length", "min_length"))
         # 20: nothing was said; all that there is room for: nor was it
         if longest not in (0, 20, model.max_length):
-            found.setdefault("max_length", longest - 1)
-        found.setdefault("min_length", max(0, least - 1))
-    found["force_end"] = generation.get("forced_eos_token_id") == model.eos_id
+            settings.setdefault("max_length", longest - 1)
+        settings.setdefault("min_length", max(0, least - 1))
+    if model.family == "decoder" and settings.get("max_length") == USUAL_LENGTH:
+        del settings["max_length"]  # as where nothing is said
+    settings["force_end"] = generation.get("forced_eos_token_id") == model.eos_id
     forced = generation.get("forced_bos_token_id")
-    found["force_start"] = model.start_id in (-1, forced)
-    given = n_given(model, found["force_start"])
-    if found.get("max_length"):
-        found["max_length"] = max(1, found["max_length"] - given)
-    if found.get("min_length"):
-        found["min_length"] = max(0, found["min_length"] - given)
+    settings["force_start"] = model.start_id in (-1, forced)
+    given = n_given(model, settings["force_start"])
+    if settings.get("max_length"):
+        settings["max_length"] = max(1, settings["max_length"] - given)
+    if settings.get("min_length"):
+        settings["min_length"] = max(0, settings["min_length"] - given)
     never = _never(generation, model)
     if never != suppressed(DecodeConfig(), model):
-        found["suppress"] = list(never)
+        settings["suppress"] = list(never)
     _tell_what_is_missing(generation, model)
     usual = DecodeConfig()  # one way to say a thing, so that it is the same when it comes back
-    return {name: value for name, value in found.items() if value != getattr(usual, name)}
+    return {name: value for name, value in settings.items() if value != getattr(usual, name)}
 
 
 def _never(generation: Mapping[str, Any], model: ModelConfig) -> tuple[int, ...]:
@@ -113,23 +115,37 @@ def n_given(model: ModelConfig, forced: bool) -> int:
 
 def write_generation(decode: DecodeConfig, model: ModelConfig) -> Values:
     """Their settings from ours."""
-    found = {theirs: getattr(decode, ours) for theirs, ours in SAME.items()}
-    if n_given(model, decode.force_start):
-        found["forced_bos_token_id"] = model.start_id
-    found["forced_eos_token_id"] = model.eos_id if decode.force_end else None
+    values = {theirs: getattr(decode, ours) for theirs, ours in SAME.items()}
+    given = n_given(model, decode.force_start)
+    if given:
+        values["forced_bos_token_id"] = model.start_id
+    values["forced_eos_token_id"] = model.eos_id if decode.force_end else None
     never = {*suppressed(decode, model)}
-    found["suppress_tokens"] = sorted(never - {model.start_id}) or None
+    values["suppress_tokens"] = sorted(never - {model.start_id}) or None
     if model.start_id in never:  # they may not suppress what is forced, but this comes before it
-        found["bad_words_ids"] = [[model.start_id]]
+        values["bad_words_ids"] = [[model.start_id]]
     for name in ("max_new_tokens", "min_new_tokens", "no_repeat_ngram_size"):
-        if not found[name]:
-            del found[name]
+        if not values[name]:
+            del values[name]
         elif name != "no_repeat_ngram_size":
-            found[name] += n_given(model, decode.force_start)
+            values[name] += given
+    if not decode.max_length:
+        values |= _usual_length(model)
     if not decode.sample:  # they complain of settings that a search does not look at
         for name in ("temperature", "top_k", "top_p", "min_p"):
-            del found[name]
+            del values[name]
     if decode.beams == 1:
         for name in ("length_penalty", "early_stopping"):
-            del found[name]
-    return found
+            del values[name]
+    return values
+
+
+def _usual_length(model: ModelConfig) -> Values:
+    """The limit where nothing is set: ours after a prompt, as long as it fits in the context.
+
+    Ours after a source depends on the source's length, which they cannot say: there the context is
+    the limit, and an output that would never end becomes longer.
+    """
+    if model.family == "decoder" and model.max_length > USUAL_LENGTH + 1:
+        return {"max_new_tokens": USUAL_LENGTH}
+    return {"max_length": model.max_length}

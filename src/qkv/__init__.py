@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
+    from qkv.evaluation import Evaluation, evaluate
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
     from qkv.run import train
@@ -26,6 +27,7 @@ __all__ = [
     "Answerer",
     "Classifier",
     "Encoder",
+    "Evaluation",
     "ImageClassifier",
     "LanguageModel",
     "Tagger",
@@ -33,6 +35,7 @@ __all__ = [
     "Translator",
     "UserError",
     "__version__",
+    "evaluate",
     "load",
     "load_trace",
     "train",
@@ -42,6 +45,8 @@ __all__ = [
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
     "load": "qkv.tasks",
+    "evaluate": "qkv.evaluation",
+    "Evaluation": "qkv.evaluation",
     "Translator": "qkv.tasks",
     "LanguageModel": "qkv.tasks",
     "Encoder": "qkv.tasks",
@@ -62,3 +67,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

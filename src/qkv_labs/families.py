@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.data import IGNORE, EncodedPairs, Indices, Ragged, Specials, padded_batch
 from qkv.decode import complete, generate
-from qkv.evaluate.scores import bleu
+from qkv.evaluation.scores import bleu
 from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer, train_tokenizer
 from qkv_labs.families_language import FEW, MORE, language
@@ -315,7 +315,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Quality beside cost, a colour a family."""
-    from qkv.inspect.style import COLOURS, new_figure
+    from qkv.inspect.draw import COLOURS, new_figure
 
     figure, axes = new_figure(10, 3.4, ncols=3)
     for panel, name, label, digits in zip(

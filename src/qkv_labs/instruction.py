@@ -17,7 +17,7 @@ import torch
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.data import Examples, Ragged, Specials, encode_examples, example_batches, padded_examples
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.model import Decoder, build_model
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
@@ -266,7 +266,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Left: right answers by kind of question. Right: what tuning costs on plain text."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(
         9.6, 3.8, nrows=1, ncols=2, gridspec_kw={"width_ratios": (2, 1)}

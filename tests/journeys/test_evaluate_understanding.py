@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.data.conll import read_conll
-from qkv.data.labelled import read_labelled
-from qkv.data.squad import read_squad
+from qkv.data.formats.conll import read_conll
+from qkv.data.formats.labelled import read_labelled
+from qkv.data.formats.squad import read_squad
 from qkv.run.answer import answerer_scores
 from qkv.run.classify import Verdict, judge
 from qkv.run.tag import tagger_report

@@ -11,7 +11,7 @@ import pytest
 
 import qkv as package
 from qkv.config import ModelConfig, preset
-from qkv.config.toml import to_toml
+from qkv.config import to_toml
 from qkv.convert.model_folder import save_config
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes

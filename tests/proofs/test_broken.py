@@ -172,16 +172,16 @@ def test_gradients_that_are_divided_by_each_batch(
     assert failing(folder(kind)) == {"accumulated = one batch"}
 
 
-@pytest.mark.parametrize("lost", ["exp_avg", "progress"])
+@pytest.mark.parametrize("lost", ["exp_avg", "state"])
 @pytest.mark.parametrize("kind", ["language model", "embed", "number"])
 def test_a_checkpoint_that_forgets(
     folder: Folder, kind: str, lost: str, monkeypatch: Patch
 ) -> None:
     right = checkpoint.load_checkpoint
 
-    def wrong(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> checkpoint.Progress:
+    def wrong(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> checkpoint.TrainState:
         found = right(path, model, optimizer)
-        if lost == "progress":
+        if lost == "state":
             return replace(found, step=found.step - 1)
         for weight in model.parameters():
             if lost in optimizer.state[weight]:

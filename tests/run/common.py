@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from qkv.config import Recipe, recipe_from
-from qkv.config.toml import to_toml
+from qkv.config import to_toml
 from qkv.run import Run, train
 from qkv.run.job import Plan
 from qkv.training import Trainer
@@ -90,7 +90,7 @@ class Runs:
 
         def dying(trainer: Trainer, batches: Any) -> None:
             plain(trainer, batches)
-            if trainer.progress.step == step:
+            if trainer.state.step == step:
                 raise Killed
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 import qkv
-from qkv.config.recipe import recipe_from
+from qkv.config import recipe_from
 from qkv.run import train
 from tests.convert.harness import made, saved
 from tests.run.common import TRAINING, silence

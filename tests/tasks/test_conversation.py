@@ -173,7 +173,7 @@ def test_an_answer_that_fills_the_context_is_cut_off_and_that_is_told() -> None:
     talk = model.conversation(tell=told.append, max_length=0)
     prompt = talk.template.prompt([user("the cat")], model.tokenizer, bos=True)
     assert len(talk.say("the cat")) == 60 - len(prompt)
-    assert told == ["the answer was cut off, for the model's context is full"]
+    assert told == ["the answer was cut off: the model's context is full"]
     with pytest.warns(UserWarning, match="the answer was cut off"):
         model.chat("the cat", max_length=0)
     asked = model.conversation(tell=told.append, max_length=60 - len(prompt))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode import Batch, Hypothesis, prefill
+from qkv.decode import Hypothesis, PromptBatch, prefill
 from qkv.decode.beam import build_beam
 from qkv.decode.generate import build_batch, build_search, build_task, run_search
 from qkv.decode.step import Generative, empty_cache, read
@@ -67,7 +67,7 @@ def generative(tested: ModelUnderTest) -> Generative:
 
 def _batch(
     model: Generative, examples: Sequence[Example], prompts: Sequence[Sequence[int]]
-) -> Batch:
+) -> PromptBatch:
     device, pad = next(model.parameters()).device, model.config.pad_id
     batch = build_batch(prompts, device)
     if isinstance(model, Decoder):

@@ -9,11 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from qkv.config import TrainConfig
-from qkv.data import Batch, Indices
+from qkv.data import Batch, Stream
 from qkv.model import Model
 from qkv.proofs.lessons import Lesson, lesson
 from qkv.proofs.model_under_test import LIMITS, ModelUnderTest
@@ -35,7 +36,7 @@ def accumulation(tested: ModelUnderTest) -> Measured:
             "another task"
         )
     model = _learner(tested, next(tested.model.parameters()).dtype)
-    items = np.arange(learnt.n_items)
+    items = np.arange(len(learnt.items))
     split = [items[:1], items[1:]]  # of different sizes, or wrong weights would cancel out
     expected = _gradients(model, learnt, [items])
     accumulated = _gradients(model, learnt, split)
@@ -46,11 +47,11 @@ def accumulation(tested: ModelUnderTest) -> Measured:
     return Measured(float(apart / size), LIMITS[size.dtype])
 
 
-def _gradients(model: Model, learnt: Lesson, split: list[Indices]) -> list[Tensor]:
+def _gradients(model: Model, learnt: Lesson, split: list[npt.NDArray[np.int64]]) -> list[Tensor]:
     """The gradients of a step in these batches; without dropout, which would differ by batch."""
     config = _settings()
     loss = build_loss(model, config, CPU, objective=learnt.objective)
-    batches: list[Batch] = [learnt.stream.assemble(items, (0, 0)) for items in split]
+    batches: list[Batch] = [learnt.items.batch(indices) for indices in split]
     accumulate(loss, [_as_precise(batch, model) for batch in batches], 0.0)
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     model.zero_grad(set_to_none=True)
@@ -96,7 +97,7 @@ def _learner(tested: ModelUnderTest, dtype: torch.dtype) -> Model:
 
 
 def _go_on(trainer: Trainer) -> None:
-    for batches in islice(trainer.stream.steps_from(trainer.progress.step), STEPS):
+    for batches in islice(trainer.stream.steps_from(trainer.state.step), STEPS):
         trainer.take_step(batches)
 
 
@@ -104,7 +105,7 @@ def _trainer(model: Model, learnt: Lesson, folder: Path) -> Trainer:
     config = _settings()
     return Trainer(
         model=model,
-        stream=learnt.stream,
+        stream=Stream(learnt.items, learnt.batch_tokens),
         config=config,
         device=CPU,
         folder=folder,
@@ -112,7 +113,7 @@ def _trainer(model: Model, learnt: Lesson, folder: Path) -> Trainer:
         evaluate=dict,
         keep=lambda: None,
         reporters=[],
-        frequencies_loss=0.0,
+        baseline=0.0,
     )
 
 

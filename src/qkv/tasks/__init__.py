@@ -1,4 +1,4 @@
-"""What a person asks for: translate, generate and chat."""
+"""Tasks: translate, generate and chat, fill and embed, classify, tag, answer."""
 
 from qkv.convert import Prompting, Tokenizers
 from qkv.tasks.answer import Answered, Answerer, Found

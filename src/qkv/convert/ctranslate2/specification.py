@@ -15,7 +15,7 @@ from qkv.convert.ctranslate2.usage import set_vocabularies, write_usage
 from qkv.convert.model_folder import StoredModel, fitting_weights, load_config, load_tokenizers
 from qkv.errors import UserError
 from qkv.model import sinusoids
-from qkv.model.rotary import loudness, rates
+from qkv.model.positions.rotary import loudness, rates
 
 # What CTranslate2 calls our activations
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}

@@ -24,7 +24,7 @@ from qkv.convert.huggingface.foreign_weights import Shape
 from qkv.convert.huggingface.importing import as_stored_model
 from qkv.convert.model_folder import StoredModel, Tokenizers
 from qkv.errors import UserError
-from qkv.model.rotary import rates
+from qkv.model.positions.rotary import rates
 
 # What llama.cpp calls a module, and Hugging Face's classes do
 LLAMA_NAMES = {

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.errors import UserError
-from qkv.text.chat import ChatTemplate, Message
+from qkv.text.chat import SPECIAL, ChatTemplate, Message, Role, around
 from qkv.text.pieces import BOS, EOS
 from qkv.text.tokenizer import USUAL_NAMES
-from qkv.text.turns import SPECIAL, Role, around
 
 Program = Callable[[list[Message], bool], str]
 

@@ -9,7 +9,7 @@ from typing import Any
 from qkv.config import ModelConfig
 from qkv.convert.architectures.architecture import Architecture, Values, wanted
 from qkv.errors import UserError
-from qkv.text import schemes
+from qkv.text import tagging
 
 TASKS = {
     "none": "embed",
@@ -110,7 +110,7 @@ def read_section(head: str, config: Mapping[str, Any], images: Mapping[str, Any]
             )
         return {"classify": {"labels": labels, "kind": kind}}
     if head == "token":
-        return {"tag": {"labels": labels, "scheme": schemes.guess_scheme([labels]) or "none"}}
+        return {"tag": {"labels": labels, "scheme": tagging.guess_scheme([labels]) or "none"}}
     return {}
 
 

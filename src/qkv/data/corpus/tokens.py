@@ -249,7 +249,9 @@ def _chunks(
                 starts[use].append(n_tokens[use] + len(ids[use]))
                 ids[use] += [tokenizer.bos_id] if bos else []
                 if tokens and not bos:
-                    new[f"{use}.first_bytes"] += len(tokenizer.decode(tokens[:1]).encode())
+                    # A byte of a character decodes to U+FFFD, which has three bytes itself.
+                    first = tokenizer.decode(tokens[:1]).replace("\ufffd", "?")
+                    new[f"{use}.first_bytes"] += len(first.encode())
             ids[use] += tokens
             ids[use] += [tokenizer.eos_id] if piece.ends else []
             new[f"{use}.bytes"] += len(piece.text.encode())

@@ -364,6 +364,7 @@ class TextJob(Job):
 
     held_out: HeldOut
     corpus: TextCorpus
+    test_items: Any
 
     def read_data(self) -> None:
         """Choose what is held out, before a vocabulary is learned from the rest."""
@@ -384,6 +385,8 @@ class TextJob(Job):
             f"valid: {len(valid):,} tokens"
         )
         super().make_items()
+        # A test text that cannot be scored is refused before training, not after it.
+        self.test_items = self.encode("test") if self.has("test") else None
 
     def tokens(self, split: str) -> Tokens:
         """Return the tokens of a split."""
@@ -403,7 +406,7 @@ class TextJob(Job):
 
     def scores(self, split: str) -> list[Score]:
         """Score all text of a split."""
-        items = self.valid_items if split == "valid" else self.encode(split)
+        items = self.valid_items if split == "valid" else self.test_items
         return self.text_scores(split, validation_batches(items, VALID_BATCH_TOKENS, self.packed))
 
     @abstractmethod

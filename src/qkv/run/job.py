@@ -400,6 +400,11 @@ class TextJob(Job):
         """Count the tokens at the beginning of the training text."""
         return np.bincount(self.corpus.train.read(0, min(len(self.corpus.train), 200_000)))
 
+    def evaluate(self) -> dict[str, float]:
+        """Measure the weights as they are now; the loss, of tokens alone, is the first score."""
+        scores = self.valid_scores()
+        return {"valid_loss": scores[0].value, **self.named(scores)}
+
     def valid_scores(self) -> list[Score]:
         """Score the validation text, of a long one its beginning."""
         return self.text_scores("valid", self.valid_batches)
@@ -411,4 +416,4 @@ class TextJob(Job):
 
     @abstractmethod
     def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:
-        """Score batches of a split's text."""
+        """Score batches of a split's text; the loss comes first."""

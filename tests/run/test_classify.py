@@ -31,7 +31,9 @@ LOGGED = {
 
 
 @pytest.mark.parametrize("task", NAMES)
-def test_every_kind_of_label_is_learned(task: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_kind_of_label_is_learned(
+    task: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     done = learned(tmp_path_factory, task)
     for split in ("valid", "test"):
         scores = {score.name: score.value for score in done.scores[split]}
@@ -187,7 +189,9 @@ def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, task: str, met
     assert f"metric = '{metric}' is not measured" in mistake(tmp_path, task, train_metric=metric)
 
 
-@pytest.mark.parametrize(("task", "metric"), [("class", "loss"), ("class", "f1"), ("classes", "f1")])
+@pytest.mark.parametrize(
+    ("task", "metric"), [("class", "loss"), ("class", "f1"), ("classes", "f1")]
+)
 def test_the_best_may_be_chosen_by_any_metric(tmp_path: Path, task: str, metric: str) -> None:
     done = run(tmp_path, task=task, train_metric=metric, train_steps=4)
     logged = read_log(done.folder)[-1]

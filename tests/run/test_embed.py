@@ -21,10 +21,28 @@ from qkv.tasks import Encoder
 from tests.run import fill_tiny
 from tests.run.common import ENCODER, TRAINING, Runs, read_log, with_differences
 
-WORDS = (
-    "apple bridge candle desert engine forest guitar hammer island jungle "
-    "kettle ladder mirror needle orange pencil rabbit saddle tunnel violin"
-).split()
+WORDS = [
+    "apple",
+    "bridge",
+    "candle",
+    "desert",
+    "engine",
+    "forest",
+    "guitar",
+    "hammer",
+    "island",
+    "jungle",
+    "kettle",
+    "ladder",
+    "mirror",
+    "needle",
+    "orange",
+    "pencil",
+    "rabbit",
+    "saddle",
+    "tunnel",
+    "violin",
+]
 FIRST = ["tell me about the {}", "what is a {} ?", "i like my {}", "where is the {} now ?"]
 SECOND = ["this {} is here", "some say a {} is old", "one more {} for you", "see the {} again"]
 HELD = ("do you know the {} ?", "all of it is a {} to us")
@@ -158,24 +176,6 @@ def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
     assert score.value < before.value - 0.5  # texts have moved apart
     with pytest.raises(UserError, match="validation examples are no pairs; use metric = 'loss'"):
         job(tmp_path, **settings, train_metric="accuracy")
-
-
-class Known(Encoder):
-    """Texts are numbers: the angles of their vectors, in degrees."""
-
-    def __init__(self) -> None: ...
-
-    def embed(self, texts, *more, **settings):  # type: ignore[no-untyped-def,override]
-        angles = torch.tensor([float(text) for text in texts]).deg2rad()
-        return torch.stack([angles.cos(), angles.sin()], dim=-1)
-
-
-def test_labels_are_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "labelled.jsonl"
-    rows = [{"one": "a b", "label": 1, "other": "c"}, {"one": "d", "label": 0, "other": "e"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = job(tmp_path, data_valid_examples=str(path))
-    assert made.splits.valid == [("a b", "c"), ("d", "e")]
 
 
 class Known(Encoder):

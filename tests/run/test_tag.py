@@ -144,7 +144,10 @@ def test_labels_that_are_not_learned_are_told_of_and_missed(tmp_path: Path) -> N
     write_conll(tmp_path / "valid.conll", more)
     made = job(tmp_path)
     assert math.isfinite(made.evaluate()["valid_loss"])
-    assert sum(batch.n_labels for batch in made.valid_batches) == sum(len(one.words) for one in more) - 2
+    assert (
+        sum(batch.n_labels for batch in made.valid_batches)
+        == sum(len(one.words) for one in more) - 2
+    )
 
 
 def test_a_tagger_starts_from_another_encoder(tmp_path: Path) -> None:

@@ -232,9 +232,15 @@ def of_words(folder: Path, teacher: Run) -> None:
     [
         ("other", "other tells apart good, bad, fair, but the examples animal, metal, plant; name"),
         ("several", r"several gives several classes at once, .* \(its kind is 'classes'\); name"),
-        ("images", r"teacher.models: .*images is no classifier of texts \(its task is 'classify'\); name"),
+        (
+            "images",
+            r"teacher.models: .*images is no classifier of texts \(its task is 'classify'\); name",
+        ),
         ("words", r"teacher.models: .*words is no classifier of texts \(its task is 'tag'\); name"),
-        ("speaker", r"teacher.models: .*speaker is no classifier of texts \(its task is 'generate'\); name"),
+        (
+            "speaker",
+            r"teacher.models: .*speaker is no classifier of texts \(its task is 'generate'\); name",
+        ),
         (
             "pairs",
             "teacher.models: .*pairs was trained to label pairs of texts, but the examples are",

@@ -184,7 +184,9 @@ def test_equal_images_stay_on_one_side(tmp_path: Path) -> None:
         ({"data_examples": "typo.npz"}, "typo.npz"),
     ],
 )
-def test_mistakes_are_explained_in_one_sentence(tmp_path: Path, difference: dict, sentence: str) -> None:
+def test_mistakes_are_explained_in_one_sentence(
+    tmp_path: Path, difference: dict, sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
         run(tmp_path, **difference)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)

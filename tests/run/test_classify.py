@@ -182,14 +182,6 @@ def test_no_label_at_all_is_a_mistake_but_one_of_several_is_none(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("task", "metric"),
-    [("number", "accuracy"), ("class", "correlation"), ("classes", "correlation")],
-)
-def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, task: str, metric: str) -> None:
-    assert f"metric = '{metric}' is not measured" in mistake(tmp_path, task, train_metric=metric)
-
-
-@pytest.mark.parametrize(
     ("task", "metric"), [("class", "loss"), ("class", "f1"), ("classes", "f1")]
 )
 def test_the_best_may_be_chosen_by_any_metric(tmp_path: Path, task: str, metric: str) -> None:

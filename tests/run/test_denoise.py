@@ -11,19 +11,14 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import recipe_from
 from qkv.errors import UserError
-from qkv.run.train import prepare, train
 from qkv.tasks import Translator
 from qkv.text import train_tokenizer
 from qkv.training import with_wrong_sources
 from qkv.weights import read_tensors
 from tests.run import tiny
-from tests.run.common import TRAINING, Runs, read_log, silence
-from tests.run.denoise_tiny import LEARNS, documents, job, learned, recipe, run, values
-from tests.run.fill_tiny import BEASTS
-from tests.run.language_tiny import write_lines
-from tests.run.tiny import WORDS
+from tests.run.common import Runs, read_log
+from tests.run.denoise_tiny import documents, job, learned, recipe, run, values
 
 KINDS = ["spans", "infill"]
 
@@ -63,9 +58,6 @@ def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory, kin
     assert model.translate(text) == done.result.translate(text)
     if kind == "infill":  # the whole text, whatever the share of it that was masked
         assert model.translate(text).startswith(text)
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: a pre-trained encoder-decoder\n")
-    assert f"qkv train RECIPE.toml --set train.start_from={done.folder}\n" in card
 
 
 def greedy(model: Translator, source: list[int], most: int = 12) -> list[int]:
@@ -92,26 +84,6 @@ def test_a_hidden_span_is_told_by_its_sentinel(
         assert greedy(model, source) == [x, *tokenizer.encode(hidden), y]
 
 
-@pytest.mark.parametrize(
-    "differences",
-    [
-        {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"},
-        {"tokenizer_kind": "unigram", "data_bos": False, "denoise_share": 0.9},
-        {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []},
-        {"data_max_length": 4},
-        {"data_max_length": 12, "denoise_span_length": 1, "train_precision": "bfloat16"},
-        {"train_batch_tokens": 10, "train_packing": "on", "denoise_share": 0.5},
-        {"model_tie": "none", "train_average": 2, "denoise_kind": "infill", "denoise_share": 0.9},
-    ],
-    ids=str,
-)
-def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
-    done = run(tmp_path, train_steps=4, train_valid_every=2, **differences)
-    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
-    model = qkv.load(done.folder, device="cpu")
-    assert isinstance(model.translate("the dog sees", max_length=5), str)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_stand_after_the_token_that_the_model_has_before_each(
     tmp_path: Path, kind: str
@@ -130,73 +102,6 @@ def test_validation_does_not_depend_on_the_seed(tmp_path: Path) -> None:
         assert torch.equal(batch.source.tokens, same.source.tokens)
     [batch], [another] = next(one.stream.steps_from(0)), next(other.stream.steps_from(0))
     assert batch.labels.tolist() != another.labels.tolist()
-
-
-# Fine-tuning: what the beast sees next
-
-
-def write_next(path: Path, seed: int, n: int) -> Path:
-    """Pairs of a sentence and the one that follows it."""
-    draw = np.random.default_rng(seed)
-    lines = []
-    for _ in range(n):
-        beast, number = BEASTS[draw.integers(4)], draw.integers(9)
-        one, other = (f"the {beast} sees {WORDS[number + step]} ." for step in (0, 1))
-        lines.append(f"{one}\t{other}")
-    return write_lines(path, lines)
-
-
-def translating(folder: Path, **differences: Any) -> dict[str, Any]:
-    pairs, valid = write_next(folder / "next.tsv", 1, 40), write_next(folder / "after.tsv", 2, 40)
-    return {
-        "task": "translate",
-        "data": {"pairs": str(pairs), "valid_pairs": str(valid), "max_length": 0},
-        "train": {
-            **TRAINING,
-            "steps": 30,
-            "valid_every": 15,
-            "lr": 0.002,
-            "average": 1,
-            **differences,
-        },
-    }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_translator_starts_with_all_weights_and_tokens_of_it(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
-) -> None:
-    before = learned(tmp_path_factory, kind)
-    made = prepare(
-        recipe_from(translating(tmp_path, start_from=str(before.folder))), tmp_path, silence()
-    )
-    weights = read_tensors(before.folder / "model.safetensors")
-    now = {name: parameter.detach() for name, parameter in made.model.named_parameters()}
-    assert now.keys() == weights.keys()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in now.items())
-    assert made.model.target_embedding is made.model.source_embedding
-    tokenizer, old = made.tokenizer, before.result.tokenizers.target
-    assert made.tokenizers.shared and tokenizer.special_ids == old.special_ids
-    assert tokenizer.encode("the dog sees") == old.encode("the dog sees")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_was_learned_from_text_helps_to_translate(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
-) -> None:
-    """From so few pairs, one that knows the language learns what one from scratch does not."""
-    before = learned(tmp_path_factory, kind)
-    sizes = {name.partition("_")[2]: value for name, value in LEARNS.items() if "model_" in name}
-    same = {"tokenizer": {"path": str(before.folder / "tokenizer.json")}}
-    plain = {"n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "max_length": 40, **sizes}
-    scratch = recipe_from(translating(tmp_path) | same | {"model": plain})
-    started = recipe_from(translating(tmp_path, start_from=str(before.folder)))
-    logs = {}
-    for name, made in (("scratch", scratch), ("started", started)):
-        done = train(made, tmp_path / name, console=silence())
-        logs[name] = measured(done.folder)
-        assert logs[name][-1]["valid_loss"] < logs[name][0]["valid_loss"]
-    assert logs["started"][-1]["valid_loss"] < 0.6 * logs["scratch"][-1]["valid_loss"]
 
 
 @pytest.mark.parametrize(("kind", "more"), [("spans", 10), ("infill", 1)])
@@ -234,26 +139,6 @@ def test_two_vocabularies_are_refused(tmp_path: Path) -> None:
         run(tmp_path, tokenizer_shared=False)
 
 
-@pytest.mark.parametrize(
-    ("differences", "words"),
-    [
-        ({"data_max_length": 3}, r"data.max_length \(3\) leaves no room .* raise it to at least 4"),
-        (
-            {"denoise_share": 0.5, "denoise_span_length": 1},
-            "a text of 40 tokens has up to 19 spans .* but there are 10; raise sentinels to 20",
-        ),
-        ({"data_text": []}, "text"),
-        ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_trained_is_explained(tmp_path: Path, differences: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        run(tmp_path, **differences)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 def test_as_many_sentinels_as_the_sentence_says_are_enough(tmp_path: Path) -> None:
     made = job(tmp_path, denoise_share=0.5, denoise_span_length=1, denoise_sentinels=20)
     assert len(made.noise.marks) == 20
@@ -281,3 +166,17 @@ def test_a_vocabulary_may_have_no_start(tmp_path: Path) -> None:
     assert made.evaluate()["valid_loss"] > 0
     first = next(iter(made.valid_batches)).source
     assert first is not None and made.config.bos_id not in first.tokens
+
+
+def test_a_translator_starts_with_all_weights_and_tokens(tmp_path: Path) -> None:
+    before = run(tmp_path, train_steps=1)
+    runs = Runs(lambda folder, **more: tiny.values(folder, **more) | {"model": {}})
+    made = runs.job(tmp_path, train_start_from=str(before.folder))
+    weights = read_tensors(before.folder / "model.safetensors")
+    now = {name: parameter.detach() for name, parameter in made.model.named_parameters()}
+    assert now.keys() == weights.keys()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in now.items())
+    assert made.model.target_embedding is made.model.source_embedding
+    old = before.result.tokenizers.target
+    assert made.tokenizers.shared and made.tokenizer.special_ids == old.special_ids
+    assert made.tokenizer.encode("the dog sees") == old.encode("the dog sees")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,60 +16,18 @@ from qkv.config import TASKS, load_recipe
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.weights import read_tensors
-from tests.run import classify_tiny, denoise_tiny, fill_tiny, language_tiny, tag_tiny, tiny
-from tests.run.common import Runs, everything, read_log, silence, with_differences
-
-
-def answers(folder: Path, **differences: Any) -> dict[str, Any]:
-    """Questions whose answer is the word after "is"."""
-    for name, n, seed in (("train", 60, 1), ("valid", 12, 2)):
-        path = folder / f"{name}.json"
-        if not path.exists():
-            random = np.random.default_rng(seed)
-            records = []
-            for number in range(n):
-                name_, colour = random.choice(["cat", "dog"]), random.choice(["red", "blue"])
-                context = f"{number} here the {name_} is {colour} today"
-                start = context.index(colour)
-                answer = {"text": [colour], "answer_start": [start]}
-                records.append(
-                    {"question": f"what is the {name_}", "context": context, "answers": answer}
-                )
-            path.write_text("\n".join(json.dumps(record) for record in records))
-    values = classify_tiny.values(folder) | {"task": "answer"}
-    values["data"] = {
-        "examples": str(folder / "train.json"),
-        "valid_examples": str(folder / "valid.json"),
-    }
-    return with_differences(values, differences)
-
-
-def twins(folder: Path, **differences: Any) -> dict[str, Any]:
-    """Digits and their words belong together."""
-    tiny.write_pairs(folder / "twins.tsv", 120)
-    values = classify_tiny.values(folder) | {"task": "embed"}
-    values["data"] = {"examples": str(folder / "twins.tsv"), "text_field": [0, 1]}
-    return with_differences(values, differences)
-
-
-def images(folder: Path, **differences: Any) -> dict[str, Any]:
-    """Which half is brighter."""
-    random = np.random.default_rng(0)
-    for name, n in (("train", 60), ("valid", 12)):
-        if not (folder / f"{name}.npz").exists():
-            pixels = random.integers(0, 100, (n, 4, 4), np.uint8)
-            labels = random.integers(0, 2, n)
-            pixels[labels == 1, :2] += 100
-            np.savez(folder / f"{name}.npz", images=pixels, labels=labels)
-    values = classify_tiny.values(folder)
-    values["data"] = {
-        "examples": str(folder / "train.npz"),
-        "valid_examples": str(folder / "valid.npz"),
-    }
-    sizes = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_encoder_layers": 1}
-    values["model"] = {"preset": "vit-tiny", **sizes, "image_size": 4, "patch_size": 2}
-    del values["tokenizer"]
-    return with_differences(values, {"classify_shift": 1, **differences})
+from tests.run import (
+    classify_tiny,
+    denoise_tiny,
+    fill_tiny,
+    language_tiny,
+    tag_tiny,
+    test_answer,
+    test_embed,
+    test_vision,
+    tiny,
+)
+from tests.run.common import Runs, everything, read_log, silence
 
 
 def other_task(runs: Runs, *which: str) -> Callable[..., dict[str, Any]]:
@@ -86,10 +43,10 @@ VALUES: dict[str, Callable[..., dict[str, Any]]] = {
     "classify": classify_tiny.values,
     "classes": other_task(classify_tiny.RUNS, "classes"),
     "number": other_task(classify_tiny.RUNS, "number"),
-    "images": images,
+    "images": test_vision.values,
     "tag": tag_tiny.values,
-    "answer": answers,
-    "embed": twins,
+    "answer": test_answer.values,
+    "embed": test_embed.values,
 }
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "translate": {"train_accumulate": 2, "train_average": 3, "tokenizer_shared": False},
@@ -99,6 +56,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "denoise": {"denoise_kind": "infill", "denoise_permute_sentences": True},
     "classify": {"train_consistency": 1.0, "classify_weights": "balanced"},
     "tag": {"train_precision": "bfloat16"},
+    "images": {"classify_shift": 1},
     "embed": {"embed_pooling": "first"},
 }
 
@@ -115,6 +73,7 @@ def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_the_same(
     if differs and name not in DIFFERENCES:
         pytest.skip("has no other settings to try")
     runs, differences = Runs(VALUES[name]), DIFFERENCES[name] if differs else {}
+    differences = {"data_licence": "CC0", **differences}
     whole = runs.run(tmp_path, "whole", **differences)
     files = ["config.json", "recipe.toml"] + ["tokenizer.json"] * (name != "images")
     for step in (3, 9):
@@ -134,7 +93,11 @@ def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_the_same(
     saved = read_tensors(whole.folder / "model.safetensors")
     for weight, parameter in loaded.model.named_parameters():
         assert torch.equal(parameter.detach(), saved[weight])
-    card = (whole.folder / "README.md").read_text()
+    card, spec = (whole.folder / "README.md").read_text(), TASKS[named.task]
+    about = "a classifier of images" if name == "images" else spec.about
+    assert card.startswith(f"# whole: {about}\n")
+    assert f"(licence: {named.data.licence})" in card
+    assert spec.usage.partition("{}")[0] + str(whole.folder) in card
     assert all(str(score) in card for score in whole.scores["valid"])
 
 
@@ -179,7 +142,7 @@ def test_a_job_reports_its_data_and_its_baseline_is_a_loss(tmp_path: Path, name:
         assert "first example: " in text
 
 
-@pytest.mark.parametrize("name", ["translate", "instruct", "classify", "tag", "embed"])
+@pytest.mark.parametrize("name", ["translate", "instruct", "classify", "tag", "answer", "embed"])
 def test_held_out_examples_are_never_trained_on(tmp_path: Path, name: str) -> None:
     values = VALUES[name](tmp_path)
     for key in [key for key in values["data"] if key.startswith("valid_")]:
@@ -190,6 +153,8 @@ def test_held_out_examples_are_never_trained_on(tmp_path: Path, name: str) -> No
     def key(example: Any) -> Any:
         if name == "instruct":
             return example[0]["content"]
+        if name == "answer":
+            return example.context
         return example[0] if isinstance(example, tuple) else vars(example).get("texts", example)
 
     assert not {key(e) for e in job.splits.train} & {key(e) for e in job.splits.valid}
@@ -219,6 +184,8 @@ def test_the_digest_identifies_the_training_and_the_validation_data(
         if path.suffix == ".npz":
             arrays = dict(np.load(path))
             np.savez(path, images=arrays["images"] + np.uint8(1), labels=arrays["labels"])
+        elif path.suffix == ".json":
+            path.write_bytes(content.replace(b"which", b"what"))
         else:
             path.write_bytes(b"".join(content.splitlines(keepends=True)[:-2]))
         assert Runs(lambda folder: values).job(tmp_path).digest() != before, path
@@ -261,3 +228,159 @@ def test_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
     weights = [read_tensors(run.folder / "model.safetensors") for run in runs]
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
     assert any(not torch.equal(tensor, weights[2][name]) for name, tensor in weights[0].items())
+
+
+LONG = {"model_max_length": 128}  # for the words of chat templates
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("translate", {"tokenizer_shared": False}),
+    ("translate", {"tokenizer_kind": "char", "tokenizer_vocab_size": 300}),
+    ("translate", {"train_packing": "on", "train_precision": "bfloat16"}),
+    ("translate", {"train_valid_bleu": False}),
+    ("translate", {"model_preset": "transformer-tiny", "model_norm": "rms"}),
+    ("generate", {"tokenizer_kind": "unigram", "data_documents": "file"}),
+    ("generate", {"tokenizer_kind": "byte", "train_precision": "bfloat16"}),
+    (
+        "generate",
+        {"tokenizer_kind": "wordpiece", "data_documents": "paragraph", "data_valid_share": 0.3},
+    ),
+    ("generate", {"model_preset": "gpt2-mini", "train_packing": "on", "data_max_length": 16}),
+    ("generate", {"model_preset": "gpt3-small", "model_window": 8, "train_accumulate": 2}),
+    ("generate", {"model_tie": "none", "model_n_kv_heads": 1, "train_batch_tokens": 10}),
+    ("fill", {"model_preset": "albert-mini", "mask_pairs": "order", "train_packing": "on"}),
+    ("fill", {"model_preset": "deberta-mini", "model_relative_buckets": 8, "mask_units": "span"}),
+    ("fill", {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"}),
+    ("fill", {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []}),
+    ("fill", {"data_max_length": 12, "mask_pairs": "order", "train_metric": "accuracy"}),
+    ("fill", {"data_max_length": 3, "train_precision": "bfloat16"}),
+    ("fill", {"train_batch_tokens": 10, "train_packing": "on", "data_bos": False}),
+    (
+        "denoise",
+        {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"},
+    ),
+    ("denoise", {"tokenizer_kind": "unigram", "data_bos": False, "denoise_share": 0.9}),
+    ("denoise", {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []}),
+    ("denoise", {"data_max_length": 4}),
+    ("denoise", {"data_max_length": 12, "denoise_span_length": 1, "train_precision": "bfloat16"}),
+    ("denoise", {"train_batch_tokens": 10, "train_packing": "on", "denoise_share": 0.5}),
+    (
+        "denoise",
+        {"model_tie": "none", "train_average": 2, "denoise_kind": "infill", "denoise_share": 0.9},
+    ),
+    ("instruct", {"chat_template": "chatml", "train_metric": "exact_match", **LONG}),
+    ("instruct", {"tokenizer_kind": "bpe", "model_preset": "gpt2-mini", **LONG}),
+    ("answer", {"model_preset": "roberta-mini", "answer_overlap": 3}),
+    ("answer", {"model_preset": "albert-mini", "tokenizer_kind": "bpe"}),
+]
+USES: dict[str, Callable[[Any], Any]] = {
+    "translate": lambda model: model.translate("3 1", max_length=5),
+    "generate": lambda model: model.generate("the", max_length=5),
+    "instruct": lambda model: model.chat("say 3", max_length=5),
+    "fill": lambda model: (model.fill("the <mask> sees"), model.embed("the dog").tolist()),
+    "denoise": lambda model: model.translate("the dog sees", max_length=5),
+    "answer": lambda model: model.answer("which name?", "a 12 B"),
+}
+
+
+@pytest.mark.parametrize(("name", "differences"), KINDS, ids=str)
+def test_every_kind_of_run_ends_in_a_model(
+    tmp_path: Path, name: str, differences: dict[str, Any]
+) -> None:
+    settings = {"train_steps": 4, "train_valid_every": 2, **differences}
+    done = Runs(VALUES[name]).run(tmp_path, **settings)
+    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
+    assert USES[name](qkv.load(done.folder, device="cpu")) == USES[name](done.result)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_validation_changes_nothing(tmp_path: Path, name: str) -> None:
+    job = Runs(VALUES[name]).job(tmp_path, model_dropout=0.5)
+    before = {weight: tensor.clone() for weight, tensor in job.model.state_dict().items()}
+    job.model.train()
+    scores = job.evaluate()
+    assert job.model.training
+    assert scores == job.evaluate()
+    assert {"valid_loss"} <= scores.keys() <= {"valid_loss", "wrong_source_loss", *job.spec.metrics}
+    after = job.model.state_dict()
+    assert all(torch.equal(tensor, after[weight]) for weight, tensor in before.items())
+
+
+CONTRADICTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("generate", {"data_text": []}, "no text is given; set text"),
+    ("generate", {"data_valid_share": 0.0}, "nothing to validate with"),
+    (
+        "generate",
+        {"data_max_length": 65},
+        r"data.max_length \(65\) is over model.max_length \(64\)",
+    ),
+    ("generate", {"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
+    ("generate", {"train_metric": "bleu"}, "is not measured by task = 'generate'"),
+    ("generate", {"model_preset": "transformer-tiny"}, "needs a model of family 'decoder'"),
+    ("instruct", {"data_records": []}, "no records are given; set records"),
+    ("instruct", {"model_max_length": 16}, "all 80 records were dropped"),
+    ("instruct", {"chat_assistant": "{content}"}, "nothing ends an answer"),
+    ("instruct", {"train_metric": "bleu"}, "is not measured by task = 'instruct'"),
+    ("fill", {"data_text": []}, "no text is given; set text"),
+    ("fill", {"data_valid_text": [], "data_valid_share": 0.0}, "nothing to validate with"),
+    ("fill", {"model_preset": "llama-tiny"}, "needs a model of family 'encoder'"),
+    ("fill", {"model_preset": "vit-tiny"}, "reads text, but vit-tiny reads images"),
+    ("fill", {"model_head": "masked"}, r"\[model\]: head follows from the task and its data"),
+    ("fill", {"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
+    ("fill", {"data_max_length": 33}, r"data.max_length \(33\) is over model.max_length \(32\)"),
+    ("fill", {"data_max_length": 2}, r"max_length \(2\) leaves no room .* raise it to at least 3"),
+    (
+        "fill",
+        {"data_max_length": 4, "mask_pairs": "order"},
+        "leaves no room .* raise it to at least 5",
+    ),
+    ("fill", {"train_metric": "f1"}, "is not measured by task = 'fill'"),
+    (
+        "denoise",
+        {"data_max_length": 3},
+        r"data.max_length \(3\) leaves no room .* raise it to at least 4",
+    ),
+    (
+        "denoise",
+        {"denoise_share": 0.5, "denoise_span_length": 1},
+        "a text of 40 tokens has up to 19 spans .* but there are 10; raise sentinels to 20",
+    ),
+    ("denoise", {"data_text": []}, "text"),
+    ("denoise", {"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
+    ("translate", {"model_vocab_size": 5}, r"\[model\]: vocab_size follows from the tokenizer"),
+    ("translate", {"model_eos_id": 5}, r"\[model\]: eos_id follows from the tokenizer"),
+    (
+        "translate",
+        {"data_max_length": 33},
+        r"data.max_length \(33\) is over model.max_length \(32\)",
+    ),
+    (
+        "translate",
+        {"train_metric": "bleu", "train_valid_bleu": False},
+        "metric = 'bleu' needs valid_bleu",
+    ),
+    ("images", {"model_image_size": 6}, "the images are 4 × 4 pixels, but model.image_size is 6"),
+    ("images", {"model_n_labels": 2}, r"\[model\]: n_labels follows from the task and its data"),
+    ("images", {"model_n_channels": 2}, r"\[model\]: n_channels is 2; use 1 \(grey\) or 3"),
+    (
+        "images",
+        {"classify_kind": "number"},
+        "classify.kind is 'number', but an image has one class",
+    ),
+    ("images", {"teacher_models": "big"}, "teacher.models label texts, not images"),
+    ("images", {"classify_shift": 4}, r"classify.shift \(4\) must be below the image size \(4\)"),
+    ("images", {"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
+    ("images", {"train_start_from": "runs/other"}, "runs/other is neither a path that exists"),
+    ("images", {"data_examples": []}, "no examples are given"),
+    ("images", {"data_examples": "typo.npz"}, "typo.npz"),
+    ("number", {"train_metric": "accuracy"}, "metric = 'accuracy' is not measured"),
+    ("classes", {"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
+]
+
+
+@pytest.mark.parametrize(("name", "differences", "words"), CONTRADICTIONS)
+def test_contradictions_are_explained_in_one_sentence(
+    tmp_path: Path, name: str, differences: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        Runs(VALUES[name]).run(tmp_path, **differences)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()

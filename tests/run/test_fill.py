@@ -20,7 +20,7 @@ from qkv.model import Encoder as Model
 from qkv.tasks import Encoder
 from qkv.text import train_tokenizer
 from qkv.weights import read_tensors
-from tests.run import classify_tiny, language_tiny
+from tests.run import classify_tiny
 from tests.run.common import Runs, read_log
 from tests.run.fill_tiny import LEARNS, documents, job, learned, recipe, run, values
 from tests.run.language_tiny import write_lines
@@ -52,65 +52,6 @@ def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory) -> 
     filled = model.fill("the dog sees three . the <mask> sees four . the dog sees <mask> .")
     assert filled.text == "the dog sees three . the dog sees four . the dog sees five ."
     assert filled.masks[0][0].probability > 0.8
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: an encoder\n")
-    assert f'qkv fill --model {done.folder} "… <mask> …"' in card
-
-
-def test_pairs_are_learned_too(tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = learned(tmp_path_factory, "order")
-    log = measured(done.folder)
-    answers = torch.cat(
-        [batch.pairs for batch in job(done.folder.parent, mask_pairs="order").valid_batches]
-    )
-    true = 100 * float((answers == 1).double().mean())
-    assert 40 < true < 60 and len(answers) == 80
-    assert log[-1]["pair_accuracy"] > max(true, 100 - true) + 12
-    assert log[-1]["accuracy"] > 75
-    names = ["loss", "perplexity", "accuracy", "pair accuracy"]
-    for split in ("valid", "test"):
-        assert [score.name for score in done.scores[split]] == names
-    best = min(log, key=lambda record: record["valid_loss"])
-    assert done.scores["valid"][3].value == best["pair_accuracy"]
-
-
-def sequences(batches: list[Batch]) -> list[tuple[list[int], list[bool]]]:
-    """The text of all sequences as it was, and which of its tokens are to be predicted."""
-    found = []
-    for batch in batches:
-        tokens = batch.target.tokens.clone()
-        tokens.view(-1)[batch.positions] = batch.labels
-        hidden = torch.zeros_like(tokens, dtype=torch.bool)
-        hidden.view(-1)[batch.positions] = True
-        for row, length in enumerate(batch.target.lengths.tolist()):
-            inside = slice(1, length - 1)
-            found.append((tokens[row, inside].tolist(), hidden[row, inside].tolist()))
-    return found
-
-
-def test_tokens_words_or_spans_are_masked(tmp_path: Path) -> None:
-    """A token is a letter here; a word is masked wholly or not at all, and spans lie together."""
-    settings = {"tokenizer_kind": "char", "model_max_length": 128}
-    parts_of_words, runs = {}, {}
-    for units in ("token", "word", "span"):
-        made = job(tmp_path, **settings, mask_units=units)
-        found = sequences(made.valid_batches)
-        parts_of_words[units] = sum(n_partly_masked(made, *each) for each in found)
-        hidden = np.concatenate([[False, *flags] for _, flags in found])
-        runs[units] = int((hidden[1:] & ~hidden[:-1]).sum())
-    assert parts_of_words["token"] > 300
-    assert parts_of_words["word"] == parts_of_words["span"] == 0
-    assert runs["token"] > 1.5 * runs["word"] > 2 * runs["span"], runs
-
-
-def n_partly_masked(made: Any, tokens: list[int], hidden: list[bool]) -> int:
-    """Count the words of which some letters are masked and some are not."""
-    letters = made.tokenizer.tokens(tokens)
-    marked = "".join(
-        "-" if flag and letter != "▁" else letter
-        for letter, flag in zip(letters, hidden, strict=True)
-    )
-    return sum("-" in word and not set(word) <= {"-"} for word in marked.split("▁"))
 
 
 @pytest.mark.parametrize(("preset", "separators"), [("bert-tiny", 1), ("roberta-mini", 2)])
@@ -133,34 +74,10 @@ def test_batches_that_packed_kernels_cannot_do_are_padded(tmp_path: Path, settin
     assert batch.target.offsets is None and not made.stream.one_shape
 
 
-@pytest.mark.parametrize(
-    "differences",
-    [
-        {"model_preset": "albert-mini", "mask_pairs": "order", "train_packing": "on"},
-        {"model_preset": "deberta-mini", "model_relative_buckets": 8, "mask_units": "span"},
-        {"tokenizer_kind": "bpe", "tokenizer_vocab_size": 320, "model_positions": "rotary"},
-        {"tokenizer_kind": "byte", "data_documents": "file", "data_valid_text": []},
-        {"data_max_length": 12, "mask_pairs": "order", "train_metric": "accuracy"},
-        {"data_max_length": 3, "train_precision": "bfloat16"},
-        {"train_batch_tokens": 10, "train_packing": "on", "data_bos": False},
-    ],
-    ids=str,
-)
-def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
-    done = run(tmp_path, train_steps=4, train_valid_every=2, **differences)
-    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
-    model = qkv.load(done.folder, device="cpu")
-    assert isinstance(model.fill("the <mask> sees").text, str)
-    assert model.embed("the dog sees").shape == (model.model.config.d_model,)
-
-
 def test_text_to_validate_with_is_given_or_held_out(tmp_path: Path) -> None:
     made = job(tmp_path, data_test_text=str(tmp_path / "test.txt"), data_documents="line")
     items = made.train_items, made.valid_items, made.test_items
     assert [len(each) for each in items] == [400, 80, 40]
-    words = [line.split() for line in documents(80, seed=2)]
-    text = [made.tokenizer.tokens(tokens) for tokens, _ in sequences(made.valid_batches)]
-    assert sorted(text) == sorted([f"▁{word}" for word in line] for line in words)
     held_out = job(tmp_path, data_valid_text=[], data_valid_share=0.1)
     assert len(held_out.train_items) + len(held_out.valid_items) == 400
     assert 0 < len(held_out.valid_items) < 100
@@ -211,23 +128,12 @@ def test_scores_are_those_of_each_masked_token(
         expected = by_hand(model, list(validation_batches(items, 4096)))
         for score in done.scores[split]:
             assert score.value == pytest.approx(expected[score.name], rel=1e-5), score.name
+    assert pairs == "none" or expected["pair accuracy"] > 70  # half of them are true
     # What is minimised is the same, and a pair counts for all that is masked in a full text.
     with torch.no_grad():
         total = sum(float(made.objective(model, batch, 0.0)) for batch in made.valid_batches)
     weight = 0.15 * 32 if pairs == "order" else 0
     assert total == pytest.approx(expected["nats"] + weight * expected["pair nats"], rel=1e-9)
-
-
-def test_a_validation_changes_nothing(tmp_path: Path) -> None:
-    made = job(tmp_path, mask_pairs="next", model_dropout=0.5)
-    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-    made.model.train()
-    scores = made.evaluate()
-    assert made.model.training
-    assert scores == made.evaluate() == job(tmp_path, mask_pairs="next").evaluate()
-    assert scores.keys() == {"valid_loss", "accuracy", "pair_accuracy"}
-    after = made.model.state_dict()
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
 def test_the_saved_folder_is_an_encoder_with_its_settings(tmp_path: Path) -> None:
@@ -312,28 +218,6 @@ def test_an_encoder_of_another_task_gets_a_fresh_head(tmp_path: Path) -> None:
     assert (made.config.head, made.config.n_labels) == ("masked", 0)
 
 
-@pytest.mark.parametrize(
-    ("differences", "words"),
-    [
-        ({"data_text": []}, "no text is given; set text"),
-        ({"data_valid_text": [], "data_valid_share": 0.0}, "nothing to validate with"),
-        ({"model_preset": "llama-tiny"}, "needs a model of family 'encoder'"),
-        ({"model_preset": "vit-tiny"}, "reads text, but vit-tiny reads images"),
-        ({"model_head": "masked"}, r"\[model\]: head follows from the task and its data"),
-        ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
-        ({"data_max_length": 33}, r"data.max_length \(33\) is over model.max_length \(32\)"),
-        ({"data_max_length": 2}, r"max_length \(2\) leaves no room .* raise it to at least 3"),
-        ({"data_max_length": 4, "mask_pairs": "order"}, "leaves no room .* raise it to at least 5"),
-        ({"train_metric": "f1"}, "is not measured by task = 'fill'"),
-    ],
-)
-def test_contradictions_are_explained(tmp_path: Path, differences: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
-        run(tmp_path, **differences)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
 @pytest.mark.parametrize(
     ("line", "words"),
@@ -349,9 +233,3 @@ def test_text_that_cannot_be_learned_from_is_refused_before_training(
     name = "data_text" if split == "train" else f"data_{split}_text"
     with pytest.raises(UserError, match=words.format(split)):
         job(tmp_path, mask_pairs="next", **{name: str(path)}, **known_vocabulary(tmp_path))
-
-
-def test_a_model_of_another_family_is_no_start(tmp_path: Path) -> None:
-    decoder = language_tiny.run(tmp_path, "decoder", train_steps=1).folder
-    with pytest.raises(UserError, match=r"family 'decoder', but task = 'fill' needs 'encoder'"):
-        starting_from(tmp_path, decoder)

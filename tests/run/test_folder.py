@@ -191,17 +191,3 @@ def test_a_recipe_of_an_earlier_version_is_read(tmp_path: Path, module: Any) -> 
 def test_examples_columns_may_have_their_former_name() -> None:
     made = recipe_from({"task": "classify", "data": {"text_fields": ["a", "b"]}})
     assert made.data.text_field == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"model_vocab_size": 5}, r"\[model\]: vocab_size follows from the tokenizer"),
-        ({"model_eos_id": 5}, r"\[model\]: eos_id follows from the tokenizer"),
-        ({"data_max_length": 33}, r"data.max_length \(33\) is over model.max_length \(32\)"),
-        ({"train_metric": "bleu", "train_valid_bleu": False}, "metric = 'bleu' needs valid_bleu"),
-    ],
-)
-def test_contradictions_are_explained(tmp_path: Path, settings: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        run(tmp_path, **settings)

@@ -32,10 +32,6 @@ def test_a_run_learns_to_answer_and_is_scored(tmp_path_factory: pytest.TempPathF
     least = min(score["valid_loss"] for score in measured)
     assert done.scores["valid"][0].value == pytest.approx(least, abs=1e-4)
     assert min(scores[-1].value for scores in done.scores.values()) >= 80
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: a language model that answers\n")
-    assert f"qkv chat --model {done.folder}" in card
-    assert "records.jsonl" in card
 
     model = qkv.load(done.folder)
     assert isinstance(model, LanguageModel)
@@ -75,29 +71,14 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(
-    "differences",
-    [
-        {"chat_template": "chatml", "train_metric": "exact_match"},
-        OWN,
-        {"data_bos": False, "train_valid_bleu": False},
-        {"tokenizer_kind": "bpe", "train_packing": "on", "model_preset": "gpt2-mini"},
-    ],
-    ids=str,
-)
-def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
-    settings = {"model_max_length": 128, "train_steps": 4, **differences}
-    done = run(tmp_path, "run", "instruct", **settings)
-    log = read_log(done.folder)
-    assert all(math.isfinite(record["loss"]) for record in log)
-    assert ("exact_match" in log[-1]) == ("train_valid_bleu" not in differences)
-    model = qkv.load(done.folder)
-    assert isinstance(model.chat("say 3", max_length=9), str)
-    assert model.prompting.bos == differences.get("data_bos", True)
-    if differences == OWN:
-        assert model.prompting.chat.to_dict() == {
-            name.removeprefix("chat_"): turn for name, turn in OWN.items()
-        }
+def test_a_recipe_may_write_the_turns_itself(tmp_path: Path) -> None:
+    settings = {"model_max_length": 128, "train_steps": 4, "data_bos": False, **OWN}
+    done = run(tmp_path, "run", "instruct", **settings, train_valid_bleu=False)
+    assert "exact_match" not in read_log(done.folder)[-1]
+    prompting = qkv.load(done.folder).prompting
+    assert not prompting.bos
+    turns = {name.removeprefix("chat_"): turn for name, turn in OWN.items()}
+    assert prompting.chat.to_dict() == turns
 
 
 def test_whole_conversations_are_learned_from_too(tmp_path: Path) -> None:
@@ -142,18 +123,3 @@ def test_a_template_is_the_named_one_with_the_turns_of_the_recipe() -> None:
     assert made.assistant == TEMPLATES["alpaca"].assistant
     with pytest.raises(UserError, match=r"\[chat\]: The chat template's user turn is 'Do it'"):
         chat_template(ChatConfig(user="Do it"))
-
-
-@pytest.mark.parametrize(
-    ("differences", "words"),
-    [
-        ({"data_records": []}, "no records are given; set records"),
-        ({"model_max_length": 16}, "all 80 records were dropped"),
-        ({"chat_assistant": "{content}"}, "nothing ends an answer"),
-        ({"train_metric": "bleu"}, "is not measured by task = 'instruct'"),
-    ],
-)
-def test_contradictions_are_explained(tmp_path: Path, differences: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        run(tmp_path, "run", "instruct", **differences)
-    assert not (tmp_path / "run").exists()

@@ -42,19 +42,6 @@ def test_a_run_learns_its_language_and_is_scored(tmp_path_factory: pytest.TempPa
     assert likely.bits_per_byte < odd.bits_per_byte / 3
 
 
-def test_the_card_says_what_it_is_and_how_it_scored(tmp_path: Path) -> None:
-    write_lines(tmp_path / "test.txt", sentences(9, seed=4))
-    done = run(tmp_path, data_licence="CC0", data_test_text=str(tmp_path / "test.txt"))
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: a language model\n")
-    assert f"{tmp_path / 'text.txt'} (licence: CC0)" in card
-    assert f'qkv generate --model {done.folder} "…"' in card
-    assert done.scores.keys() == {"valid", "test"}
-    for split in done.scores.values():
-        assert [score.name for score in split] == ["loss", "perplexity", "bits per byte"]
-        assert all(str(score) in card for score in split)
-
-
 @pytest.mark.parametrize("kind", ["char", "bpe"])
 @pytest.mark.parametrize("bos", [True, False])
 def test_scores_count_the_predicted_tokens_and_their_bytes(
@@ -86,24 +73,6 @@ def test_documents_see_each_other_only_across(tmp_path: Path) -> None:
     assert apart["valid_loss"] != pytest.approx(across["valid_loss"], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "differences",
-    [
-        {"tokenizer_kind": "unigram", "data_documents": "file"},
-        {"tokenizer_kind": "byte", "train_precision": "bfloat16"},
-        {"tokenizer_kind": "wordpiece", "data_documents": "paragraph", "data_valid_share": 0.3},
-        {"model_preset": "gpt2-mini", "train_packing": "on", "data_max_length": 16},
-        {"model_preset": "gpt3-small", "model_window": 8, "train_accumulate": 2},
-        {"model_tie": "none", "model_n_kv_heads": 1, "train_batch_tokens": 10},
-    ],
-    ids=str,
-)
-def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
-    done = run(tmp_path, train_steps=4, **differences)
-    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
-    assert isinstance(qkv.load(done.folder).generate("the", max_length=5), str)
-
-
 def test_records_become_text_by_a_template_or_a_column(tmp_path: Path) -> None:
     records = [{"title": f"no {n}", "body": text} for n, text in enumerate(sentences(60))]
     path = write_lines(tmp_path / "some.jsonl", [json.dumps(record) for record in records])
@@ -127,23 +96,6 @@ def test_the_baseline_is_the_frequency_of_tokens(tmp_path: Path) -> None:
     assert made.baseline() == pytest.approx(-sum(p * math.log(p) for p in share))
     told = r"train: [\d,]+ tokens in 19\d documents; valid: [\d,]+ tokens"
     assert any(re.fullmatch(told, line) for line in said)
-
-
-@pytest.mark.parametrize(
-    ("differences", "words"),
-    [
-        ({"data_text": []}, "no text is given; set text"),
-        ({"data_valid_share": 0.0}, "nothing to validate with"),
-        ({"data_max_length": 65}, r"data.max_length \(65\) is over model.max_length \(64\)"),
-        ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from the tokenizer"),
-        ({"train_metric": "bleu"}, "is not measured by task = 'generate'"),
-        ({"model_preset": "transformer-tiny"}, "needs a model of family 'decoder'"),
-    ],
-)
-def test_contradictions_are_explained(tmp_path: Path, differences: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        run(tmp_path, **differences)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_changed_setting_of_the_text_is_refused_on_resuming(tmp_path: Path) -> None:

@@ -47,10 +47,6 @@ def test_a_run_learns_to_tag_and_says_how_well(tmp_path_factory: pytest.TempPath
     best = max(record["f1"] for record in measured)
     assert done.scores["valid"][0].value == pytest.approx(best)
     assert done.scores.keys() == {"valid", "test"}
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: a tagger\n")
-    assert f"qkv tag --model {done.folder}" in card
-    assert "train.conll" in card
 
 
 def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory) -> None:

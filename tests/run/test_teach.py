@@ -18,7 +18,6 @@ from qkv.model import Encoder
 from qkv.run.labels import balanced
 from qkv.run.train import Run
 from qkv.tasks import Classifier, ImageClassifier
-from qkv.tasks.reading import save_encoder
 from qkv.tasks.vision import ImageClasses
 from tests.run import language_tiny
 from tests.run.classify_tiny import (
@@ -182,21 +181,6 @@ def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path
     np.testing.assert_array_equal(made.weights, balanced(labels[:-2], 3))
 
 
-def test_examples_that_were_not_drawn_may_be_texts_without_labels(
-    teacher: Run, tmp_path: Path
-) -> None:
-    write_data(tmp_path, "class")
-    settings = {
-        "teacher_models": str(teacher.folder),
-        "data_n_examples": 10,
-        "teacher_text": str(tmp_path / "class.train.tsv"),
-    }
-    train = job(tmp_path, **settings).splits.train
-    unlabelled = [one.texts for one in train if one.label is None]
-    assert len(train) - len(unlabelled) == 10 and len(unlabelled) > 100
-    assert not set(unlabelled) & {one.texts for one in train if one.label is not None}
-
-
 def test_a_taught_run_killed_and_resumed_ends_bit_for_bit_the_same(
     teacher: Run, tmp_path: Path
 ) -> None:
@@ -221,12 +205,6 @@ def of_images(folder: Path) -> None:
     ImageClassifier(Encoder(preset("vit-tiny", head="sequence", n_labels=2)), classes).save(folder)
 
 
-def of_words(folder: Path, teacher: Run) -> None:
-    one = teacher.result
-    config = dataclasses.replace(one.model.config, head="token")
-    save_encoder(folder, "tag", Encoder(config), one.tokenizer, tag={"labels": list(LABELS)})
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -236,7 +214,6 @@ def of_words(folder: Path, teacher: Run) -> None:
             "images",
             r"teacher.models: .*images is no classifier of texts \(its task is 'classify'\); name",
         ),
-        ("words", r"teacher.models: .*words is no classifier of texts \(its task is 'tag'\); name"),
         (
             "speaker",
             r"teacher.models: .*speaker is no classifier of texts \(its task is 'generate'\); name",
@@ -261,8 +238,6 @@ def test_who_cannot_teach_is_refused(teacher: Run, tmp_path: Path, name: str, wo
         changed(teacher, folder, changes[name])
     elif name == "images":
         of_images(folder)
-    elif name == "words":
-        of_words(folder, teacher)
     elif name == "speaker":
         language_tiny.run(tmp_path, name, train_steps=1)
     said: list[str] = []

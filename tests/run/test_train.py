@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -44,40 +43,6 @@ def test_a_run_leaves_its_recipe_log_scores_and_model(
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"] < log[0]["loss"]
     assert done.scores["valid"][2].value >= 85
     assert done.state.step == 350
-
-
-def test_the_readme_says_what_it_is_and_how_it_scored(tmp_path: Path) -> None:
-    write_pairs(tmp_path / "test.tsv", 20, seed=9)
-    done = run(tmp_path, data_licence="CC0", data_test_pairs=str(tmp_path / "test.tsv"))
-    card = (done.folder / "README.md").read_text()
-    n_parameters = sum(p.numel() for p in done.result.model.parameters())
-    assert card.startswith("# run: a translation model\n")
-    assert f"{n_parameters:,} parameters" in card
-    assert f"{tmp_path / 'digits.tsv'} (licence: CC0)" in card
-    for split in ("valid", "test"):
-        for score in done.scores[split]:
-            assert str(score) in card
-    assert "tok:13a" in card
-    assert len(done.splits.test) == 20
-
-
-@pytest.mark.parametrize(
-    "differences",
-    [
-        {"tokenizer_shared": False},
-        {"tokenizer_kind": "char", "tokenizer_vocab_size": 300},
-        {"train_packing": "on", "train_precision": "bfloat16"},
-        {"train_valid_bleu": False},
-        {"model_preset": "transformer-tiny", "model_norm": "rms"},
-    ],
-)
-def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) -> None:
-    done = run(tmp_path, **differences)
-    assert all(math.isfinite(record["loss"]) for record in read_log(done.folder))
-    assert isinstance(qkv.load(done.folder).translate("3 1"), str)
-    if differences.get("tokenizer_shared") is False:
-        assert (done.folder / "source_tokenizer.json").exists()
-        assert done.result.model.config.tie == "output"
 
 
 def test_validation_text_over_the_model_s_limit_does_not_stop_a_run(tmp_path: Path) -> None:

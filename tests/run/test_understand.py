@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.config import preset, recipe_from
+from qkv.config import preset
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.run.card import write_card
-from qkv.run.train import train
 from qkv.tasks.reading import save_encoder
-from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.text import MASK, Tokenizer, train_tokenizer
 from qkv.weights import read_tensors
-from tests.run import tiny
 from tests.run.classify_tiny import (
     job,
     killed_and_resumed,
@@ -25,10 +22,9 @@ from tests.run.classify_tiny import (
     one_of_three,
     recipe,
     run,
-    values,
     write_rows,
 )
-from tests.run.common import ENCODER, everything, read_log, silence
+from tests.run.common import ENCODER, everything, read_log
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -98,18 +94,6 @@ def test_a_run_from_a_folder_resumes_exactly_and_leaves_it_as_it_was(tmp_path: P
     assert {path: path.read_bytes() for path in start.rglob("*")} == before
 
 
-def test_a_classifier_of_the_same_labels_goes_on_where_it_was(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    before = learned(tmp_path_factory)
-    made = started(tmp_path, before.folder, model_max_length=32)
-    weights = read_tensors(before.folder / "model.safetensors")
-    for name, parameter in parts(made.model).items():
-        assert torch.equal(parameter, weights[name]), name
-    texts = [text for text, _ in one_of_three(20, seed=7)]
-    assert made.result.classify(texts) == before.result.classify(texts)
-
-
 @pytest.mark.parametrize(
     ("head", "section", "kept"),
     [
@@ -134,19 +118,6 @@ def test_a_head_is_kept_only_where_it_means_the_same(
     name = "head.projection.weight"
     assert now[name].shape == (3, 16)
     assert torch.equal(now[name], before[name]) == kept
-
-
-def test_a_text_cannot_be_read_by_another_model(tmp_path: Path) -> None:
-    translator = tiny.run(tmp_path, "translator", train_steps=1, train_valid_bleu=False).folder
-    words = "family 'encoder-decoder', but task = 'classify' needs 'encoder'"
-    with pytest.raises(UserError, match=words):
-        started(tmp_path, translator)
-    (tmp_path / "images").mkdir()
-    images = Encoder(preset("vit-tiny", head="sequence", n_labels=2))
-    ImageClassifier(images, ImageClasses(("a", "b"), (0.0,), (1.0,))).save(tmp_path / "images")
-    with pytest.raises(UserError, match="reads images, but task = 'tag' reads text"):
-        tag = {"task": "tag", "train": {"start_from": str(tmp_path / "images")}}
-        train(recipe_from(tag), tmp_path / "run", console=silence())
 
 
 @pytest.mark.parametrize("starts", [False, True])
@@ -187,17 +158,6 @@ def test_a_small_draw_is_of_each_class_and_within_a_larger_one(tmp_path: Path) -
     assert job(tmp_path, data_n_examples=9, train_seed=1).splits.train != draws[9]
 
 
-def test_a_validation_changes_nothing(tmp_path: Path) -> None:
-    made = job(tmp_path)
-    before = {name: tensor.clone() for name, tensor in parts(made.model).items()}
-    made.model.train()
-    scores = made.evaluate()
-    assert made.model.training
-    assert all(torch.equal(tensor, before[name]) for name, tensor in parts(made.model).items())
-    assert scores == made.evaluate()
-    assert scores.keys() == {"valid_loss", "accuracy", "f1"}
-
-
 def test_the_best_weights_are_saved(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
     measured = [record for record in read_log(done.folder) if "valid_loss" in record]
@@ -205,26 +165,10 @@ def test_the_best_weights_are_saved(tmp_path_factory: pytest.TempPathFactory) ->
     assert done.scores["valid"][0].value == done.state.best
 
 
-def test_the_card_says_what_it_is(tmp_path: Path) -> None:
-    done = run(tmp_path, data_test_examples=str(tmp_path / "class.test.tsv"), data_licence="CC0")
-    card = (done.folder / "README.md").read_text()
-    assert card.startswith("# run: a classifier\n")
-    assert f"{tmp_path / 'class.train.tsv'} (licence: CC0)" in card
-    assert "qkv classify --model" in card
-    assert "Decoding" not in card
-    for split in ("valid", "test"):
-        assert all(str(score) in card for score in done.scores[split])
-
+def test_the_card_counts_the_layers_that_there_are(tmp_path: Path) -> None:
     model = Encoder(preset("bert-tiny", n_decoder_layers=7, n_encoder_layers=1, vocab_size=20))
     write_card(tmp_path, recipe(tmp_path), model, {})
     assert " parameters: 1 layers, " in (tmp_path / "README.md").read_text()
-
-
-def test_no_examples_are_a_mistake(tmp_path: Path) -> None:
-    bare = recipe_from({**values(tmp_path), "data": {}})
-    with pytest.raises(UserError, match="no examples are given; set examples"):
-        train(bare, tmp_path / "run", console=silence())
-    assert not (tmp_path / "run").exists()
 
 
 def test_sizes_that_the_weights_decide_stay(tmp_path: Path) -> None:

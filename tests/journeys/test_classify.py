@@ -175,7 +175,7 @@ def test_mistakes_are_named(
     assert "both as arguments and as --input" in ask("one", "--input", path)
     assert "There is no file" in ask("--input", tmp_path / "none.txt")
     assert "--text-field names a column of a table" in ask("one", "--text-field", "text")
-    assert "Line 2 holds 3 texts with tabs between" in ask("one", "a\tb\tc")
+    assert "Text 2 holds 3 texts with tabs between" in ask("one", "a\tb\tc")
     assert "gives the one likeliest class; --threshold is for several" in ask(
         "one", "--threshold", 0.3
     )

@@ -67,7 +67,7 @@ def test_sizes_that_do_not_go_together(train) -> None:
 def test_a_source_over_the_model_s_limit(qkv: Command, model: Path) -> None:
     long = " ".join("1" * 32)
     mistake = qkv("translate", "--model", model, stdin=f"1\n\n{long}\n").mistake
-    assert "Line 3 has 32 tokens, but this model reads at most 31; split it" in mistake
+    assert "Text 3 has 32 tokens, but this model reads at most 31; split it" in mistake
 
 
 def test_weights_that_do_not_fit_their_config(qkv: Command, copy: Path) -> None:

@@ -95,7 +95,7 @@ def test_what_cannot_be_filled_is_explained(
     qkv: Command, filler: Path, classifier: Path, tmp_path: Path
 ) -> None:
     mistake = qkv("fill", "--model", filler, stdin="<mask>\nthe cat\n").mistake
-    assert mistake.startswith("Line 2 has no gap to fill; mark one with <mask>")
+    assert mistake.startswith("Text 2 has no gap to fill; mark one with <mask>")
     mistake = qkv("fill", "--model", filler, "<mask> cat" * 20).mistake
     assert "this model reads at most 22" in mistake
     mistake = qkv("fill", "--model", classifier, "<mask>").mistake

@@ -106,7 +106,7 @@ def test_parts_of_speech_are_words_with_labels(qkv: Command, tmp_path: Path) -> 
 def test_text_that_is_not_utf8_is_named(qkv: Command, tagger: Path) -> None:
     mistake = qkv("tag", "--model", tagger, stdin=b"the\n\xff\n").mistake
     assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
-    assert "Line 2 holds bytes" in qkv("tag", "--model", tagger, "a", "\udce9").mistake
+    assert "Text 2 holds bytes" in qkv("tag", "--model", tagger, "a", "\udce9").mistake
 
 
 def test_each_model_has_its_door(qkv: Command, tagger: Path, model: Path, tmp_path: Path) -> None:

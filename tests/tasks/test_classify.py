@@ -257,7 +257,7 @@ def test_texts_that_cannot_be_read_are_named() -> None:
     with pytest.raises(UserError, match="reads one text or a pair, not 3 texts"):
         model.classify([("a", "b", "c")])
     broken: Sequence[tuple[str, str]] = [("a", "b"), ("c", "\udcff")]
-    with pytest.raises(UserError, match="Line 2 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
         model.classify(broken)
 
 

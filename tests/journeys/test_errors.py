@@ -110,7 +110,7 @@ def test_a_full_disk(
         patch.setattr(writer, full)
         more = ["--resume", "--set", "train.steps=20"]
         mistake = qkv("train", recipe, "--out", out, *more).mistake
-    assert mistake.startswith(f"The disk is full while writing {out}")
+    assert mistake.startswith(f"The disk is full ({out}")
     assert "--resume" in mistake
     assert "\n" not in mistake
     after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

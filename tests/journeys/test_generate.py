@@ -184,12 +184,6 @@ def test_an_over_long_prompt_is_refused_before_anything_is_shown(
     assert together.out == 2 * answer.out
 
 
-def test_text_that_is_not_utf8_is_named(qkv: Command, speaker: Path) -> None:
-    mistake = qkv("generate", "--model", speaker, stdin=b"the\n\xff\n").mistake
-    assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
-    assert "Text 2 holds bytes" in qkv("generate", "--model", speaker, "a", "\udce9").mistake
-
-
 def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_path: Path) -> None:
     assert qkv("generate", "--model", model, "the").mistake == (
         f"{model} is a translation model and no language model; use it with `qkv translate`."

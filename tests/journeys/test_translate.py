@@ -27,12 +27,6 @@ def test_lines_of_standard_input_keep_their_places(qkv: Command, model: Path) ->
     assert answer.lines == expected
 
 
-def test_no_input_gives_no_output(qkv: Command, model: Path) -> None:
-    assert qkv("translate", "--model", model, stdin="").out == ""
-    assert qkv("translate", "--model", model, stdin="\n").out == "\n"
-    assert qkv("translate", "--model", model, "").out == "\n"
-
-
 def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, model: Path) -> None:
     lines = sources(30, seed=3)
     together = qkv("translate", "--model", model, stdin="\n".join(lines) + "\n").lines
@@ -126,8 +120,3 @@ def test_over_long_lines_are_cut_if_asked_for(qkv: Command, model: Path) -> None
 def test_settings_of_random_draws_need_sampling(qkv: Command, model: Path) -> None:
     mistake = qkv("translate", "1", "--model", model, "--top-k", "3").mistake
     assert "--top-k is about random draws; add --sample" in mistake
-
-
-def test_an_argument_that_is_not_utf8_is_named(qkv: Command, model: Path) -> None:
-    mistake = qkv("translate", "1", "2 \udce9", "--model", model).mistake
-    assert "Text 2 holds bytes that are not UTF-8" in mistake

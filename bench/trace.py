@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.measure import interleaved, machine
 from bench.peers import CausalPeer, causal_peer, making
 from qkv.config import preset
-from qkv.inspect import Reading, Side, Trace
+from qkv.inspect import Inputs, Side, Trace
 from qkv.model import Decoder
 
 SHAPES = {"cuda": (12, 768, 12, 1024), "cpu": (6, 384, 6, 512)}  # layers, d_model, heads, tokens
@@ -98,13 +98,13 @@ def works(device: torch.device, sizes: Sizes) -> dict[str, Callable[[], object]]
     layers, _, _, length = sizes
     ours, peer = models(device, sizes)
     tokens = torch.randint(4, VOCABULARY, (1, length), device=device)
-    reading = Reading(target=Side(tokens, (tuple(map(str, range(length))),)))
+    inputs = Inputs(target=Side(tokens, (tuple(map(str, range(length))),)))
 
     def look(key: str, head: int | None = None) -> Callable[[], object]:
-        return lambda: Trace(ours, reading).get(key, head)
+        return lambda: Trace(ours, inputs).get(key, head)
 
     def every() -> object:
-        return Trace(ours, reading).many(["*.weights"])
+        return Trace(ours, inputs).many(["*.weights"])
 
     @torch.no_grad()
     def forward() -> object:
@@ -129,7 +129,7 @@ def compiled_before_and_after(device: torch.device, sizes: Sizes) -> None:
     """The compiled forward pass beside that of a model of which a trace was taken."""
     ours, _ = models(device, sizes)
     tokens = torch.randint(4, VOCABULARY, (1, sizes[3]), device=device)
-    reading = Reading(target=Side(tokens, (tuple(map(str, range(sizes[3]))),)))
+    inputs = Inputs(target=Side(tokens, (tuple(map(str, range(sizes[3]))),)))
     fast = torch.compile(ours)
 
     @torch.no_grad()
@@ -138,7 +138,7 @@ def compiled_before_and_after(device: torch.device, sizes: Sizes) -> None:
 
     before = interleaved({"closed": run}, REPEATS)["closed"]
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    Trace(ours, reading).many(["*.weights"])
+    Trace(ours, inputs).many(["*.weights"])
     after = interleaved({"closed": run}, REPEATS)["closed"]
     again = torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled
     print(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.convert import load
     from qkv.evaluation import Evaluation, evaluate
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
-    from qkv.run import train
+    from qkv.run.train import train
     from qkv.tasks import (
         Answerer,
         Classifier,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         LanguageModel,
         Tagger,
         Translator,
+        load,
     )
 
 __version__ = "0.1.0"
@@ -44,7 +44,7 @@ __all__ = [
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
-    "load": "qkv.convert",
+    "load": "qkv.tasks",
     "evaluate": "qkv.evaluation",
     "Evaluation": "qkv.evaluation",
     "Translator": "qkv.tasks",
@@ -56,7 +56,7 @@ _HOMES = {
     "Tagger": "qkv.tasks",
     "Trace": "qkv.inspect",
     "load_trace": "qkv.inspect",
-    "train": "qkv.run",
+    "train": "qkv.run.train",
     "verify": "qkv.proofs",
 }
 

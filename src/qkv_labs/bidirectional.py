@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, new_figure
+from qkv.inspect.draw import COLOURS, new_figure
 from qkv.model import Decoder, Encoder
 from qkv_labs.glossary import in_chinese
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words

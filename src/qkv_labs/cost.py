@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import Attention, FeedForward, Mask, equation, fast
 from qkv.model.attention import Attend
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from qkv.data import Pair
 from qkv.demo import demo_corpus
 from qkv.evaluation import bleu, exact_match
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.tasks import Translator
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.shared import translator

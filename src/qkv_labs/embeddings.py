@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.data import IGNORE
 from qkv.demo import demo_corpus, lexicon, verbs
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import Decoder, build_model
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.shared import translator

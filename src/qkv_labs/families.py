@@ -315,7 +315,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Quality beside cost, a colour a family."""
-    from qkv.inspect.style import COLOURS, new_figure
+    from qkv.inspect.draw import COLOURS, new_figure
 
     figure, axes = new_figure(10, 3.4, ncols=3)
     for panel, name, label, digits in zip(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from qkv.demo import descriptions, journeys, questions, states
-from qkv.demo.clause import Sentence
+from qkv.demo.clause import SentencePair
 from qkv.demo.corpus import held_out
 from qkv.demo.grammar import Pattern
 
@@ -34,7 +34,7 @@ class Language:
 
 def language(patterns: Sequence[Pattern], each: int) -> Language:
     """Draw sentences; validation and test hold pairings of words that training does not hold."""
-    random, drawn = Random(0), dict[str, Sentence]()
+    random, drawn = Random(0), dict[str, SentencePair]()
     for pattern in patterns:
         for _ in range(each):
             sentence = pattern(random)

@@ -240,7 +240,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Accuracy against examples: a mark a draw, a line for the mean."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, axes = new_figure(7.2, 4.0)
     kinds = [

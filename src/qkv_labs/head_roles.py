@@ -161,8 +161,8 @@ def silencing_curves(
 def aligned(subject: Translator, pair: Pair) -> Rows:
     """Target places where a known noun is about to be written, and its tokens in the source."""
     source, target = pair
-    spelt = subject.tokenizers.source.spell(source).spans
-    written = subject.tokenizers.target.spell(target).spans
+    spelt = subject.tokenizers.source.encode_spans(source).spans
+    written = subject.tokenizers.target.encode_spans(target).spans
     found = []
     for chinese, english in _DICTIONARY.items():
         places = [place.start() for place in re.finditer(rf"\b{english}(?:e?s)?\b", target)]

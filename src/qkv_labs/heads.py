@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.demo import demo_corpus
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import build_model
 from qkv_labs.head_roles import (
     NO_ROLE,

@@ -266,7 +266,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Left: right answers by kind of question. Right: what tuning costs on plain text."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(
         9.6, 3.8, nrows=1, ncols=2, gridspec_kw={"width_ratios": (2, 1)}

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import Decoder
 from qkv.training.loss import cross_entropy
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words

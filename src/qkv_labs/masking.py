@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from qkv.data.corruption import Masker
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from qkv.config import MaskConfig, ModelConfig, TokenizerConfig
 from qkv.data import Specials, frame
-from qkv.data.corruption import Masker
 from qkv.demo import descriptions, states
 from qkv.model import Encoder, pool
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.training.objectives import at_places, encoded, hidden_tokens, layout_of
+from qkv.training.objectives import at_places, encoded, layout_of, masked_tokens
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.masking_documents import TOPICS
 from qkv_labs.masking_pairs import STARTS, TASKS, PairSizes, pages_of, worth
@@ -118,7 +118,7 @@ def filling(work: Work, rate: float, seed: int) -> Encoder:
     def loss(step: int) -> Tensor:
         framed = order.sample(sentences, work.sizes.rows)
         batch = masked_batch(framed, masker, random, work.special.pad)
-        return hidden_tokens()(model, batch, 0.0) / batch.n_labels
+        return masked_tokens()(model, batch, 0.0) / batch.n_labels
 
     fit(model.parameters(), loss, work.sizes.steps, lr=5e-3)
     return model.eval()
@@ -198,7 +198,7 @@ def _rows(names: Sequence[str], *columns: list[list[float]]) -> list[tuple[str, 
 
 def draw(m: Measured) -> Figure:
     """Accuracy by rate, and by start."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(11, 3.8, ncols=2)
     shares = [100 * rate for rate in RATES]

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.config import MaskConfig, ModelConfig
 from qkv.data import Framed, Specials, frame
 from qkv.model import Encoder
-from qkv.training.objectives import encoded, hidden_tokens, layout_of, one_class
+from qkv.training.objectives import encoded, layout_of, masked_tokens, one_class
 from qkv_labs.masking_documents import (
     BOS,
     EOS,
@@ -111,7 +111,7 @@ def paired(pages: Pages, with_pairs: bool, seed: int) -> Encoder:
         framed, labels = framed_pairs(drawn)
         batch = replace(masked_batch(framed, masker, random, PAD), pairs=torch.tensor(labels))
         weight = batch.n_labels / rows if with_pairs else 0.0  # both means count alike
-        return hidden_tokens(weight)(model, batch, 0.0) / batch.n_labels
+        return masked_tokens(weight)(model, batch, 0.0) / batch.n_labels
 
     fit(model.parameters(), loss, pages.sizes.steps, lr=5e-3)
     return model.eval()

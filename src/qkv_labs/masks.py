@@ -338,7 +338,7 @@ def arm(m: Measured, masked: bool) -> list[Trained]:
 
 def draw(m: Measured) -> Figure:
     """Training loss, the same loss with no future in sight, and what the models write."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(9.0, 3.8, ncols=2, width_ratios=(1.3, 1))
     for index, (label, masked) in enumerate((("causal mask", True), ("no mask", False))):

@@ -276,7 +276,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Training by norm and rate, what neighbours change, and small batches."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (learnt, neighbours, small) = new_figure(12.5, 3.8, nrows=1, ncols=3)
     rates = sorted({rate for one in m.trained for rate in one.accuracies}, key=float)

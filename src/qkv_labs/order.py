@@ -229,7 +229,7 @@ def name_of(one: Change | Trained) -> str:
 
 def draw(m: Measured) -> Figure:
     """Left: does the full stop feel the swap? Right: can a trained model say who does it?"""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(10.5, 3.9, nrows=1, ncols=2)
     colour = {"encoder": COLOURS[0], "decoder": COLOURS[1]}

@@ -285,7 +285,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Left: right answers by place, beyond training. Right: products by distance, and p's part."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(10.5, 4.0, nrows=1, ncols=2, width_ratios=[1.5, 1])
     names = sorted({arm.scheme for arm in m.arms})

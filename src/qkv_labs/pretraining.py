@@ -308,7 +308,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Accuracy against labels, a line an arm."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, axes = new_figure(7.2, 4.0)
     for name, colour, marker in zip(ARMS, COLOURS, MARKERS, strict=False):

@@ -292,7 +292,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Attention and loss over training, the classes' scores, and the causal check."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, axes = new_figure(9.0, 6.0, nrows=2, ncols=2)
     for index, (label, rule) in enumerate((("with the rule", True), ("without it", False))):
@@ -325,7 +325,7 @@ def draw(m: Measured) -> Figure:
 
 
 def _draw_classes(axis: Any, courses: list[Course]) -> None:
-    from qkv.inspect.style import DIVERGING
+    from qkv.inspect.draw import DIVERGING
 
     table = torch.tensor([one.classes[-1] for one in courses]).mean(dim=0)
     most = float(table.abs().max())
@@ -343,7 +343,7 @@ def _draw_classes(axis: Any, courses: list[Course]) -> None:
 
 
 def _draw_errors(axis: Any, m: Measured) -> None:
-    from qkv.inspect.style import COLOURS
+    from qkv.inspect.draw import COLOURS
 
     fields = ("error", "silenced", "unseen_verb", "unseen_other")
     for index, n_heads in enumerate((1, 2)):
@@ -365,7 +365,7 @@ def animate(m: Measured, path: Path) -> None:
     """The map of one sentence over training, with the rule beside without, as a GIF."""
     from matplotlib.animation import PillowWriter
 
-    from qkv.inspect.style import new_figure
+    from qkv.inspect.draw import new_figure
 
     figure, axes = new_figure(9.0, 4.4, ncols=2)
     pair = chosen(m, True)[0], chosen(m, False)[0]

@@ -310,7 +310,7 @@ def near_and_far(arm: Arm) -> tuple[list[float], list[float]]:
 
 def draw(m: Measured) -> Figure:
     """Time by length, recall by distance, recall by the number of pairs."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (cost, distance, load) = new_figure(11, 3.6, ncols=3)
     for arm, colour, marker in zip(m.arms, COLOURS, MARKERS, strict=False):

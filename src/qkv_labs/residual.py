@@ -273,7 +273,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """The gradient that arrives below, what depth costs, and what is left of the input."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (gradient, accuracy, cosine) = new_figure(11.5, 3.6, nrows=1, ncols=3)
     look = {

@@ -107,8 +107,8 @@ def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
     """Leave NAME.svg, NAME.png, NAME.gif where it moves, and at last NAME.json in a folder."""
-    from qkv.inspect.save import save_figure
-    from qkv.inspect.style import styled
+    from qkv.inspect.draw import styled
+    from qkv.inspect.draw.figure import save_figure
 
     lab, paths = report.lab, []
     with styled():

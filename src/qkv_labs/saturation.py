@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import weights
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.tools import exponent

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import Attention, Encoder, Mask, scores, weights
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.tools import exponent, fit, mean_and_spread, plus_minus, seeded

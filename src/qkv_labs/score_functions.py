@@ -295,7 +295,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Time by length on the left, each seed's accuracy on the right."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(9.0, 3.8, ncols=2)
     for index, arm in enumerate(ARMS):

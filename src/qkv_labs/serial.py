@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import generate
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
+from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 from qkv.model import EncoderDecoder, Mask, equation, use_path
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
 from qkv_labs.tools import exponent, seeded

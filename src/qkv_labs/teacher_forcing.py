@@ -319,7 +319,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """Errors by position, and after one wrong token."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
+    from qkv.inspect.draw import COLOURS, MARKERS, new_figure
 
     figure, (left, right) = new_figure(9, 3.6, ncols=2)
     for axes, label, arm, name, style in (

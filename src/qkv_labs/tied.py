@@ -229,7 +229,7 @@ def tables(m: Measured) -> tuple[Table, ...]:
 
 def draw(m: Measured) -> Figure:
     """A panel a setting: each seed's accuracy, by scheme."""
-    from qkv.inspect.style import COLOURS, new_figure
+    from qkv.inspect.draw import COLOURS, new_figure
 
     figure, axes = new_figure(9.6, 3.6, ncols=len(SETTINGS), sharey=True)
     for axis, setting in zip(axes, SETTINGS, strict=True):

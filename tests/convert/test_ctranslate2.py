@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig, preset
-from qkv.convert.convert import convert
-from qkv.convert.ctranslate2 import write_ctranslate2
+from qkv.convert.ctranslate2.specification import write_ctranslate2
+from qkv.convert.formats import convert
+from qkv.convert.model_folder import StoredModel, open_model_folder, save_config, save_weights
 from qkv.decode import complete, generate
 from qkv.errors import UserError
 from qkv.model import Decoder, Encoder, EncoderDecoder, Layout, Model, build_model
 from qkv.tasks import Tokenizers
-from qkv.tasks.folder import Source, open_folder, save_config, save_weights
 from tests.convert.harness import any_tokenizer, draw_weights
 
 EXAMPLES = 20
@@ -42,11 +42,11 @@ def built(config: ModelConfig, seed: int = 0) -> Model:
     return model
 
 
-def as_source(model: Model, **content) -> Source:
+def as_source(model: Model, **content) -> StoredModel:
     config = model.config
     target = any_tokenizer(config, config.vocab_size)
     apart = any_tokenizer(config, config.source_vocab_size) if config.source_vocab_size else target
-    return Source(
+    return StoredModel(
         Path("model"),
         {"task": "any", "model": config.to_dict(), **content},
         lambda: Tokenizers(apart, target),
@@ -398,7 +398,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     tokenizer = any_tokenizer(config, 40)
     Tokenizers(tokenizer, tokenizer).save(tmp_path)
     with pytest.raises(UserError, match=r"inner\.weight is"):
-        write_ctranslate2(open_folder(tmp_path), tmp_path / "theirs")
+        write_ctranslate2(open_model_folder(tmp_path), tmp_path / "theirs")
 
 
 def test_each_weight_is_written_once(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data.conll import Sentence, read_conll
+from qkv.data.formats.conll import Sentence, read_conll
 from qkv.errors import UserError
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from qkv.data.documents import PIECE, SAFE_CUTS, Piece, cut
 
 from qkv.config import DataConfig, TokenizerConfig
 from qkv.data import documents as module
 from qkv.data import read_documents, sample_text
-from qkv.data.documents import PIECE, SAFE_CUTS, Piece, cut
 from qkv.errors import UserError
 from qkv.text import Tokenizer, train_tokenizer
 

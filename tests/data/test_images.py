@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from qkv.data.images import read_image, read_images
+from qkv.data.formats.images import read_image, read_images
 from qkv.errors import UserError
 
 Image = pytest.importorskip("PIL.Image")

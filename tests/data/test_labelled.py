@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from qkv.data.labelled import Labelled, read_labelled, read_texts
 from qkv.data.table import read_examples
+
+from qkv.data.formats.labelled import Labelled, read_labelled, read_texts
 from qkv.errors import UserError
 
 

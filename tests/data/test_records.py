@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from qkv.data.records import _cut_off
 
 from qkv.config import DataConfig
 from qkv.data import Conversations, read_conversations, read_records
-from qkv.data.records import _cut_off
 from qkv.errors import UserError
 from qkv.text import Message
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.squad import Answer, Question, _nearest, read_squad
+from qkv.data.formats.squad import Answer, Question, _nearest, read_squad
 from qkv.errors import UserError
 
 

@@ -4,8 +4,8 @@ import gzip
 from pathlib import Path
 
 import pytest
-
 from qkv.data.table import read_examples
+
 from qkv.errors import UserError
 
 

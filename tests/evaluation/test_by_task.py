@@ -12,10 +12,8 @@ import torch
 
 import qkv
 from qkv.config import DecodeConfig, preset
-from qkv.data.conll import Sentence
-from qkv.data.labelled import Labelled
-from qkv.data.pixels import LabelledImage
-from qkv.data.squad import Answer, Question
+from qkv.data import Labelled, LabelledImage, Question, Sentence
+from qkv.data.formats.squad import Answer
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.evaluation.classification import ClassReport
@@ -113,7 +111,7 @@ def test_a_classifier(kind: Any, tmp_path: Path) -> None:
     cells = ["|".join(label) if isinstance(label, tuple) else str(label) for label in labels]
     rows = [f"{text}\t{cell}" for text, cell in zip(TEXTS, cells, strict=True)]
     path = written(tmp_path / "a.tsv", "said\tkind", *rows)
-    again = qkv.evaluate(model, path, label_field="kind", text_fields=["said"])
+    again = qkv.evaluate(model, path, label_field="kind", text_field=["said"])
     assert again.scores == found.scores
     assert set(names(found)) <= json.loads(json.dumps(found.to_dict())).keys()
     if kind != "number":

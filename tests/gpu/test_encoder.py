@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from qkv.data.corruption import Masker
+from qkv.data.passages import Passages, PassageStream
 
 from qkv.config import MaskConfig, TrainConfig, preset
 from qkv.data import Sequences, Specials, Tokens, frame, sequence_batches
-from qkv.data.corruption import Masker
-from qkv.data.passages import Passages, PassageStream
 from qkv.model import Encoder
 from qkv.text.vocabulary import Vocabulary
-from qkv.training import accumulate, build_loss, hidden_tokens, one_class
+from qkv.training import accumulate, build_loss, masked_tokens, one_class
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,7 +72,7 @@ def test_packed_and_compiled_equals_eager(device, name, pairs, precision):
     model = encoder(name, head="masked", pair_head=pairs != "none", **more).to(device).eval()
     steps = stream(pairs, "packed").steps_from(0)
     batches = [next(steps)[0].to(device) for _ in range(3)]
-    objective = hidden_tokens(3.0 if pairs != "none" else 0.0)
+    objective = masked_tokens(3.0 if pairs != "none" else 0.0)
 
     def losses(precision, compile):
         config = TrainConfig(precision=precision, compile=compile)
@@ -91,7 +91,7 @@ def test_gradients_of_a_compiled_step_equal_eager_ones(device):
     found = []
     for compile in ("off", "on"):
         config = TrainConfig(precision="float32", compile=compile)
-        loss_sum = build_loss(model, config, device, True, hidden_tokens(3.0))
+        loss_sum = build_loss(model, config, device, True, masked_tokens(3.0))
         accumulate(loss_sum, [batch], 0.0)
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         model.zero_grad()

@@ -8,9 +8,8 @@ import pytest
 
 import qkv as package
 from qkv.cli.demo import NAMED
-from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict
-from qkv.config.toml import to_toml
-from qkv.data import demo as demo_room
+from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
+from qkv.demo import corpus as demo_room
 from qkv.tasks import load
 from tests.journeys.conftest import Command
 from tests.run.common import read_log

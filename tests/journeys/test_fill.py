@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.config.toml import to_toml
+from qkv.config import to_toml
 from tests.journeys.conftest import Command, mistakes_in_training
 from tests.run import classify_tiny
 from tests.run.common import read_log

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import qkv as package
-from qkv.config import ModelConfig, preset
-from qkv.config.toml import to_toml
+from qkv.config import ModelConfig, preset, to_toml
+from qkv.convert.model_folder import save_config
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes
-from qkv.tasks.folder import save_config
 from tests.journeys.conftest import Command
 from tests.run.test_embed import values
 from tests.tasks.test_encoder import build, tokenizer

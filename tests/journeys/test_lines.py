@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from qkv.cli.common import stdin_lines
-from qkv.tasks import Answerer, Encoder, LanguageModel, Tagger, Translator
+from qkv.tasks import Answerer, Encoder, Prompting, Tagger
 from qkv.tasks.answer import Answers
-from qkv.tasks.folder import Prompting, save_config, save_weights
 from qkv.tasks.tag import Tags
 from qkv.text.chat import TEMPLATES
 from tests.journeys.conftest import Command
@@ -23,23 +22,14 @@ from tests.tasks.test_texts import speaker, translator
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
 
-def save_translator(folder: Path) -> None:
-    model: Translator = translator()
-    model.tokenizers.save(folder)
-    save_config(folder, "translate", model.model.config, model.decode)
-    save_weights(folder, model.model)
-
-
 def save_speaker(folder: Path) -> None:
-    model: LanguageModel = speaker()
-    model_folder = Prompting(chat=TEMPLATES["plain"])
-    TOKENIZER.save(folder / "tokenizer.json")
-    save_config(folder, "generate", model.model.config, model.decode, model_folder)
-    save_weights(folder, model.model)
+    model = speaker()
+    model.prompting = Prompting(chat=TEMPLATES["plain"])
+    model.save(folder)
 
 
 SAVE: dict[str, Callable[[Path], None]] = {
-    "translate": save_translator,
+    "translate": lambda folder: translator().save(folder),
     "generate": save_speaker,
     "fill": lambda folder: build(tokenizer("wordpiece")).save(folder, "fill"),
     "embed": lambda folder: Encoder(encoder(head="none").float(), TOKENIZER).save(folder, "embed"),

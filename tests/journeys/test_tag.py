@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.data.conll import read_conll
+from qkv.data.formats.conll import read_conll
 from tests.journeys.conftest import Command, mistakes_in_training
 from tests.run.tag_tiny import learned, parts_of_speech, run, write_conll, write_recipe
 

@@ -73,7 +73,7 @@ def test_a_run_goes_on_and_is_never_written_over(
     plain = Trainer.take_step
 
     def stop(trainer: Trainer, batches: object) -> None:
-        if trainer.progress.step == 7:
+        if trainer.state.step == 7:
             raise KeyboardInterrupt
         plain(trainer, batches)  # type: ignore[arg-type]
 

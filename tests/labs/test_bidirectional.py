@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv_labs import bidirectional as lab
 from qkv_labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
 from qkv_labs.lab import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv_labs import decoding as lab
 from qkv_labs.decoding import LAB, Measured, Row
 from qkv_labs.lab import Settings

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv_labs import embeddings as lab
 from qkv_labs.embeddings import LAB, Arm, Measured, PairRanks
 from qkv_labs.lab import Settings

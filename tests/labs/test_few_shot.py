@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv_labs.few_shot import (
     BAD_EXAMPLES,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv_labs import heads as lab
 from qkv_labs.head_roles import NO_ROLE, ORDERS, HeadRole, Silenced
 from qkv_labs.heads import LAB, Lookup, Measured

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from qkv.data import Examples
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv.model import Decoder
 from qkv_labs import instruction
 from qkv_labs.instruction import (

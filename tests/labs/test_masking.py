@@ -94,7 +94,7 @@ def test_an_encoder_learns_to_fill(work: Work) -> None:
     assert filled(filling(longer, 0.3, 0), work) > filled(fresh(work.config, 0), work) + 5
 
 
-def test_filling_is_the_share_of_hidden_tokens_found(work: Work) -> None:
+def test_filling_is_the_share_of_masked_tokens_found(work: Work) -> None:
     model = fresh(work.config, 0)
     head: Any = model.head
     with torch.no_grad():  # it always says one token

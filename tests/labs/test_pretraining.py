@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator
 
-from qkv.inspect.style import styled
+from qkv.inspect.draw import styled
 from qkv_labs import pretraining
 from qkv_labs.lab import Settings
 from qkv_labs.pretraining import (

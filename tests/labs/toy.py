@@ -60,7 +60,7 @@ def tables(measured: Measured) -> tuple[Table, ...]:
 
 
 def draw(measured: Measured) -> Figure:
-    from qkv.inspect.style import new_figure
+    from qkv.inspect.draw import new_figure
 
     figure, axis = new_figure()
     axis.plot(measured.draws)

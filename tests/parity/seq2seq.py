@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qkv.convert.architecture import Architecture
+from qkv.convert.architectures.architecture import Architecture
 from qkv.model import EncoderDecoder, equation, fast, use_path
 from tests.convert.harness import read, saved, texts
 

@@ -1,6 +1,6 @@
 """BART against transformers' on the same weights."""
 
-from qkv.convert.bart import BART
+from qkv.convert.architectures.bart import BART
 from tests.convert.harness import made
 from tests.convert.seq2seq import draw_bias
 from tests.parity.seq2seq import (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
-from qkv.model.disentangled import buckets
+from qkv.model.positions.disentangled import buckets
 from tests.parity import checks
 from tests.parity.encoders import Pair, text_pair
 

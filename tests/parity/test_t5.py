@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from qkv.convert.t5 import T5
+from qkv.convert.architectures.t5 import T5
 from tests.convert.harness import made
 from tests.parity.seq2seq import (
     Pair,

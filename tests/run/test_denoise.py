@@ -13,9 +13,9 @@ import torch
 import qkv
 from qkv.config import load_recipe, recipe_from
 from qkv.errors import UserError
-from qkv.run import Run, train
 from qkv.run.denoise import Denoising
 from qkv.run.job import Plan
+from qkv.run.train import Run, train
 from qkv.run.translate import Translation
 from qkv.tasks import Translator
 from qkv.text import train_tokenizer
@@ -45,7 +45,7 @@ def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory, kin
     assert [record["step"] for record in log] == [100, 200, 300]
     made = beginning_from(done.folder.parent, done.folder, denoise_kind=kind)
     assert log[-1]["valid_loss"] < 0.1 * made.frequencies_loss
-    wrong = [with_wrong_sources(batch) for batch in made.batches]
+    wrong = with_wrong_sources(made.batches)
     right = made.evaluate()["valid_loss"]
     assert right == pytest.approx(log[-1]["valid_loss"], rel=1e-4)
     assert mean_loss(made.model, made.loss_sum, wrong) > 5 * right

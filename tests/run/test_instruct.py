@@ -16,8 +16,8 @@ from rich.console import Console
 import qkv
 from qkv.config import ChatConfig
 from qkv.errors import UserError
-from qkv.run import train
 from qkv.run.instruct import Instruction, answer_score, chat_template
+from qkv.run.train import train
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
 from tests.run.common import everything, read_log, silence

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.run.language import Language
 from rich.console import Console
 
 import qkv
@@ -19,7 +20,6 @@ from qkv.config import load_recipe
 from qkv.data import shards
 from qkv.errors import UserError
 from qkv.run import language, train
-from qkv.run.language import Language
 from qkv.tasks import LanguageModel
 from qkv.weights import read_tensors
 from tests.run.common import everything, read_log, silence
@@ -126,7 +126,7 @@ def test_a_resumed_run_learns_no_vocabulary_and_reads_no_text_again(
         monkeypatch.setattr(language, name, never)
     monkeypatch.setattr(shards, "_make", never)
     again = train(recipe(tmp_path, train_steps=14), folder, resume=True, console=silence())
-    assert again.progress.step == 14
+    assert again.state.step == 14
     with pytest.raises(UserError, match=r"data\.across differs from the run"):
         train(recipe(tmp_path, data_across=True), folder, resume=True, console=silence())
 

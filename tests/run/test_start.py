@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from qkv.run.language import Language
 
 import qkv
 from qkv.config import Recipe, recipe_from, recipe_to_dict
 from qkv.errors import UserError
-from qkv.run import Run
-from qkv.run import train as train_recipe
 from qkv.run.classify import Classifying
 from qkv.run.instruct import Instruction
 from qkv.run.job import Plan
-from qkv.run.language import Language
 from qkv.run.start import find_start
+from qkv.run.train import Run
+from qkv.run.train import train as train_recipe
 from qkv.weights import read_tensors
 from tests.run import classify_tiny, tag_tiny, tiny
 from tests.run.common import everything, read_log, silence

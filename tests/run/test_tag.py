@@ -13,7 +13,7 @@ import torch
 import qkv
 from qkv.config import load_recipe
 from qkv.data import IGNORE
-from qkv.data.conll import Sentence
+from qkv.data.formats.conll import Sentence
 from qkv.errors import UserError
 from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport

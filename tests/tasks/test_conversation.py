@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.convert.model_folder import save_config, save_weights
 from qkv.errors import UserError
 from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
-from qkv.tasks.folder import save_config, save_weights
 from qkv.text import TEMPLATES, ChatTemplate, Message
 from tests.run.language_tiny import by_hand, speaker, vocabulary
 
@@ -336,7 +336,7 @@ def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     del content["bos"], content["chat"]
     path.write_text(json.dumps(content))
-    assert load(tmp_path, device="cpu").prompting == Prompting(bos=True, chat=None)
+    assert load(tmp_path, device="cpu").prompting == Prompting(True)
 
 
 def test_the_space_that_begins_an_answer_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import torch
 
 import qkv
 from qkv.config import DecodeConfig, TokenizerConfig, preset
+from qkv.convert.model_folder import load_config, load_model, save_config, save_weights
+from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder, build_model
 from qkv.tasks import Tokenizers, load
-from qkv.tasks.folder import lay_by_columns, load_config, load_model, save_config, save_weights
 from qkv.text import train_pair
 from qkv.weights import load_weights, read_tensors, write_tensors
 from tests.model.tiny import tiny_config

@@ -348,7 +348,7 @@ def test_a_draft_saves_passes_and_serves_greedy_search_alone(
     assert len(passes) <= 8
     others = ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}, {"force_end": True})
     for other in others:
-        with pytest.raises(UserError, match="a draft model serves plain greedy search alone"):
+        with pytest.raises(UserError, match="a draft model works with plain greedy search only"):
             endless.generate("the", draft=draft, **other)
 
 

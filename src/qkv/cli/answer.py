@@ -77,7 +77,7 @@ def _answer_file(
     path: Path, model: str, question: list[str] | None, n_best: int, as_json: bool, device: str
 ) -> None:
     """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
-    from qkv.data.squad import read_squad
+    from qkv.data.formats.squad import read_squad
 
     if question:
         raise UserError(f"{path} brings its own questions; leave {question[0]!r} out.")

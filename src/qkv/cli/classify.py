@@ -104,21 +104,21 @@ def _classify_images(
 
 
 def _is_table(path: Path) -> bool:
-    from qkv.data.labelled import TABLES
-    from qkv.data.table import suffix
+    from qkv.data.files import kind_of
+    from qkv.data.formats.records import TABLES
 
-    return suffix(path) in TABLES
+    return kind_of(path) in TABLES
 
 
 def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[Texts]:
     """The texts of a table's rows, blank ones too; its columns are those of training."""
-    from qkv.data.labelled import read_texts
+    from qkv.data.formats.labelled import read_texts
 
     with named_by_options():
         if fields:
             return read_texts([path], fields, blank=True)
         data = recipe_of(model).data
-        found = read_texts([path], data.text_fields, data.label_field, blank=True)
+        found = read_texts([path], data.text_field, data.label_field, blank=True)
     if n_texts and len(found[0]) != n_texts:
         raise UserError(
             f"{path} has {len(found[0])} columns beside the label, but {model} labels "

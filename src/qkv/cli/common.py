@@ -69,10 +69,10 @@ def decode_line(line: bytes, number: int) -> str:
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        from qkv.data.readers import not_utf8
-
-        position = number, error.start + 1
-        raise not_utf8("standard input", position, line[error.start]) from error
+        raise UserError(
+            f"standard input, line {number}: byte {error.start + 1} of the line "
+            f"(0x{line[error.start]:02x}) is not UTF-8; convert it to UTF-8 first."
+        ) from error
     return text.removesuffix("\r")
 
 
@@ -103,17 +103,18 @@ def one_line(text: str) -> str:
 
 def load_as(folder: str, device: str, kind: type[T], wanted: str) -> T:
     """Load a model that must be of the kind a command works with, or name the right command."""
-    from qkv.convert import load, open_model
+    from qkv.convert import open_model
+    from qkv.tasks import load
 
     source = open_model(folder)
     model = load(source, device)
     if isinstance(model, kind):
         return model
-    from qkv.run.card import KINDS
+    from qkv.config import TASKS
 
-    what, usage = KINDS[source.content["task"]]
-    command = " ".join(usage.split()[:2])
-    raise UserError(f"{folder} is {what} and no {wanted}; use it with `{command}`.")
+    spec = TASKS[source.content["task"]]
+    command = " ".join(spec.usage.split()[:2])
+    raise UserError(f"{folder} is {spec.about} and no {wanted}; use it with `{command}`.")
 
 
 @contextmanager
@@ -126,7 +127,7 @@ def named_by_options(before: int = 0) -> Iterator[None]:
             r"^Text (\d+)", lambda found: f"Text {int(found[1]) + before}", str(error)
         )
         for setting, option in (
-            ("text_fields under [data]", "--text-field"),
+            ("text_field under [data]", "--text-field"),
             ("label_field under [data]", "--label-field"),
             ("truncate=True", "--truncate"),
         ):
@@ -143,7 +144,7 @@ def check_writable(path: Path) -> None:
 def recipe_of(folder: str) -> Recipe:
     """The recipe that a model was trained with, where it is known: it says how examples look."""
     from qkv.config import Recipe, load_recipe
-    from qkv.run.claim import RECIPE
+    from qkv.run.folder import RECIPE
     from qkv.shelf import find_model
 
     path = find_model(folder) / RECIPE

@@ -145,14 +145,15 @@ def _score_file(given: dict[str, Any]) -> Evaluation:
 
 def _score_model(folder: str, device: str, given: dict[str, Any]) -> Evaluation:
     """Evaluate a model by its task."""
-    from qkv.convert import load, open_model
+    from qkv.config import TASKS
+    from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.evaluation import evaluate as score
-    from qkv.run.card import KINDS
-    from qkv.tasks.folder import load_config
+    from qkv.tasks import load
 
     source = open_model(folder)
     task, config, _ = load_config(source)
-    what = f"{folder} is {KINDS[task][0] if task in KINDS else f'a model of the task {task!r}'}"
+    what = f"{folder} is {TASKS[task].about if task in TASKS else f'a model of the task {task!r}'}"
     if task not in USED:
         raise UserError(
             f"{what}, of which there are no labelled examples; its README.md says how well it did "
@@ -208,14 +209,14 @@ def _data_and_settings(
         return given["examples"], {}
     fields = {
         "label_field": given.get("label_field", recipe.data.label_field),
-        "text_fields": given.get("text_field", recipe.data.text_fields),
+        "text_field": given.get("text_field", recipe.data.text_field),
     }
     return given["examples"], fields
 
 
 def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
-    from qkv.data import read_records
-    from qkv.data.readers import read_text
+    from qkv.data import read_conversations
+    from qkv.data.files import read_text
     from qkv.tasks.few_shot import FewShot
 
     kinds = [name for name in ("text", "records", "examples") if name in given]
@@ -224,7 +225,7 @@ def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]
     if "examples" not in given:
         _check_used(given, kinds, f"{what}, scored on {_option(kinds[0])}")
         if "records" in given:
-            return read_records([given["records"]]), {}
+            return read_conversations([given["records"]]), {}
         return [read_text(path) for path in given["text"]], {}
     if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
         raise UserError(

@@ -50,9 +50,9 @@ def fill(
 def load_any_encoder(folder: str, device: str) -> Encoder:
     """Load a model that must be an encoder of texts, whatever its task."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.device import pick_device
     from qkv.tasks import Encoder
-    from qkv.tasks.folder import load_config
 
     source = open_model(folder)
     task, config, _ = load_config(source)

@@ -10,13 +10,22 @@ from typing import Any, TypeVar, Unpack, overload
 
 import numpy as np
 
-from qkv.data import Pair, read_examples, read_pairs, read_records
-from qkv.data.conll import Sentence, read_conll
-from qkv.data.images import read_images
-from qkv.data.labelled import Labelled, read_labelled, read_texts
-from qkv.data.pixels import LabelledImage, one_by_one
-from qkv.data.readers import read_text
-from qkv.data.squad import Question, read_squad
+from qkv.data import (
+    Labelled,
+    LabelledImage,
+    Pair,
+    Question,
+    Sentence,
+    read_conll,
+    read_conversations,
+    read_images,
+    read_labelled,
+    read_pairs,
+    read_records,
+    read_squad,
+    read_text,
+    read_texts,
+)
 from qkv.errors import UserError
 from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
@@ -108,7 +117,7 @@ def evaluate(
     *,
     progress: Progress | None = None,
     label_field: str = "label",
-    text_fields: Sequence[str] = (),
+    text_field: Sequence[str] = (),
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -178,7 +187,7 @@ def _language(
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
     files = _files(data) if isinstance(data, str | Path) or _all(data, Path) else []
     if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
-        return _replies(model, read_records(files), progress)
+        return _replies(model, read_conversations(files), progress)
     items: list[Any] = [read_text(file) for file in files] if files else list(data)
     if not _all(items, str):
         return _replies(model, items, progress)
@@ -256,11 +265,11 @@ def _classes(
     data: Any,
     progress: Progress | None,
     label_field: str = "label",
-    text_fields: Sequence[str] = (),
+    text_field: Sequence[str] = (),
 ) -> Evaluation:
     """Accuracy, F1 and calibration; or correlations, where the labels are numbers."""
     kind, labels = model.classes.kind, model.classes.labels
-    examples = _examples(data, lambda paths: read_labelled(paths, kind, label_field, text_fields))
+    examples = _examples(data, lambda paths: read_labelled(paths, kind, label_field, text_field))
     for number, example in enumerate(examples, start=1):
         if not any(text.strip() for text in example.texts):
             raise UserError(f"Example {number} has no text; correct it, or leave it out.")
@@ -282,7 +291,7 @@ def _images(model: ImageClassifier, data: Any, progress: Progress | None) -> Eva
     """Accuracy, F1 and calibration."""
     config, labels = model.model.config, model.classes.labels
     size, channels = config.image_size, config.n_channels
-    examples = _examples(data, lambda paths: one_by_one(read_images(paths, size, channels)))
+    examples = _examples(data, lambda paths: read_images(paths, size, channels))
     gold = [example.label for example in examples]
     _check_known(gold, labels)
     pixels = [example.pixels for example in examples]
@@ -342,10 +351,10 @@ def _embeddings(
     data: Any,
     progress: Progress | None,
     label_field: str = "label",
-    text_fields: Sequence[str] = (),
+    text_field: Sequence[str] = (),
 ) -> Evaluation:
     """How often a text's partner is the nearest; of single texts, how evenly they are spread."""
-    examples = _examples(data, lambda paths: read_texts(paths, text_fields, label_field))
+    examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field))
     sides = [list(dict.fromkeys(side)) for side in zip(*examples, strict=True)]
     advance = _advance(progress, sum(map(len, sides)))
     vectors = [model.embed(side, normalize=True, progress=advance) for side in sides]
@@ -386,7 +395,7 @@ def _examples(data: Any, read: Callable[[list[Path]], list[T]]) -> list[T]:
 
 
 def _records(data: Any) -> list[Record]:
-    return list(read_examples(data)) if isinstance(data, str | Path) else list(data)
+    return list(read_records(Path(data))) if isinstance(data, str | Path) else list(data)
 
 
 def _advance(progress: Progress | None, total: int) -> Advance | None:

@@ -10,7 +10,7 @@ from typing import Any
 from qkv.errors import UserError
 from qkv.evaluation.classification import Figures, aligned, as_dicts, fraction
 from qkv.evaluation.scores import Score, check_sizes
-from qkv.text import schemes
+from qkv.text import tagging
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def entity_report(found: Sequence[Sequence[str]], gold: Sequence[Sequence[str]])
     )
 
 
-def _entities(labels: Sequence[str]) -> set[schemes.Entity]:
+def _entities(labels: Sequence[str]) -> set[tagging.Entity]:
     try:
-        return set(schemes.entities(labels, "bioes"))  # reads the labels of the other schemes too
+        return set(tagging.entities(labels, "bioes"))  # reads the labels of the other schemes too
     except ValueError as error:
         raise UserError(
             f"{error}: that is O, or one of B-, I-, E-, S- and a type; write the labels so, as in "

@@ -1,4 +1,4 @@
-"""Models without weights: their names and shapes, before any memory is spent on them."""
+"""Models without weights: names and shapes of weights without their memory."""
 
 from __future__ import annotations
 

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.config.understand import AnswerConfig
+from qkv.config import AnswerConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Reader, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, check_text
 from qkv.text import Tokenizer
-from qkv.text.spans import Span, Spelt
+from qkv.text.offsets import TokenSpans
+from qkv.text.words import Span
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -67,11 +68,11 @@ class Context:
     """A text to look for answers in, with its tokens."""
 
     text: str
-    spelt: Spelt
+    spelt: TokenSpans
     visible: Tensor  # bool: which tokens are more than white space
 
     @classmethod
-    def of(cls, text: str, spelt: Spelt) -> Context:
+    def of(cls, text: str, spelt: TokenSpans) -> Context:
         """Find the tokens at which an answer may start and end."""
         visible = [bool(text[start:end].strip()) for start, end in spelt.spans]
         return cls(text, spelt, torch.tensor(visible, dtype=torch.bool))
@@ -169,7 +170,7 @@ class Answerer:
 
     def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
         """Trace the pass that reads a question and a text; `target` is the true answer."""
-        from qkv.inspect.tracing import trace_answer
+        from qkv.inspect.trace.from_task import trace_answer
 
         return trace_answer(self, source, target)
 
@@ -179,7 +180,7 @@ class Answerer:
         """The tokens of texts, each encoded once; those of `known` ones are not computed again."""
         found = {text: (known or {}).get(text) for text in texts}
         new = [text for text, context in found.items() if context is None]
-        spelt = dict(zip(new, self.tokenizer.spell_many(new), strict=True))
+        spelt = dict(zip(new, self.tokenizer.encode_spans_many(new), strict=True))
         return {text: old or Context.of(text, spelt[text]) for text, old in found.items()}
 
     def frame(self, questions: Sequence[str], contexts: Sequence[Context]) -> list[Part]:

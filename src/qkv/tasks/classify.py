@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, check_text
 from qkv.text import Tokenizer
@@ -129,7 +129,7 @@ class Classifier:
         self, source: str | Texts | Sequence[str | Texts], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that labels a text (or a pair); `target` is the true label."""
-        from qkv.inspect.tracing import trace_classes
+        from qkv.inspect.trace.from_task import trace_classes
 
         return trace_classes(self, source, target)
 

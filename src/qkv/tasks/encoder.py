@@ -15,17 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import EmbedConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
-from qkv.text.spans import UNSPACED
+from qkv.text.words import UNSPACED
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -224,7 +224,7 @@ class Encoder:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that reads a text; `target` is the text without its gaps."""
-        from qkv.inspect.tracing import trace_encoder
+        from qkv.inspect.trace.from_task import trace_encoder
 
         return trace_encoder(self, source, target)
 
@@ -266,7 +266,7 @@ class Encoder:
             return []
         before = self._word if after_gap and not part[:1].isalnum() else ""
         after = self._word if before_gap and not part[-1:].isalnum() else ""
-        spelt = self.tokenizer.spell(before + part + after)
+        spelt = self.tokenizer.encode_spans(before + part + after)
         start, end = len(before), len(before) + len(part)
         ids: list[int] = []
         for id, (first, last) in zip(spelt.ids, spelt.spans, strict=True):

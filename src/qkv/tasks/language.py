@@ -5,30 +5,33 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 
 from qkv.config import DecodeConfig
-from qkv.decode import Hypothesis, Remembered
-from qkv.errors import UserError
-from qkv.model import Decoder
-from qkv.tasks.conversation import Conversation, Tell
-from qkv.tasks.few_shot import Choice, Normalize
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
+    Tokenizers,
     Where,
-    lay_by_columns,
     load_config,
     load_family,
     load_prompting,
     load_tokenizers,
-    place,
+    model_content,
+    save_model_folder,
 )
+from qkv.decode import Hypothesis, Remembered
+from qkv.device import lay_by_columns, place
+from qkv.errors import UserError
+from qkv.model import Decoder
+from qkv.tasks.conversation import Conversation, Tell
+from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 from qkv.tasks.writer import Writer
-from qkv.text import TextFlow, Tokenizer, cut_at_stop
+from qkv.text import TextStream, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
 
 if TYPE_CHECKING:
@@ -75,6 +78,12 @@ class LanguageModel:
         model = place(model, device) if on_gpu else lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
+
+    def save(self, folder: Path) -> None:
+        """Write a model folder."""
+        content = model_content("generate", self.model.config, self.decode, self.prompting)
+        tokenizers = Tokenizers(self.tokenizer, self.tokenizer)
+        save_model_folder(folder, content, self.model, tokenizers)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
@@ -187,7 +196,7 @@ class LanguageModel:
         id: int = 0,
     ) -> Iterator[str]:
         """Yield text after a prompt of tokens, spelt as it is `after` these tokens."""
-        text = TextFlow(self.tokenizer, config.stop, after)
+        text = TextStream(self.tokenizer, config.stop, after)
         for token in self.writer.stream(prompt, config, ends, remembered, id):
             if piece := text.push([token]):
                 yield piece
@@ -271,7 +280,7 @@ class LanguageModel:
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
         """Trace the pass that reads a text; a `target` goes on from it and is what counts."""
-        from qkv.inspect.tracing import trace_language
+        from qkv.inspect.trace.from_task import trace_language
 
         return trace_language(self, source, target)
 

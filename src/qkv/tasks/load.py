@@ -1,16 +1,17 @@
-"""`qkv.load`: a model folder as the object of its task."""
+"""`qkv.load`: a model as the object of its task."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from qkv.convert.model_folder import StoredModel, load_config
+from qkv.convert.opening import open_model
 from qkv.device import pick_device
 from qkv.errors import UserError
 from qkv.tasks.answer import Answerer
 from qkv.tasks.classify import Classifier
 from qkv.tasks.encoder import Encoder
-from qkv.tasks.folder import Where, load_config
 from qkv.tasks.language import LanguageModel
 from qkv.tasks.tag import Tagger
 from qkv.tasks.translate import Translator
@@ -28,13 +29,15 @@ TASKS: dict[str, Any] = {
 }
 
 
-def load(folder: str | Where, device: str = "auto") -> Any:
-    """Read a model folder and give the object of its task, ready to use."""
-    where = Path(folder) if isinstance(folder, str) else folder
-    task, model, _ = load_config(where)
+def load(name: str | Path | StoredModel, device: str = "auto") -> Any:
+    """Load a model by its path or pulled name, as the object of its task.
+
+    It may be a model folder of ours or of Hugging Face's, or a GGUF file.
+    """
+    stored = open_model(name)
+    task, model, _ = load_config(stored)
     if task not in TASKS:
         known = ", ".join(TASKS)
-        raise UserError(f"{folder}: unknown task {task!r}; this version of qkv knows {known}.")
-    sees = task == "classify" and model.patch_size  # else it reads
-    kind = ImageClassifier if sees else TASKS[task]
-    return kind.load(where, pick_device(device))
+        raise UserError(f"{name}: unknown task {task!r}; this version of qkv knows {known}.")
+    reads_images = task == "classify" and model.patch_size
+    return (ImageClassifier if reads_images else TASKS[task]).load(stored, pick_device(device))

@@ -9,22 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.data import Framed, Ragged, Specials, frame
-from qkv.data.batch import in_rows
-from qkv.data.sequences import side
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder, Layout
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Tokenizers,
     Where,
     load_config,
     load_family,
     load_tokenizers,
-    place,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
+from qkv.data import Framed, Ragged, Specials, arrange, frame
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder, Layout
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 
@@ -97,11 +95,11 @@ class Reader:
         """Tokens (B, T), their layout, and their segments (B, T)."""
         tokens = Ragged.of([text.tokens for text in framed])
         segments = Ragged.of([text.segments for text in framed])
-        batch = side(tokens, segments, in_rows(tokens.lengths, 1), self.special.pad)
-        batch = batch.to(self.device)
-        assert batch.segments is not None
-        full = len(tokens.tokens) == batch.tokens.numel()
-        return batch.tokens, Layout(None if full else batch.lengths), batch.segments
+        placement = arrange(tokens.lengths)
+        side = placement.side(placement.write(tokens, self.special.pad), segments).to(self.device)
+        assert side.segments is not None
+        full = len(tokens.tokens) == side.tokens.numel()
+        return side.tokens, Layout(None if full else side.lengths), side.segments
 
     @torch.inference_mode()
     def run(
@@ -149,6 +147,5 @@ def save_encoder(
     folder: Path, task: str, model: Encoder, tokenizer: Tokenizer, **sections: Any
 ) -> None:
     """Write a model folder; `sections` are what the task knows beside the model."""
-    Tokenizers(tokenizer, tokenizer).save(folder)
-    save_config(folder, task, model.config, **sections)
-    save_weights(folder, model)
+    content = model_content(task, model.config, **sections)
+    save_model_folder(folder, content, model, Tokenizers(tokenizer, tokenizer))

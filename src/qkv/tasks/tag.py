@@ -16,18 +16,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
-from qkv.tasks.folder import Where, load_section
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, check_text
-from qkv.text import Tokenizer, schemes
-from qkv.text.spans import Span, SpeltWords
-from qkv.text.words import split_words
+from qkv.text import Tokenizer, tagging
+from qkv.text.offsets import WordTokens
+from qkv.text.words import Span, split_words
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -93,7 +93,7 @@ class Tagger:
         self.model, self.tokenizer, self.tags = model, tokenizer, tags
         self.reader = Reader(model, tokenizer)
         self.scheme = None if tags.scheme == "none" else tags.scheme
-        self.valid = schemes.transitions(tags.labels, self.scheme)
+        self.valid = tagging.transitions(tags.labels, self.scheme)
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
@@ -139,7 +139,7 @@ class Tagger:
 
     def trace(self, source: str | Words, target: Sequence[str] | None = None) -> Trace:
         """Trace the pass that tags a sentence; `target` is the true label of each word."""
-        from qkv.inspect.tracing import trace_tags
+        from qkv.inspect.trace.from_task import trace_tags
 
         return trace_tags(self, source, target)
 
@@ -155,7 +155,7 @@ class Tagger:
 
     def frame(self, sentences: Sequence[Words]) -> list[Window]:
         """Sentences as the model reads them, long ones in windows; one window decides each word."""
-        spelt = self.tokenizer.spell_words_many(sentences)
+        spelt = self.tokenizer.encode_words_many(sentences)
         return [
             part
             for number, words in enumerate(spelt)
@@ -163,7 +163,7 @@ class Tagger:
             for part in self._windows(number, words)
         ]
 
-    def _windows(self, sentence: int, spelt: SpeltWords) -> Iterator[Window]:
+    def _windows(self, sentence: int, spelt: WordTokens) -> Iterator[Window]:
         """Windows cut between words; the one that sees most around a word decides it."""
         word = np.array(spelt.word)
         first = np.diff(word, prepend=-1) > 0
@@ -197,7 +197,7 @@ class Tagger:
         labels = tuple(self.tags.labels[label] for label in path)
         chosen = [row[label] for row, label in zip(scores.tolist(), path, strict=True)]
         sure = list(map(math.exp, chosen))
-        entities = schemes.entities(labels, self.scheme) if self.scheme else []
+        entities = tagging.entities(labels, self.scheme) if self.scheme else []
         return Tagging(
             text=text,
             words=tuple(text[start:end] for start, end in spans),

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.errors import UserError
-from qkv.text.template import HALF_CHARACTER
+from qkv.text.record_template import HALF_CHARACTER
 
 Progress = Callable[[int], None]  # called with the number of texts done since the last call
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
+from qkv.convert.model_folder import (
+    Tokenizers,
+    Where,
+    load_config,
+    load_family,
+    load_tokenizers,
+    model_content,
+    save_model_folder,
+)
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.decode.generate import suppressed
+from qkv.device import place
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 
 if TYPE_CHECKING:
@@ -51,6 +61,11 @@ class Translator:
         _, config, decode = load_config(folder)
         model = place(load_family(folder, config, EncoderDecoder), device)
         return cls(model, load_tokenizers(folder, config), decode)
+
+    def save(self, folder: Path, task: str = "translate") -> None:
+        """Write a model folder."""
+        content = model_content(task, self.model.config, self.decode)
+        save_model_folder(folder, content, self.model, self.tokenizers)
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
@@ -109,7 +124,7 @@ class Translator:
         **settings: Unpack[DecodeSettings],
     ) -> Trace:
         """Trace the pass that translates a text, by default into what the model gives."""
-        from qkv.inspect.tracing import trace_translation
+        from qkv.inspect.trace.from_task import trace_translation
 
         return trace_translation(self, source, target, {**settings})
 

@@ -13,23 +13,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.data.images import read_image
-from qkv.data.pixels import BRIGHTEST, Scale
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder
-from qkv.tasks.classify import Classification, check_labels
-from qkv.tasks.folder import (
-    SOURCE_TOKENIZER,
-    TOKENIZER,
+from qkv.convert.model_folder import (
     Where,
     load_config,
     load_family,
     load_section,
-    place,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
+from qkv.data import Scale, read_image
+from qkv.data.items.pixels import BRIGHTEST
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.reading import BATCH_TOKENS
 from qkv.tasks.texts import Progress
 
@@ -81,12 +79,9 @@ class ImageClassifier:
 
     def save(self, folder: Path) -> None:
         """Write a model folder."""
-        for name in (TOKENIZER, SOURCE_TOKENIZER):
-            (folder / name).unlink(missing_ok=True)  # of a model that was here before
-        save_config(
-            folder, "classify", self.model.config, classify=dataclasses.asdict(self.classes)
-        )
-        save_weights(folder, self.model)
+        classes = dataclasses.asdict(self.classes)
+        content = model_content("classify", self.model.config, classify=classes)
+        save_model_folder(folder, content, self.model)
 
     @overload
     def classify(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
@@ -126,7 +121,7 @@ class ImageClassifier:
 
     def trace(self, source: Image, target: str | None = None) -> Trace:
         """Trace the pass that labels an image; `target` is the true label."""
-        from qkv.inspect.tracing import trace_image
+        from qkv.inspect.trace.from_task import trace_image
 
         return trace_image(self, source, target)
 

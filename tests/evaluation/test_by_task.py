@@ -78,7 +78,7 @@ def test_a_language_model_on_texts_and_on_files(tmp_path: Path) -> None:
 
 def test_a_language_model_on_conversations_and_records(tmp_path: Path) -> None:
     model = speaker()
-    model.prompting = qkv.tasks.Prompting(chat=TEMPLATES["plain"])
+    model.prompting = qkv.tasks.Prompting(chat_template=TEMPLATES["plain"])
     asked = [{"role": "user", "content": "a"}]
     [answer] = model.answers([asked], beams=1, sample=False)
     talks = [[*asked, {"role": "assistant", "content": text}] for text in (answer, "no", "no")]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import qkv as package
-from qkv.cli import chat
+from qkv.tasks import Conversation
 from tests.journeys.conftest import Command
 from tests.run.language_tiny import learned, questions, write_recipe
 
@@ -104,17 +105,14 @@ def test_what_must_be_forgotten_is_told_apart_from_the_answers(qkv: Command, tau
     assert "· the conversation has outgrown the model's context of 64 tokens" in answer.err
 
 
-def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
-    qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(qkv: Command, taught: Path) -> None:
     text = f"say 3\n{LONG}\nsay 4\n"
     words = ["chat", "--model", taught, "--max-length", 9]
     answer = qkv(*words, stdin=text)
     assert (answer.code, answer.lines) == (2, ["three"])
     assert answer.err.startswith("qkv: This message makes a prompt of ")
     assert "Traceback" not in answer.err
-    monkeypatch.setattr(chat, "_is_typed", lambda: True)
-    answer = qkv(*words, stdin=text)
+    answer = qkv(*words, stdin=text, typed=True)
     assert answer.code == 0
     assert answer.lines == talk(taught, "say 3", "say 4", max_length=9)
     assert "· This message makes a prompt of " in answer.err
@@ -124,18 +122,17 @@ def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
 def test_an_interrupted_answer_does_not_end_a_talk(
     qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = chat._answer
+    plain = Conversation.stream
 
-    def impatient(talk: object, line: str, as_json: bool) -> None:
-        if line == "say 3":
+    def impatient(self: Conversation, content: str) -> Iterator[str]:
+        if content == "say 3":
             raise KeyboardInterrupt
-        plain(talk, line, as_json)
+        return plain(self, content)
 
-    monkeypatch.setattr(chat, "_answer", impatient)
+    monkeypatch.setattr(Conversation, "stream", impatient)
     words = ["chat", "--model", taught, "--max-length", 9]
     assert qkv(*words, stdin="say 3\nsay 4\n").code == 130
-    monkeypatch.setattr(chat, "_is_typed", lambda: True)
-    answer = qkv(*words, stdin="say 3\nsay 4\n")
+    answer = qkv(*words, stdin="say 3\nsay 4\n", typed=True)
     assert (answer.code, answer.lines) == (0, ["", *talk(taught, "say 4", max_length=9)])
 
 

@@ -191,9 +191,6 @@ def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_p
     assert "is a language model and no translator; use it with `qkv generate`" in (
         qkv("translate", "--model", speaker, "the").mistake
     )
-    write_lines(tmp_path / "a", ["the"])
-    files = ["--source", tmp_path / "a", "--target", tmp_path / "a"]
-    assert "and no translator" in qkv("evaluate", "--model", speaker, *files).mistake
     assert "is not a model folder" in qkv("generate", "--model", tmp_path, "the").mistake
 
 

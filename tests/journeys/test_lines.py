@@ -24,7 +24,7 @@ from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
 def save_speaker(folder: Path) -> None:
     model = speaker()
-    model.prompting = Prompting(chat=TEMPLATES["plain"])
+    model.prompting = Prompting(chat_template=TEMPLATES["plain"])
     model.save(folder)
 
 

@@ -20,7 +20,7 @@ LINES = sources(40, seed=7)
 def test_it_has_learnt_to_spell(translator: Translator) -> None:
     found = translator.translate(LINES)
     right = sum(one == spell(line) for one, line in zip(found, LINES, strict=True))
-    assert right >= 0.9 * len(LINES)
+    assert right >= 0.8 * len(LINES)
 
 
 def test_one_text_gives_one_and_many_give_many(translator: Translator) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import qkv as package
+from qkv.cli import main
 from qkv.tasks import Conversation
 from tests.journeys.conftest import Command
 from tests.run.language_tiny import learned, questions, write_recipe
@@ -77,10 +78,20 @@ def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
 def test_a_program_gets_each_answer_s_line_before_it_asks_again(
     taught: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversation, pipe = package.load(taught).conversation(), io.BytesIO()
+    pipe, before = io.BytesIO(), []
+
+    class Asking(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            before.append(pipe.getvalue())
+            return super().readline(size)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Asking(b"say 3\nsay 4\n")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
-    chat._answer(conversation, "say 3", as_json)
-    assert pipe.getvalue().endswith(b"\n")
+    words = ["qkv", "chat", "--model", str(taught)] + ["--json"] * as_json
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        main()
+    assert [answers.count(b"\n") for answers in before] == [0, 1, 2]
 
 
 def test_settings_reach_the_talk(qkv: Command, taught: Path) -> None:

@@ -201,4 +201,4 @@ def test_records_that_cannot_be_learnt_from(
     mistake = qkv("train", recipe, "--out", out, "--set", f"data.records={path}").mistake
     assert str(path) in mistake
     assert words in mistake
-    assert not out.exists()
+    assert not (out / "model.safetensors").exists()

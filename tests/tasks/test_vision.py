@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from qkv.data.pixels import Scale
+from qkv.data import Scale
 
 import qkv
 from qkv.config import preset

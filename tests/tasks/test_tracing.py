@@ -91,7 +91,7 @@ def test_a_classifiers_trace_says_what_it_says():
     assert trace.steps()[0].candidates[0].name == model.classify("the cat").label
     with pytest.raises(UserError, match="'d' is not a label of this model; it has a, b, c"):
         model.trace("the cat", "d")
-    with pytest.raises(UserError, match="longer than the model reads"):
+    with pytest.raises(UserError, match="longer than the model's context"):
         model.trace(LONG)
 
 

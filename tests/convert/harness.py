@@ -105,7 +105,7 @@ def assert_round_trip(source: StoredModel) -> None:
     weights = dict(source.read_weights().items())
     with exported(source) as folder:
         back = open_model(folder)
-        assert dict(back.content) == dict(source.content)
+        assert back.full_content() == source.full_content()
         found = back.read_weights()
         assert found.keys() == weights.keys()
         for name, weight in weights.items():

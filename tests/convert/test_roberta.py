@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qkv.config import preset
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.huggingface.fitting import fitting
-from qkv.convert.model_folder import open_model_folder, save_config, save_weights
+from qkv.convert.model_folder import model_content, open_model_folder, save_model_folder
 from qkv.convert.opening import open_model
 from qkv.data import Specials, frame
 from qkv.errors import UserError
@@ -216,6 +216,5 @@ def written(folder, **differences):
     model = build_model(our_config(**differences)).eval()
     draw_weights(model, 0)
     embed = {"pooling": "mean", "normalize": True}
-    save_config(folder, "embed", model.config, embed=embed)
-    save_weights(folder, model)
+    save_model_folder(folder, model_content("embed", model.config, embed=embed), model)
     return open_model_folder(folder), model

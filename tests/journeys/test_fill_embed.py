@@ -100,8 +100,9 @@ def test_what_cannot_be_filled_is_explained(
     mistake = qkv("fill", "--model", classifier, "<mask>").mistake
     assert mistake == (f"{classifier} cannot fill gaps, but embed texts; use it with `qkv embed`.")
     translator, viewer = tmp_path / "translator", tmp_path / "viewer"
-    save_config(translator, "translate", ModelConfig())
-    save_config(viewer, "classify", preset("vit-tiny", head="sequence", n_labels=2))
+    save_model_folder(translator, model_content("translate", ModelConfig()), {})
+    images = preset("vit-tiny", head="sequence", n_labels=2)
+    save_model_folder(viewer, model_content("classify", images), {})
     for name in ("fill", "embed"):
         mistake = qkv(name, "--model", translator, "<mask>").mistake
         assert mistake == f"{translator} is no encoder; use it with `qkv translate`."

@@ -46,7 +46,6 @@ RUNS = Runs(values, "beasts")
 recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
-
 # Settings with which the model learns its language.
 LEARNS: dict[str, Any] = {
     "model_d_model": 32,

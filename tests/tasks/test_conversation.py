@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.convert.model_folder import save_config, save_weights
+from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.errors import UserError
 from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
 from qkv.text import TEMPLATES, ChatTemplate, Message
@@ -282,9 +282,8 @@ def saved(folder: Path, prompting: Prompting) -> LanguageModel:
     tokenizer.add_special(TEMPLATES["chatml"].special_names)
     model = speaker(tokenizer, prompting, seed=1, letters=LETTERS, max_length=60)
     model.model.float()
-    Tokenizers(tokenizer, tokenizer).save(folder)
-    save_config(folder, "generate", model.model.config, model.decode, prompting)
-    save_weights(folder, model.model)
+    content = model_content("generate", model.model.config, model.decode, prompting)
+    save_model_folder(folder, content, model.model, Tokenizers(tokenizer, tokenizer))
     return model
 
 

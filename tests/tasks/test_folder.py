@@ -9,7 +9,7 @@ import torch
 
 import qkv
 from qkv.config import DecodeConfig, TokenizerConfig, preset
-from qkv.convert.model_folder import load_config, load_model, save_config, save_weights
+from qkv.convert.model_folder import load_config, load_model, model_content, save_model_folder
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder, build_model
@@ -34,9 +34,8 @@ def save(folder: Path, shared: bool = True, **differences: object) -> EncoderDec
     }
     model = build_model(tiny_config(**{**values, **differences}))
     assert isinstance(model, EncoderDecoder)
-    both.save(folder)
-    save_config(folder, "translate", model.config, DecodeConfig(beams=3, length_penalty=0.6))
-    save_weights(folder, model)
+    decode = DecodeConfig(beams=3, length_penalty=0.6)
+    save_model_folder(folder, model_content("translate", model.config, decode), model, both)
     return model.eval()
 
 
@@ -160,7 +159,7 @@ def test_each_weight_that_does_not_fit_the_config_is_named(copy: Path) -> None:
         ('{"task": "translate", "model": {"d_modle": 3}}', "did you mean 'd_model'?"),
         ('{"task": "translate", "model": {"d_model": "3"}}', "type int"),
         ('{"task": "paint", "model": {}}', "unknown task 'paint'"),
-        ('{"task": "translate", "model": {"family": "decoder"}, "x": 1}', "does not fit"),
+        ('{"task": "translate", "model": {"family": "decoder"}, "x": 1}', "of one save"),
         ("\udcff", "truncated or not JSON"),
     ],
 )
@@ -171,8 +170,7 @@ def test_a_config_that_is_none_of_ours_is_explained(copy: Path, content: str, wo
 
 def test_another_family_is_no_translator(copy: Path) -> None:
     model = build_model(tiny_config(family="decoder"))
-    save_weights(copy, model)
-    change_config(copy, model=model.config.to_dict())
+    save_model_folder(copy, model_content("translate", model.config), model)
     assert "family 'decoder'" in complaint(copy)
 
 
@@ -195,7 +193,7 @@ def test_memory_order_changes_no_number(tmp_path: Path) -> None:
     assert wide.stride() == (1, 96) and wide.shape == (96, 24)
     tokens = torch.randint(50, (3, 9))
     torch.testing.assert_close(turned(tokens), plain(tokens))
-    save_weights(tmp_path, turned)
+    save_model_folder(tmp_path, {}, turned)
     saved = read_tensors(tmp_path / "model.safetensors")
     for name, parameter in plain.named_parameters():
         assert torch.equal(saved[name], parameter)

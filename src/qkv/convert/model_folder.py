@@ -217,27 +217,8 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor], beside: P
             digest.update((beside / name).read_bytes())
     for name, tensor in tensors.items():
         digest.update(name.encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
-
-
-def save_config(
-    folder: Path,
-    task: str,
-    model: ModelConfig,
-    decode: DecodeConfig | None = None,
-    prompting: Prompting | None = None,
-    **sections: Any,
-) -> None:
-    """Write config.json alone; `save_model_folder` writes all files as one."""
-    content = model_content(task, model, decode, prompting, **sections)
-    write_json(folder / CONFIG, {"format": FORMAT, "qkv": __version__, **content})
-
-
-def save_weights(folder: Path, model: Model) -> None:
-    """Write model.safetensors alone, each shared matrix once."""
-    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    write_tensors(folder / WEIGHTS, weights, {"format": "pt"})
 
 
 def read_config(folder: Path) -> dict[str, Any]:

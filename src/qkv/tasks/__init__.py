@@ -6,7 +6,7 @@ from qkv.tasks.classify import Classification, Classifier
 from qkv.tasks.conversation import Conversation
 from qkv.tasks.encoder import Candidate, Encoder, Filled, Neighbour
 from qkv.tasks.language import Completion, LanguageModel
-from qkv.tasks.load import load
+from qkv.tasks.loading import load
 from qkv.tasks.tag import Entity, Tagger, Tagging
 from qkv.tasks.translate import Translation, Translator
 from qkv.tasks.vision import ImageClassifier

@@ -15,8 +15,8 @@ from qkv.convert.model_folder import (
     load_config,
     load_family,
     load_tokenizers,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
 from qkv.data import Framed, Ragged, Specials, arrange, frame
 from qkv.decode.generate import evaluating
@@ -147,6 +147,5 @@ def save_encoder(
     folder: Path, task: str, model: Encoder, tokenizer: Tokenizer, **sections: Any
 ) -> None:
     """Write a model folder; `sections` are what the task knows beside the model."""
-    Tokenizers(tokenizer, tokenizer).save(folder)
-    save_config(folder, task, model.config, **sections)
-    save_weights(folder, model)
+    content = model_content(task, model.config, **sections)
+    save_model_folder(folder, content, model, Tokenizers(tokenizer, tokenizer))

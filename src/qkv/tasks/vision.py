@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from qkv.convert.model_folder import (
-    SOURCE_TOKENIZER,
-    TOKENIZER,
     Where,
     load_config,
     load_family,
     load_section,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
 from qkv.data import Scale, read_image
 from qkv.data.items.pixels import BRIGHTEST
@@ -81,12 +79,9 @@ class ImageClassifier:
 
     def save(self, folder: Path) -> None:
         """Write a model folder."""
-        for name in (TOKENIZER, SOURCE_TOKENIZER):
-            (folder / name).unlink(missing_ok=True)  # of a model that was here before
-        save_config(
-            folder, "classify", self.model.config, classify=dataclasses.asdict(self.classes)
-        )
-        save_weights(folder, self.model)
+        classes = dataclasses.asdict(self.classes)
+        content = model_content("classify", self.model.config, classify=classes)
+        save_model_folder(folder, content, self.model)
 
     @overload
     def classify(  # type: ignore[overload-overlap]  # a str is an iterable of strings too

@@ -106,6 +106,16 @@ class GgufFile:
             raise UserError(f"{self.path} does not say '{self.kind}.{name}'; fetch it again.")
         return found
 
+    def count(self, name: str) -> int:
+        """A size without which there is no model: a whole number of at least 1."""
+        value = self.need(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(
+                f"{self.path}: '{self.kind}.{name}' is {value!r}, but must be a whole number of at "
+                f"least 1; fetch the file again."
+            )
+        return value
+
 
 class _Cursor:
     """A place in a file that moves on with what is read."""

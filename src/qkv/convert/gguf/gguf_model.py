@@ -151,14 +151,14 @@ def _on_its_side(name: str, tensor: Tensor) -> Tensor:
 
 
 def _llama(file: GgufFile) -> tuple[Values, Callable[[str, Tensor], Tensor]]:
-    heads = int(file.need("attention.head_count"))
+    heads = file.count("attention.head_count")
     groups = file.get("attention.head_count_kv", heads)
     if isinstance(groups, list) or file.get("expert_count", 0):
         raise UserError(
             f"{file.path} has layers of several kinds or a mixture of experts, which cannot be "
             f"read; take a model whose layers are all alike."
         )
-    width = int(file.need("embedding_length"))
+    width = file.count("embedding_length")
     turned = file.get("rope.dimension_count", width // heads)
     key = file.get("attention.key_length", turned)
     window = file.get("attention.sliding_window")
@@ -171,9 +171,9 @@ def _llama(file: GgufFile) -> tuple[Values, Callable[[str, Tensor], Tensor]]:
         "num_key_value_heads": groups,
         "head_dim": key,
         "partial_rotary_factor": turned / key,
-        "num_hidden_layers": file.need("block_count"),
-        "intermediate_size": file.need("feed_forward_length"),
-        "max_position_embeddings": file.need("context_length"),
+        "num_hidden_layers": file.count("block_count"),
+        "intermediate_size": file.count("feed_forward_length"),
+        "max_position_embeddings": file.count("context_length"),
         "rms_norm_eps": file.need("attention.layer_norm_rms_epsilon"),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
@@ -190,11 +190,11 @@ def _gpt2(file: GgufFile) -> tuple[Values, Callable[[str, Tensor], Tensor]]:
     config = {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "n_embd": file.need("embedding_length"),
-        "n_head": file.need("attention.head_count"),
-        "n_layer": file.need("block_count"),
-        "n_inner": file.need("feed_forward_length"),
-        "n_positions": file.need("context_length"),
+        "n_embd": file.count("embedding_length"),
+        "n_head": file.count("attention.head_count"),
+        "n_layer": file.count("block_count"),
+        "n_inner": file.count("feed_forward_length"),
+        "n_positions": file.count("context_length"),
         "layer_norm_epsilon": file.need("attention.layer_norm_epsilon"),
         **_tokens(file),
     }

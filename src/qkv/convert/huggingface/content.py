@@ -54,6 +54,8 @@ def _extras(given: Mapping[str, Any], content: Mapping[str, Any]) -> Values:
             raise UserError(f"{EXTRAS}: unknown key {name!r}{suggestion(name, SECTIONS)}")
         if not isinstance(value, SECTIONS[name]):
             raise UserError(f"{EXTRAS}: {name} is of the wrong kind ({value!r}); fetch it again.")
+        if name.startswith("chat") and "chat" not in content:
+            continue  # `chat_content` merges these when the program has been run
         before = content.get(name)
         extras[name] = {**before, **value} if isinstance(before, dict) else value
     tasks = {*TASKS.values(), "denoise"}
@@ -291,4 +293,8 @@ def chat_content(checkpoint: ForeignCheckpoint, tokenizer: Tokenizer, bos: bool)
     without, begun = (template.prompt(talk, tokenizer, begin) for begin in (False, True))
     content: Values = {"chat": template.to_dict()}
     brings_own = without == begun
-    return content if brings_own or chat_bos == bos else {**content, "chat_bos": chat_bos}
+    if not brings_own and chat_bos != bos:
+        content["chat_bos"] = chat_bos
+    extras = checkpoint.config.get(EXTRAS) or {}
+    content["chat"] |= extras.get("chat") or {}
+    return content | ({"chat_bos": extras["chat_bos"]} if "chat_bos" in extras else {})

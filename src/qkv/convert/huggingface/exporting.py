@@ -127,7 +127,10 @@ def _frame(
 def _own_frame(stored: StoredModel) -> Frame | None:
     """The special tokens around a classifier's texts, where config.json says them."""
     parts = stored.content.get("classify", {}).get("frame") or ()
-    return Frame(*(tuple(part) for part in parts)) if len(parts) == 3 else None
+    if len(parts) != 3:
+        return None
+    before, between, after = (tuple(part) for part in parts)
+    return Frame(before, between, after)
 
 
 def _ends(config: ModelConfig) -> int | list[int] | None:

@@ -125,8 +125,9 @@ def _in_their_words(config: ModelConfig) -> ModelConfig:
     if config.positions == "rotary" and config.rotary_scaling == "ntk":
         power = config.d_head / (config.d_head - 2)
         base = config.rotary_base * config.rotary_factor**power  # what NTK's scaling amounts to
-        unscaled = {"rotary_scaling": "none", "rotary_factor": 1.0}
-        return dataclasses.replace(config, rotary_base=base, **unscaled)
+        return dataclasses.replace(
+            config, rotary_base=base, rotary_scaling="none", rotary_factor=1.0
+        )
     return config
 
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.evaluation import Score, evaluate
 from rich.console import Console
 
 import qkv
@@ -28,6 +27,7 @@ from bench.measure import RECIPES, Session, data_file, parser, product_job, run,
 from bench.records import Figure
 from qkv.config import Recipe, load_recipe
 from qkv.errors import UserError
+from qkv.evaluation import Score, evaluate
 from qkv.shelf import find_model
 
 TASKS = ("sst2", "mrpc", "snli", "wnut17", "xquad_en", "cmrc2018")

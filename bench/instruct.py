@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.evaluation import exact_match
-
 import qkv
 from bench.measure import Session, parser, run
 from qkv.config import recipe_from
 from qkv.data import read_lines
+from qkv.evaluation import exact_match
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES
 

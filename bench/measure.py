@@ -27,9 +27,8 @@ import qkv
 from bench.records import ROOT, Figure, Record, save
 from qkv.config import Recipe, load_recipe
 from qkv.errors import UserError
-from qkv.run import Run
 from qkv.run.job import Job
-from qkv.run.train import make_trainer, prepare
+from qkv.run.train import Run, make_trainer, prepare
 from qkv.training import Trainer
 
 RECIPES = ROOT / "recipes"

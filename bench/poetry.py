@@ -11,9 +11,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.evaluation import couplet_scores
-
 from bench.measure import Session, parser, run, trained
+from qkv.evaluation import couplet_scores
 from qkv.tasks import LanguageModel
 
 HELD_OUT = 50

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.measure import Session, data_file, parser, run, score, spread, trained
 from qkv.files import write_text
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.shelf import find_model
 
 LEAST_TOKENS = 6  # shorter texts say little

@@ -1,10 +1,10 @@
-"""What looking inside costs: one head of one layer beside one forward pass, and beside the peer.
+"""What a trace costs: one head of one layer against a forward pass, and against the peer.
 
 python -m bench.trace --device cpu
 python -m bench.trace --device cuda
 
 The peer is transformers with `output_attentions=True`, which gives every map of every layer. A
-compiled model is timed before and after traces were taken of it: closed, the glass box is free.
+compiled model is timed before and after traces were taken of it: an untraced model costs nothing more.
 """
 
 import argparse
@@ -36,26 +36,26 @@ class Living(TorchDispatchMode):
         self.now, self.most, self._holders = 0, 0, dict[int, int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for value in found if isinstance(found, tuple | list) else [found]:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
             if isinstance(value, Tensor):
                 self._hold(value)
-        return found
+        return result
 
     def _hold(self, value: Tensor) -> None:
         storage = value.untyped_storage()
-        place, size = storage.data_ptr(), storage.nbytes()
-        holders = self._holders.get(place, 0)
-        self._holders[place] = holders + 1
+        address, size = storage.data_ptr(), storage.nbytes()
+        holders = self._holders.get(address, 0)
+        self._holders[address] = holders + 1
         if not holders:
             self.now += size
             self.most = max(self.most, self.now)
-        weakref.finalize(value, self._drop, place, size)
+        weakref.finalize(value, self._drop, address, size)
 
-    def _drop(self, place: int, size: int) -> None:
-        self._holders[place] -= 1
-        if not self._holders[place]:
-            del self._holders[place]
+    def _drop(self, address: int, size: int) -> None:
+        self._holders[address] -= 1
+        if not self._holders[address]:
+            del self._holders[address]
             self.now -= size
 
 
@@ -178,7 +178,7 @@ def main() -> None:
 def largest_difference(arms: dict[str, Callable[[], Any]]) -> float:
     ours, theirs = (arms[name]() for name in list(arms)[-2:])
     pairs = zip(ours.values(), theirs, strict=True)
-    return max(float((one - other).abs().max()) for one, other in pairs)
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 if __name__ == "__main__":

@@ -95,9 +95,7 @@ def cases(session: Session) -> list[Case]:
                 64,
             ),
             Case("train.gpt2.16", "GPT-2 124M", "generate", GPT2, 50_257, 16, 1024),
-            Case("train.gpt2.64", "GPT-2 124M", "generate", GPT2, 50_257, 64, 1024),
             Case("train.llama.16", "Llama 124M", "generate", LLAMA, 32_000, 16, 1024),
-            Case("train.llama.64", "Llama 124M", "generate", LLAMA, 32_000, 64, 1024),
             Case("train.bert.equal", "BERT 12 × 768", "fill", encoder, 30_522, 256, 128),
         ]
     else:

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 import transformers
-from qkv.evaluation import evaluate
 from transformers import AutoTokenizer, TrainerCallback
 
 import qkv
 from qkv.config import TrainConfig
 from qkv.data import IGNORE
 from qkv.errors import UserError
+from qkv.evaluation import evaluate
 from qkv.run.job import ExampleJob
 from qkv.tasks import Answerer
 

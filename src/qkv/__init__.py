@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from qkv.evaluation import Evaluation, evaluate
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
-    from qkv.run import train
+    from qkv.run.train import train
     from qkv.tasks import (
         Answerer,
         Classifier,
@@ -56,7 +56,7 @@ _HOMES = {
     "Tagger": "qkv.tasks",
     "Trace": "qkv.inspect",
     "load_trace": "qkv.inspect",
-    "train": "qkv.run",
+    "train": "qkv.run.train",
     "verify": "qkv.proofs",
 }
 

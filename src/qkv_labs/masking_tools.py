@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from qkv.data.corruption import Masker
+from qkv.data.encoded import spread
+from qkv.data.sequences import padded_sequences, side
 
 from qkv.config import MaskConfig, ModelConfig
 from qkv.data import Batch, Framed, Ragged, Sequences, Specials
 from qkv.data.batch import in_rows
-from qkv.data.corruption import Masker
-from qkv.data.encoded import spread
-from qkv.data.sequences import padded_sequences, side
 from qkv.model import Encoder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from qkv.config import Recipe, load_recipe, recipe_to_dict
-from qkv.run import train
+from qkv.run.train import train
 from qkv.shelf import home
 from qkv.tasks import Translator
 
@@ -31,5 +31,5 @@ def translator(tell: Callable[[str], None], *changes: str) -> Translator:
     folder = home() / "labs" / hashlib.sha256(told.encode()).hexdigest()[:16]
     if not (folder / "model.safetensors").exists() or not (folder / "README.md").exists():
         tell("training the packaged translator (once)")
-        train(recipe, folder, anew=True, console=Console(quiet=True))
+        train(recipe, folder, replace=True, console=Console(quiet=True))
     return Translator.load(folder)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.data import IGNORE, Batch, EncodedPairs, Ragged, Specials, padded_batch
-from qkv.decode import Batch as Prompts
+from qkv.decode import PromptBatch as Prompts
 from qkv.decode import generate, prefill
 from qkv.demo import demo_corpus
 from qkv.model import Cache, EncoderDecoder, Layout, Memory

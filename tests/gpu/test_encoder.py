@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from qkv.data.corruption import Masker
+from qkv.data.passages import Passages, PassageStream
 
 from qkv.config import MaskConfig, TrainConfig, preset
 from qkv.data import Sequences, Specials, Tokens, frame, sequence_batches
-from qkv.data.corruption import Masker
-from qkv.data.passages import Passages, PassageStream
 from qkv.model import Encoder
 from qkv.text.vocabulary import Vocabulary
 from qkv.training import accumulate, build_loss, masked_tokens, one_class

@@ -11,7 +11,7 @@ import pytest
 
 import qkv as package
 from qkv.config import ModelConfig, preset, to_toml
-from qkv.convert.model_folder import model_content, save_model_folder
+from qkv.convert.model_folder import save_config
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes
 from tests.journeys.conftest import Command

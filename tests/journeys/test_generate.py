@@ -258,7 +258,7 @@ def test_a_run_of_text_goes_on(
     assert qkv("train", recipe, "--out", out).code == 0
     assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
     answer = qkv("train", recipe, "--out", out, "--resume", "--set", "train.steps=14")
-    assert "· going on from step 12" in answer.err
+    assert "· resuming from step 12" in answer.err
     base = ["--set", f"train.start_from={out}", "--set", "train.steps=2"]
     answer = qkv("train", recipe, "--out", tmp_path / "next", *base)
     assert f"· {out}: " in answer.err

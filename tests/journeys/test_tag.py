@@ -141,7 +141,7 @@ def test_from_columns_to_a_model_that_tags(qkv: Command, tmp_path: Path) -> None
     assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
     longer = ["--resume", "--set", "train.steps=14", "--set", test]
     answer = qkv("train", recipe, "--out", out, *longer)
-    assert "· going on from step 12" in answer.err
+    assert "· resuming from step 12" in answer.err
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 from qkv.config import ModelConfig, TokenizerConfig
 from qkv.data.formats.conll import Sentence
 from qkv.model import Encoder
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.tagging import Scheme, entities, label_set
@@ -96,7 +96,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values)
-recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 killed_and_resumed = RUNS.killed_and_resumed
 
 

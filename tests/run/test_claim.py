@@ -7,7 +7,7 @@ import pytest
 
 from qkv.config import DataConfig
 from qkv.errors import UserError
-from qkv.run import train
+from qkv.run.train import train
 from tests.run.common import silence
 from tests.run.tiny import recipe, run
 
@@ -39,5 +39,5 @@ def test_the_demo_does_not_replace_another_run(tmp_path: Path) -> None:
     demo = replace(recipe(tmp_path), data=DataConfig(corpus="demo"))
     before = (folder / "recipe.toml").read_text()
     with pytest.raises(UserError, match="holds a run already"):
-        train(demo, folder, anew=True, console=silence())
+        train(demo, folder, replace=True, console=silence())
     assert (folder / "recipe.toml").read_text() == before

@@ -13,7 +13,7 @@ import torch
 import qkv
 from qkv.config import load_recipe, recipe_from
 from qkv.errors import UserError
-from qkv.run import Run, train
+from qkv.run.train import Run, train
 from qkv.run.denoise import Denoising
 from qkv.run.job import Plan
 from qkv.run.translate import Translation

@@ -12,7 +12,7 @@ import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
 from qkv.model import Encoder as Model
-from qkv.run import train
+from qkv.run.train import train
 from qkv.run.fill import Filling
 from qkv.run.job import Plan
 from qkv.text import train_tokenizer

@@ -16,7 +16,7 @@ from rich.console import Console
 import qkv
 from qkv.config import ChatConfig
 from qkv.errors import UserError
-from qkv.run import train
+from qkv.run.train import train
 from qkv.run.instruct import Instruction, answer_score, chat_template
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES

@@ -126,7 +126,7 @@ def test_a_resumed_run_learns_no_vocabulary_and_reads_no_text_again(
         monkeypatch.setattr(language, name, never)
     monkeypatch.setattr(shards, "_make", never)
     again = train(recipe(tmp_path, train_steps=14), folder, resume=True, console=silence())
-    assert again.progress.step == 14
+    assert again.state.step == 14
     with pytest.raises(UserError, match=r"data\.across differs from the run"):
         train(recipe(tmp_path, data_across=True), folder, resume=True, console=silence())
 

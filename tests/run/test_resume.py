@@ -10,7 +10,7 @@ import pytest
 import qkv
 from qkv.config import load_recipe
 from qkv.errors import UserError
-from qkv.run import train
+from qkv.run.train import train
 from qkv.run import translate as translating
 from qkv.training import Trainer
 from tests.run.common import Killed, everything, read_log, silence
@@ -115,16 +115,16 @@ def test_beginning_anew_replaces_a_run_once_there_is_something_to_keep(tmp_path:
     before = everything(folder)
     broken = recipe(tmp_path, data_pairs=str(tmp_path / "typo.tsv"))
     with pytest.raises(UserError, match="no file"):
-        train(broken, folder, anew=True, console=silence())
+        train(broken, folder, replace=True, console=silence())
     assert everything(folder) == before
 
     other = recipe(tmp_path, model_d_model=32, tokenizer_vocab_size=70)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Trainer, "validate", lambda trainer: (_ for _ in ()).throw(Killed()))
-        train(other, folder, anew=True, console=silence())
+        train(other, folder, replace=True, console=silence())
     assert qkv.load(folder).translate("3 1 4") == old  # the model before is whole
 
-    train(other, folder, anew=True, console=silence())
+    train(other, folder, replace=True, console=silence())
     assert qkv.load(folder).model.config.d_model == 32
     assert qkv.load(folder).tokenizers.shared
     assert [record["step"] for record in read_log(folder)] == list(range(1, 13))

@@ -13,8 +13,8 @@ import torch
 import qkv
 from qkv.config import Recipe, recipe_from, recipe_to_dict
 from qkv.errors import UserError
-from qkv.run import Run
-from qkv.run import train as train_recipe
+from qkv.run.train import Run
+from qkv.run.train import train as train_recipe
 from qkv.run.classify import Classifying
 from qkv.run.instruct import Instruction
 from qkv.run.job import Plan

@@ -10,7 +10,7 @@ from tokenizers import models, pre_tokenizers
 
 import qkv
 from qkv.config import recipe_from
-from qkv.run import train
+from qkv.run.train import train
 from tests.convert.harness import made, saved
 from tests.run.common import TRAINING, silence
 from tests.run.language_tiny import write_data

@@ -14,7 +14,7 @@ from rich.console import Console
 import qkv
 from qkv.config import load_recipe
 from qkv.errors import UserError
-from qkv.run import train
+from qkv.run.train import train
 from qkv.weights import read_tensors
 from tests.run.common import read_log, silence
 from tests.run.tiny import (
@@ -43,7 +43,7 @@ def test_a_run_leaves_its_recipe_log_scores_and_model(
     assert all({"bleu", "exact_match"} <= record.keys() for record in measured)
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"] < log[0]["loss"]
     assert done.scores["valid"][2].value >= 85
-    assert done.progress.step == 350
+    assert done.state.step == 350
 
 
 def test_the_readme_says_what_it_is_and_how_it_scored(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) ->
 
 def test_packed_batches_fit_a_model_of_any_length(tmp_path: Path) -> None:
     found = run(tmp_path, train_packing="on", model_max_length=32)
-    assert found.progress.step > 0
+    assert found.state.step > 0
 
 
 def test_packed_and_padded_text_have_the_same_loss(tmp_path: Path) -> None:
@@ -194,4 +194,4 @@ def test_python_trains_from_a_file_too_and_more_than_once(
     from qkv.training import cross_entropy
 
     assert callable(cross_entropy)
-    assert qkv.train(path, "once more", console=silence()).progress.step == 2
+    assert qkv.train(path, "once more", console=silence()).state.step == 2

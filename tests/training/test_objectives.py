@@ -20,9 +20,9 @@ from qkv.training import (
     accumulate,
     build_loss,
     contrast,
-    masked_tokens,
     layout_of,
     many_classes,
+    masked_tokens,
     next_token,
     number,
     one_class,
@@ -77,17 +77,17 @@ def batch_of(labels: Any, indices: Sequence[int] | None = None, by_token: bool =
     table = torch.full(side.tokens.shape, IGNORE)
     for row, index in enumerate(indices):
         table[row, : LENGTHS[index]] = rows[index]
-    places = (table.flatten() != IGNORE).nonzero()[:, 0]
-    return Batch(None, side, table.flatten()[places], len(places), places)
+    positions = (table.flatten() != IGNORE).nonzero()[:, 0]
+    return Batch(None, side, table.flatten()[positions], len(positions), positions)
 
 
 def packed(batch: Batch) -> Batch:
     """The same sequences end to end, and an empty one after them."""
     lengths, width = batch.target.lengths, batch.target.tokens.shape[1]
-    assert lengths is not None and batch.places is not None and batch.target.segments is not None
+    assert lengths is not None and batch.positions is not None and batch.target.segments is not None
     real = torch.arange(width) < lengths[:, None]
     offsets = torch.cat([torch.zeros(1), lengths.cumsum(0), lengths.sum()[None]]).int()
-    row, column = batch.places // width, batch.places % width
+    row, column = batch.positions // width, batch.positions % width
     side = Side(
         batch.target.tokens[real][None],
         None,
@@ -134,7 +134,7 @@ def token_batch(share: float = 0.4, n_labels: int = VOCAB) -> Batch:
 def everywhere(batch: Batch) -> Tensor:
     """Labels in the shape of the tokens."""
     labels = torch.full(batch.target.tokens.shape, IGNORE)
-    labels.view(-1)[batch.places] = batch.labels
+    labels.view(-1)[batch.positions] = batch.labels
     return labels
 
 
@@ -154,7 +154,7 @@ def test_masked_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothi
 def pair_batch() -> Batch:
     batch = token_batch()
     pairs = torch.tensor([1, 0, IGNORE, 1, 0])
-    return Batch(None, batch.target, batch.labels, batch.n_labels, batch.places, pairs)
+    return Batch(None, batch.target, batch.labels, batch.n_labels, batch.positions, pairs)
 
 
 def test_a_pair_counts_for_so_many_masked_tokens() -> None:
@@ -240,10 +240,10 @@ def test_labels_of_tokens_count_where_there_are_some(smoothing: float) -> None:
 
 
 def test_spans_are_two_softmaxes_over_real_tokens_alone() -> None:
-    places = np.array([[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]])
-    model, batch = labeller("token", 2), batch_of(places)
+    positions = np.array([[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]])
+    model, batch = labeller("token", 2), batch_of(positions)
     expected = torch.zeros((), dtype=torch.float64)
-    for logits, (start, end) in zip(said(model, batch), places.tolist(), strict=True):
+    for logits, (start, end) in zip(said(model, batch), positions.tolist(), strict=True):
         log = logits.log_softmax(0)  # (T, 2)
         expected = expected - (log[start, 0] + log[end, 1]) / 2
     assert_same(model, spans()(model, batch, 0.0), expected)
@@ -272,9 +272,9 @@ def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> 
     torch.manual_seed(4)  # the same two draws of dropout
     side = batch.target
     layout = Layout(side.lengths)
-    if name == "tokens":  # the head drops out too, at the places that have labels
+    if name == "tokens":  # the head drops out too, at the positions that have labels
         read = [
-            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.places])
+            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions])
             for _ in range(2)
         ]
     else:

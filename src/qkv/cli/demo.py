@@ -10,7 +10,7 @@ import typer
 from qkv.cli.train import program, python, resumable
 
 if TYPE_CHECKING:
-    from qkv.run import Run
+    from qkv.run.train import Run
 
 NAMED = ("我爱你", "我爱学习", "我吃了一个苹果")
 SAMPLES = 10
@@ -31,11 +31,11 @@ def demo(
 
     import qkv
     from qkv.config import load_recipe
-    from qkv.run import train
+    from qkv.run.train import train
 
     recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", set_ or ())
     with resumable(out):
-        run = train(recipe, out, anew=True, console=Console(stderr=True))
+        run = train(recipe, out, replace=True, console=Console(stderr=True))
     _show(run)
 
 

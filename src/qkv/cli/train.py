@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
-    from qkv.run import train as run_recipe
     from qkv.run.card import usage
+    from qkv.run.train import train as run_recipe
 
     folder = out or Path("runs") / recipe.stem
     loaded = load_recipe(recipe, set_ or ())
@@ -57,9 +58,9 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except TrainingInterrupt as stop:
+        recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
         print(f"· stopped after step {stop.step}; resume with:", file=sys.stderr)
-        recipe = folder / "recipe.toml"  # as it is with all of --set
-        print(f"  {program()} train {recipe} --out {folder} --resume", file=sys.stderr)
+        print(f"  {program()} train {recipe} --out {out} --resume", file=sys.stderr)
         raise typer.Exit(128 + stop.signal_number) from None
 
 

@@ -38,7 +38,7 @@ def read_splits(
     none where no file is named. `name` is the setting ("pairs", "records", "examples"). At most
     `size` examples, and a tenth, are held out: all with the same `key` or none, for validation on
     what is trained on measures memory, and none whose `labels` would be missing in training.
-    Examples that the user gives in two splits are left there, and `say` is told how many they are.
+    Examples that are given in two splits stay in both, and `say` gets a sentence that counts them.
     """
     train, valid, test = (read(prefix) for prefix in ("", "valid_", "test_"))
     if not train:
@@ -96,8 +96,8 @@ def draw_examples(
 ) -> list[Example]:
     """Draw `size` of the examples at random, as many of each kind as can be; 0 draws all.
 
-    A larger draw with the same seed holds the smaller one, so that curves over sizes are of one
-    piece.
+    A larger draw with the same seed holds the smaller one, so that curves over sizes are
+    comparable.
     """
     if not size or size >= len(examples):
         return examples

@@ -152,7 +152,7 @@ class Clause:
             if not pairs:
                 combinations.append(("activity", subject, verb))
         if self.place.chinese:
-            found.append(("place", verb, self.place.chinese))
+            combinations.append(("place", verb, self.place.chinese))
         return combinations
 
 

@@ -143,8 +143,7 @@ def _packed_kernel() -> Callable[..., Tensor] | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:  # some builds of torch lack a name that it needs
         return None
-    kernel: Callable[..., Tensor] = varlen_attn
-    return kernel
+    return varlen_attn  # type: ignore[return-value]  # a tuple only if asked for more
 
 
 def _packed(

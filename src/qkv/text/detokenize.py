@@ -94,8 +94,8 @@ class _Decoder:
         self._backend, self._skipped = tokenizer._backend, set(tokenizer.special_ids)
         decoder = self._backend.decoder
         has_bytes = decoder is not None and decoder.decode(["<0x61>"]) == "a"
-        ids = [self._backend.token_to_id(byte) for byte in BYTES] if has_bytes else []
-        self._byte_ids = [] if None in ids else ids
+        ids = [self._backend.token_to_id(byte) for byte in BYTES if has_bytes]
+        self._byte_ids = [id for id in ids if id is not None and None not in ids]
         self._bytes = {id: bytes([byte]) for byte, id in enumerate(self._byte_ids)}
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._shown: list[int] = []  # the ids of the last text that came

@@ -227,11 +227,12 @@ class Tokenizer:
 
     def _role_id(self, role: str) -> int:
         name = self._name(role)
-        if name is None:
+        id = None if name is None else self._backend.token_to_id(name)
+        if id is None:
             raise UserError(
                 f"The tokenizer has no {role} token; add one of: {', '.join(USUAL_NAMES[role])}."
             )
-        return int(self._backend.token_to_id(name))
+        return int(id)
 
     def _name(self, role: str) -> str | None:
         given = self._given.get(role)

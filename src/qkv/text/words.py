@@ -28,7 +28,8 @@ def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:
 
     There is a space between two words, unless one of them has a script without spaces there.
     """
-    text, spans = "", []
+    text = ""
+    spans: list[Span] = []
     for before, word in zip(["", *words], words, strict=False):
         unspaced = before and word and (UNSPACED.match(before[-1]) or UNSPACED.match(word))
         text += "" if unspaced or not spans else " "

@@ -161,3 +161,17 @@ def test_reading_past_the_end_is_refused(make: Make) -> None:
     tokens = make([TEXT]).train
     with pytest.raises(IndexError):
         tokens.read(len(tokens) - 1, 2)
+
+
+def test_a_sample_for_a_vocabulary_comes_from_all_over_the_files(tmp_path: Path) -> None:
+    random = Random(0)
+    texts = ["".join(random.choices(name + "123456789 \n", k=100_000)) for name in "abcd"]
+    config = config_of(tmp_path, texts, valid_text=("none",))
+    for most in (100_000, 40_000, 999):
+        sample = list(training_text(config, HeldOut(), most))
+        assert 0.8 * most <= len("".join(sample)) <= most
+        assert all("".join(sample).count(mark) > 0.05 * most / 12 for mark in "abcd")
+        assert all(len(part) <= max(4 * 4096, most // 16) for part in sample)
+        assert sample == list(training_text(config, HeldOut(), most))
+    small = config_of(tmp_path, [TEXT * 50], valid_text=("none",))
+    assert "".join(training_text(small, HeldOut(), len(TEXT.encode()) * 50)) == TEXT * 50

@@ -15,7 +15,6 @@ from qkv.text.record_template import fill, names
 
 Unit = Literal["file", "paragraph", "line"]
 PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take more memory
-SAMPLED = 1 << 12  # characters of a text for a tokenizer to learn from
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
 # (see `qkv.text.training`) reaches across, and the next part gets no space before it. The first is
@@ -70,30 +69,6 @@ def read_documents(
     if is_empty:
         files = ", ".join(map(str, listed(paths)))
         raise UserError(f"There is no text in {files}; give files with at least one document.")
-
-
-def sample_text(
-    paths: Paths,
-    most_characters: int,
-    text_field: Sequence[Field] = (),
-    template: str = "",
-    documents: Unit = "file",
-) -> Iterator[str]:
-    """Yield texts from all over the files, `most_characters` together, to train a tokenizer on."""
-    total = sum(path.stat().st_size for path in text_files(paths))
-    size = max(1, min(SAMPLED, most_characters // 64))
-    n_read = n_taken = 0
-
-    def progress(n_bytes: int) -> None:
-        nonlocal n_read
-        n_read += n_bytes
-
-    for piece in read_documents(paths, text_field, template, documents, progress):
-        for text in cut(piece.text, size):
-            # What is taken never runs ahead of what is read, so that the last file has its share.
-            if n_taken + len(text) <= most_characters * n_read / total:
-                n_taken += len(text)
-                yield text
 
 
 def _text(record: Record, text_field: Sequence[Field], template: str) -> str:

@@ -32,9 +32,9 @@ def read_conversations(paths: Paths, template: str = "") -> list[list[Message]]:
 
 
 def _conversation(record: Record, template: str) -> list[Message]:
-    if "messages" in record:
+    if "messages" in record.fields:
         return _exchange(record, template)
-    answer = next((name for name in QUESTION_OF if name in record), None)
+    answer = next((name for name in QUESTION_OF if name in record.fields), None)
     if answer is None:
         raise UserError(
             f"{record.where}: there is no answer among {quoted(record)}; a record has {SHAPES}."

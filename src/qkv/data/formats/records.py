@@ -17,9 +17,7 @@ from qkv.errors import UserError
 from qkv.text.record_template import HALF_CHARACTER
 
 Field = str | int
-Numbered = Iterator[tuple[int, object]]  # after the line of each value
 TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
-OBJECTS = (".json", ".jsonl")
 NUMBER = re.compile(r"-?\d+", re.ASCII)
 SPACE = re.compile(r"\s*")
 IDS = {"id", "idx", "index", "guid"}
@@ -144,9 +142,10 @@ def read_records(
     elif kind == ".tsv":
         rows = ((n, line.split("\t")) for n, line in enumerate(lines(path, progress), 1))
         records = _table(rows, path, fields)
-    elif kind in OBJECTS:
-        read = _json_lines if kind == ".jsonl" else _json_values
-        records = _objects(read(path, progress), path)
+    elif kind == ".jsonl":
+        records = _json_lines(path, progress)
+    elif kind == ".json":
+        records = _json_values(path, progress)
     elif kind == ".parquet":
         records = _parquet_rows(path, progress)
     else:
@@ -173,36 +172,31 @@ def _table(
             continue
         if not names:
             names = [cell.strip() for cell in cells]
-            if _is_header(names, fields):
+            if _is_header(names, fields, where):
                 layout = "header"
-                _check_header(names, where)
                 continue
             names = list(map(str, range(len(cells))))
         if len(cells) != len(names):
-            mark, mend = ("tab", "write it as a space")
-            if kind_of(path) == ".csv":
-                mark, mend = ("comma", "put quotes around the cell")
+            is_csv = kind_of(path) == ".csv"
             raise UserError(
-                f"{where}: the number of columns is {len(cells)}, but {len(names)} "
-                f"in the first row; a {mark} inside of a text begins a new column, so {mend}."
+                f"{where}: the number of columns is {len(cells)}, but {len(names)} in the first "
+                f"row; a {'comma' if is_csv else 'tab'} inside of a text begins a new column, so "
+                f"{'put quotes around the text' if is_csv else 'write it as a space'}."
             )
         yield Record(dict(zip(names, cells, strict=True)), where, layout)
 
 
-def _is_header(names: Sequence[str], fields: Sequence[Field]) -> bool:
+def _is_header(names: Sequence[str], fields: Sequence[Field], where: str) -> bool:
+    are_distinct = "" not in names and len(set(names)) == len(names)
     asked = {str(field) for field in fields if not NUMBER.fullmatch(str(field))}
-    words = [name.lower() for name in names]
-    return bool(asked.intersection(names)) or (
-        COLUMN_NAMES.issuperset(words) and len(set(words)) == len(words)
-    )
-
-
-def _check_header(names: list[str], where: str) -> None:
-    if "" in names or len(set(names)) < len(names):
+    if asked.isdisjoint(names):
+        return are_distinct and COLUMN_NAMES.issuperset(name.lower() for name in names)
+    if not are_distinct:
         raise UserError(
             f"{where}: {quoted(names)} are no names of columns; a header must name each column, "
             f"and none twice."
         )
+    return True
 
 
 def _comma_rows(texts: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -221,27 +215,27 @@ def _comma_rows(texts: Iterable[str], path: Path) -> Iterator[tuple[int, list[st
         yield number, cells
 
 
-def _objects(values: Numbered, path: Path) -> Iterator[Record]:
-    for number, value in values:
-        if not isinstance(value, dict):
-            raise UserError(
-                f"{path}, line {number}: this is JSON but no object; a record must look like "
-                f'{{"text": "…", "label": "…"}}.'
-            )
-        yield Record(value, f"{path}, line {number}")
-
-
-def _json_lines(path: Path, progress: Progress | None) -> Numbered:
+def _json_lines(path: Path, progress: Progress | None) -> Iterator[Record]:
     for number, line in enumerate(lines(path, progress), 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
+                value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise _not_json(path, number) from error
+            yield _object(value, path, number)
 
 
-def _json_values(path: Path, progress: Progress | None) -> Numbered:
-    """Yield the items of an array, or values one after the other, as their text is read."""
+def _object(value: object, path: Path, line: int) -> Record:
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{path}, line {line}: this is JSON but no object; a record must look like "
+            f'{{"text": "…", "label": "…"}}.'
+        )
+    return Record(value, f"{path}, line {line}")
+
+
+def _json_values(path: Path, progress: Progress | None) -> Iterator[Record]:
+    """Yield the items of an array, or objects one after the other, as their text is read."""
     decode = json.JSONDecoder().raw_decode
     texts = chunks(path, progress)
     text, start, line = "", 0, 1
@@ -282,7 +276,7 @@ def _json_values(path: Path, progress: Progress | None) -> Numbered:
                 continue
             end = getattr(error, "pos", start)
             raise _not_json(path, line + text.count("\n", start, end)) from error
-        yield line, value
+        yield _object(value, path, line)
         mark = go_to(end)
         if is_array and mark == ",":
             mark = go_to(start + 1)
@@ -315,5 +309,5 @@ def _parquet_rows(path: Path, progress: Progress | None) -> Iterator[Record]:
             rows = (row for batch in batches for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
                 yield Record(row, f"{path}, record {number}", "header")
-        except pyarrow.ArrowException as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise UserError(f"{path} is not a whole Parquet file; fetch it again.") from error

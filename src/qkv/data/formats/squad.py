@@ -47,7 +47,7 @@ def read_squad(paths: Paths, answered: bool = True) -> list[Question]:
         for where, question in _read(path, answered):
             if question.id and question.id in places:
                 raise UserError(
-                    f"{where}: the id {question.id!r} stands at {places[question.id]} too; give "
+                    f"{where}: the id {question.id!r} is used at {places[question.id]} too; give "
                     f"each question an id of its own."
                 )
             places[question.id] = where
@@ -55,7 +55,7 @@ def read_squad(paths: Paths, answered: bool = True) -> list[Question]:
         if len(questions) == before:
             raise UserError(f"There is no question in {path}; give a file with at least one.")
     numbers = (str(number) for number in count(1) if str(number) not in places)
-    return [one if one.id else replace(one, id=next(numbers)) for one in questions]
+    return [asked if asked.id else replace(asked, id=next(numbers)) for asked in questions]
 
 
 def _read(path: Path, answered: bool) -> Iterator[tuple[str, Question]]:

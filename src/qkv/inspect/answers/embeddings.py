@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MAX_WORDS = 8  # of a text, if no words are named
 WIDTH, HEIGHT = 8.0, 6.0  # inches of the plane
 TYPE = 8.0  # points
+AROUND = ((1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (-1, 1), (-1, -1), (1, -1))  # best first
 Box = tuple[float, float, float, float]  # left, bottom, right, top in points
 
 
@@ -155,19 +156,22 @@ def _label(axes: Axes, points: Numbers, names: list[str]) -> int:
     taken: list[Box] = [(x - 3, y - 3, x + 3, y + 3) for x, y in spots]
     left_out = 0
     for spot, point, name in zip(spots, points, names, strict=True):
-        size = cell_len(name) * TYPE * 0.6, TYPE * 1.1
-        choices = list(_label_boxes(spot, size))
-        costs = [sum(_overlap(box, other) for other in taken) for _, box in choices]
+        wide, tall = cell_len(name) * TYPE * 0.3, TYPE * 0.55  # half a label
+        choices = [
+            (x * (wide + away), y * (tall + away)) for away in (5.0, 11.0) for x, y in AROUND
+        ]
+        middles = [(spot[0] + x, spot[1] + y) for x, y in choices]
+        boxes: list[Box] = [(x - wide, y - tall, x + wide, y + tall) for x, y in middles]
+        costs = [sum(_overlap(box, other) for other in taken) for box in boxes]
         best = costs.index(min(costs))
-        if costs[best] > 0.35 * size[0] * size[1]:
+        if costs[best] > 0.35 * 4 * wide * tall:
             left_out += 1
             continue
-        offset, box = choices[best]
-        taken.append(box)
+        taken.append(boxes[best])
         axes.annotate(
             name,
             point,
-            offset,
+            choices[best],
             textcoords="offset points",
             fontsize=TYPE,
             parse_math=False,
@@ -176,20 +180,6 @@ def _label(axes: Axes, points: Numbers, names: list[str]) -> int:
             annotation_clip=False,
         )
     return left_out
-
-
-def _label_boxes(
-    spot: Numbers, size: tuple[float, float]
-) -> Iterator[tuple[tuple[float, float], Box]]:
-    """Boxes for a label around its point, the best first, with the offset of their middle."""
-    wide, tall = size[0] / 2, size[1] / 2
-    for away in (5.0, 11.0):
-        across, up = wide + away, tall + away
-        sides = [(across, 0), (0, up), (-across, 0), (0, -up)]
-        corners = [(across, up), (-across, up), (-across, -up), (across, -up)]
-        for right, above in sides + corners:
-            x, y = spot[0] + right, spot[1] + above
-            yield (right, above), (x - wide, y - tall, x + wide, y + tall)
 
 
 def _overlap(a: Box, b: Box) -> float:

@@ -88,15 +88,14 @@ class Steps(tuple[Prediction, ...], Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the table, with as many candidates in a line as fit."""
         shown = self[-IN_TERMINAL:]
-        rows = [step.cells() for step in shown]
-        others = [(row[0], clipped(row[1], 14), row[3], clipped(row[4], 22)) for row in rows]
-        heads = (HEAD[0], HEAD[1], HEAD[3], HEAD[4])
-        taken = sum(max(map(cell_len, column)) + 2 for column in zip(heads, *others, strict=True))
-        packed = [_pack(step, max(20, width - taken - 2)) for step in shown]
         if len(self) > len(shown):
             yield Text(f"The last {len(shown)} of {len(self):,} steps.", style="italic")
-        cells = [(x[0], x[1], best, *x[2:]) for x, best in zip(others, packed, strict=True)]
-        yield from Table(HEAD, cells).text(width)
+        rows = []
+        for step in shown:
+            position, after, _, unsure, label = step.cells()
+            packed = _pack(step, max(20, width - 54))  # what the other columns leave
+            rows.append((position, clipped(after, 14), packed, unsure, clipped(label, 22)))
+        yield from Table(HEAD, rows).text(width)
 
 
 def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,40 +15,35 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.files import replacing, write_json
+from qkv.inspect.trace.notation import Quantities, Quantity
 
 if TYPE_CHECKING:
     from qkv.inspect.answers.comparison import Comparison
     from qkv.inspect.trace.trace import Trace
 
 
-class SavedTrace:
+class SavedTrace(Quantities):
     """A trace read from disk: its quantities can be read and compared, not changed."""
 
     def __init__(self, path: Path, description: dict[str, Any]) -> None:
+        quantities = {
+            key: Quantity(key, "", saved["formula"], tuple(saved["axes"]))
+            for key, saved in description["quantities"].items()
+        }
+        sizes = [
+            zip(saved["axes"], saved["shape"], strict=True)
+            for saved in description["quantities"].values()
+        ]
+        super().__init__(quantities, dict(chain.from_iterable(sizes)))
         self.path, self.description = path, description
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.description["quantities"])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.description["quantities"]
-
-    def __len__(self) -> int:
-        return len(self.description["quantities"])
 
     def __getitem__(self, key: str) -> Tensor:
         return self.peek([key])[key]
 
-    def names(self) -> list[str]:
-        """Keys of the saved quantities, in the order of the formulas."""
-        return list(self)
-
-    keys = names
-
     def peek(self, keys: Sequence[str]) -> dict[str, Tensor]:
         """Read several quantities."""
         for key in keys:
-            self._find(key)
+            self.find(key)
         try:
             with np.load(self.path) as arrays:
                 return {key: torch.from_numpy(arrays[key]) for key in keys}
@@ -56,18 +51,6 @@ class SavedTrace:
             raise UserError(
                 f"{self.path} is missing or damaged ({error}); save the trace again."
             ) from error
-
-    def axes(self, key: str) -> tuple[str, ...]:
-        """Letters of a quantity's dimensions."""
-        return tuple(self._find(key)["axes"])
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """Shape of a quantity."""
-        return tuple(self._find(key)["shape"])
-
-    def formula(self, key: str) -> str:
-        """Formula of a quantity in the notation's symbols."""
-        return str(self._find(key)["formula"])
 
     def tokens(self, side: str = "source", row: int = 0) -> list[str]:
         """Tokens read on one side."""
@@ -83,12 +66,6 @@ class SavedTrace:
         from qkv.inspect.answers.comparison import compare
 
         return compare(self, other, pattern)
-
-    def _find(self, key: str) -> dict[str, Any]:
-        if key not in self:
-            raise UserError(f"{self.path} has no quantity {key!r}; see names().")
-        quantity: dict[str, Any] = self.description["quantities"][key]
-        return quantity
 
 
 def save(trace: Trace, path: Path, patterns: Sequence[str]) -> Path:
@@ -116,13 +93,13 @@ def load_trace(path: str | Path) -> SavedTrace:
     arrays, description = _paths(Path(path))
     try:
         content = json.loads(description.read_text(encoding="utf-8"))
-        if not all(isinstance(content[name], dict) for name in ("quantities", "tokens")):
-            raise ValueError("it does not describe a trace")
+        if not isinstance(content["tokens"], dict):
+            raise ValueError("it has no tokens")
+        return SavedTrace(arrays, content)
     except FileNotFoundError as error:
         raise UserError(f"There is no trace {description}; check the path.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{description} is damaged ({error}); save the trace again.") from error
-    return SavedTrace(arrays, content)
 
 
 def _paths(path: Path) -> tuple[Path, Path]:

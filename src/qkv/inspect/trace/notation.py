@@ -9,12 +9,15 @@ others (`made_of`) is one line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 
 from torch import Tensor
 
 from qkv.config import ModelConfig
+from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Inputs
 from qkv.inspect.trace.outputs import loss, probabilities
 from qkv.model import pool
@@ -44,6 +47,48 @@ class Quantity:
     def token_axis(self) -> int | None:
         """The first dimension that counts tokens."""
         return next((axis for axis, letter in enumerate(self.axes) if letter in ("S", "T")), None)
+
+
+class Quantities:
+    """Named quantities with their formulas and shapes; what `Trace` and `SavedTrace` share."""
+
+    def __init__(self, quantities: Mapping[str, Quantity], sizes: Mapping[str, int]) -> None:
+        self.quantities, self.sizes = quantities, sizes
+
+    def names(self, pattern: str = "*") -> list[str]:
+        """Keys of the quantities in the order of the formulas; `*` matches anything."""
+        return [key for key in self.quantities if fnmatchcase(key, pattern)]
+
+    keys = names  # so that a trace reads like a dict
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.quantities)
+
+    def __len__(self) -> int:
+        return len(self.quantities)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.quantities
+
+    def axes(self, key: str) -> tuple[str, ...]:
+        """Letters of a quantity's dimensions, as in the notation."""
+        return self.find(key).axes
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Shape of a quantity, known before it is computed."""
+        return tuple(self.sizes[letter] for letter in self.axes(key))
+
+    def formula(self, key: str) -> str:
+        """Formula of a quantity in the notation's symbols."""
+        return self.find(key).formula
+
+    def find(self, key: str) -> Quantity:
+        """The quantity with a key."""
+        if key not in self.quantities:
+            near = get_close_matches(key, self.quantities, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see trace.names()."
+            raise UserError(f"This trace has no quantity {key!r}; {hint}")
+        return self.quantities[key]
 
 
 def quantities(config: ModelConfig, inputs: Inputs) -> dict[str, Quantity]:

@@ -9,9 +9,7 @@ trace.silence("decoder.1.cross_attention", head=2)["probabilities"]
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,7 @@ from qkv.config.fields import from_mapping
 from qkv.errors import UserError
 from qkv.inspect.trace.edit import Edit, Replacement, part_index, replace_part
 from qkv.inspect.trace.inputs import Inputs, Side
-from qkv.inspect.trace.notation import Quantity, quantities, sizes
+from qkv.inspect.trace.notation import Quantities, Quantity, quantities, sizes
 from qkv.inspect.trace.probe import Ask, Probe, run
 from qkv.model import Decoder, Model
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.archive import SavedTrace
 
 
-class Trace:
+class Trace(Quantities):
     """One pass of a model, open to look into.
 
     A quantity is computed when it is first asked for, running the model only as far as needed, and
@@ -48,21 +46,8 @@ class Trace:
     def __init__(self, model: Model, inputs: Inputs, edits: Sequence[Edit] = ()) -> None:
         model = getattr(model, "_orig_mod", model)  # compiled code does not call hooks
         self.model, self.inputs, self.edits = model, inputs, tuple(edits)
-        self.quantities: dict[str, Quantity] = quantities(model.config, inputs)
-        self.sizes = sizes(model.config, inputs)
+        super().__init__(quantities(model.config, inputs), sizes(model.config, inputs))
         self._kept: dict[Ask, Tensor] = {}
-
-    def names(self, pattern: str = "*") -> list[str]:
-        """Keys of the quantities in the order of the formulas; `*` matches anything."""
-        return [key for key in self.quantities if fnmatchcase(key, pattern)]
-
-    keys = names  # a trace reads like a dict
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.quantities)
-
-    def __len__(self) -> int:
-        return len(self.quantities)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self._own_key(key) in self.quantities
@@ -72,7 +57,7 @@ class Trace:
 
     def get(self, key: str, head: int | None = None) -> Tensor:
         """Compute and keep a quantity, or one head of it as (B, 1, …)."""
-        return self.many([key], head)[self._find(key).key]
+        return self.many([key], head)[self.find(key).key]
 
     def many(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute and keep several quantities in one pass; keys may be patterns ("*.weights")."""
@@ -87,18 +72,6 @@ class Trace:
     def forget(self) -> None:
         """Drop all kept values; they are computed again when asked for."""
         self._kept.clear()
-
-    def axes(self, key: str) -> tuple[str, ...]:
-        """Letters of a quantity's dimensions, as in the notation."""
-        return self._find(key).axes
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """Shape of a quantity, known before it is computed."""
-        return tuple(self.sizes[letter] for letter in self.axes(key))
-
-    def formula(self, key: str) -> str:
-        """Formula of a quantity in the notation's symbols."""
-        return self._find(key).formula
 
     def tokens(self, side: str = "source", row: int = 0) -> list[str]:
         """Tokens read on one side, without padding."""
@@ -134,7 +107,7 @@ class Trace:
         `to` is a value or a function of the old value; `head` and `positions` (of tokens) limit the
         change to that part.
         """
-        quantity = self._find(key)
+        quantity = self.find(key)
         if quantity.make is not None:
             raise UserError(
                 f"{quantity.key} is not computed inside the model and cannot be changed; change "
@@ -177,7 +150,7 @@ class Trace:
                 f"{self.shape(key)} in this one; compare texts with as many tokens, or patch "
                 "with `change`."
             )
-        part = part_index(self._find(key), head, positions, self.sizes)
+        part = part_index(self.find(key), head, positions, self.sizes)
         return self.change(key, value[part], head=head, positions=positions)
 
     # Answers -------------------------------------------------------------------------------------
@@ -279,23 +252,19 @@ class Trace:
             raise UserError(f"There is no row {row}; this trace has {count}, from 0 on.")
         return row % count
 
+    def find(self, key: str) -> Quantity:
+        """The quantity with a key."""
+        return super().find(self._own_key(key))
+
     def _own_key(self, key: str) -> str:
         """The only text of a decoder may also be called its source."""
         if isinstance(self.model, Decoder) and key.startswith("source."):
             return key.replace("source.", "target.", 1)
         return key
 
-    def _find(self, key: str) -> Quantity:
-        own = self._own_key(key)
-        if own not in self.quantities:
-            near = get_close_matches(own, self.quantities, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see trace.names()."
-            raise UserError(f"This trace has no quantity {key!r}; {hint}")
-        return self.quantities[own]
-
     def _matching(self, key: str) -> list[str]:
         if "*" not in key:
-            return [self._find(key).key]
+            return [self.find(key).key]
         matching = self.names(self._own_key(key))
         if not matching:
             raise UserError(f"This trace has no quantity like {key!r}; see trace.names().")

@@ -1,6 +1,5 @@
 """Tagged words in columns."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data.formats.conll import Sentence, read_conll
-from qkv.errors import UserError
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
+from tests.data.helpers import complaint, write
 
 EXPECTED = [Sentence(("New", "York", "!"), ("B", "I", "O")), Sentence(("猫",), ("O",))]
 
@@ -112,17 +105,8 @@ def test_mistakes_are_located(
     tmp_path: Path, text: str, columns: tuple[int, int], sentence: str
 ) -> None:
     path = write(tmp_path / "a.conll", text)
-    with pytest.raises(UserError) as caught:
-        read_conll(path, *columns)
-    assert sentence in str(caught.value) and str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_files_and_settings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^data: no examples are given; set test_examples to"):
-        read_conll([], name="test_")
-    with pytest.raises(UserError, match=r"There is no file .*none\.conll"):
-        read_conll(tmp_path / "none.conll")
+    message = complaint(read_conll, path, *columns)
+    assert sentence in message and str(path) in message
 
 
 def test_real_columns_are_read(shared_data: Path) -> None:

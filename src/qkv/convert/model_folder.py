@@ -217,7 +217,7 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor], beside: P
             digest.update((beside / name).read_bytes())
     for name, tensor in tensors.items():
         digest.update(name.encode())
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:32]
 
 

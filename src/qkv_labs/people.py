@@ -109,8 +109,8 @@ class World:
         )
         return {
             NEW_PEOPLE: self.questions(new, anew=False),
-            NEW_WORDS: self.questions(known, replace=True),
-            BOTH: self.questions(new, replace=True),
+            NEW_WORDS: self.questions(known, anew=True),
+            BOTH: self.questions(new, anew=True),
         }
 
     @property

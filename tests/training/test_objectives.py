@@ -274,7 +274,9 @@ def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> 
     layout = Layout(side.lengths)
     if name == "tokens":  # the head drops out too, at the positions that have labels
         read = [
-            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions])
+            model.head(
+                model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions]
+            )
             for _ in range(2)
         ]
     else:

@@ -144,10 +144,9 @@ def check_writable(path: Path) -> None:
 def recipe_of(folder: str) -> Recipe:
     """The recipe that a model was trained with, where it is known: it says how examples look."""
     from qkv.config import Recipe, load_recipe
-    from qkv.run.claim import RECIPE
     from qkv.shelf import find_model
 
-    path = find_model(folder) / RECIPE
+    path = find_model(folder) / "recipe.toml"
     return load_recipe(path) if path.exists() else Recipe()
 
 

@@ -57,6 +57,6 @@ def _show(run: Run) -> None:
 
 def _samples(run: Run) -> list[str]:
     """The sentences that everybody tries, and others from the held-out split."""
-    sources = [source for source, _ in run.pairs["test"] if source not in NAMED]
+    sources = [source for source, _ in run.splits.test if source not in NAMED]
     spread = max(1, len(sources) // (SAMPLES - len(NAMED)))
     return [*NAMED, *sources[::spread]][:SAMPLES]

@@ -145,7 +145,7 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             found[section].setdefault(new, found[section].pop(old))
     # A run folder of an earlier version lists every setting, whether its task reads it or not.
     if number is None and SECTIONS.keys() <= found.keys() and found.get("task") in TASKS:
-        spec = TASKS[found["task"]]
+        spec = TASKS[str(found["task"])]
         for section in SECTIONS:
             found[section] = {
                 key: value

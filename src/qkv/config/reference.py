@@ -58,7 +58,8 @@ def reference() -> str:
         for name, spec in TASKS.items()
     )
     parts = [TOP + tasks, "Some defaults depend on the task:\n", _by_task()]
-    for name, section in {"model": ModelConfig, **SECTIONS}.items():
+    sections: dict[str, type] = {"model": ModelConfig, **SECTIONS}
+    for name, section in sections.items():
         about = MODEL if name == "model" else (section.__doc__ or "").strip()
         presets = f"\n{_presets()}" if name == "model" else ""
         page = PAGES.get(name, "understanding.md")

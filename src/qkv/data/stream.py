@@ -8,13 +8,13 @@ from itertools import count
 from qkv.data.batch import Batch
 from qkv.data.items.base import Draw, Items
 from qkv.data.order import (
-    Indices,
     even_batch,
     is_even,
     packed_plan,
     padded_plan,
     validation_plan,
 )
+from qkv.data.ragged import Indices
 
 
 class Stream:

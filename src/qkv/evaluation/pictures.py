@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def draw_confusion(report: ClassReport, path: Path) -> None:
     """Draw the confusion matrix: counts in the cells, the fraction of each gold class as colour."""
-    from qkv.inspect.save import save_figure
-    from qkv.inspect.style import new_figure, styled
+    from qkv.inspect.draw import new_figure, styled
+    from qkv.inspect.draw.figure import save_figure
 
     if report.confusion is None:
         raise UserError("There is no confusion matrix of several labels a text to draw.")
@@ -44,8 +44,8 @@ def draw_confusion(report: ClassReport, path: Path) -> None:
 
 def draw_reliability(calibration: Calibration, path: Path) -> None:
     """Draw how often answers are right at each confidence, beside the diagonal where both agree."""
-    from qkv.inspect.save import save_figure
-    from qkv.inspect.style import new_figure, styled
+    from qkv.inspect.draw import new_figure, styled
+    from qkv.inspect.draw.figure import save_figure
 
     with styled():
         figure, axes = new_figure(5.5, 5)

@@ -110,8 +110,8 @@ class ClassifyJob(LabelJob[Labelled]):
             return framed_arrays(framed) | {"labels": self._targets(examples)[owners]}
 
         classes = self.classes
-        key = [classes.labels, classes.kind, classes.overlap, classes.frame]
-        key += [classes.mean, classes.deviation]
+        key = [classes.labels, classes.kind, classes.overlap, classes.frame, classes.mean]
+        key.append(classes.deviation)
         items = self.sequences(split, encode, key)
         if split == "train" and self.recipe.teacher.models:
             texts = [example.texts for example in self.splits.train]

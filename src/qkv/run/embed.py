@@ -68,7 +68,7 @@ class EmbedJob(LabelJob[Texts]):
         reader, examples = self.result.reader, self.examples(split)
 
         def encode(some: Sequence[Texts]) -> dict[str, npt.NDArray[Any]]:
-            arrays = {}
+            arrays: dict[str, npt.NDArray[Any]] = {}
             for name, side in (("first", 0), ("second", -1)):
                 ids = reader.encode([texts[side] for texts in some])
                 framed = Ragged.of([reader.frame(row[: reader.room()]).tokens for row in ids])

@@ -40,7 +40,7 @@ from qkv.data import (
 )
 from qkv.device import is_on, mixed_precision
 from qkv.errors import UserError
-from qkv.evaluation import Evaluation, Score, evaluate
+from qkv.evaluation import Score, evaluate
 from qkv.model import build_model
 from qkv.run.display import reading_bar
 from qkv.run.start import Start, open_start
@@ -349,13 +349,10 @@ class ExampleJob(Job, Generic[Example]):
         """Whether there are examples of a split."""
         return bool(self.examples(split))
 
-    def score(self, examples: Sequence[Example]) -> Evaluation:
-        """Evaluate the result on examples."""
-        return evaluate(self.result, examples)
-
     def scores(self, split: str) -> list[Score]:
         """Score the result on all examples of a split."""
-        return self.score(self.examples(split)).scores
+        examples: Any = self.examples(split)
+        return evaluate(self.result, examples).scores
 
     def valid_scores(self) -> list[Score]:
         """Score the result on the validation examples."""

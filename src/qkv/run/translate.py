@@ -40,7 +40,11 @@ class TranslateJob(ExampleJob[Pair]):
 
         def read(prefix: str) -> list[Pair]:
             paths = [getattr(data, prefix + name) for name in self.spec.files]
-            return read_pairs(*paths, data.source_field, data.target_field) if any(paths) else []
+            if not any(paths):
+                return []
+            source, target, pairs = paths
+            fields = data.source_field, data.target_field
+            return read_pairs(source, target, pairs, *fields, prefix)
 
         return read_splits(
             read, "pairs", data.valid_size, seed, key=lambda pair: pair[0], say=self.say

@@ -91,7 +91,7 @@ def encode_pairs(
             "source": source.encode_many([text.strip() for text, _ in some]),
             "target": target.encode_many([text.strip() for _, text in some]),
         }
-        found = {}
+        found: dict[str, npt.NDArray[np.int32]] = {}
         for name, texts in sides.items():
             ragged = Ragged.of([[*first, *ids] if ids else [] for ids in texts])
             found |= {name: ragged.tokens, f"{name}.lengths": ragged.lengths.astype(np.int32)}

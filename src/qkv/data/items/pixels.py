@@ -58,8 +58,8 @@ class ImageItems(Items):
     ) -> None:
         self.pixels, self.labels, self.scale = pixels, labels, scale
         self.n_tokens, self.shift = n_tokens, shift
-        content = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=16)
-        content.update(np.ascontiguousarray(labels))
+        content = hashlib.blake2b(pixels.tobytes(), digest_size=16)
+        content.update(labels.tobytes())
         self.digest = content.hexdigest()
 
     @property

@@ -86,10 +86,11 @@ class SequenceItems(Items):
             labels = torch.from_numpy(np.asarray(self.labels[chosen]))
             said = None if self.opinions is None else torch.from_numpy(self.opinions[chosen])
             return Batch(None, side, labels, len(chosen), opinions=said)
-        labels = Ragged(self.labels, self.tokens.offsets).take(chosen).tokens
-        counted = labels != IGNORE
+        by_token = Ragged(self.labels, self.tokens.offsets).take(chosen).tokens
+        counted = by_token != IGNORE
         positions = torch.from_numpy(placement.positions(tokens.offsets)[counted])
-        return Batch(None, side, torch.from_numpy(labels[counted]), int(counted.sum()), positions)
+        labels = torch.from_numpy(by_token[counted])
+        return Batch(None, side, labels, len(labels), positions)
 
 
 class TwinItems(Items):

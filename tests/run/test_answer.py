@@ -21,8 +21,8 @@ import qkv
 from qkv.config import AnswerConfig, load_recipe
 from qkv.data.formats.squad import Answer, Question, read_squad
 from qkv.errors import UserError
-from qkv.run.answer import NOTHING, Answering, answerer_scores, learnt_from, window_labels
 from qkv.run.train import Run, train
+from qkv.run.answer import NOTHING, Answering, answerer_scores, learnt_from, window_labels
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers
 from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences

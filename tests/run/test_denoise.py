@@ -13,14 +13,7 @@ import torch
 import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
-<<<<<<< HEAD
-from qkv.run.denoise import Denoising
-from qkv.run.job import Plan
-from qkv.run.train import Run, train
-from qkv.run.translate import Translation
-=======
 from qkv.run.train import prepare, train
->>>>>>> runtests
 from qkv.tasks import Translator
 from qkv.text import train_tokenizer
 from qkv.training import with_wrong_sources

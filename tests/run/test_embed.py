@@ -18,9 +18,9 @@ from rich.console import Console
 import qkv
 from qkv.config import EmbedConfig, recipe_from
 from qkv.errors import UserError
+from qkv.run.train import train
 from qkv.run.embed import Contrasting, retrieval_scores, uniformity
 from qkv.run.job import Plan
-from qkv.run.train import train
 from qkv.tasks import Encoder
 from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
 

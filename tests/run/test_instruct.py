@@ -13,13 +13,8 @@ import pytest
 import qkv
 from qkv.config import ChatConfig
 from qkv.errors import UserError
-<<<<<<< HEAD
-from qkv.run.instruct import Instruction, answer_score, chat_template
-from qkv.run.train import train
-=======
 from qkv.evaluation import evaluate
 from qkv.run.instruct import chat_template
->>>>>>> runtests
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
 from tests.run.common import read_log

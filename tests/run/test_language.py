@@ -9,20 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-<<<<<<< HEAD
-import torch
-from qkv.run.language import Language
-from rich.console import Console
-=======
->>>>>>> runtests
 
 import qkv
 from qkv.errors import UserError
-<<<<<<< HEAD
-from qkv.run import language, train
-=======
 from qkv.run.train import train
->>>>>>> runtests
 from qkv.tasks import LanguageModel
 from tests.run.common import read_log, silence
 from tests.run.language_tiny import job, learned, recipe, run, sentences, write_lines

@@ -9,25 +9,12 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-<<<<<<< HEAD
-from qkv.run.language import Language
-=======
 from tokenizers import models, pre_tokenizers
->>>>>>> runtests
 
 import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
-<<<<<<< HEAD
-from qkv.run.classify import Classifying
-from qkv.run.instruct import Instruction
-from qkv.run.job import Plan
-from qkv.run.start import find_start
-from qkv.run.train import Run
-from qkv.run.train import train as train_recipe
-=======
 from qkv.run.train import Run, train
->>>>>>> runtests
 from qkv.weights import read_tensors
 from tests.convert import harness
 from tests.run import classify_tiny, tag_tiny, tiny

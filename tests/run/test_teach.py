@@ -15,9 +15,9 @@ import torch
 from qkv.config import preset
 from qkv.errors import UserError
 from qkv.model import Encoder
+from qkv.run.train import Run
 from qkv.run.classify import Classifying, balanced
 from qkv.run.teach import opinions
-from qkv.run.train import Run
 from qkv.tasks import Classifier, ImageClassifier
 from qkv.tasks.reading import save_encoder
 from qkv.tasks.vision import ImageClasses

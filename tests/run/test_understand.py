@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from qkv.run.understand import MASK, Understanding, fresh_encoder
 from rich.console import Console
 
 from qkv.config import preset, recipe_from
 from qkv.errors import UserError
 from qkv.model import Encoder
+from qkv.run.train import Run, train
 from qkv.run.card import write_card
 from qkv.run.classify import Classifying
 from qkv.run.job import model_config
 from qkv.run.start import find_start
-from qkv.run.train import Run, train
+from qkv.run.understand import MASK, Understanding, fresh_encoder
 from qkv.tasks.reading import save_encoder
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.text import Tokenizer, train_tokenizer

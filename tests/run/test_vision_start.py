@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qkv.run.vision import ImageClassifying
 from transformers import ViTConfig, ViTModel
 
 import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
-from qkv.run.train import Run, job_of
+from qkv.run.train import Run
+from qkv.run.train import job_of
+from qkv.run.vision import ImageClassifying
 from qkv.weights import read_tensors
 from tests.run.common import everything
 from tests.run.test_vision import RUNS, halves, job, run, values, write_halves

@@ -34,8 +34,9 @@ from qkv.errors import UserError
 
 FORMAT = 1
 """Of `recipe.toml` in a run folder. Folders without a number are older and list every setting."""
-RENAMED = {("data", "text_fields"): "text_field"}
 REMOVED = {("data", "shards")}
+# Defaults that such folders list; files without such columns are read all the same.
+FORMER_COLUMNS = {"source_field": "source", "target_field": "target"}, {"text_field": "text"}
 
 
 @dataclass(frozen=True)
@@ -140,12 +141,18 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}: format is {number!r}, but this version of qkv reads up to {FORMAT}; use the "
             f"version that wrote it."
         )
-    for (section, old), new in RENAMED.items():
-        if isinstance(found.get(section), dict) and old in found[section]:
-            found[section].setdefault(new, found[section].pop(old))
+    data = found.get("data")
+    if isinstance(data, dict) and "text_fields" in data:
+        fields = data.pop("text_fields")
+        # Examples had text_fields and plain text had text_field; a run folder listed both.
+        if "text_field" not in data or found.get("task") in ("classify", "embed"):
+            data["text_field"] = fields
     # A run folder of an earlier version lists every setting, whether its task reads it or not.
     if number is None and SECTIONS.keys() <= found.keys() and found.get("task") in TASKS:
         spec = TASKS[str(found["task"])]
+        for columns in FORMER_COLUMNS:
+            if columns.items() <= found["data"].items():
+                found["data"] = {k: v for k, v in found["data"].items() if k not in columns}
         for section in SECTIONS:
             found[section] = {
                 key: value

@@ -106,7 +106,7 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         """Logits for each target position, (B, T, V), or the result of `then`."""
         x = self.hidden(source, target, source_layout, target_layout)
-        return then(x) if then is not None else self.output(x)
+        return self.output(x) if then is None else then(x)
 
 
 class Encoder(nn.Module):
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits of each next token, (B, T, V), or the result of `then`."""
         x = self.hidden(tokens, layout, cache)
-        return then(x) if then is not None else self.output(x)
+        return self.output(x) if then is None else then(x)
 
 
 Model = EncoderDecoder | Encoder | Decoder

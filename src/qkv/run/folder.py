@@ -29,14 +29,22 @@ MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process alone; the lock of a killed process is free."""
+    """Hold a run folder for this process alone; the lock of a killed process is free.
+
+    A run that fails before it writes anything leaves no folder behind.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a+") as file:
         _lock(file, folder)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            if sys.platform != "win32" and os.listdir(folder) == [LOCK]:
+                (folder / LOCK).unlink()
+                folder.rmdir()
 
 
 def _lock(file: IO[str], folder: Path) -> None:

@@ -298,7 +298,12 @@ class Job(ABC):
     def named(self, scores: Sequence[Score]) -> dict[str, float]:
         """Return the scores that are logged, by their names in the log."""
         values = {score.name: score.value for score in scores}
-        return {name: values[score] for name, score in self.spec.metrics.items() if score in values}
+        return {
+            name: values[score]
+            for name, names in self.spec.metrics.items()
+            for score in names
+            if score in values
+        }
 
     def digest(self) -> str:
         """Identify the data, so that a run is resumed with what it began with."""
@@ -364,6 +369,7 @@ class TextJob(Job):
 
     held_out: HeldOut
     corpus: TextCorpus
+    test_items: Any
 
     def read_data(self) -> None:
         """Choose what is held out, before a vocabulary is learned from the rest."""
@@ -384,6 +390,8 @@ class TextJob(Job):
             f"valid: {len(valid):,} tokens"
         )
         super().make_items()
+        # A test text that cannot be scored is refused before training, not after it.
+        self.test_items = self.encode("test") if self.has("test") else None
 
     def tokens(self, split: str) -> Tokens:
         """Return the tokens of a split."""
@@ -403,7 +411,7 @@ class TextJob(Job):
 
     def scores(self, split: str) -> list[Score]:
         """Score all text of a split."""
-        items = self.valid_items if split == "valid" else self.encode(split)
+        items = self.valid_items if split == "valid" else self.test_items
         return self.text_scores(split, validation_batches(items, VALID_BATCH_TOKENS, self.packed))
 
     @abstractmethod

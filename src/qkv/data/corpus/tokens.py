@@ -214,11 +214,11 @@ def load_corpus(
         )
         for use in USES
     }
-    for use, what in (("train", "training"), ("valid", "validation")):
-        if len(splits[use]) < 2:
+    for use, what in (("train", "training"), ("valid", "validation"), ("test", "the test")):
+        if len(splits[use]) < 2 and (use != "test" or config.test_text):
             raise UserError(
                 f"data: {len(splits[use])} tokens are left for {what}, where one must be predicted "
-                f"from another; give more text, or valid_text, or another valid_share."
+                f"from another; give more text or, for validation, valid_text or another valid_share."
             )
     test = splits["test"] if config.test_text else None
     return TextCorpus(splits["train"], splits["valid"], test)
@@ -249,7 +249,9 @@ def _chunks(
                 starts[use].append(n_tokens[use] + len(ids[use]))
                 ids[use] += [tokenizer.bos_id] if bos else []
                 if tokens and not bos:
-                    new[f"{use}.first_bytes"] += len(tokenizer.decode(tokens[:1]).encode())
+                    # A byte of a character decodes to U+FFFD, which has three bytes itself.
+                    first = tokenizer.decode(tokens[:1]).replace("\ufffd", "?")
+                    new[f"{use}.first_bytes"] += len(first.encode())
             ids[use] += tokens
             ids[use] += [tokenizer.eos_id] if piece.ends else []
             new[f"{use}.bytes"] += len(piece.text.encode())

@@ -8,12 +8,17 @@ from qkv.inspect.importance import head_importance, log_probability, patching_ma
 from qkv.inspect.lens import Lens
 from qkv.inspect.notation import Quantity
 from qkv.inspect.reading import Reading, Side, lay, lay_labels
+from qkv.inspect.save import save_figure
 from qkv.inspect.saved import SavedTrace, load_trace
 from qkv.inspect.steps import Candidate, Step
+from qkv.inspect.style import COLOURS, DIVERGING, MARKERS, new_figure, styled
 from qkv.inspect.trace import Trace
 
 __all__ = [
+    "COLOURS",
+    "DIVERGING",
     "IGNORE",
+    "MARKERS",
     "Attribution",
     "Candidate",
     "Comparison",
@@ -31,5 +36,8 @@ __all__ = [
     "lay_labels",
     "load_trace",
     "log_probability",
+    "new_figure",
     "patching_map",
+    "save_figure",
+    "styled",
 ]

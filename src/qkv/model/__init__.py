@@ -1,6 +1,6 @@
 """Batches to logits: one Attention, one Block, one Stack, three families."""
 
-from qkv.model.attention import Attention, KeysValues, equation, fast, scores, weights
+from qkv.model.attention import Attend, Attention, KeysValues, equation, fast, scores, weights
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
 from qkv.model.disentangled import Disentangled
@@ -25,6 +25,7 @@ from qkv.model.rotary import Rotary
 from qkv.model.stack import Memory, Stack
 
 __all__ = [
+    "Attend",
     "Attention",
     "Block",
     "Cache",

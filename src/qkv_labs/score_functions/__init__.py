@@ -1,4 +1,4 @@
-"""Lab 3: dot, cosine or additive: how a query is compared with a key, what it costs and learns."""
+"""Lab 3: scores by dot product, cosine or addition: what they cost and what they learn."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.config import ModelConfig
-from qkv.model import Encoder, Layout, Mask, weights
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv_labs.tools import fit, mean_and_spread, n_weights, plus_minus, seeded
+from qkv.model import Layout, Mask, weights
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, look, new_figure, ticks
+from qkv_labs.lab import Settings, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+say = Texts("score_functions")
 
 D_HEAD = 64  # of the costs
 RATES = (3e-3, 1e-2)
 LEARNT = "cosine, learnt τ"
 POINT = 0.01  # accuracies that lie nearer than this are equal
-Run = tuple[float, float, int]  # loss on sequences to choose by, accuracy on others, steps to half
+Run = tuple[float, float, int]  # validation loss, test accuracy, steps to half the loss
 
 
 class Dot(nn.Module):
-    """QKᵀ, times a scale where there is one."""
+    """QKᵀ, times a scale."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = scale
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """(B, H, T, d) and (B, H, S, d) to (B, H, T, S), as the other scores."""
+        """Score (B, H, T, d) against (B, H, S, d), giving (B, H, T, S)."""
         raw = query @ key.transpose(-2, -1)
         return raw if self.scale == 1.0 else raw * self.scale
 
@@ -52,7 +55,7 @@ class Cosine(nn.Module):
         self.temperature = nn.Parameter(first) if learned else None
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Lengths are divided out, so only directions count."""
+        """Divide lengths out, so that only directions count."""
         raw = F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-2, -1)
         return raw if self.temperature is None else raw * self.temperature
 
@@ -66,7 +69,7 @@ class Additive(nn.Module):
         self.v = nn.Parameter(torch.empty(n_heads, 1, d_head, 1).uniform_(-bound, bound))
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Each query meets each key in a vector of its own, which is what it costs."""
+        """Combine each query with each key in a vector of its own, which is what it costs."""
         met = torch.tanh(query[..., :, None, :] + key[..., None, :, :])  # (B, H, T, S, d)
         return (met @ self.v).squeeze(-1)
 
@@ -81,26 +84,17 @@ ARMS: Mapping[str, Callable[[int, int], nn.Module]] = {
 
 
 class Attending(nn.Module):
-    """softmax(score(Q, K) + M)·V, in the place of a model's own attention path."""
+    """softmax(score(Q, K) + M)·V, in place of a model's own attention path."""
 
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
         self.score = score
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask,
-        scale: float,
-        bias: Tensor | None = None,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """The signature of the package's paths; the score brings a scale of its own."""
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, *_: Any) -> Tensor:
+        """Attend as the package's paths do; the score brings a scale of its own."""
         raw = self.score(query, key)
-        shown = mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
-        return weights(raw + shown) @ value
+        bias = mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
+        return weights(raw + bias) @ value
 
 
 class Ledger(TorchDispatchMode):
@@ -132,13 +126,13 @@ class Cost:
     arm: str
     length: int
     operations: int
-    largest: int  # bytes of the largest tensor on the way
+    largest: int  # bytes of the largest intermediate tensor
     seconds: float  # forward and backward, CPU
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How an arm learns at its better rate, seed by seed."""
+    """What an arm learns at its better rate, one value a seed."""
 
     arm: str
     rate: float
@@ -174,14 +168,14 @@ def cost(arm: str, length: int, repeats: int = 5) -> Cost:
 
 @dataclass(frozen=True)
 class Recall:
-    """Pairs of a key and a value, then one of the keys: which value belongs to it?"""
+    """A task: given pairs of a key and a value, then one of the keys, name its value."""
 
     n_keys: int = 64
     n_values: int = 16
     n_pairs: int = 24
 
     def draw(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys (B, P+1), values (B, P+1) with a blank for the last, and its value (B,)."""
+        """Draw keys (B, P+1), values (B, P+1) with a blank for the last, and its value (B,)."""
         keys = torch.rand(rows, self.n_keys, generator=generator).argsort(1)[:, : self.n_pairs]
         values = torch.randint(self.n_values, (rows, self.n_pairs), generator=generator)
         asked = torch.randint(self.n_pairs, (rows, 1), generator=generator)
@@ -195,21 +189,18 @@ class Model(nn.Module):
 
     def __init__(self, arm: str, task: Recall, d_model: int = 32) -> None:
         super().__init__()
-        config = ModelConfig(
-            family="encoder",
+        self.body = tools.encoder(
             vocab_size=task.n_keys + task.n_values + 1,
             d_model=d_model,
             n_heads=1,
             d_ff=2 * d_model,
             n_encoder_layers=1,
             positions="none",
-            dropout=0.0,
             norm_position="pre",
         )
-        self.body = Encoder(config)
         self.output = nn.Linear(d_model, task.n_values)
         attention: Any = self.body.encoder.blocks[0].self_attention
-        attention.attend = Attending(ARMS[arm](config.n_heads, config.d_head))
+        attention.attend = Attending(ARMS[arm](1, d_model))
 
     def forward(self, keys: Tensor, values: Tensor) -> Tensor:
         """Logits of the value asked for, (B, values)."""
@@ -218,8 +209,8 @@ class Model(nn.Module):
 
 
 def train(arm: str, rate: float, seed: int, n_steps: int, task: Recall) -> Run:
-    """Train on fresh sequences; the same ones, in the same order, for each arm and rate."""
-    with seeded(seed):
+    """Train on fresh sequences, the same ones in the same order for each arm and rate."""
+    with tools.seeded(seed):
         model = Model(arm, task)
     data = torch.Generator().manual_seed(seed + 1000)
 
@@ -227,102 +218,93 @@ def train(arm: str, rate: float, seed: int, n_steps: int, task: Recall) -> Run:
         keys, values, answer = task.draw(64, data)
         return F.cross_entropy(model(keys, values), answer)
 
-    losses, half = fit(model.parameters(), loss, n_steps, lr=rate), math.log(task.n_values) / 2
+    losses, half = tools.fit(model, loss, n_steps, lr=rate), math.log(task.n_values) / 2
     with torch.no_grad():
-        held = [task.draw(1000, torch.Generator().manual_seed(seed + n)) for n in (2000, 3000)]
-        said = [model(keys, values) for keys, values, _ in held]
-    accuracy = (said[1].argmax(-1) == held[1][2]).double().mean().item()
+        held_out = [task.draw(1000, torch.Generator().manual_seed(seed + n)) for n in (2000, 3000)]
+        logits = [model(keys, values) for keys, values, _ in held_out]
+    accuracy = (logits[1].argmax(-1) == held_out[1][2]).double().mean().item()
     steps = next((step for step, value in enumerate(losses) if value < half), n_steps)
-    return F.cross_entropy(said[0], held[0][2]).item(), accuracy, steps
+    return F.cross_entropy(logits[0], held_out[0][2]).item(), accuracy, steps
 
 
 def quality(arm: str, seeds: Iterable[int], n_steps: int, task: Recall) -> Quality:
-    """Train at both rates, and keep the one that does better on sequences set aside for that."""
+    """Train at both rates, and keep the one with the better validation loss."""
     runs = {rate: [train(arm, rate, seed, n_steps, task) for seed in seeds] for rate in RATES}
     rate = min(runs, key=lambda rate: fmean(run[0] for run in runs[rate]))
     _, accuracy, steps = zip(*runs[rate], strict=True)
-    with torch.random.fork_rng():
-        size = n_weights(Model(arm, task))
+    with tools.seeded(0):
+        size = tools.n_weights(Model(arm, task))
     return Quality(arm, rate, size, list(accuracy), list(steps))
 
 
 def measure(settings: Settings) -> Measured:
     """Costs at several lengths, then training of each arm."""
-    lengths = (64, 128, 256, 512, 1024) if settings.full else (64, 128, 256, 512)
-    task, n_steps = Recall(), 1000 if settings.full else 250
-    seeds = range(settings.seed, settings.seed + (8 if settings.full else 3))
-    qualities = []
+    lengths = settings.pick((64, 128, 256, 512), (64, 128, 256, 512, 1024))
+    task, n_steps, qualities = Recall(), settings.pick(250, 1000), []
     settings.tell("counting costs")
-    with seeded(settings.seed):
+    with tools.seeded(settings.seed):
         costs = [cost(arm, length) for arm in ARMS for length in lengths]
     for arm in ARMS:
         settings.tell(f"training with {arm}")
-        qualities.append(quality(arm, list(seeds), n_steps, task))
+        qualities.append(quality(arm, settings.seeds(3, 8), n_steps, task))
     return Measured(costs, qualities, 1 / task.n_values, n_steps)
 
 
 def longest(m: Measured) -> dict[str, Cost]:
-    """Each arm's cost at the greatest length."""
-    length = max(one.length for one in m.costs)
-    return {one.arm: one for one in m.costs if one.length == length}
+    """Return each arm's cost at the greatest length."""
+    length = max(cost.length for cost in m.costs)
+    return {cost.arm: cost for cost in tools.where(m.costs, length=length)}
 
 
-def tables(m: Measured) -> tuple[Table, ...]:
+def tables(m: Measured) -> list[Table]:
     """Costs at the greatest length, and what was learnt."""
-    n = max(one.length for one in m.costs)
     costs = [
-        (arm, *(f"{x:.1f}" for x in (one.operations / 1e6, one.largest / 2**20, 1e3 * one.seconds)))
-        for arm, one in longest(m).items()
+        (
+            arm,
+            f"{cost.operations / 1e6:.1f}",
+            f"{cost.largest / 2**20:.1f}",
+            f"{1e3 * cost.seconds:.1f}",
+        )
+        for arm, cost in longest(m).items()
     ]
     learnt = [
         (
-            one.arm,
-            f"{one.rate:g}",
-            str(one.parameters),
-            plus_minus([100 * a for a in one.accuracy]),
-            plus_minus(one.steps, 0),
+            q.arm,
+            f"{q.rate:g}",
+            str(q.parameters),
+            tools.percent(q.accuracy),
+            tools.plus_minus(q.steps, 0),
         )
-        for one in m.qualities
+        for q in m.qualities
     ]
-    titles = (
-        Words(f"One head's scores, n = {n}, d = {D_HEAD}", f"一个头的打分，n = {n}，d = {D_HEAD}"),
-        Words(f"Recall of pairs, {m.n_steps} steps", f"按键取值，训练 {m.n_steps} 步"),
-    )
+    n = max(cost.length for cost in m.costs)
+    cost_title = say("costs", "One head's scores, n = {n}, d = {d}", n=n, d=D_HEAD)
+    title = say("learnt", "Recall of pairs, {m.n_steps} steps", m=m)
     cost_head = ("score", "operations (M)", "largest tensor (MiB)", "CPU (ms)")
     head = ("score", "rate", "parameters", "accuracy (%)", "steps to half the loss")
-    return Table(titles[0], cost_head, tuple(costs)), Table(titles[1], head, tuple(learnt))
+    return [Table(cost_title, cost_head, costs), Table(title, head, learnt)]
 
 
 def draw(m: Measured) -> Figure:
     """Time by length on the left, each seed's accuracy on the right."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
-
     figure, (left, right) = new_figure(9.0, 3.8, ncols=2)
+    lengths = sorted({cost.length for cost in m.costs})
     for index, arm in enumerate(ARMS):
-        points = [one for one in m.costs if one.arm == arm]
-        left.loglog(
-            [one.length for one in points],
-            [one.seconds * 1e3 for one in points],
-            color=COLOURS[index],
-            marker=MARKERS[index],
-            label=arm,
-        )
-    lengths = sorted({one.length for one in m.costs})
-    left.set_xticks(lengths, [str(n) for n in lengths])
-    left.minorticks_off()
+        milliseconds = [cost.seconds * 1e3 for cost in tools.where(m.costs, arm=arm)]
+        left.loglog(lengths, milliseconds, label=arm, **look(index))
+    ticks(left, lengths)
     left.set(xlabel="queries and keys, n", ylabel="CPU milliseconds, forward + backward")
-    dear, plain = (longest(m)[arm] for arm in ("additive", "scaled dot"))
-    times = dear.seconds / plain.seconds
-    left.set_title(f"At n = {plain.length}, additive takes {times:.0f} × scaled dot's time")
+    additive, dot = (longest(m)[arm] for arm in ("additive", "scaled dot"))
+    times = additive.seconds / dot.seconds
+    left.set_title(f"At n = {dot.length}, additive takes {times:.0f} × scaled dot's time")
     left.legend()
-    for index, one in enumerate(m.qualities):
-        values = [100 * a for a in one.accuracy]
+    for index, quality in enumerate(m.qualities):
+        values = [100 * accuracy for accuracy in quality.accuracy]
         right.barh(index, fmean(values), color=COLOURS[index], height=0.5, alpha=0.35)
-        dots = {"color": COLOURS[index], "marker": MARKERS[index], "clip_on": False}
-        right.scatter(values, [index] * len(values), **dots)
+        right.scatter(values, [index] * len(values), clip_on=False, **look(index))
     right.axvline(100 * m.chance, color=COLOURS[6], linestyle=":")
     right.text(100 * m.chance + 1, 0.5, "chance", fontsize=8, va="center")
-    names = [f"{one.arm}\nhalf the loss: step {fmean(one.steps):.0f}" for one in m.qualities]
+    names = [f"{q.arm}\nhalf the loss: step {fmean(q.steps):.0f}" for q in m.qualities]
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
     right.set(xlabel=f"recall on new sequences (%) after {m.n_steps} steps", xlim=(0, 100))
@@ -331,58 +313,56 @@ def draw(m: Measured) -> Figure:
 
 
 def compare(m: Measured, first: str, second: str) -> float:
-    """How much better the first learns than the second: above 1 clearly, below -1 clearly worse.
+    """Return how much better the first arm learns: above 1 clearly, below -1 clearly worse.
 
     In accuracy, or in steps where both are as accurate; the unit is their spread.
     """
-    ours, other = (next(q for q in m.qualities if q.arm == arm) for arm in (first, second))
-    (a, a_spread), (b, b_spread) = map(mean_and_spread, (ours.accuracy, other.accuracy))
+    [left], [right] = (tools.where(m.qualities, arm=arm) for arm in (first, second))
+    (a, a_spread), (b, b_spread) = map(tools.mean_and_spread, (left.accuracy, right.accuracy))
     if abs(a - b) > POINT:
         return (a - b) / max(math.hypot(a_spread, b_spread), POINT)
-    (a, a_spread), (b, b_spread) = map(mean_and_spread, (ours.steps, other.steps))
+    (a, a_spread), (b, b_spread) = map(tools.mean_and_spread, (left.steps, right.steps))
     return (b - a) / max(math.hypot(a_spread, b_spread), 5.0)  # five steps are no difference
 
 
 def because(m: Measured) -> Words:
-    """The figures in two sentences."""
+    """State the figures in two sentences."""
     dot, additive, cosine = (longest(m)[arm] for arm in ("scaled dot", "additive", LEARNT))
-    slower, larger = additive.seconds / dot.seconds, additive.largest / dot.largest
-    extra = 100 * (cosine.operations / dot.operations - 1)
-    right = {one.arm: f"{100 * fmean(one.accuracy):.0f}" for one in m.qualities}
-    steps = {one.arm: f"{fmean(one.steps):.0f}" for one in m.qualities}
-    return Words(
-        f"At n = {dot.length} additive scores take {slower:.0f} times the CPU time of the scaled "
-        f"dot product and {larger:.0f} times its memory; a cosine takes {extra:.1f} % more "
-        f"operations. Recall: scaled dot {right['scaled dot']} %, unscaled {right['dot']} %, "
-        f"additive {right['additive']} %, cosine {right[LEARNT]} % with a learnt temperature and "
-        f"{right['cosine']} % without; half the loss at step {steps['scaled dot']} (scaled dot), "
-        f"{steps['additive']} (additive) and {steps[LEARNT]} (cosine, learnt).",
-        f"n = {dot.length} 时，加性打分的 CPU 时间是缩放点积的 {slower:.0f} 倍，内存是 "
-        f"{larger:.0f} 倍；余弦多 {extra:.1f}% 的运算。取值准确率：缩放点积 "
-        f"{right['scaled dot']}%，不缩放 {right['dot']}%，加性 {right['additive']}%，"
-        f"余弦 {right[LEARNT]}%（温度可学习）和 {right['cosine']}%（无温度）；损失减半所需步数："
-        f"缩放点积 {steps['scaled dot']}，加性 {steps['additive']}，"
-        f"余弦（温度可学习）{steps[LEARNT]}。",
+    right = {q.arm: f"{100 * fmean(q.accuracy):.0f}" for q in m.qualities}
+    steps = {q.arm: f"{fmean(q.steps):.0f}" for q in m.qualities}
+    return say(
+        "because",
+        "At n = {dot.length} additive scores take {slower:.0f} times the CPU time of the scaled "
+        "dot product and {larger:.0f} times its memory; a cosine takes {extra:.1f} % more "
+        "operations. Recall: scaled dot {right[scaled dot]} %, unscaled {right[dot]} %, "
+        "additive {right[additive]} %, cosine {learnt} % with a learnt temperature and "
+        "{right[cosine]} % without; half the loss at step {steps[scaled dot]} (scaled dot), "
+        "{steps[additive]} (additive) and {learnt_steps} (cosine, learnt).",
+        dot=dot,
+        slower=additive.seconds / dot.seconds,
+        larger=additive.largest / dot.largest,
+        extra=100 * (cosine.operations / dot.operations - 1),
+        right=right,
+        learnt=right[LEARNT],
+        steps=steps,
+        learnt_steps=steps[LEARNT],
     )
 
 
 def conditions(m: Measured) -> list[Words]:
-    """What must be said before the claim is true."""
+    """List the conditions under which the claim is true."""
     costs = longest(m)
     cheap = costs[LEARNT].operations < 1.05 * costs["scaled dot"].operations
     rival = "the rival is additive (a cosine with a learnt temperature is no dearer and no worse)"
-    found = (
-        (compare(m, "dot", "scaled dot") < -1, Words("the product is scaled", "点积要缩放")),
+    possible = (
+        (compare(m, "dot", "scaled dot") < -1, say("scaled", "the product is scaled")),
         (
             compare(m, "scaled dot", "additive") <= 1,
-            Words("cost decides, not quality", "比的是开销而不是效果"),
+            say("cost", "cost decides, not quality"),
         ),
-        (
-            cheap and compare(m, "scaled dot", LEARNT) <= 1,
-            Words(rival, "对手是加性打分（温度可学习的余弦并不更费，也不更差）"),
-        ),
+        (cheap and compare(m, "scaled dot", LEARNT) <= 1, say("rival", rival)),
     )
-    return [words for true, words in found if true]
+    return [words for true, words in possible if true]
 
 
 def judge(m: Measured) -> Verdict:
@@ -395,30 +375,21 @@ def judge(m: Measured) -> Verdict:
     needed = conditions(m)
     if not needed:
         return Verdict("holds", why)
-    en, zh = " and ".join(one.en for one in needed), "、".join(one.zh for one in needed)
-    told = Words(f"It holds when {en}. {why.en}", f"成立的条件：{zh}。{why.zh}")
-    return Verdict("holds when", told)
+    when = say("when", "It holds when {conditions}. ", conditions=Words.join(needed, " and "))
+    return Verdict("holds when", when + why)
 
 
-LAB = Lab(
-    number=3,
-    name="score_functions",
-    title=Words("Why the dot product?", "为什么用点积打分？"),
-    claim=Words(
+LAB = say.make_lab(
+    "Why the dot product?",
+    claim=(
         "The dot product is the score of choice: cheaper than cosine and additive scores, as good "
-        "a measure of likeness, and better at learning than additive attention.",
-        "打分应当用点积：它比余弦和加性打分都省，同样能衡量相似度，学习效果还优于加性注意力。",
+        "a measure of likeness, and better at learning than additive attention."
     ),
-    experiment=Words(
+    experiment=(
         "Five scores in the same one-layer model, same data, steps and seeds, each at the better "
         "of two learning rates, recall values by their keys; operations, memory and CPU time are "
         "counted apart. W and U of the additive score are the query and key projections, so it "
-        "has one vector more than the dot product and nothing else.",
-        "五种打分放进同一个单层模型，数据、步数、随机种子都相同，学习率各取两个中较好的一个，任务是按键取值；"
-        "运算量、内存和 CPU 时间另行统计。加性打分的 W、U 就是查询和键的投影，只比点积多一个向量。",
+        "has one vector more than the dot product and nothing else."
     ),
-    measure=measure,
-    tables=tables,
-    draw=draw,
-    judge=judge,
+    functions=(measure, tables, draw, judge),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 import qkv
-from qkv.config import Recipe, TokenizerConfig, load_recipe, recipe_to_dict
+from qkv.config import ModelConfig, Recipe, TokenizerConfig, load_recipe, recipe_to_dict
 from qkv.hub import home
 from qkv.model import Layout
 from qkv.run import train
@@ -54,28 +54,29 @@ class EncodedPairs:
 
     sources: list[list[int]]
     targets: list[list[int]]
-    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], source: Tokenizer, target: Tokenizer) -> EncodedPairs:
+        """Encode both sides of some pairs."""
+        return cls(
+            source.encode_many([text for text, _ in pairs]),
+            target.encode_many([text for _, text in pairs]),
+        )
 
     def __len__(self) -> int:
         return len(self.sources)
 
-    def batch(self, indices: Sequence[int]) -> Translations:
-        """Lay some pairs in rows, with the special tokens of an encoder-decoder."""
-        token = self.tokenizer
-        sources = [[*self.sources[index], token.eos_id] for index in indices]
-        targets = [self.targets[index] for index in indices]
+    def batch(self, indices: Iterable[int], config: ModelConfig) -> Translations:
+        """Lay some pairs in rows, with the special tokens of a model."""
+        chosen = list(indices)
+        sources = [[*self.sources[index], config.eos_id] for index in chosen]
+        targets = [self.targets[index] for index in chosen]
         return Translations(
-            padded(sources, token.pad_id),
+            padded(sources, config.pad_id),
             lengths(sources),
-            padded([[token.bos_id, *target] for target in targets], token.pad_id),
-            padded([[*target, token.eos_id] for target in targets], IGNORE),
+            padded([[config.bos_id, *target] for target in targets], config.pad_id),
+            padded([[*target, config.eos_id] for target in targets], IGNORE),
         )
-
-
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> EncodedPairs:
-    """Encode both sides of some pairs."""
-    sources, targets = (tokenizer.encode_many(side) for side in zip(*pairs, strict=True))
-    return EncodedPairs(sources, targets, tokenizer)
 
 
 def tokenizer_of(pairs: Sequence[Pair], vocab_size: int) -> Tokenizer:

@@ -1,35 +1,35 @@
-"""What the heads of a trained translator look at, and what is lost when they fall silent."""
+"""What the heads of a trained translator look at, and what is lost when they are silenced."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.data import EncodedPairs, Pair, Ragged, Specials, padded_batch
-from qkv.demo.lexicon import NAMES, NOUNS, RELATIVES
+from qkv.demo import lexicon
 from qkv.evaluate import exact_match
-from qkv.model import Attention, EncoderDecoder, Layout, Mask, scores, weights
-from qkv.model.attention import Attend
+from qkv.model import Attend, Attention, EncoderDecoder, Layout, Mask, scores, weights
 from qkv.tasks import Translator
+from qkv_labs.shared import EncodedPairs, Pair
+from qkv_labs.tools import IGNORE, token_loss
 
 MAINLY = 0.5  # a head that spends this much of its attention on one thing has a role
 NO_ROLE = "no single thing"
 ORDERS = ("least important first", "in random order", "most important first")
 _DICTIONARY = {
-    **{noun.chinese: noun.english for noun in NOUNS.values()},
-    **{one.chinese: one.english for one in RELATIVES},
-    **NAMES,
+    **{noun.chinese: noun.english for noun in lexicon.NOUNS.values()},
+    **{relative.chinese: relative.english for relative in lexicon.RELATIVES},
+    **lexicon.NAMES,
 }
 Rows = list[tuple[int, list[int]]]  # queries, and the keys of each
-Head = tuple[int, int]  # which of the model's attentions, and which of its heads
+Head = tuple[int, int]  # index of an attention in the model, and of a head in it
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class HeadRole:
     where: str
     head: int
     role: str
-    share: float  # of its attention that goes where the role says, 0 to 1
+    share: float  # of its attention on what the role says, 0 to 1
     chance: float  # what even attention would give
     loss_rise: float  # nats a token, with this head alone silenced
     exact_match: float  # percent, likewise
@@ -56,7 +56,7 @@ class Silenced:
 
 
 def attentions(model: EncoderDecoder) -> dict[str, Attention]:
-    """Every attention of a translator by name, in the order of its layers."""
+    """Return every attention of a translator by name, in the order of its layers."""
     return {
         name.replace(".blocks.", " ").replace("_attention", "").replace(".", " "): module
         for name, module in model.named_modules()
@@ -65,34 +65,28 @@ def attentions(model: EncoderDecoder) -> dict[str, Attention]:
 
 
 @contextmanager
-def replaced(parts: Sequence[Attention], attends: Sequence[Attend]) -> Iterator[None]:
-    """Let each part attend in another way inside the block."""
-    before = [part.attend for part in parts]
-    for part, attend in zip(parts, attends, strict=True):
-        part.attend = attend
+def replaced(modules: Sequence[Attention], paths: Sequence[Attend]) -> Iterator[None]:
+    """Give each attention another path inside the block."""
+    before = [module.attend for module in modules]
+    for module, path in zip(modules, paths, strict=True):
+        module.attend = path
     try:
         yield
     finally:
-        for part, attend in zip(parts, before, strict=True):
-            part.attend = attend
+        for module, path in zip(modules, before, strict=True):
+            module.attend = path
 
 
-def attend_with(mute: Sequence[int] = (), seen: list[Tensor] | None = None) -> Attend:
-    """Attention with the output of some heads zeroed; it may keep its weights for the caller."""
+def attend_with(silent: Sequence[int] = (), seen: list[Tensor] | None = None) -> Attend:
+    """Return a path that zeroes the output of some heads, and may record the weights."""
 
     def attend(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask,
-        scale: float,
-        bias: Tensor | None = None,
-        dropout: float = 0.0,
+        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, *rest: Any
     ) -> Tensor:
-        weight = weights(scores(query, key, mask, scale, bias))
+        weight = weights(scores(query, key, mask, scale, rest[0] if rest else None))
         if seen is not None:
             seen.append(weight)
-        return (weight @ value).index_fill(1, torch.tensor(mute, dtype=torch.int64), 0.0)
+        return (weight @ value).index_fill(1, torch.tensor(silent, dtype=torch.int64), 0.0)
 
     return attend
 
@@ -102,44 +96,46 @@ class Exam:
 
     def __init__(self, subject: Translator, pairs: Sequence[Pair]) -> None:
         self.subject, self.pairs = subject, pairs
-        self.parts = list(attentions(subject.model).values())
-        special, spell = subject.model.config, subject.tokenizers
-        encoded = EncodedPairs(
-            Ragged.of(spell.source.encode_many([source for source, _ in pairs])),
-            Ragged.of(spell.target.encode_many([target for _, target in pairs])),
-        )
-        specials = Specials(special.pad_id, special.bos_id, special.eos_id)
-        self.batch = padded_batch(encoded, range(len(pairs)), specials)
+        self.modules = list(attentions(subject.model).values())
+        tokenizers = subject.tokenizers
+        encoded = EncodedPairs.of(pairs, tokenizers.source, tokenizers.target)
+        self.batch = encoded.batch(range(len(pairs)), subject.model.config)
 
-    def silenced(self, heads: Sequence[Head]) -> AbstractContextManager[None]:
-        """The model without these heads."""
-        mute = [[head for other, head in heads if other == at] for at in range(len(self.parts))]
-        return replaced(self.parts, [attend_with(some) for some in mute])
+    @property
+    def heads(self) -> list[Head]:
+        """All heads of the model."""
+        return [(at, head) for at, part in enumerate(self.modules) for head in range(part.n_heads)]
 
-    def forced(self, mute: Sequence[Head]) -> tuple[float, float]:
-        """Loss in nats a token, and the percent of tokens that are the likeliest."""
-        source, target, labels = self.batch.source, self.batch.target, self.batch.labels
-        assert source is not None
-        with self.silenced(mute), torch.inference_mode():
-            logits = self.subject.model.eval()(
-                source.tokens, target.tokens, Layout(source.lengths), Layout(target.lengths)
-            )
-        real = labels >= 0
-        loss = F.cross_entropy(logits[real], labels[real])
-        return float(loss), 100 * float((logits.argmax(-1) == labels)[real].float().mean())
+    @contextmanager
+    def silenced(self, heads: Sequence[Head]) -> Iterator[None]:
+        """Silence these heads inside the block."""
+        paths = [
+            attend_with([head for where, head in heads if where == at])
+            for at in range(len(self.modules))
+        ]
+        with replaced(self.modules, paths), torch.inference_mode():
+            yield
 
-    def exact(self, mute: Sequence[Head]) -> float:
-        """Percent of greedy translations that are the reference."""
-        with self.silenced(mute):
-            said = self.subject.translate([source for source, _ in self.pairs], beams=1)
-        return exact_match(said, [target for _, target in self.pairs]).value
+    def forced(self, silent: Sequence[Head]) -> tuple[float, float]:
+        """Return the loss in nats a token, and the percent of tokens that are the likeliest."""
+        batch, real = self.batch, self.batch.labels != IGNORE
+        model = self.subject.model.eval()
+        with self.silenced(silent):
+            logits = model(batch.source, batch.target, batch.layout, Layout(real.sum(dim=1)))
+        right = (logits.argmax(-1) == batch.labels)[real]
+        return float(token_loss(logits, batch.labels)), 100 * float(right.float().mean())
+
+    def exact(self, silent: Sequence[Head]) -> float:
+        """Return the percent of greedy translations that are the reference."""
+        with self.silenced(silent):
+            outputs = self.subject.translate([source for source, _ in self.pairs], beams=1)
+        return exact_match(outputs, [target for _, target in self.pairs]).value
 
 
-def least_important_first(exam: Exam, heads: Sequence[Head]) -> list[Head]:
+def least_important_first(exam: Exam) -> list[Head]:
     """Silence, one after another, the head whose loss hurts least beside those already silent."""
     order: list[Head] = []
-    while len(order) < len(heads):
-        left = [head for head in heads if head not in order]
+    while left := [head for head in exam.heads if head not in order]:
         order.append(min(left, key=lambda head: exam.forced([*order, head])[0]))
     return order
 
@@ -149,89 +145,87 @@ def silencing_curves(
 ) -> list[Silenced]:
     """Silence more and more heads, in an order, in its reverse, and in random ones."""
     random = [Random(seed + draw).sample(order, len(order)) for draw in range(draws)]
-    found = []
+    curve = []
     for name, ways in zip(ORDERS, ([list(order)], random, [list(order)[::-1]]), strict=True):
         for count in range(0, len(order) + 1, step):
             accuracies = [exam.forced(way[:count])[1] for way in ways]
             exact = [exam.exact(way[:count]) for way in ways]
-            found.append(Silenced(name, count, fmean(accuracies), fmean(exact)))
-    return found
+            curve.append(Silenced(name, count, fmean(accuracies), fmean(exact)))
+    return curve
 
 
 def aligned(subject: Translator, pair: Pair) -> Rows:
-    """Target places where a known noun is about to be written, and its tokens in the source."""
+    """Return target positions that predict a known noun, and its tokens in the source."""
     source, target = pair
-    spelt = subject.tokenizers.source.spell(source).spans
-    written = subject.tokenizers.target.spell(target).spans
-    found = []
+    source_spans = subject.tokenizers.source.spell(source).spans
+    target_spans = subject.tokenizers.target.spell(target).spans
+    rows = []
     for chinese, english in _DICTIONARY.items():
-        places = [place.start() for place in re.finditer(rf"\b{english}(?:e?s)?\b", target)]
-        if source.count(chinese) == 1 == len(places):
+        starts = [match.start() for match in re.finditer(rf"\b{english}(?:e?s)?\b", target)]
+        if source.count(chinese) == 1 == len(starts):
             first = source.index(chinese)
             last = first + len(chinese)
-            keys = [key for key, (start, end) in enumerate(spelt) if start < last and end > first]
-            row = next(row for row, (_, end) in enumerate(written) if end > places[0])
-            found.append((row, keys))
-    return found
+            keys = [key for key, (a, b) in enumerate(source_spans) if a < last and b > first]
+            row = next(row for row, (_, end) in enumerate(target_spans) if end > starts[0])
+            rows.append((row, keys))
+    return rows
 
 
 def looks(where: str, n_queries: int, n_keys: int, nouns: Rows) -> dict[str, Rows]:
-    """What a query could look at, and its keys: only queries for which these all differ."""
+    """List what a query could look at, and its keys, for queries where these all differ."""
     cross, causal = where.endswith("cross"), where.startswith("decoder")
     rows = range(2, n_queries if causal else n_queries - 2)
     steps = {} if cross else {"the token before": -1, "itself": 0, "the token after": 1}
-    found = {look: [(row, [row + step]) for row in rows] for look, step in steps.items()}
+    targets = {look: [(row, [row + step]) for row in rows] for look, step in steps.items()}
     for look, key in (("the first token", 0), ("the end mark", n_keys - 1)):
-        found[look] = [(row, [key]) for row in rows]
+        targets[look] = [(row, [key]) for row in rows]
     if cross:
-        found["the word's source"] = nouns
+        targets["the word's source"] = nouns
     elif causal:
-        del found["the token after"], found["the end mark"]
-    return found
+        del targets["the token after"], targets["the end mark"]
+    return targets
 
 
 def attention_shares(
     subject: Translator, pairs: Sequence[Pair]
 ) -> dict[Head, dict[str, tuple[float, float]]]:
-    """The mean share of its attention that each head gives to each thing, and the even share."""
-    parts, special = attentions(subject.model), subject.model.config
-    given: dict[Head, dict[str, list[tuple[float, float]]]] = {}
+    """Return the mean share of attention of each head on each target, and the even share."""
+    modules, config = attentions(subject.model), subject.model.config
+    shares: dict[Head, dict[str, list[tuple[float, float]]]] = {}
     for source, target in pairs:
-        read = torch.tensor([[*subject.tokenizers.source.encode(source), special.eos_id]])
-        written = torch.tensor([[special.bos_id, *subject.tokenizers.target.encode(target)]])
+        sources = torch.tensor([[*subject.tokenizers.source.encode(source), config.eos_id]])
+        targets = torch.tensor([[config.bos_id, *subject.tokenizers.target.encode(target)]])
         nouns = aligned(subject, (source, target))
         seen: list[Tensor] = []
-        with (
-            replaced([*parts.values()], [attend_with(seen=seen)] * len(parts)),
-            torch.inference_mode(),
-        ):
-            subject.model.eval()(read, written)
-        for place, (where, weight) in enumerate(zip(parts, seen, strict=True)):
+        paths = [attend_with(seen=seen)] * len(modules)
+        with replaced([*modules.values()], paths), torch.inference_mode():
+            subject.model.eval()(sources, targets)
+        for at, (where, weight) in enumerate(zip(modules, seen, strict=True)):
             n_queries, n_keys = weight.shape[2:]
             for look, rows in looks(where, n_queries, n_keys, nouns).items():
                 for row, keys in rows:
                     visible = row + 1 if where.startswith("decoder") and "self" in where else n_keys
                     for head, share in enumerate(weight[0, :, row, keys].sum(-1).tolist()):
-                        columns = given.setdefault((place, head), {})
+                        columns = shares.setdefault((at, head), {})
                         columns.setdefault(look, []).append((share, len(keys) / visible))
     return {
         head: {
             look: (fmean(a for a, _ in rows), fmean(b for _, b in rows))
             for look, rows in columns.items()
         }
-        for head, columns in given.items()
+        for head, columns in shares.items()
     }
 
 
 def find_roles(subject: Translator, pairs: Sequence[Pair], exam: Exam) -> list[HeadRole]:
-    """Each head's role by what it looks at most, and what silencing it alone costs."""
+    """Name each head's role by what it looks at most, and what silencing it alone costs."""
     names, whole = list(attentions(subject.model)), exam.forced([])[0]
-    found = []
-    for (place, head), columns in attention_shares(subject, pairs).items():
-        look = max(columns, key=lambda one: columns[one][0])
+    roles = []
+    for (at, head), columns in attention_shares(subject, pairs).items():
+        look = max(columns, key=lambda look: columns[look][0])
         share, chance = columns[look]
         role = look if share >= MAINLY else NO_ROLE
-        rise = exam.forced([(place, head)])[0] - whole
-        exact = exam.exact([(place, head)])
-        found.append(HeadRole(names[place], head, role, share, chance, rise, exact))
-    return found
+        rise = exam.forced([(at, head)])[0] - whole
+        exact = exam.exact([(at, head)])
+        roles.append(HeadRole(names[at], head, role, share, chance, rise, exact))
+    return roles

@@ -1,30 +1,30 @@
 """Lab 23: what logits are, and what label smoothing makes of them.
 
-A language whose next-token probabilities are known is learnt, so that logits can be compared with
-the truth. After half of its tokens the next one is sure, after the others it is open.
+The models learn a language whose next-token probabilities are known, so that logits can be
+compared with the truth. After half of its tokens the next one is sure, after the others it is open.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
 from qkv.model import Decoder
-from qkv.training.loss import cross_entropy
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv_labs.tools import fit, mean_and_spread, plus_minus, seeded
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import GREY, error_bars, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+say = Texts("logits")
 
 N_TOKENS, LENGTH, BATCH, N_FEW = 12, 32, 32, 16
 SMOOTHINGS = (0.0, 0.1, 0.2)
@@ -34,15 +34,15 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Run:
-    """One trained model, measured on sequences that it never saw."""
+    """One trained model, measured on held-out sequences."""
 
-    data: str  # fresh sequences at every step, or the same few again and again
+    data: str  # new sequences at every step, or the same few again and again
     smoothing: float
     slope: float  # of logits on true log-probabilities, each less its row's mean; open tokens
     error: float  # root mean square of their difference
-    smoothed_error: float  # the same against logarithms of (1-ε)·P + ε/V
+    smoothed_error: float  # against logarithms of (1-ε)·P + ε/V
     gap: float  # where the next token is sure: its logit less the mean of the others
-    half_gap: float  # the same halfway through training
+    half_gap: float  # the gap halfway through training
     accuracy: float
     nll: float  # nats a token
     calibration: float  # expected calibration error
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Binary:
-    """Two fits to the same yes-or-no data of known log-odds, held out from neither."""
+    """Two fits to the same yes-or-no data of known log-odds."""
 
     slope: float  # of the sigmoid's logit on the true log-odds
     error: float  # root mean square of their difference
@@ -86,7 +86,7 @@ def measure(settings: Settings) -> Measured:
 
 
 def language(seed: int) -> Tensor:
-    """P(next | token), (V, V): the first half of the tokens is each followed by one of the rest."""
+    """Draw P(next | token), (V, V): each token of the first half is followed by one of the rest."""
     generator, half = torch.Generator().manual_seed(seed), N_TOKENS // 2
     truth = torch.randn(N_TOKENS, N_TOKENS, generator=generator).softmax(-1)
     truth[:half] = F.one_hot(half + torch.randperm(half, generator=generator), N_TOKENS).float()
@@ -94,7 +94,7 @@ def language(seed: int) -> Tensor:
 
 
 def sample(truth: Tensor, n_sequences: int, generator: torch.Generator) -> Tensor:
-    """Sequences of the language, (n, T+1)."""
+    """Draw sequences of the language, (n, T+1)."""
     tokens = torch.randint(len(truth), (n_sequences, 1), generator=generator)
     for _ in range(LENGTH):
         following = torch.multinomial(truth[tokens[:, -1]], 1, generator=generator)
@@ -103,31 +103,26 @@ def sample(truth: Tensor, n_sequences: int, generator: torch.Generator) -> Tenso
 
 
 def trained(truth: Tensor, settings: Settings) -> Iterator[Run]:
-    """Every smoothing on much and on little data, with the same seeds and steps."""
-    steps, n_seeds = (1200, 5) if settings.full else (300, 3)
+    """Train every smoothing on much and on little data, with the same seeds and steps."""
     for data in (PLENTY, FEW):
         for smoothing in SMOOTHINGS:
             settings.tell(f"training with ε = {smoothing}, {data} of data")
-            for seed in range(n_seeds):
-                yield train(truth, data, smoothing, settings.seed + seed, steps)
+            for seed in settings.seeds(3, 5):
+                yield train(truth, data, smoothing, seed, settings.pick(300, 1200))
 
 
 def train(truth: Tensor, data: str, smoothing: float, seed: int, steps: int) -> Run:
-    """One language model, with the product's own loss."""
-    with seeded(seed):
-        model = Decoder(
-            ModelConfig(
-                family="decoder",
-                vocab_size=N_TOKENS,
-                d_model=48,
-                n_heads=2,
-                d_ff=96,
-                n_decoder_layers=2,
-                dropout=0.0,
-                max_length=LENGTH,
-                tie="none",
-            )
-        )
+    """Train and examine one language model."""
+    model = tools.decoder(
+        seed,
+        vocab_size=N_TOKENS,
+        d_model=48,
+        n_heads=2,
+        d_ff=96,
+        n_decoder_layers=2,
+        max_length=LENGTH,
+        tie="none",
+    )
     generator = torch.Generator().manual_seed(seed + 1_000)
     fresh = sample(truth, BATCH * steps, generator).view(steps, BATCH, -1)
     few = sample(truth, N_FEW, generator)
@@ -139,26 +134,24 @@ def train(truth: Tensor, data: str, smoothing: float, seed: int, steps: int) -> 
         if step == steps // 2:
             half_gap = sure_gap(predict(model, test), test)
         tokens = fresh[step] if data == PLENTY else few
-        hidden, labels = model.hidden(tokens[:, :-1]), tokens[:, 1:]
-        weight = model.output.projection.weight
-        return cross_entropy(hidden, weight, None, labels, smoothing) / labels.numel()
+        logits, labels = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
 
-    fit(model.parameters(), loss, steps)
+    tools.fit(model, loss, steps)
     return examine(predict(model, test), test, truth, (data, smoothing), half_gap)
 
 
 @torch.no_grad()
 def predict(model: Decoder, tokens: Tensor) -> Tensor:
-    """Logits of every next token, (n, T, V)."""
+    """Return logits of every next token, (n, T, V)."""
     return model(tokens[:, :-1])
 
 
 def examine(
     logits: Tensor, tokens: Tensor, truth: Tensor, arm: tuple[str, float], half_gap: float
 ) -> Run:
-    """All that is measured of a model's logits on held-out sequences."""
-    data, smoothing = arm
-    log_p, labels = logits.log_softmax(-1), tokens[:, 1:]
+    """Measure a model's logits on held-out sequences."""
+    log_p, labels, smoothing = logits.log_softmax(-1), tokens[:, 1:], arm[1]
     confidence, guess = log_p.exp().max(-1)
     right = (guess == labels).float()
     is_open = tokens[:, :-1] >= N_TOKENS // 2
@@ -166,8 +159,7 @@ def examine(
     blended = (1 - smoothing) * wanted + smoothing / N_TOKENS
     offsets = logits - log_p
     return Run(
-        data,
-        smoothing,
+        *arm,
         slope(logits[is_open], wanted.log()),
         distance(logits[is_open], wanted.log()),
         distance(logits[is_open], blended.log()),
@@ -182,23 +174,23 @@ def examine(
 
 
 def slope(logits: Tensor, log_p: Tensor) -> float:
-    """Of logits on log-probabilities, (N, V) each, once every row's own constant is taken off."""
+    """Slope of logits on log-probabilities, (N, V) each, less every row's own constant."""
     logits, log_p = centred(logits), centred(log_p)
     return ((logits * log_p).sum() / log_p.square().sum()).item()
 
 
 def distance(logits: Tensor, log_p: Tensor) -> float:
-    """Root mean square of the difference, once every row's own constant is taken off."""
+    """Root mean square of the difference, less every row's own constant."""
     return (centred(logits) - centred(log_p)).square().mean().sqrt().item()
 
 
 def centred(rows: Tensor) -> Tensor:
-    """Without what all classes of a row share."""
+    """Subtract what all classes of a row share."""
     return rows - rows.mean(-1, keepdim=True)
 
 
 def sure_gap(logits: Tensor, tokens: Tensor) -> float:
-    """How far the next token's logit stands above the others' mean, where the next is sure."""
+    """Return how far the next token's logit is above the others' mean, where the next is sure."""
     is_sure = tokens[:, :-1] < N_TOKENS // 2
     chosen = logits.gather(-1, tokens[:, 1:, None])[..., 0]
     others = (logits.sum(-1) - chosen) / (N_TOKENS - 1)
@@ -206,33 +198,28 @@ def sure_gap(logits: Tensor, tokens: Tensor) -> float:
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """|confidence - accuracy| in bins of confidence, weighted by how many fall into each."""
-    place = (confidence * BINS).long().clamp(max=BINS - 1)
-    gaps = torch.zeros(BINS, dtype=confidence.dtype).index_add(0, place, confidence - right)
+    """Return |confidence - accuracy| in bins of confidence, weighted by their sizes."""
+    bin_of = (confidence * BINS).long().clamp(max=BINS - 1)
+    gaps = torch.zeros(BINS, dtype=confidence.dtype).index_add(0, bin_of, confidence - right)
     return gaps.abs().sum().item() / len(confidence)
 
 
 def closed_gap(smoothing: float, n: int) -> float:
-    """The gap that is optimal for a sure label: log of (1 - ε + ε/V) over ε/V."""
+    """Return the optimal gap for a sure label: log of (1 - ε + ε/V) over ε/V."""
     return math.log((1 - smoothing + smoothing / n) / (smoothing / n))
 
 
 def free_gap(smoothing: float, n: int) -> float:
-    """The same gap, of logits that were optimised by themselves."""
+    """Return the gap of logits that were optimised by themselves."""
     logits, label = torch.zeros(1, n, dtype=torch.float64, requires_grad=True), torch.tensor([0])
     minimise(logits, lambda: F.cross_entropy(logits, label, label_smoothing=smoothing))
     return (logits[0, 0] - logits[0, 1:].mean()).item()
 
 
 def minimise(parameter: Tensor, loss: Callable[[], Tensor]) -> None:
-    """Move a parameter to where a smooth, convex loss is least."""
-    optimizer = torch.optim.LBFGS(
-        [parameter],
-        max_iter=200,
-        tolerance_grad=1e-10,
-        tolerance_change=0,
-        line_search_fn="strong_wolfe",
-    )
+    """Move a parameter to the minimum of a smooth, convex loss."""
+    exact = {"max_iter": 200, "tolerance_grad": 1e-10, "tolerance_change": 0}
+    optimizer = torch.optim.LBFGS([parameter], line_search_fn="strong_wolfe", **exact)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -250,10 +237,12 @@ def binary(seed: int, n_examples: int = 20_000) -> Binary:
     x[:, -1] = 1  # for the bias
     odds = x @ torch.tensor([1.0, -0.5, 0.25, 2.0, 0.5], dtype=torch.float64)
     labels = torch.rand(n_examples, generator=generator, dtype=torch.float64) < odds.sigmoid()
-    one, two = (torch.zeros(5, n, dtype=torch.float64, requires_grad=True) for n in (1, 2))
-    minimise(one, lambda: F.binary_cross_entropy_with_logits((x @ one)[:, 0], labels.double()))
-    minimise(two, lambda: F.cross_entropy(x @ two, labels.long()))
-    logit, difference = (x @ one)[:, 0].detach(), (x @ (two[:, 1] - two[:, 0])).detach()
+    single, pair = (torch.zeros(5, n, dtype=torch.float64, requires_grad=True) for n in (1, 2))
+    minimise(
+        single, lambda: F.binary_cross_entropy_with_logits((x @ single)[:, 0], labels.double())
+    )
+    minimise(pair, lambda: F.cross_entropy(x @ pair, labels.long()))
+    logit, difference = (x @ single)[:, 0].detach(), (x @ (pair[:, 1] - pair[:, 0])).detach()
     return Binary(
         ((logit * odds).sum() / odds.square().sum()).item(),
         (logit - odds).square().mean().sqrt().item(),
@@ -261,36 +250,35 @@ def binary(seed: int, n_examples: int = 20_000) -> Binary:
     )
 
 
-COLUMNS = {  # of the table: a run's figure, its factor and its digits
-    "slope on log P": ("slope", 1, 2),
-    "RMS error to log P": ("error", 1, 2),
-    "to smoothed log P": ("smoothed_error", 1, 2),
-    "gap halfway": ("half_gap", 1, 2),
-    "gap": ("gap", 1, 2),
-    "accuracy %": ("accuracy", 100, 1),
-    "calibration error %": ("calibration", 100, 1),
-    "confidence - accuracy": ("excess", 100, 1),
-    "loss": ("nll", 1, 3),
+COLUMNS = {  # of the table: a run's figure, its digits and its factor
+    "slope on log P": ("slope", 2, 1),
+    "RMS error to log P": ("error", 2, 1),
+    "to smoothed log P": ("smoothed_error", 2, 1),
+    "gap halfway": ("half_gap", 2, 1),
+    "gap": ("gap", 2, 1),
+    "accuracy %": ("accuracy", 1, 100),
+    "calibration error %": ("calibration", 1, 100),
+    "confidence - accuracy": ("excess", 1, 100),
+    "loss": ("nll", 3, 1),
 }
 
 
-def tables(m: Measured) -> tuple[Table, ...]:
+def tables(m: Measured) -> list[Table]:
     """The identities, and what smoothing does."""
-    rows = tuple(
+    rows = [
         (
             data,
             f"{smoothing:g}",
             *(
-                plus_minus(
-                    [factor * value for value in values(runs_of(m, data, smoothing), name)], n
-                )
-                for name, factor, n in COLUMNS.values()
+                tools.plus_minus(values(m, data, smoothing, name), digits, factor)
+                for name, digits, factor in COLUMNS.values()
             ),
         )
         for data, smoothing in arms(m)
-    )
-    identities = (
-        ("logits - log p: largest spread over classes", f"{max(values(m.runs, 'shared')):.1e}"),
+    ]
+    shared = max(tools.column(m.runs, "shared"))
+    identities = [
+        ("logits - log p: largest spread over classes", f"{shared:.1e}"),
         ("sigmoid's logit on true log-odds: slope", f"{m.binary.slope:.3f}"),
         ("sigmoid's logit against true log-odds: RMS error", f"{m.binary.error:.3f}"),
         ("sigmoid's logit less softmax's z₁ - z₀: largest", f"{m.binary.difference:.1e}"),
@@ -299,53 +287,41 @@ def tables(m: Measured) -> tuple[Table, ...]:
             for e, gap in m.gaps.items()
         ),
         ("best possible accuracy, %", f"{100 * m.best_accuracy:.1f}"),
-    )
-    stated = Words("Logits as equations say", "公式所说的 logit")
-    smoothed = Words("What label smoothing does, held out", "标签平滑的作用（留出数据）")
-    told = Table(smoothed, ("data", "ε", *COLUMNS), rows)
-    return Table(stated, ("what", "figure"), identities), told
+    ]
+    smoothed = say("smoothed", "What label smoothing does, held out")
+    return [
+        Table(say("identities", "Logits as equations say"), ("what", "figure"), identities),
+        Table(smoothed, ("data", "ε", *COLUMNS), rows),
+    ]
 
 
 def arms(m: Measured) -> list[tuple[str, float]]:
-    """Each pair of data and smoothing, in the order of the runs."""
+    """Return each pair of data and smoothing, in the order of the runs."""
     return list(dict.fromkeys((run.data, run.smoothing) for run in m.runs))
 
 
-def runs_of(m: Measured, data: str, smoothing: float) -> list[Run]:
-    """The seeds of one arm."""
-    return [run for run in m.runs if (run.data, run.smoothing) == (data, smoothing)]
-
-
-def values(runs: Sequence[Run], name: str) -> list[float]:
-    """One figure of each run."""
-    return [getattr(run, name) for run in runs]
+def values(m: Measured, data: str, smoothing: float, name: str) -> list[float]:
+    """Return one figure of each seed of an arm."""
+    return tools.column(tools.where(m.runs, data=data, smoothing=smoothing), name)
 
 
 def draw(m: Measured) -> Figure:
     """The gap against its closed form, and what smoothing does to calibration and accuracy."""
     figure, (left, middle, right) = new_figure(9.6, 3.5, ncols=3)
     curve = [0.01 * step for step in range(1, 31)]
-    left.plot(curve, [closed_gap(e, N_TOKENS) for e in curve], color="#999999", label="closed form")
-    middle.axhline(0, color="#999999", ls="--", label="calibrated")
-    right.axhline(100 * m.best_accuracy, color="#999999", ls="--", label="best possible")
+    left.plot(curve, [closed_gap(e, N_TOKENS) for e in curve], color=GREY, label="closed form")
+    middle.axhline(0, color=GREY, ls="--", label="calibrated")
+    right.axhline(100 * m.best_accuracy, color=GREY, ls="--", label="best possible")
     panels = (
         (left, "gap", 1, "logit gap where the next is sure", "How far the sure token stands out"),
         (middle, "excess", 100, "confidence less accuracy (points)", "Over- and under-confidence"),
         (right, "accuracy", 100, "right tokens, held out (%)", "Accuracy"),
     )
     for axis, name, factor, label, title in panels:
-        for index, data in enumerate((PLENTY, FEW)):
-            smoothings = [smoothing for one, smoothing in arms(m) if one == data]
-            found = [values(runs_of(m, data, e), name) for e in smoothings]
-            points = [mean_and_spread([factor * value for value in seeds]) for seeds in found]
-            axis.errorbar(
-                smoothings,
-                *zip(*points, strict=True),
-                marker=MARKERS[index],
-                capsize=3,
-                color=COLOURS[index],
-                label=f"{data} of data" if data == PLENTY else "few data",
-            )
+        for index, (data, kind) in enumerate(((PLENTY, "plenty of data"), (FEW, "few data"))):
+            smoothings = [smoothing for arm, smoothing in arms(m) if arm == data]
+            samples = [values(m, data, smoothing, name) for smoothing in smoothings]
+            error_bars(axis, smoothings, samples, index, kind, factor)
         axis.set(title=title, xlabel="smoothing ε", ylabel=label)
         axis.legend()
     return figure
@@ -353,85 +329,72 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Are logits what the equations say, and are they so of the world as well?"""
-    plain = fmean(values(runs_of(m, PLENTY, 0.0), "slope"))
-    errors = {arm: fmean(values(runs_of(m, *arm), "error")) for arm in arms(m)}
-    identities = max(values(m.runs, "shared")) < 1e-3 and m.binary.difference < 1e-2
+    plain = _mean(m, PLENTY, 0.0, "slope")
+    errors = {arm: _mean(m, *arm, "error") for arm in arms(m)}
+    identities = max(tools.column(m.runs, "shared")) < 1e-3 and m.binary.difference < 1e-2
     meaning = abs(m.binary.slope - 1) < 0.05 and abs(plain - 1) < 0.1
     because = _because(m, errors)
     if not (identities and meaning):
         return Verdict("does not hold", because)
-    when = _when(errors)
-    if when is None:
+    conditions = _conditions(errors)
+    if not conditions:
         return Verdict("holds", because)
-    return Verdict("holds when", Words(when.en + because.en, when.zh + because.zh))
+    joined = Words.join(conditions, " and ")
+    when = "Holds of the model's own probabilities; of the true ones, when there is {conditions}. "
+    return Verdict("holds when", say("when", when, conditions=joined) + because)
 
 
-def _when(errors: dict[tuple[str, float], float]) -> Words | None:
-    """What takes logits half as far again from the truth as plenty of data without smoothing."""
-    limit, found = 1.5 * errors[PLENTY, 0.0], []
+def _mean(m: Measured, data: str, smoothing: float, name: str) -> float:
+    return tools.mean(tools.where(m.runs, data=data, smoothing=smoothing), name)
+
+
+def _conditions(errors: dict[tuple[str, float], float]) -> list[Words]:
+    """List what takes logits half as far again from the truth as plenty of unsmoothed data."""
+    limit, conditions = 1.5 * errors[PLENTY, 0.0], []
     if errors[FEW, 0.0] > limit:
-        found.append(Words("plenty of data", "数据充足"))
+        conditions.append(say("plenty", "plenty of data"))
     if max(errors[PLENTY, smoothing] for smoothing in SMOOTHINGS) > limit:
-        found.append(Words("no smoothing", "不加平滑"))
-    en, zh = " and ".join(one.en for one in found), "、".join(one.zh for one in found)
-    en = f"Holds of the model's own probabilities; of the true ones, when there is {en}. "
-    return Words(en, f"对模型自己的概率恒成立；对真实概率，则要{zh}。") if found else None
+        conditions.append(say("unsmoothed", "no smoothing"))
+    return conditions
 
 
 def _because(m: Measured, errors: dict[tuple[str, float], float]) -> Words:
     smoothing = min(run.smoothing for run in m.runs if run.smoothing)
-    four = [runs_of(m, data, e) for data in (PLENTY, FEW) for e in (0.0, smoothing)]
-
-    def mean(runs: list[Run], name: str, factor: float = 100) -> float:
-        return factor * fmean(values(runs, name))
-
-    shared = max(values(m.runs, "shared"))
-    calibration = [mean(runs, "calibration") for runs in four]
-    right = [mean(runs, "accuracy") for runs in four]
-    gap, closed = mean(four[1], "gap", 1), m.gaps[str(smoothing)]
-    loose = [mean(four[0], name, 1) for name in ("half_gap", "gap")]
-    error = [errors[PLENTY, 0.0], errors[PLENTY, smoothing], errors[FEW, 0.0]]
-    return Words(
-        f"Logits - log p varies by {shared:.0e} over the classes; sigmoid and two-class softmax "
-        f"agree within {m.binary.difference:.0e}, and that logit is {m.binary.slope:.2f} times the "
-        f"log-odds. Logits are {error[0]:.2f} nats off the true log-probabilities (RMS), "
-        f"{error[1]:.2f} with ε = {smoothing:g} and {error[2]:.2f} with few data. Smoothed, "
-        f"the gap is {gap:.2f} (closed form {closed:.2f}; without it {loose[0]:.1f} halfway, "
-        f"{loose[1]:.1f} at the end). It takes the calibration error from {calibration[0]:.1f} to "
-        f"{calibration[1]:.1f}% with plenty of data, from {calibration[2]:.0f} to "
-        f"{calibration[3]:.0f}% with few, and accuracy from {right[0]:.1f} to {right[1]:.1f}% and "
-        f"from {right[2]:.1f} to {right[3]:.1f}%.",
-        f"logit - log p 在各类间最多相差 {shared:.0e}；sigmoid 与二分类 softmax 相差不到 "
-        f"{m.binary.difference:.0e}，其 logit 是对数几率的 {m.binary.slope:.2f} 倍。logit 与真实对"
-        f"数概率的均方根误差为 {error[0]:.2f} nat，ε = {smoothing:g} 时为 {error[1]:.2f}，数据太少"
-        f"时为 {error[2]:.2f}。平滑后的 logit 差距为 {gap:.2f}（闭式解 {closed:.2f}；不平滑则半程"
-        f"为 {loose[0]:.1f}、结束时为 {loose[1]:.1f}）；校准误差在数据充足时由 "
-        f"{calibration[0]:.1f}% 变为 {calibration[1]:.1f}%，数据少时由 {calibration[2]:.0f}% 变为 "
-        f"{calibration[3]:.0f}%；正确率分别由 {right[0]:.1f}% 变为 {right[1]:.1f}%、由 "
-        f"{right[2]:.1f}% 变为 {right[3]:.1f}%。",
+    four = [(data, e) for data in (PLENTY, FEW) for e in (0.0, smoothing)]
+    return say(
+        "because",
+        "Logits - log p varies by {shared:.0e} over the classes; sigmoid and two-class softmax "
+        "agree within {binary.difference:.0e}, and that logit is {binary.slope:.2f} times the "
+        "log-odds. Logits are {error[0]:.2f} nats off the true log-probabilities (RMS), "
+        "{error[1]:.2f} with ε = {smoothing:g} and {error[2]:.2f} with few data. Smoothed, "
+        "the gap is {gap:.2f} (closed form {closed:.2f}; without it {loose[0]:.1f} halfway, "
+        "{loose[1]:.1f} at the end). It takes the calibration error from {calibration[0]:.1f} to "
+        "{calibration[1]:.1f}% with plenty of data, from {calibration[2]:.0f} to "
+        "{calibration[3]:.0f}% with few, and accuracy from {right[0]:.1f} to {right[1]:.1f}% and "
+        "from {right[2]:.1f} to {right[3]:.1f}%.",
+        shared=max(tools.column(m.runs, "shared")),
+        binary=m.binary,
+        smoothing=smoothing,
+        error=[errors[PLENTY, 0.0], errors[PLENTY, smoothing], errors[FEW, 0.0]],
+        gap=_mean(m, *four[1], "gap"),
+        closed=m.gaps[str(smoothing)],
+        loose=[_mean(m, *four[0], name) for name in ("half_gap", "gap")],
+        calibration=[100 * _mean(m, *arm, "calibration") for arm in four],
+        right=[100 * _mean(m, *arm, "accuracy") for arm in four],
     )
 
 
-LAB = Lab(
-    number=23,
-    name="logits",
-    title=Words("What a logit is", "logit 究竟是什么"),
-    claim=Words(
+LAB = say.make_lab(
+    "What a logit is",
+    claim=(
         "Softmax's logits are log-probabilities but for one constant that all classes share; the "
-        "sigmoid's logit is the log-odds.",
-        "softmax 的 logit 就是对数概率，只差一个各类别共有的常数；sigmoid 的 logit 则是对数几率。",
+        "sigmoid's logit is the log-odds."
     ),
-    experiment=Words(
+    experiment=(
         "Learn a language whose probabilities are known, and compare logits with true log-"
         "probabilities on held-out text: with plenty of data and with few, each with label "
         "smoothing 0, 0.1 and 0.2; the model, seeds, steps and learning rate are the same. Also "
-        "fit a sigmoid and a two-class softmax to data of known log-odds.",
-        "让模型学习一种概率已知的语言，在留出文本上比较 logit 与真实对数概率：数据充足与稀少各做一"
-        "遍，标签平滑取 0、0.1、0.2，模型、种子、步数和学习率都相同；另在对数几率已知的数据上分别拟"
-        "合 sigmoid 与二分类 softmax。",
+        "fit a sigmoid and a two-class softmax to data of known log-odds."
     ),
-    measure=measure,
-    tables=tables,
-    draw=draw,
-    judge=judge,
+    functions=(measure, tables, draw, judge),
 )

@@ -1,4 +1,4 @@
-"""Made-up documents for lab 19, in which the next sentence can be told by what they keep."""
+"""Made-up documents for lab 19, in which neighbouring sentences can be recognised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ MOODS = (
     "sadly angrily wearily",
 )
 SPECIAL = ("<pad>", "<s>", "</s>", "<mask>")
-PAD, BOS, EOS, MASK = range(len(SPECIAL))
 
 
 def _words() -> tuple[str, ...]:
@@ -34,7 +33,7 @@ IDS = {word: number for number, word in enumerate(WORDS)}
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence, and what its document keeps: who does it, what it is about, and in what mood."""
+    """A sentence, and what its document keeps: the person, the topic and the mood."""
 
     words: tuple[str, ...]
     person: int
@@ -43,12 +42,12 @@ class Line:
 
     @property
     def ids(self) -> list[int]:
-        """One for each word."""
+        """The id of each word."""
         return [IDS[word] for word in self.words]
 
 
 def line(person: int, topic: int, mood: int, random: Random) -> Line:
-    """`anna often peels onion gladly`; half the sentences say no time."""
+    """Draw a sentence such as `anna often peels onion gladly`; half of them name no time."""
     time = random.sample(TIMES, random.randrange(2))
     done = [random.choice(part.split()) for part in (*TOPICS[topic], MOODS[mood])]
     return Line((NAMES[person], *time, *done), person, topic, mood)
@@ -58,9 +57,9 @@ Document = list[Line]
 
 
 def documents(count: int, length: int, random: Random) -> list[Document]:
-    """Each keeps one person, one topic and one mood in all its sentences."""
-    found = []
+    """Draw documents that keep one person, one topic and one mood in all their sentences."""
+    result = []
     for _ in range(count):
         kept = random.randrange(len(NAMES)), random.randrange(len(TOPICS)), random.randrange(2)
-        found.append([line(*kept, random) for _ in range(length)])
-    return found
+        result.append([line(*kept, random) for _ in range(length)])
+    return result

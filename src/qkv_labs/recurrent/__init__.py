@@ -1,4 +1,4 @@
-"""Recurrent nets against the Transformer: what must wait for what, and what is recalled."""
+"""Lab 13: recurrent nets against the Transformer: what must wait for what, what is recalled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.config import ModelConfig
-from qkv.model import Decoder, equation, use_path
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv_labs.tools import fit, mean_and_spread, plus_minus
+from qkv.model import equation, use_path
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import error_bars, look, new_figure, ticks
+from qkv_labs.lab import Settings, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+say = Texts("recurrent")
 
 KEYS, VALUES, FILLERS, ASKED = 16, 8, 8, 4
 QUERY = KEYS * VALUES  # token key·VALUES + value is a pair; QUERY + key asks for its value
@@ -48,7 +51,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Arm:
-    """One architecture: what it costs and what it recalls, in percent, a list a seed."""
+    """One architecture: what it costs, and what it recalls in percent, one list a seed."""
 
     name: str
     parameters: int
@@ -61,7 +64,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the lab found."""
+    """All architectures."""
 
     lengths: list[int]
     tokens: int
@@ -69,7 +72,7 @@ class Measured:
 
 
 class Recurrent(nn.Module):
-    """An LSTM over the tokens; with attention, each state also looks at those before it."""
+    """An LSTM over the tokens; with attention, each state also attends to those before it."""
 
     def __init__(self, width: int, attention: bool) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(width, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of a value at each token, (B, T, VALUES)."""
+        """Return logits of a value at each token, (B, T, VALUES)."""
         states, _ = self.lstm(self.embedding(tokens))
         if self.attention is not None and self.combine is not None:
             query, key = self.attention(states)[:, None].chunk(2, dim=-1)
@@ -91,56 +94,47 @@ class Recurrent(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One block of the package's decoder, and the same output."""
+    """One block of the package's decoder, with the output of the recurrent nets."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.decoder = Decoder(
-            ModelConfig(
-                family="decoder",
-                vocab_size=VOCABULARY,
-                d_model=width,
-                n_heads=4,
-                d_ff=2 * width,
-                n_decoder_layers=1,
-                dropout=0.0,
-                max_length=1024,
-                norm_position="pre",
-            )
+        self.decoder = tools.decoder(
+            vocab_size=VOCABULARY,
+            d_model=width,
+            n_heads=4,
+            d_ff=2 * width,
+            n_decoder_layers=1,
+            max_length=1024,
+            norm_position="pre",
         )
         self.output = nn.Linear(width, VALUES)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of a value at each token, (B, T, VALUES)."""
+        """Return logits of a value at each token, (B, T, VALUES)."""
         logits: Tensor = self.output(self.decoder.hidden(tokens))
         return logits
 
 
-def count(model: nn.Module) -> int:
-    """Parameters, shared ones once."""
-    return sum(weight.numel() for weight in model.parameters())
-
-
 def equal_width(build: Callable[[int], nn.Module], parameters: int) -> int:
-    """The width that comes nearest to so many parameters."""
-    return min(range(8, 128), key=lambda width: abs(count(build(width)) - parameters))
+    """Return the width that comes nearest to so many parameters."""
+    return min(range(8, 128), key=lambda width: abs(tools.n_weights(build(width)) - parameters))
 
 
 def builders() -> dict[str, Callable[[], nn.Module]]:
-    """The three architectures with as many parameters as the Transformer."""
-    goal = count(Transformer())
+    """Return the three architectures with as many parameters as the Transformer."""
+    goal = tools.n_weights(Transformer())
     plain = equal_width(lambda width: Recurrent(width, attention=False), goal)
-    looking = equal_width(lambda width: Recurrent(width, attention=True), goal)
+    attending = equal_width(lambda width: Recurrent(width, attention=True), goal)
     return {
         "LSTM": lambda: Recurrent(plain, attention=False),
-        "LSTM + attention": lambda: Recurrent(looking, attention=True),
+        "LSTM + attention": lambda: Recurrent(attending, attention=True),
         "Transformer": Transformer,
     }
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Sequences of pairs among filler, then queries; what they ask for, and how far back."""
+    """Sequences of pairs among filler, then queries; their answers, and how far back."""
 
     tokens: Tensor  # (B, length + ASKED)
     answers: Tensor  # (B, ASKED)
@@ -148,7 +142,7 @@ class Asked:
 
 
 def asked(rows: int, length: int, load: int, generator: torch.Generator) -> Asked:
-    """Draw sequences: `load` different keys, each once with a value, at random places."""
+    """Draw sequences: `load` different keys, each once with a value, at random positions."""
 
     def shuffled(n: int, keep: int) -> Tensor:
         return torch.rand(rows, n, generator=generator).argsort(dim=1)[:, :keep]
@@ -156,18 +150,17 @@ def asked(rows: int, length: int, load: int, generator: torch.Generator) -> Aske
     keys = shuffled(KEYS, load)
     values = torch.randint(VALUES, (rows, load), generator=generator)
     tokens = torch.randint(FILLER, VOCABULARY, (rows, length), generator=generator)
-    places = shuffled(length, load)
-    tokens.scatter_(1, places, keys * VALUES + values)
+    positions = shuffled(length, load)
+    tokens.scatter_(1, positions, keys * VALUES + values)
     chosen = shuffled(load, ASKED)
     queries = QUERY + keys.gather(1, chosen)
-    distances = length + torch.arange(chosen.shape[1]) - places.gather(1, chosen)
+    distances = length + torch.arange(chosen.shape[1]) - positions.gather(1, chosen)
     return Asked(torch.cat([tokens, queries], dim=1), values.gather(1, chosen), distances)
 
 
 def learnt(build: Callable[[], nn.Module], rate: float, seed: int, sizes: Sizes) -> nn.Module:
-    """A model taught on all loads and lengths; every arm sees the same sequences."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    """Train a model on all loads and lengths; every arm sees the same sequences."""
+    with tools.seeded(seed):
         model = build()
     generator = torch.Generator().manual_seed(seed)
 
@@ -176,16 +169,15 @@ def learnt(build: Callable[[], nn.Module], rate: float, seed: int, sizes: Sizes)
 
     def loss(step: int) -> Tensor:
         batch = asked(sizes.rows, drawn(LENGTHS), drawn(LOADS), generator)
-        logits = model(batch.tokens)[:, -ASKED:]
-        return F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
+        return tools.token_loss(model(batch.tokens)[:, -ASKED:], batch.answers)
 
-    fit(model.parameters(), loss, sizes.steps, rate)
+    tools.fit(model, loss, sizes.steps, rate)
     return model.eval()
 
 
 @torch.no_grad()
 def recalled(model: nn.Module, sizes: Sizes, seed: int) -> tuple[list[float], list[float]]:
-    """Right answers in percent on fresh sequences: by load, and by distance."""
+    """Return right answers in percent on new sequences: by load, and by distance."""
     generator = torch.Generator().manual_seed(1_000_000 + seed)
     length, right, distances = max(LENGTHS), [], []
     for load in LOADS:
@@ -199,24 +191,24 @@ def recalled(model: nn.Module, sizes: Sizes, seed: int) -> tuple[list[float], li
 
 
 def longest_chain(result: Tensor) -> int:
-    """The most matrix products of which each needs the one before, in what led to `result`."""
+    """Count the longest chain of matrix products in a graph, each needing the one before."""
     depth: dict[Any, int] = {}
     waiting: list[Any] = [result.grad_fn]
     while waiting:
         node = waiting[-1]
-        before = [other for other, _ in node.next_functions if other is not None]
-        missing = [other for other in before if other not in depth]
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        missing = [parent for parent in inputs if parent not in depth]
         if missing:
             waiting += missing
             continue
         own = 2 if node.name().startswith(FUSED) else int(node.name().startswith(PRODUCTS))
-        depth[node] = own + max((depth[other] for other in before), default=0)
+        depth[node] = own + max((depth[parent] for parent in inputs), default=0)
         waiting.pop()
     return depth[result.grad_fn]
 
 
 def chain_of(model: nn.Module, length: int) -> int:
-    """How many products wait for one another in reading so many tokens."""
+    """Count the products that wait for one another in reading so many tokens."""
     tokens = torch.zeros(1, length, dtype=torch.int64)
     model = copy.deepcopy(model).double()  # a fused kernel, for float32 only, would hide the steps
     with use_path(model, equation):
@@ -224,7 +216,7 @@ def chain_of(model: nn.Module, length: int) -> int:
 
 
 def step_milliseconds(model: nn.Module, length: int, sizes: Sizes) -> float:
-    """CPU time of forward and backward over `sizes.tokens` tokens, the least of several times."""
+    """Return CPU time of forward and backward over `sizes.tokens` tokens, the least of several."""
     generator = torch.Generator().manual_seed(0)
     shape = (max(1, sizes.tokens // length), length)
     tokens = torch.randint(VOCABULARY, shape, generator=generator)
@@ -239,7 +231,7 @@ def step_milliseconds(model: nn.Module, length: int, sizes: Sizes) -> float:
 def measured_arm(
     name: str, build: Callable[[], nn.Module], sizes: Sizes, settings: Settings
 ) -> Arm:
-    """Choose the learning rate with the first seed, then recall with all; time a fresh model."""
+    """Choose the learning rate with the first seed, then recall with all; time a new model."""
 
     def run(rate: float, seed: int) -> tuple[list[float], list[float]]:
         settings.tell(f"{name}: learning rate {rate}, seed {seed}")
@@ -248,31 +240,30 @@ def measured_arm(
     first = {rate: run(rate, settings.seed) for rate in RATES}
     rate = max(RATES, key=lambda rate: fmean(first[rate][0]))
     seeds = range(settings.seed + 1, settings.seed + sizes.seeds)
-    found = [first[rate], *(run(rate, seed) for seed in seeds)]
+    by_load, by_distance = zip(first[rate], *(run(rate, seed) for seed in seeds), strict=True)
     model = build()
     return Arm(
         name,
-        count(model),
+        tools.n_weights(model),
         rate,
         [chain_of(model, length) for length in sizes.lengths],
         [step_milliseconds(model, length, sizes) for length in sizes.lengths],
-        [loads for loads, _ in found],
-        [distances for _, distances in found],
+        list(by_load),
+        list(by_distance),
     )
 
 
 def measure(settings: Settings) -> Measured:
-    """Each architecture in turn."""
-    sizes = Sizes(steps=3000, seeds=5, repeats=10) if settings.full else Sizes()
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    """Measure each architecture in turn."""
+    sizes = settings.pick(Sizes(), Sizes(steps=3000, seeds=5, repeats=10))
+    with tools.seeded(settings.seed):
         arms = [measured_arm(*arm, sizes, settings) for arm in builders().items()]
     return Measured(list(sizes.lengths), sizes.tokens, arms)
 
 
-def tables(m: Measured) -> tuple[Table, ...]:
+def tables(m: Measured) -> list[Table]:
     """What waits for what and how long it takes, and what is recalled."""
-    cost = [
+    costs = [
         (arm.name, *(f"{n} / {ms:.0f}" for n, ms in zip(arm.chain, arm.milliseconds, strict=True)))
         for arm in m.arms
     ]
@@ -281,148 +272,109 @@ def tables(m: Measured) -> tuple[Table, ...]:
             arm.name,
             f"{arm.parameters:,}",
             f"{arm.rate:g}",
-            *map(plus_minus, _columns(arm.by_load)),
-            *map(plus_minus, near_and_far(arm)),
+            *map(tools.plus_minus, zip(*arm.by_load, strict=True)),
+            *map(tools.plus_minus, near_and_far(arm)),
         )
         for arm in m.arms
     ]
-    costs = Words(
-        f"Products that wait for one another / CPU ms for {m.tokens} tokens, by length",
-        f"必须依次进行的矩阵乘法次数 / 处理 {m.tokens} 个词元的 CPU 毫秒数（按序列长度）",
-    )
-    answers = Words("Right answers, %, mean ± spread over seeds", "答对的百分比，均值 ± 标准差")
+    title = "Products that wait for one another / CPU ms for {m.tokens} tokens, by length"
     loads = (f"{load} pairs" for load in LOADS)
-    return (
-        Table(costs, ("model", *(f"length {length}" for length in m.lengths)), tuple(cost)),
-        Table(answers, ("model", "parameters", "rate", *loads, "near", "far"), tuple(recall)),
-    )
-
-
-def _columns(rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+    return [
+        Table(say("costs", title, m=m), ("model", *(f"length {n}" for n in m.lengths)), costs),
+        Table(
+            say("recall", "Right answers, %, mean ± spread over seeds"),
+            ("model", "parameters", "rate", *loads, "near", "far"),
+            recall,
+        ),
+    ]
 
 
 def near_and_far(arm: Arm) -> tuple[list[float], list[float]]:
-    """Recall of the nearest quarter of distances and of the farthest, a value a seed."""
+    """Return recall of the nearest and of the farthest quarter of distances, one value a seed."""
     n, curves = max(1, len(arm.by_distance[0]) // 4), arm.by_distance
     return [fmean(curve[:n]) for curve in curves], [fmean(curve[-n:]) for curve in curves]
 
 
 def draw(m: Measured) -> Figure:
     """Time by length, recall by distance, recall by the number of pairs."""
-    from qkv.inspect.style import COLOURS, MARKERS, new_figure
-
     figure, (cost, distance, load) = new_figure(11, 3.6, ncols=3)
-    for arm, colour, marker in zip(m.arms, COLOURS, MARKERS, strict=False):
-        style = {"color": colour, "marker": marker, "label": arm.name, "capsize": 3}
-        cost.errorbar(m.lengths, arm.milliseconds, **style)
-        for axes, rows, places in (
-            (distance, arm.by_distance, [BIN * (i + 0.5) for i in range(len(arm.by_distance[0]))]),
-            (load, arm.by_load, LOADS),
-        ):
-            means, spreads = zip(*map(mean_and_spread, _columns(rows)), strict=True)
-            axes.errorbar(places, means, spreads, **style)
-    cost.set(
-        xscale="log",
-        xlabel="tokens a sequence",
-        ylabel=f"CPU ms for {m.tokens} tokens",
-        ylim=(0, None),
-        title="The same tokens in longer sequences",
-    )
+    for index, arm in enumerate(m.arms):
+        cost.errorbar(m.lengths, arm.milliseconds, label=arm.name, capsize=3, **look(index))
+        bins = [BIN * (i + 0.5) for i in range(len(arm.by_distance[0]))]
+        error_bars(distance, bins, zip(*arm.by_distance, strict=True), index, arm.name)
+        error_bars(load, LOADS, zip(*arm.by_load, strict=True), index, arm.name)
+    cost.set(xscale="log", xlabel="tokens a sequence", ylabel=f"CPU ms for {m.tokens} tokens")
+    cost.set(ylim=(0, None), title="The same tokens in longer sequences")
     distance.set(xlabel="tokens since the pair", title="Recall by distance")
     load.set(xlabel="pairs to keep", xticks=LOADS, title="Recall by how much must be kept")
     for axes in (distance, load):
         axes.set(ylim=(0, 105), ylabel="right answers, %")
         axes.axhline(100 / VALUES, color="0.6", linestyle=":")
         axes.text(axes.get_xlim()[0], 100 / VALUES + 1, " chance", color="0.4", fontsize=8)
-    cost.minorticks_off()
-    cost.set_xticks(m.lengths, map(str, m.lengths))
+    ticks(cost, m.lengths)
     figure.legend(*load.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
 def judge(m: Measured) -> Verdict:
-    """Waiting, time and forgetting, each by its own figure."""
-    lstm, looking, transformer = m.arms
+    """Judge waiting, time and forgetting, each by its own figure."""
+    lstm, attending, transformer = m.arms
     waits = lstm.chain[-1] - lstm.chain[0] > transformer.chain[-1] - transformer.chain[0]
     ratio = lstm.milliseconds[-1] / transformer.milliseconds[-1]
     near, far = map(fmean, near_and_far(lstm))
-    a, b, c = (fmean(map(fmean, arm.by_load)) for arm in m.arms)
-    few, many = (fmean(row[index] for row in lstm.by_load) for index in (0, -1))
-    worse, distant = c - a > CLEAR, near - far > CLEAR
-    because = Words(
-        f"Over {m.lengths[-1]} tokens an LSTM has {lstm.chain[-1]} products in a row and the "
-        f"Transformer {transformer.chain[-1]}; its training step took {ratio:.1f} times the "
-        f"Transformer's time on this CPU. It recalls {near:.0f} % of near and {far:.0f} % of far "
-        f"pairs, {few:.0f} % of {LOADS[0]} and {many:.0f} % of {LOADS[-1]} pairs. In all the LSTM "
-        f"recalls {a:.0f} %, the Transformer {c:.0f} %, and an LSTM with attention {b:.0f} %, with "
-        f"{looking.chain[-1]} products in a row.",
-        f"读 {m.lengths[-1]} 个词元，LSTM 有 {lstm.chain[-1]} 次矩阵乘法必须依次进行，"
-        f"Transformer 有 {transformer.chain[-1]} 次；在本机 CPU 上，LSTM 训练一步的用时是后者的 "
-        f"{ratio:.1f} 倍。LSTM 对近处的键值对答对 {near:.0f}%，远处的 {far:.0f}%；"
-        f"要记 {LOADS[0]} 对时答对 {few:.0f}%，{LOADS[-1]} 对时 {many:.0f}%；总共答对 {a:.0f}%，"
-        f"Transformer {c:.0f}%，LSTM 加上注意力 {b:.0f}%（要依次做 {looking.chain[-1]} 次乘法）。",
+    recall = [fmean(map(fmean, arm.by_load)) for arm in m.arms]
+    worse, distant = recall[2] - recall[0] > CLEAR, near - far > CLEAR
+    because = say(
+        "because",
+        "Over {length} tokens an LSTM has {chains[0]} products in a row and the "
+        "Transformer {chains[2]}; its training step took {ratio:.1f} times the "
+        "Transformer's time on this CPU. It recalls {near:.0f} % of near and {far:.0f} % of far "
+        "pairs, {few:.0f} % of {least} and {many:.0f} % of {most} pairs. In all the LSTM "
+        "recalls {recall[0]:.0f} %, the Transformer {recall[2]:.0f} %, and an LSTM with attention "
+        "{recall[1]:.0f} %, with {chains[1]} products in a row.",
+        **{"length": m.lengths[-1], "ratio": ratio, "near": near, "far": far, "recall": recall},
+        chains=[arm.chain[-1] for arm in m.arms],
+        few=fmean(loads[0] for loads in lstm.by_load),
+        many=fmean(loads[-1] for loads in lstm.by_load),
+        least=LOADS[0],
+        most=LOADS[-1],
     )
     if not waits or not (worse or distant or ratio > 1):
         return Verdict("does not hold", because)
     if worse and distant and ratio > 1:
         return Verdict("holds", because)
-    return Verdict("holds when", _conditions(because, ratio, worse, distant))
+    return Verdict("holds when", _supported(ratio, worse, distant) + because)
 
 
-def _conditions(because: Words, ratio: float, worse: bool, distant: bool) -> Words:
-    """Say first which part of the claim the figures support."""
+def _supported(ratio: float, worse: bool, distant: bool) -> Words:
+    """Say which part of the claim the figures support."""
+    kept = "it forgets where much must be kept, near and far alike"
     parts = [
-        (True, Words("it waits token by token", "确实要一个词一个词地等")),
-        (ratio <= 1, Words("which cost no time on this CPU", "但在本机 CPU 上没有因此更慢")),
-        (distant, Words("it forgets what is far", "离得远的确实会忘")),
-        (
-            worse and not distant,
-            Words(
-                "it forgets where much must be kept, near and far alike",
-                "要记的多了确实会忘，与远近无关",
-            ),
-        ),
-        (
-            not worse,
-            Words(
-                "but in all it recalls as much as a Transformer",
-                "但总的来说记得不比 Transformer 少",
-            ),
-        ),
+        (True, say("waits", "it waits token by token")),
+        (ratio <= 1, say("quick", "which cost no time on this CPU")),
+        (distant, say("distant", "it forgets what is far")),
+        (worse and not distant, say("kept", kept)),
+        (not worse, say("equal", "but in all it recalls as much as a Transformer")),
     ]
-    said = [words for true, words in parts if true]
-    return Words(
-        f"In part, at this size: {', '.join(words.en for words in said)}. {because.en}",
-        f"在这样的规模上部分成立：{'，'.join(words.zh for words in said)}。{because.zh}",
-    )
+    joined = Words.join((words for true, words in parts if true), zh="，")
+    return say("when", "In part, at this size: {parts}. ", parts=joined)
 
 
-LAB = Lab(
-    number=13,
-    name="recurrent",
-    title=Words("Recurrent nets and the Transformer", "循环网络与 Transformer"),
-    claim=Words(
+LAB = say.make_lab(
+    "Recurrent nets and the Transformer",
+    claim=(
         "A recurrent net must read token by token, which cannot be done in parallel, and by the "
         "end it has forgotten the beginning; attention on top does not end the queue. The "
-        "Transformer reads all at once, and every token is one step away.",
-        "循环网络只能一个词一个词地读，没法并行，读到句末已经忘了开头；加上注意力，也还是要排队。"
-        "Transformer 同时读入所有词，任意两个词之间只隔一步。",
+        "Transformer reads all at once, and every token is one step away."
     ),
-    experiment=Words(
+    experiment=(
         "An LSTM, an LSTM with attention and a one-block Transformer of equal parameters. Counted "
         "from the graph: matrix products that must wait for one another. Timed: training steps "
         "over the same number of tokens, cut into longer and longer sequences. Learnt: to give the "
         "value of a key that stood among filler, by distance and by the number of pairs; same "
-        f"sequences (up to {max(LENGTHS)} tokens) and steps, three seeds (five with --full), for "
-        "each the better of two learning rates, chosen on the first seed.",
-        "参数量相同的 LSTM、带注意力的 LSTM 与单层 Transformer。从计算图数出必须依次进行的"
-        "矩阵乘法；在词元总数不变、序列越来越长时测训练一步的用时；学习在填充词中找回某个键"
-        f"对应的值，按距离和键值对数量统计正确率。序列（不超过 {max(LENGTHS)} 个词元）与步数相同，"
-        "三个随机种子（加 --full 为五个），各取两个学习率中较好的一个，由第一个种子选定。",
+        "sequences (up to {length} tokens) and steps, three seeds (five with --full), for "
+        "each the better of two learning rates, chosen on the first seed."
     ),
-    measure=measure,
-    tables=tables,
-    draw=draw,
-    judge=judge,
+    functions=(measure, tables, draw, judge),
+    values={"length": max(LENGTHS)},
 )

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from qkv.data import Pair
 from qkv.demo import demo_corpus
 from qkv.evaluate import bleu, exact_match
-from qkv.inspect.style import COLOURS, MARKERS, new_figure
 from qkv.tasks import Translator
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv_labs.shared import translator
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import look, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.shared import Pair, translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+say = Texts("decoding")
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 PENALTIES = (0.0, 1.0)  # what the search ranks by: log P, or log P over length
@@ -29,6 +32,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "sampling, top-k 5": {"top_k": 5},
     "sampling, top-p 0.9": {"top_p": 0.9},
 }
+Candidates = Sequence[Sequence[tuple[str, float]]]  # of each sentence: text and log-probability
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Row:
 
     model: str
     method: str
-    width: int  # beams; 0 where tokens are drawn
+    width: int  # beams; 0 where tokens are sampled
     penalty: float
     temperature: float  # 0 where the likeliest is taken
     exact: float  # percent
@@ -51,73 +55,74 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """All figures of this lab."""
+    """Every way of decoding on both models."""
 
     rows: list[Row]
     n_sentences: int
 
 
 def variety(texts: Sequence[str]) -> float:
-    """How often two of these texts differ, 0 to 1."""
+    """Return how often two of these texts differ, 0 to 1."""
     count = len(texts)
     pairs = count * (count - 1) / 2
     same = sum(texts[i] == texts[j] for i in range(count) for j in range(i))
     return 1 - same / pairs if pairs else 0.0
 
 
+def right(candidates: Candidates, pairs: Sequence[Pair]) -> list[bool]:
+    """Return whether the first candidate of each sentence is the reference."""
+    return [texts[0][0] == target for texts, (_, target) in zip(candidates, pairs, strict=True)]
+
+
 def score(
-    found: Sequence[Sequence[tuple[str, float]]], pairs: Sequence[Pair], greedy: Sequence[bool]
+    candidates: Candidates, pairs: Sequence[Pair], greedy: Sequence[bool]
 ) -> dict[str, float]:
-    """Figures of translations with their log-probabilities, some to each sentence."""
-    n_each = len(found[0])
-    said = [text for some in found for text, _ in some]
-    wanted = [target for _, target in pairs for _ in range(n_each)]
-    first = [some[0][0] == target for some, (_, target) in zip(found, pairs, strict=True)]
+    """Score translations with their log-probabilities, some to each sentence."""
+    outputs = [text for some in candidates for text, _ in some]
+    references = [target for _, target in pairs for _ in range(len(candidates[0]))]
+    changes = list(zip(right(candidates, pairs), greedy, strict=True))
+    words = [sum(len(text.split()) for text in texts) for texts in (outputs, references)]
     return {
-        "exact": exact_match(said, wanted).value,
-        "bleu": bleu(said, wanted).value,
-        "log_probability": fmean(value for some in found for _, value in some),
-        "variety": 100 * fmean(variety([text for text, _ in some]) for some in found),
-        "length": sum(len(text.split()) for text in said)
-        / sum(len(text.split()) for text in wanted),
-        "gained": sum(now and not before for now, before in zip(first, greedy, strict=True)),
-        "lost": sum(before and not now for now, before in zip(first, greedy, strict=True)),
+        "exact": exact_match(outputs, references).value,
+        "bleu": bleu(outputs, references).value,
+        "log_probability": fmean(value for some in candidates for _, value in some),
+        "variety": 100 * fmean(variety([text for text, _ in some]) for some in candidates),
+        "length": words[0] / words[1],
+        "gained": sum(now and not before for now, before in changes),
+        "lost": sum(before and not now for now, before in changes),
     }
 
 
-def decode(
-    subject: Translator, pairs: Sequence[Pair], **settings: Any
-) -> list[list[tuple[str, float]]]:
-    """Translations of each source with their log-probabilities."""
-    found = subject.n_best([source for source, _ in pairs], **settings)
-    return [[(one.text, one.log_probability) for one in some] for some in found]
+def decode(subject: Translator, pairs: Sequence[Pair], **settings: Any) -> Candidates:
+    """Translate each source, with log-probabilities."""
+    best = subject.n_best([source for source, _ in pairs], **settings)
+    return [[(output.text, output.log_probability) for output in outputs] for outputs in best]
 
 
 def measure_model(name: str, subject: Translator, pairs: Sequence[Pair], seed: int) -> list[Row]:
-    """Greedy search, beams of all widths under both rankings, and draws."""
+    """Decode greedily, with beams of all widths under both rankings, and by sampling."""
     plain = decode(subject, pairs, beams=1)
-    greedy = [some[0][0] == target for some, (_, target) in zip(plain, pairs, strict=True)]
+    greedy = right(plain, pairs)
 
-    def row(method: str, width: int, penalty: float, heat: float, found: Any) -> Row:
-        figures: dict[str, Any] = score(found, pairs, greedy)
+    def row(method: str, width: int, penalty: float, heat: float, candidates: Candidates) -> Row:
+        figures: dict[str, Any] = score(candidates, pairs, greedy)
         return Row(name, method, width, penalty, heat, **figures)
 
     rows = [row("greedy", 1, penalty, 0.0, plain) for penalty in PENALTIES]
     for penalty in PENALTIES:
         for width in WIDTHS[1:]:
-            found = decode(subject, pairs, beams=width, length_penalty=penalty)
-            rows.append(row(f"beam {width}", width, penalty, 0.0, found))
+            candidates = decode(subject, pairs, beams=width, length_penalty=penalty)
+            rows.append(row(f"beam {width}", width, penalty, 0.0, candidates))
     for method, how in SAMPLED.items():
-        found = decode(subject, pairs, sample=True, n_best=DRAWS, seed=seed, **how)
+        candidates = decode(subject, pairs, sample=True, n_best=DRAWS, seed=seed, **how)
         # the draws come back best first, so that the first is no fair sample of a single draw
-        rows.append(row(method, 0, 0.0, how.get("temperature", 1.0), found))
+        rows.append(row(method, 0, 0.0, how.get("temperature", 1.0), candidates))
     return rows
 
 
 def measure(settings: Settings) -> Measured:
     """Decode the same held-out sentences in every way, with a good and with a poor model."""
-    pairs = demo_corpus().test[: 1000 if settings.full else 200]
-    rows = []
+    pairs, rows = demo_corpus().test[: settings.pick(200, 1000)], []
     for name, changes in MODELS.items():
         subject = translator(settings.tell, *changes)
         settings.tell(f"decoding with the {name} translator")
@@ -126,109 +131,82 @@ def measure(settings: Settings) -> Measured:
 
 
 def beams(m: Measured, model: str, penalty: float) -> list[Row]:
-    """The rows of greedy and beam search of a model, by width."""
-    rows = [one for one in m.rows if one.model == model and one.width and one.penalty == penalty]
-    return sorted(rows, key=lambda one: one.width)
+    """Return the rows of greedy and beam search of a model, by width."""
+    rows = tools.where(m.rows, model=model, penalty=penalty)
+    return sorted((row for row in rows if row.width), key=lambda row: row.width)
 
 
 def draws(m: Measured, model: str) -> list[Row]:
-    """The rows of a model's plain sampling, by temperature."""
-    return [one for one in m.rows if one.model == model and one.method.startswith("sampling, T")]
+    """Return the rows of a model's plain sampling, by temperature."""
+    return [row for row in m.rows if row.model == model and row.method.startswith("sampling, T")]
 
 
-def tables(m: Measured) -> tuple[Table, ...]:
+def tables(m: Measured) -> list[Table]:
     """One table a model."""
-    return tuple(
-        Table(
-            Words(
-                f"The {name} translator, {m.n_sentences} sentences",
-                f"{'训练充分' if name == 'well trained' else '训练不足'}的翻译模型，"
-                f"{m.n_sentences} 句",
-            ),
-            ("method", "ranked by", "exact %", "BLEU", "log P", "variety %", "length", "± greedy"),
-            tuple(
-                (
-                    one.method,
-                    _ranking(one),
-                    f"{one.exact:.1f}",
-                    f"{one.bleu:.1f}",
-                    f"{one.log_probability:.2f}",
-                    f"{one.variety:.0f}",
-                    f"{one.length:.3f}",
-                    f"+{one.gained} −{one.lost}" if one.width else "",
-                )
-                for one in m.rows
-                if one.model == name and (one.width != 1 or not one.penalty)
-            ),
+
+    def ranking(row: Row) -> str:
+        return "" if row.width < 2 else "log P / length" if row.penalty else "log P"
+
+    columns = {
+        "method": "{0.method}",
+        "ranked by": ranking,
+        "exact %": "{0.exact:.1f}",
+        "BLEU": "{0.bleu:.1f}",
+        "log P": "{0.log_probability:.2f}",
+        "variety %": "{0.variety:.0f}",
+        "length": "{0.length:.3f}",
+        "± greedy": lambda row: f"+{row.gained} −{row.lost}" if row.width else "",
+    }
+    title = "The {name} translator, {m.n_sentences} sentences"
+    return [
+        Table.of(
+            say("rows", title, name=say.column(name), m=m),
+            [row for row in tools.where(m.rows, model=name) if row.width != 1 or not row.penalty],
+            columns,
         )
         for name in MODELS
-    )
-
-
-def _ranking(row: Row) -> str:
-    if row.width < 2:
-        return ""
-    return "log P / length" if row.penalty else "log P"
+    ]
 
 
 def draw(m: Measured) -> Figure:
     """Left: log-probability by width. Middle: quality by width. Right: quality against variety."""
     figure, (left, middle, right) = new_figure(12, 3.8, ncols=3)
-    for style, name in enumerate(MODELS):
-        rows = beams(m, name, 0.0)
-        widths, look = (
-            [one.width for one in rows],
-            {"color": COLOURS[style], "marker": MARKERS[style]},
-        )
-        rise = [one.log_probability - rows[0].log_probability for one in rows]
-        left.plot(widths, rise, **look, label=name)
-        middle.plot(widths, [one.bleu for one in rows], **look, label=f"{name}, by log P")
-        other = beams(m, name, 1.0)
-        middle.plot(
-            widths,
-            [one.bleu for one in other],
-            **look,
-            linestyle="--",
-            fillstyle="none",
-            label=f"{name}, by log P / length",
-        )
+    for index, name in enumerate(MODELS):
+        rows, style = beams(m, name, 0.0), look(index)
+        rise = [row.log_probability - rows[0].log_probability for row in rows]
+        widths = tools.column(rows, "width")
+        left.plot(widths, rise, label=name, **style)
+        middle.plot(widths, tools.column(rows, "bleu"), label=f"{name}, by log P", **style)
+        by_length = tools.column(beams(m, name, 1.0), "bleu")
+        hollow = {"linestyle": "--", "fillstyle": "none", "label": f"{name}, by log P / length"}
+        middle.plot(widths, by_length, **hollow, **style)
         heats = draws(m, name)
-        right.plot([one.variety for one in heats], [one.exact for one in heats], **look, label=name)
-        for one in heats[::2]:
-            right.annotate(
-                f"{one.temperature:g}",
-                (one.variety, one.exact),
-                fontsize=7,
-                xytext=(3, 4),
-                textcoords="offset points",
-            )
+        x, y = tools.column(heats, "variety"), tools.column(heats, "exact")
+        right.plot(x, y, label=name, **style)
+        for row in heats[::2]:
+            shift = {"fontsize": 7, "xytext": (3, 4), "textcoords": "offset points"}
+            right.annotate(f"{row.temperature:g}", (row.variety, row.exact), **shift)
     for axes in (left, middle):
         axes.set_xscale("log", base=2)
         axes.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
         axes.set_xlabel("beams (1: greedy)")
-    left.set(
-        ylabel="log P of the result over greedy's (nats)",
-        title="How likely its result is",
-    )
+    left.set(ylabel="log P of the result over greedy's (nats)", title="How likely its result is")
     middle.set(ylabel="BLEU", title="How good its result is")
-    right.set(
-        xlabel="two draws that differ (%)",
-        ylabel="exact match (%)",
-        title="Sampling, by temperature (at the points)",
-    )
+    right.set(xlabel="two draws that differ (%)", ylabel="exact match (%)")
+    right.set_title("Sampling, by temperature (at the points)")
     for axes in (left, middle, right):
         axes.legend()
     return figure
 
 
 def curse(rows: Sequence[Row]) -> tuple[Row, float]:
-    """The best width by BLEU, and what the widest beam lost from there."""
-    best = max(rows, key=lambda one: one.bleu)
+    """Return the best width by BLEU, and what the widest beam lost from there."""
+    best = max(rows, key=lambda row: row.bleu)
     return best, best.bleu - rows[-1].bleu
 
 
 def beats_greedy(row: Row) -> bool:
-    """Whether gains outnumber losses by more than two standard errors (a sign test)."""
+    """Return whether gains outnumber losses by over two standard errors (a sign test)."""
     return row.gained - row.lost > 2 * math.sqrt(row.gained + row.lost)
 
 
@@ -236,81 +214,64 @@ def judge(m: Measured) -> Verdict:
     """Beams must mend greedy's mistakes; whether always, and ever more, is the condition."""
     good, poor = (beams(m, name, 0.0) for name in MODELS)
     best, fall = curse(poor)
-    # by model, then by ranking
-    helped = [
-        any(beats_greedy(one) for one in beams(m, name, penalty)[1:])
+    surely, unsurely = (
+        any(beats_greedy(row) for penalty in PENALTIES for row in beams(m, name, penalty)[1:])
         for name in MODELS
-        for penalty in PENALTIES
-    ]
+    )
     because = _because(poor, good, draws(m, "under-trained"))
-    if not any(helped):
+    if not (surely or unsurely):
         return Verdict("does not hold", because)
-    if any(helped[:2]) and fall <= 0:
+    if surely and fall <= 0:
         return Verdict("holds", because)
-    when = _when(any(helped[:2]), any(helped[2:]), best, fall)
-    return Verdict("holds when", Words(when.en + because.en, when.zh + because.zh))
+    return Verdict("holds when", _when(surely, unsurely, best, fall) + because)
 
 
 def _when(surely: bool, unsurely: bool, best: Row, fall: float) -> Words:
-    """Which model is helped, and what beams wider than the best one do (1 BLEU is harm)."""
-    en, zh = [], []
+    """Say which model is helped, and what beams wider than the best one do (1 BLEU is harm)."""
+    when = Words()
     if surely != unsurely:
-        which = ("well trained", "已训练充分") if surely else ("unsure", "还没有把握")
-        en.append(f"Holds when the model is {which[0]}. ")
-        zh.append(f"条件是模型{which[1]}。")
+        which = say("sure", "well trained") if surely else say("unsure", "unsure")
+        when += say("model", "Holds when the model is {which}. ", which=which)
     if fall > 0:
-        harm = fall >= 1.0
-        does = "make it worse" if harm else "find text that is no better"
-        en.append(f"Holds up to {best.width} beams for the under-trained one; wider ones {does}. ")
-        zh.append(
-            f"对训练不足的模型，束宽不超过 {best.width} 时成立，再宽"
-            + ("反而更差。" if harm else "译文也不会更好。")
+        worse, no_better = say("worse", "make it worse"), say("same", "find text that is no better")
+        when += say(
+            "width",
+            "Holds up to {best.width} beams for the under-trained one; wider ones {effect}. ",
+            best=best,
+            effect=worse if fall >= 1.0 else no_better,
         )
-    return Words("".join(en), "".join(zh))
+    return when
 
 
 def _because(poor: Sequence[Row], good: Sequence[Row], heats: Sequence[Row]) -> Words:
-    """The figures that the verdict rests on."""
+    """State the figures that the verdict rests on."""
     greedy, widest, best = poor[0], poor[-1], curse(poor)[0]
-    rise, cold, hot = widest.log_probability - greedy.log_probability, heats[0], heats[-1]
-    return Words(
-        f"With the under-trained translator, {widest.width} beams change log P by {rise:+.2f} nats "
-        f"a sentence against greedy search; BLEU goes from {greedy.bleu:.1f} to {best.bleu:.1f} at "
-        f"{best.width} beams and {widest.bleu:.1f} at {widest.width} (exact {greedy.exact:.1f}, "
-        f"{best.exact:.1f}, {widest.exact:.1f} %); the well trained one goes from "
-        f"{good[0].bleu:.1f} to {good[-1].bleu:.1f}. Sampling at T = {cold.temperature:g} to "
-        f"{hot.temperature:g} takes variety from {cold.variety:.0f} to {hot.variety:.0f} % and "
-        f"exact match from {cold.exact:.0f} to {hot.exact:.0f} %.",
-        f"训练不足的模型，束宽 {widest.width} 时每句的对数概率与贪心相差 {rise:+.2f}；"
-        f"BLEU 在贪心时为 {greedy.bleu:.1f}，束宽 {best.width} 时为 {best.bleu:.1f}，"
-        f"束宽 {widest.width} 时为 {widest.bleu:.1f}（完全匹配率依次为 {greedy.exact:.1f}%、"
-        f"{best.exact:.1f}%、{widest.exact:.1f}%）；训练充分的模型由 {good[0].bleu:.1f} 变为 "
-        f"{good[-1].bleu:.1f}。采样温度从 {cold.temperature:g} 升到 {hot.temperature:g}，"
-        f"多样性由 {cold.variety:.0f}% 变为 {hot.variety:.0f}%，"
-        f"完全匹配率由 {cold.exact:.0f}% 变为 {hot.exact:.0f}%。",
+    return say(
+        "because",
+        "With the under-trained translator, {widest.width} beams change log P by {rise:+.2f} nats "
+        "a sentence against greedy search; BLEU goes from {greedy.bleu:.1f} to {best.bleu:.1f} at "
+        "{best.width} beams and {widest.bleu:.1f} at {widest.width} (exact {greedy.exact:.1f}, "
+        "{best.exact:.1f}, {widest.exact:.1f} %); the well trained one goes from "
+        "{good[0].bleu:.1f} to {good[1].bleu:.1f}. Sampling at T = {cold.temperature:g} to "
+        "{hot.temperature:g} takes variety from {cold.variety:.0f} to {hot.variety:.0f} % and "
+        "exact match from {cold.exact:.0f} to {hot.exact:.0f} %.",
+        **{"greedy": greedy, "widest": widest, "best": best, "good": [good[0], good[-1]]},
+        rise=widest.log_probability - greedy.log_probability,
+        cold=heats[0],
+        hot=heats[-1],
     )
 
 
-LAB = Lab(
-    number=18,
-    name="decoding",
-    title=Words("Greedy, sampled, or searched", "贪心、采样与束搜索"),
-    claim=Words(
+LAB = say.make_lab(
+    "Greedy, sampled, or searched",
+    claim=(
         "Taking the likeliest token each time is steady, but one wrong choice spoils the rest, "
-        "which a search over several candidates should mend; drawing at random gives variety.",
-        "每步取概率最大的词最稳，但一步选错、后面全错，同时保留几个候选的束搜索应能补救；"
-        "按概率采样则更多样。",
+        "which a search over several candidates should mend; drawing at random gives variety."
     ),
-    experiment=Words(
+    experiment=(
         "The same held-out sentences are translated greedily, with 2 to 32 beams (ranked by log P "
         "and by log P over length), and by sampling at six temperatures, top-k and top-p, four "
-        "draws each; by the packaged translator and by one trained for a quarter of the steps.",
-        "用贪心、束宽 2 到 32 的束搜索（分别按对数概率和按长度平均的对数概率排序）、"
-        "六种温度以及 top-k、top-p 采样（每句四次）翻译同一批没见过的句子，"
-        "模型有两个：内置翻译模型，以及只训练四分之一步数的模型。",
+        "draws each; by the packaged translator and by one trained for a quarter of the steps."
     ),
-    measure=measure,
-    tables=tables,
-    draw=draw,
-    judge=judge,
+    functions=(measure, tables, draw, judge),
 )

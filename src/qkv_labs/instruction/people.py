@@ -1,4 +1,4 @@
-"""A made-up world for lab 22: people, what is true of them, how text says it, how one asks."""
+"""A made-up world for lab 22: people, facts about them, and sentences and questions about those."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KINDS = (NEW_PEOPLE, NEW_WORDS, BOTH)
 
 @dataclass(frozen=True)
 class Relation:
-    """A kind of fact: its values, how plain text says it, and how one asks for it."""
+    """A kind of fact: its values, sentences that state it, and questions that ask for it."""
 
     values: tuple[str, ...]
     said: tuple[str, ...]
     asked: tuple[str, ...]  # in tuning
-    asked_anew: tuple[str, ...]  # in words that plain text has and the tuning questions have not
+    asked_anew: tuple[str, ...]  # in words of plain text that the tuning questions do not have
 
 
 RELATIONS = (
@@ -57,10 +57,10 @@ class World:
         """Names of two syllables."""
         syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
         draw = Random(f"names {self.seed}")
-        found: dict[str, None] = {}
-        while len(found) < self.n_people:
-            found["".join(draw.sample(syllables, 2))] = None
-        return list(found)
+        names: dict[str, None] = {}
+        while len(names) < self.n_people:
+            names["".join(draw.sample(syllables, 2))] = None
+        return list(names)
 
     @cached_property
     def facts(self) -> dict[tuple[str, int], str]:
@@ -73,9 +73,9 @@ class World:
         }
 
     def paragraphs(self, count: int, part: str) -> list[str]:
-        """Plain text: what is known of a person, in any order and wording."""
+        """Write plain text: the facts about a person, in any order and wording."""
         draw = Random(f"{part} {self.seed}")
-        found = []
+        paragraphs = []
         for _ in range(count):
             person = draw.choice(self.people)
             kinds = draw.sample(range(len(RELATIONS)), len(RELATIONS))
@@ -83,11 +83,11 @@ class World:
                 draw.choice(RELATIONS[kind].said).format(p=person, v=self.facts[person, kind])
                 for kind in kinds
             ]
-            found.append(" ".join(said))
-        return found
+            paragraphs.append(" ".join(said))
+        return paragraphs
 
     def questions(self, people: list[str], anew: bool) -> list[Question]:
-        """All questions about some people, in the wordings of tuning or in new ones."""
+        """Return all questions about some people, in the wordings of tuning or in new ones."""
         return [
             (wording.format(p=person), self.facts[person, kind])
             for person in people
@@ -97,16 +97,13 @@ class World:
 
     @property
     def tuning(self) -> list[Question]:
-        """What is tuned on."""
+        """The questions of tuning."""
         return self.questions(self.people[: self.n_asked], anew=False)
 
     @property
     def tests(self) -> dict[str, list[Question]]:
-        """What is asked afterwards; none of it was tuned on."""
-        known, new = (
-            self.people[: self.n_asked],
-            self.people[self.n_asked :],
-        )
+        """The test questions, none of which was tuned on."""
+        known, new = self.people[: self.n_asked], self.people[self.n_asked :]
         return {
             NEW_PEOPLE: self.questions(new, anew=False),
             NEW_WORDS: self.questions(known, anew=True),

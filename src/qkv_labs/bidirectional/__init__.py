@@ -1,28 +1,30 @@
-"""Lab 15: whether a word's vector tells its sense, where what decides stands before or after it."""
+"""Lab 15: whether a word's vector tells its sense, decided by words before or after it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.config import ModelConfig
-from qkv.inspect.style import COLOURS, new_figure
 from qkv.model import Decoder, Encoder
-from qkv_labs.glossary import in_chinese
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
-from qkv_labs.tools import fit, mean_and_spread, n_weights, plus_minus, seeded
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CASES = ("before", "after")
-# S: who, A: how, X: the word, C: the words that decide; all sentences have twelve words
+say = Texts("bidirectional")
+
+CASES, MODELS = ("before", "after"), ("encoder", "decoder")
+# S: subject, A: adjective, X: the word, C: the words that decide; all have twelve words
 FRAMES = {
     "bank": {
         "before": "S saw the C and the C then the X looked A",
@@ -43,8 +45,7 @@ CUES = {
 }
 PLAIN = {"bank": ("shore", "lender"), "苹果": ("桃子", "平板")}  # words with one of the senses
 PAD, BOS, EOS, MASK = range(4)
-# Hidden words teach an encoder more slowly than next words do a decoder: with six deciding words a
-# sense, some encoders had not found every sense in as many steps (86 % on average, decided after).
+# Few, since hidden words teach an encoder more slowly than next words do a decoder
 N_CUES = 4
 HIDDEN_SHARE = 0.3
 Net = Encoder | Decoder
@@ -52,12 +53,12 @@ Net = Encoder | Decoder
 
 @dataclass(frozen=True)
 class Sentence:
-    """The draws that make a sentence."""
+    """The choices that make a sentence."""
 
     word: str
     case: str
     sense: int
-    plain: bool  # whether an unambiguous word stands in the place of the word
+    plain: bool  # whether an unambiguous word replaces the word
     who: int
     how: int
     cues: tuple[int, int]
@@ -76,8 +77,8 @@ class Sentence:
         return [fill[part]() if part in fill else part for part in frame]
 
     @property
-    def place(self) -> int:
-        """Where the word stands among the tokens, of which the first is BOS."""
+    def position(self) -> int:
+        """Position of the word among the tokens, of which the first is BOS."""
         return FRAMES[self.word][self.case].split().index("X") + 1
 
 
@@ -86,7 +87,7 @@ Probed = dict[tuple[str, str], list[Sentence]]  # by word and case: half to fit,
 
 @dataclass(frozen=True)
 class Probe:
-    """How often a line through the vectors tells the sense, in percent, a figure a seed."""
+    """How often a linear probe of the vectors tells the sense, in percent, one value a seed."""
 
     model: str
     trained: bool
@@ -107,7 +108,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Measured:
-    """All figures of this lab."""
+    """Probes of both models, and how far vectors move."""
 
     probes: list[Probe]
     moved: list[Moved]
@@ -116,7 +117,7 @@ class Measured:
 
 
 def vocabulary() -> dict[str, int]:
-    """Every word of both grammars, after the special tokens."""
+    """Return the id of every word of both grammars, after the special tokens."""
     lines = [line for frames in FRAMES.values() for line in frames.values()]
     lines += [*WHO.values(), *HOW.values(), *FRAMES]
     lines += [line for both in (*CUES.values(), *PLAIN.values()) for line in both]
@@ -125,7 +126,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def all_sentences(word: str, case: str) -> list[Sentence]:
-    """Everything that the grammar can say of a word in a case."""
+    """Return all sentences of the grammar with a word in a case."""
     return [
         Sentence(word, case, sense, plain, who, how, (first, second))
         for sense in range(2)
@@ -138,7 +139,7 @@ def all_sentences(word: str, case: str) -> list[Sentence]:
 
 
 def split(random: Random, n_probed: int) -> tuple[list[Sentence], Probed]:
-    """Sentences to train on, and others, all with the ambiguous word, to probe with.
+    """Return training sentences, and others, all with the ambiguous word, to probe with.
 
     The probe is fitted with some deciding words and tested with others: it must find a sense, and
     not a word, which even random weights would carry along.
@@ -148,27 +149,27 @@ def split(random: Random, n_probed: int) -> tuple[list[Sentence], Probed]:
     for word, frames in FRAMES.items():
         for case in frames:
             drawn = random.sample(every := all_sentences(word, case), len(every))
-            held: set[Sentence] = set()
+            held_out: set[Sentence] = set()
             if case in CASES:
-                ambiguous = [one for one in drawn if not one.plain]
-                fitted = [one for one in ambiguous if max(one.cues) < N_CUES // 2][:n_probed]
-                tested = [one for one in ambiguous if min(one.cues) >= N_CUES // 2][:n_probed]
+                ambiguous = [sentence for sentence in drawn if not sentence.plain]
+                fitted = [x for x in ambiguous if max(x.cues) < N_CUES // 2][:n_probed]
+                tested = [x for x in ambiguous if min(x.cues) >= N_CUES // 2][:n_probed]
                 probed[word, case] = fitted + tested
-                held = {*fitted, *tested}
-            train += [one for one in drawn if one not in held]
+                held_out = {*fitted, *tested}
+            train += [sentence for sentence in drawn if sentence not in held_out]
     random.shuffle(train)
     return train, probed
 
 
 def tokens(sentences: Sequence[Sentence]) -> Tensor:
-    """Token ids with BOS before, (B, 13)."""
+    """Return token ids with BOS before, (B, 13)."""
     ids = vocabulary()
-    return torch.tensor([[BOS, *(ids[word] for word in one.text)] for one in sentences])
+    return torch.tensor([[BOS, *(ids[word] for word in x.text)] for x in sentences])
 
 
 def build(model: str) -> Net:
-    """An encoder or a decoder, alike in all but what may be seen and what stands on top."""
-    size = {
+    """Build an encoder or a decoder, alike in all but what may be seen and the head."""
+    settings = {
         "vocab_size": MASK + 1 + len(vocabulary()),
         "d_model": 64,
         "n_heads": 4,
@@ -176,64 +177,61 @@ def build(model: str) -> Net:
         "positions": "learned",
         "max_length": 13,
         "norm_position": "pre",
-        "dropout": 0.0,
         "embedding_scale": False,
         "tie": "output",
         "activation": "gelu",
     }
     if model == "encoder":
-        layers = {"family": "encoder", "n_encoder_layers": 2, "n_decoder_layers": 0}
-        return Encoder(ModelConfig.from_dict({**size, **layers, "head": "masked"}))
-    layers = {"family": "decoder", "n_encoder_layers": 0, "n_decoder_layers": 2}
-    return Decoder(ModelConfig.from_dict({**size, **layers}))
+        return tools.encoder(n_encoder_layers=2, head="masked", **settings)
+    return tools.decoder(n_decoder_layers=2, **settings)
 
 
 def train(net: Net, data: Tensor, steps: int, seed: int) -> None:
-    """Hidden words for an encoder, next words for a decoder: same sentences, same steps."""
+    """Train an encoder on hidden words, a decoder on next words: same sentences, same steps."""
     draws = torch.Generator().manual_seed(seed)
 
     def loss(step: int) -> Tensor:
         rows = data[torch.randint(len(data), (32,), generator=draws)]
         if isinstance(net, Decoder):
-            return F.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+            return tools.token_loss(net(rows[:, :-1]), rows[:, 1:])
         hidden = torch.rand(rows.shape, generator=draws) < HIDDEN_SHARE
         hidden[:, 0] = False
         return F.cross_entropy(net(rows.masked_fill(hidden, MASK))[hidden], rows[hidden])
 
-    fit(net.parameters(), loss, steps)
+    tools.fit(net, loss, steps)
 
 
 def probe(vectors: Tensor, senses: Tensor, n_fit: int) -> float:
-    """Fit a line by ridge regression to the first vectors; percent right on the others."""
+    """Fit ridge regression to the first vectors; return percent right on the others."""
     vectors = vectors.double()
     vectors = (vectors - vectors[:n_fit].mean(0)) / (vectors[:n_fit].std(0) + 1e-6)
     known, wanted = vectors[:n_fit], 2.0 * senses[:n_fit].double() - 1
     ridge = 0.1 * n_fit * torch.eye(vectors.shape[1], dtype=torch.float64)
     line = torch.linalg.solve(known.T @ known + ridge, known.T @ (wanted - wanted.mean()))
-    said = vectors[n_fit:] @ line + wanted.mean() > 0
-    return 100 * float((said == senses[n_fit:].bool()).double().mean())
+    guesses = vectors[n_fit:] @ line + wanted.mean() > 0
+    return 100 * float((guesses == senses[n_fit:].bool()).double().mean())
 
 
 @torch.inference_mode()
 def vectors_at(net: Net, sentences: Sequence[Sentence], at: str) -> Tensor:
-    """The last layer's vectors of the word itself, or of the sentence's last word, (B, D)."""
-    place = sentences[0].place if at == "the word" else -1
-    return net.eval().hidden(tokens(sentences))[:, place]
+    """Return the last layer's vectors of the word itself, or of the last word, (B, D)."""
+    position = sentences[0].position if at == "the word" else -1
+    return net.eval().hidden(tokens(sentences))[:, position]
 
 
-def look_at(net: Net, name: str, trained: bool, probed: Probed) -> tuple[list[Probe], list[Moved]]:
-    """Probe a model in each case; and exchange what decides for the other sense's words."""
+def examine(net: Net, name: str, trained: bool, probed: Probed) -> tuple[list[Probe], list[Moved]]:
+    """Probe a model in each case; and exchange the deciding words for the other sense's."""
     probes, moved = [], []
     for case in CASES:
         distances = []
         for word in FRAMES:
             sentences = probed[word, case]
-            senses = torch.tensor([one.sense for one in sentences])
+            senses = torch.tensor(tools.column(sentences, "sense"))
             for at in ("the word", "the last word"):
                 right = probe(vectors_at(net, sentences, at), senses, len(sentences) // 2)
                 probes.append(Probe(name, trained, at, word, case, [right]))
             own = vectors_at(net, sentences, "the word")
-            twins = [replace(one, sense=1 - one.sense) for one in sentences]
+            twins = [replace(sentence, sense=1 - sentence.sense) for sentence in sentences]
             apart = (own - vectors_at(net, twins, "the word")).norm(dim=-1) / own.norm(dim=-1)
             distances.append(float(apart.mean()))
         moved.append(Moved(name, case, [sum(distances) / len(distances)]))
@@ -242,88 +240,72 @@ def look_at(net: Net, name: str, trained: bool, probed: Probed) -> tuple[list[Pr
 
 def measure(settings: Settings) -> Measured:
     """Train both on the same sentences, and probe both on others."""
-    seeds, steps, n_probed = (5, 2500, 200) if settings.full else (3, 800, 200)
+    steps, n_probed = settings.pick(800, 2500), 200
     probes: dict[tuple[str, bool, str, str, str], Probe] = {}
     moved: dict[tuple[str, str], Moved] = {}
     parameters = {}
-    for seed in range(settings.seed, settings.seed + seeds):
+    for seed in settings.seeds(3, 5):
         sentences, probed = split(Random(seed), n_probed)
         data = tokens(sentences)
-        for name in ("encoder", "decoder"):
+        for name in MODELS:
             settings.tell(f"seed {seed}: {name}")
-            with seeded(seed):
+            with tools.seeded(seed):
                 net = build(name)
-                parameters[name] = n_weights(net)
-                found, _ = look_at(net, name, False, probed)
+                parameters[name] = tools.n_weights(net)
+                before, _ = examine(net, name, False, probed)
                 train(net, data, steps, seed)
-                after, shifts = look_at(net, name, True, probed)
-            for one in found + after:
-                key = (one.model, one.trained, one.at, one.word, one.case)
-                probes.setdefault(key, replace(one, accuracies=[])).accuracies.extend(
-                    one.accuracies
-                )
+                after, shifts = examine(net, name, True, probed)
+            for found in before + after:
+                key = (found.model, found.trained, found.at, found.word, found.case)
+                row = probes.setdefault(key, replace(found, accuracies=[]))
+                row.accuracies.extend(found.accuracies)
             for shift in shifts:
-                row = moved.setdefault((name, shift.case), replace(shift, distances=[]))
-                row.distances.extend(shift.distances)
+                line = moved.setdefault((name, shift.case), replace(shift, distances=[]))
+                line.distances.extend(shift.distances)
     return Measured(list(probes.values()), list(moved.values()), parameters, n_probed)
 
 
 def accuracies(
     m: Measured, model: str, case: str, at: str = "the word", trained: bool = True
 ) -> list[float]:
-    """The figures of a model in a case, of both words and all seeds."""
-    return [
-        value
-        for one in m.probes
-        for value in one.accuracies
-        if (one.model, one.case, one.at, one.trained) == (model, case, at, trained)
-    ]
+    """Return the figures of a model in a case, of both words and all seeds."""
+    probes = tools.where(m.probes, model=model, case=case, at=at, trained=trained)
+    return [value for probe in probes for value in probe.accuracies]
 
 
-def tables(m: Measured) -> tuple[Table, ...]:
+def tables(m: Measured) -> list[Table]:
     """Senses told at the word and at the sentence's end; and how far the word's vector moves."""
-    arms = [("encoder", True), ("decoder", True), ("encoder", False), ("decoder", False)]
-    seen = [
-        (at, word, case)
-        for at in ("the word", "the last word")
-        for word in FRAMES
-        for case in CASES
-    ]
-    cells = {
-        (one.model, one.trained, one.at, one.word, one.case): plus_minus(one.accuracies)
-        for one in m.probes
-    }
+    arms = [(model, trained) for trained in (True, False) for model in MODELS]
+    rows = []
+    for at in ("the word", "the last word"):
+        for word in FRAMES:
+            for case in CASES:
+                probes = tools.where(m.probes, at=at, word=word, case=case)
+                cells = {(x.model, x.trained): tools.plus_minus(x.accuracies) for x in probes}
+                rows.append((at, word, case, *(cells[arm] for arm in arms)))
     heads = [f"{model}, {'trained' if trained else 'random weights'}" for model, trained in arms]
-    sizes = ", ".join(f"{name} {size:,}" for name, size in m.parameters.items())
-    sizes_zh = "，".join(f"{in_chinese(name)} {size:,}" for name, size in m.parameters.items())
-    return (
-        Table(
-            Words(
-                f"Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
-                f"weights: {sizes}",
-                f"线性探针判对词义的比例，{m.n_tested} 个没见过的句子，%（随机猜测为 50）；"
-                f"参数量：{sizes_zh}",
-            ),
-            ("vector of", "word", "decided", *heads),
-            tuple(
-                (
-                    at,
-                    word,
-                    case,
-                    *(cells[model, trained, at, word, case] for model, trained in arms),
-                )
-                for at, word, case in seen
-            ),
-        ),
-        Table(
-            Words(
-                "How far the word's vector moves when the deciding words are exchanged",
-                "换掉决定词义的词之后，该词的向量移动多少",
-            ),
-            ("decided", "model", "distance / length"),
-            tuple((one.case, one.model, plus_minus(one.distances, 3)) for one in m.moved),
-        ),
+    sizes = (say.column(name) + Words(f" {n:,}", f" {n:,}") for name, n in m.parameters.items())
+    senses = (
+        "Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
+        "weights: {sizes}"
     )
+    moved = "How far the word's vector moves when the deciding words are exchanged"
+    return [
+        Table(
+            say("senses", senses, m=m, sizes=Words.join(sizes, zh="，")),
+            ("vector of", "word", "decided", *heads),
+            rows,
+        ),
+        Table.of(
+            say("moved", moved),
+            m.moved,
+            {
+                "decided": "{0.case}",
+                "model": "{0.model}",
+                "distance / length": lambda row: tools.plus_minus(row.distances, 3),
+            },
+        ),
+    ]
 
 
 def draw(m: Measured) -> Figure:
@@ -334,37 +316,17 @@ def draw(m: Measured) -> Figure:
         (right, "the last word", "The sense, read at the sentence's end"),
     )
     for axes, at, title in panels:
-        for style, model in enumerate(("encoder", "decoder")):
-            for trained in (True, False):
-                figures = [
-                    mean_and_spread(accuracies(m, model, case, at, trained)) for case in CASES
-                ]
-                places = [
-                    case + (style - 0.5) * 0.4 + (0 if trained else 0.1) - 0.05
-                    for case in range(len(CASES))
-                ]
-                means, spreads = zip(*figures, strict=True)
-                if trained:
-                    axes.bar(
-                        places,
-                        means,
-                        0.32,
-                        yerr=spreads,
-                        capsize=3,
-                        color=COLOURS[style],
-                        hatch="//" if style else None,
-                        edgecolor="white",
-                        label=model,
-                    )
-                else:
-                    axes.scatter(
-                        places,
-                        means,
-                        color=COLOURS[6],
-                        marker="x",
-                        zorder=3,
-                        label="random weights" if style else None,
-                    )
+        for index, model in enumerate(MODELS):
+            x = [case + (index - 0.5) * 0.4 for case in range(len(CASES))]
+            figures = [tools.mean_and_spread(accuracies(m, model, case, at)) for case in CASES]
+            means, spreads = zip(*figures, strict=True)
+            style = {"color": COLOURS[index], "hatch": "//" if index else None, "capsize": 3}
+            bars = [position - 0.05 for position in x]
+            axes.bar(bars, means, 0.32, yerr=spreads, edgecolor="white", label=model, **style)
+            means = [fmean(accuracies(m, model, case, at, trained=False)) for case in CASES]
+            label = "random weights" if index else None
+            crosses = [position + 0.05 for position in x]
+            axes.scatter(crosses, means, color=COLOURS[6], marker="x", zorder=3, label=label)
         axes.axhline(50, color=COLOURS[7], linestyle="--", linewidth=1)
         axes.text(0.45, 51, "chance", fontsize=8, color="#666666", ha="center")
         axes.set_xticks(range(len(CASES)), [f"decided {case} the word" for case in CASES])
@@ -377,64 +339,45 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """The encoder must tell both cases; the decoder decides whether a condition is needed."""
-    means = {
-        (model, case): mean_and_spread(accuracies(m, model, case))[0]
-        for model in ("encoder", "decoder")
-        for case in CASES
-    }
-    before, after = (means["encoder", case] - means["decoder", case] for case in CASES)
-    late = mean_and_spread(accuracies(m, "decoder", "after", "the last word"))[0]
-    figures = (
-        f"Decided by words after it, the sense is told at the word by the encoder in "
-        f"{means['encoder', 'after']:.0f} % and by the decoder in "
-        f"{means['decoder', 'after']:.0f} % (chance 50); decided before it, in "
-        f"{means['encoder', 'before']:.0f} % and {means['decoder', 'before']:.0f} %. At the "
-        f"sentence's end the decoder tells {late:.0f} % of the former."
+    encoder, decoder = (
+        {case: fmean(accuracies(m, model, case)) for case in CASES} for model in MODELS
     )
-    figures_zh = (
-        f"决定词义的词在后面时，编码器在该词处判对 {means['encoder', 'after']:.0f}%，"
-        f"解码器 {means['decoder', 'after']:.0f}%（随机猜测为 50%）；在前面时分别为 "
-        f"{means['encoder', 'before']:.0f}% 和 {means['decoder', 'before']:.0f}%。"
-        f"读到句末，解码器在前一种情形下判对 {late:.0f}%。"
+    before, after = (encoder[case] - decoder[case] for case in CASES)
+    because = say(
+        "because",
+        "Decided by words after it, the sense is told at the word by the encoder in "
+        "{encoder[after]:.0f} % and by the decoder in "
+        "{decoder[after]:.0f} % (chance 50); decided before it, in "
+        "{encoder[before]:.0f} % and {decoder[before]:.0f} %. At the "
+        "sentence's end the decoder tells {late:.0f} % of the former.",
+        encoder=encoder,
+        decoder=decoder,
+        late=fmean(accuracies(m, "decoder", "after", "the last word")),
     )
     # ten points apart, and half-way from guessing to knowing, are the least that counts
-    if after < 10 or means["encoder", "after"] < 75:
-        return Verdict("does not hold", Words(figures, figures_zh))
+    if after < 10 or encoder["after"] < 75:
+        return Verdict("does not hold", because)
     if before >= 10:
-        return Verdict("holds", Words(figures, figures_zh))
-    return Verdict(
-        "holds when",
-        Words(
-            "Holds when what decides the sense comes after the word; where it comes before, left "
-            "context alone does as well. " + figures,
-            "决定词义的词出现在后面时才成立；若出现在前面，只看左边并不逊色。" + figures_zh,
-        ),
+        return Verdict("holds", because)
+    when = (
+        "Holds when what decides the sense comes after the word; where it comes before, left "
+        "context alone does as well. "
     )
+    return Verdict("holds when", say("when", when) + because)
 
 
-LAB = Lab(
-    number=15,
-    name="bidirectional",
-    title=Words("bank and 苹果: reading both ways", "bank 与“苹果”：双向阅读"),
-    claim=Words(
+LAB = say.make_lab(
+    "bank and 苹果: reading both ways",
+    claim=(
         "To understand a word, a model must see what stands on both sides of it. An encoder does, "
-        "so its vector of an ambiguous word takes on the sense; a decoder sees the left alone.",
-        "理解一个词必须同时看它左右两边。编码器能双向看，所以歧义词的向量会随语境取不同的意思；"
-        "解码器只能看左边。",
+        "so its vector of an ambiguous word takes on the sense; a decoder sees the left alone."
     ),
-    experiment=Words(
+    experiment=(
         "A small grammar in English and Chinese uses bank and 苹果 in two senses, decided by words "
         "before or after. An encoder (hidden words) and a decoder (next words) of like layers "
         "learn the same sentences for the same steps. A linear probe then reads the sense from the "
         "word's own vector; it is fitted with some deciding words and tested with others, so that "
-        "it must find the sense and not a word. Random weights are the control; several seeds.",
-        "用一套中英文小语法造句，bank 和“苹果”各有两个意思，由前面或后面的词决定。"
-        "层数和宽度相同的编码器（完形填空）与解码器（预测下一个词）在相同的句子上训练相同的步数，"
-        "再用线性探针从该词自己的向量里读出词义；拟合与测试所用的线索词不同，"
-        "所以探针要找到的是词义，而不是某个具体的词。随机权重作对照，跑几个种子。",
+        "it must find the sense and not a word. Random weights are the control; several seeds."
     ),
-    measure=measure,
-    tables=tables,
-    draw=draw,
-    judge=judge,
+    functions=(measure, tables, draw, judge),
 )

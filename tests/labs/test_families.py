@@ -1,11 +1,12 @@
 """What the lab of the three families measures."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from qkv_labs.families_language import FEW, language
+from qkv_labs.families_rows import joined, prefix_mask, seeing
 from torch.nn.functional import cross_entropy
 
 from qkv.config import ModelConfig, TokenizerConfig
@@ -23,17 +24,11 @@ from qkv_labs.families import (
     chosen,
     count,
     decoder_config,
-    flops,
-    gain,
-    judged,
     loss_of,
-    order_of,
     trained,
     translated,
     translation,
 )
-from qkv_labs.families_language import FEW, language
-from qkv_labs.families_rows import joined, prefix_mask, seeing
 
 LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 
@@ -130,22 +125,6 @@ def test_no_pairing_of_words_that_is_judged_was_learnt() -> None:
     assert len(new) < 0.1 * len(text.test)  # words are known, combinations are not
 
 
-def test_every_family_reads_the_same_sentences_in_the_same_order(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: dict[str, list[list[int]]] = {arm: [] for arm in ARMS}
-    short, found = replace(work, steps=3), loss_of
-
-    def noted(model: Any, arm: str, *rest: Any) -> torch.Tensor:
-        read[arm].append(rest[-1])
-        return found(model, arm, *rest)
-
-    monkeypatch.setattr(families, "loss_of", noted)
-    for arm in ARMS:
-        trained(arm, short, seed=5)
-    assert read[ARMS[0]] == read[ARMS[1]] == read[ARMS[2]] == order_of(short, 5).tolist()
-
-
 def test_the_learning_rate_is_the_one_with_the_lower_validation_loss(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,30 +155,8 @@ def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
         assert bool(moved) == looks
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_arm_learns_and_is_judged(
-    work: Work, models: dict[str, EncoderDecoder | Decoder], arm: str
-) -> None:
-    found = judged(models[arm], arm, work)
-    texts = translated(models[arm], arm, work, range(len(LINES)))
-    right = [a == b.tolist() for a, b in zip(texts, _lines(work.held_out.target), strict=True)]
-    assert found.exact == 100 * np.mean(right)
-    assert found.loss < 2.0 and found.megaflops > 0
-
-
 def _lines(ragged: Ragged) -> list[np.ndarray]:
     return [ragged[index] for index in range(len(ragged))]
-
-
-def test_products_of_a_decoder_are_counted(work: Work) -> None:
-    model = Decoder(decoder_config(work.base)).eval()
-    one = replace(work, held_out=work.held_out.take([0]))
-    n_source, n_written = 5, len(translated(model, "decoder-only", one, [0])[0])
-    weights = sum(p.numel() for n, p in model.named_parameters() if "blocks" in n and p.dim() == 2)
-    least = (
-        2e-6 * weights * (n_source + min(n_written + 1, 40))
-    )  # each token meets each weight once
-    assert least < flops(model, "decoder-only", one) < 1.6 * least
 
 
 def made(both: float, prefix: float, alone: float) -> Measured:
@@ -233,18 +190,3 @@ def test_the_verdict_says_what_is_within_noise() -> None:
     said = LAB.judge(made(40, 30, 40)).because
     assert "+0.0 points against the decoder alone, within noise" in said.en
     assert said.en.count("within noise") == said.zh.count("误差之内") == 1
-
-
-def test_a_gain_must_be_beyond_chance() -> None:
-    assert gain([10, 20, 30], [9, 22, 20]) == (3.0, False)
-    assert gain([10, 20, 30], [5, 15, 25]) == (5.0, True)
-
-
-def test_table_and_figure_show_what_was_measured() -> None:
-    measured = made(40, 30, 20)
-    (table,) = LAB.tables(measured)
-    assert table.rows[1][:4] == ("prefix LM", "1,000", "0.01", "30.0 ± 0.4")
-    assert "70,000" in table.title.en
-    bars: Any = LAB.draw(measured).axes[0].patches
-    heights = [bar.get_height() for bar in bars]
-    assert heights == [40, 30, 20]

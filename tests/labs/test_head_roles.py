@@ -155,26 +155,3 @@ def test_the_least_important_head_goes_first() -> None:
     assert [curve[lab.ORDERS[0], count] for count in range(4)] == [100, 99, 97, 94]
     assert [curve[lab.ORDERS[2], count] for count in range(4)] == [100, 97, 95, 94]
     assert 97 <= curve[lab.ORDERS[1], 1] <= 99
-
-
-def test_a_head_has_the_role_that_takes_half_of_its_attention(
-    subject: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = {
-        (0, 0): {"itself": (0.2, 0.1), "the token before": (0.7, 0.1)},
-        (2, 3): {"the first token": (0.4, 0.1), "the end mark": (0.3, 0.1)},
-    }
-    monkeypatch.setattr(lab, "attention_shares", lambda subject, pairs: shares)
-
-    class Exam:
-        def forced(self, mute: Any) -> tuple[float, float]:
-            return 1.0 + 0.25 * sum(place + head for place, head in mute), 0.0
-
-        def exact(self, mute: Any) -> float:
-            return 90.0 - len(mute)
-
-    exam: Any = Exam()
-    assert lab.find_roles(subject, [], exam) == [
-        lab.HeadRole("encoder 0 self", 0, "the token before", 0.7, 0.1, 0.0, 89.0),
-        lab.HeadRole("decoder 0 cross", 3, lab.NO_ROLE, 0.4, 0.1, 1.25, 89.0),
-    ]

@@ -65,31 +65,6 @@ def test_moved_rows_stand_later_and_only_absolute_schemes_notice() -> None:
         assert bool(apart > 1e-3) is notices, scheme
 
 
-@pytest.mark.parametrize("anywhere", [False, True])
-def test_training_begins_at_0_or_anywhere(anywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    starts: list[int] = []
-
-    def spy(start: int) -> Moved:
-        starts.append(start)
-        return Moved(start=start)
-
-    monkeypatch.setattr(positions, "Moved", spy)
-    torch.manual_seed(0)
-    positions.train("rotary", anywhere, steps=20)
-    assert (len(set(starts)) > 5) is anywhere
-    assert max(starts) <= positions.LONGEST - positions.TRAINED // 2
-
-
-def test_only_sinusoids_have_larger_embeddings() -> None:
-    scaled = [s for s, _ in positions.ARMS if positions.build(s).config.embedding_scale]
-    assert set(scaled) == {"sinusoidal"}
-
-
-def test_the_answer_is_the_word_before() -> None:
-    words, before = positions.task(3, 5)
-    assert torch.equal(before, words[:, [0, 1, 2, 3]])
-
-
 def test_right_answers_are_counted_by_place() -> None:
     class Before(torch.nn.Module):
         """Knows the word before up to place 9, and no word after."""
@@ -101,19 +76,6 @@ def test_right_answers_are_counted_by_place() -> None:
 
     found = positions.right_by_place(Before(), 32)  # type: ignore[arg-type]
     assert found.tolist() == [1.0] * 9 + [0.0] * 22
-
-
-def test_an_arm_keeps_places_beyond_the_trained_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_place(model: object, length: int) -> torch.Tensor:
-        right = torch.zeros(length - 1, dtype=torch.float64)
-        right[: positions.TRAINED - 1] = 1.0
-        return right
-
-    monkeypatch.setattr(positions, "right_by_place", by_place)
-    arm, tables = positions.measure_arm("learned", True, range(2), steps=1)
-    assert (arm.within, arm.twice, arm.four_times) == ([1.0, 1.0], [0.0, 0.0], [0.0, 0.0])
-    assert arm.by_place[:5] == pytest.approx([1.0, 1.0, 1.0, 0.75, 0.0])
-    assert [table.shape for table in tables] == [(64, 32)] * 2
 
 
 def test_each_outcome_can_be_reached() -> None:
@@ -133,19 +95,3 @@ def test_who_carries_over_is_read_from_the_figures() -> None:
 def test_a_wrong_rotation_forbids_holds() -> None:
     m = made_up(four_times=0.97)
     assert positions.judge(Measured(m.arms, m.shifts, 1e-3)).outcome != "holds"
-
-
-def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
-    m = made_up()
-    because = positions.judge(m).because
-    assert all(
-        part in text for text in (because.en, because.zh) for part in ("95 %", "20 %", "85 %")
-    )
-    right, algebra = positions.tables(m)
-    assert right.rows[2][0] == "sinusoidal, trained anywhere"
-    assert right.rows[0][1:] == ("100.0 ± 0.0", "30.0 ± 0.0", "20.0 ± 0.0")
-    assert algebra.rows[0] == ("sinusoidal", *["1.0e-08"] * 4, "1.0e-09")
-    left, products = positions.draw(m).axes
-    assert list(left.lines[0].get_ydata()) == pytest.approx([100.0] * 4 + [20.0] * 12)
-    assert list(left.lines[0].get_xdata())[:2] == [2.5, 6.5]
-    assert list(products.lines[0].get_ydata()) == [1.0, 0.5]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Generator
 
-from qkv.inspect.style import styled
 from qkv_labs import pretraining
 from qkv_labs.lab import Settings
 from qkv_labs.pretraining import (
@@ -34,7 +33,6 @@ from qkv_labs.pretraining import (
     Measured,
     Sizes,
     build,
-    draw,
     gains,
     hide,
     judge,
@@ -42,7 +40,6 @@ from qkv_labs.pretraining import (
     pretrain,
     sentences,
     starts,
-    tables,
     without_meaning,
 )
 
@@ -179,15 +176,3 @@ def test_the_better_arm_from_scratch_is_the_one_to_beat() -> None:
     better = Arm(LONG, 20, 580, [80.0, 80.0], 1e-3)
     arms = [better if (arm.name, arm.labels) == (LONG, 20) else arm for arm in m.arms]
     assert gains(Measured(arms, 40, 2.0, 3.0)) == {20: 10, 500: 10}
-
-
-def test_the_table_and_the_figure_show_all_arms() -> None:
-    m = made_up(90, 60, 55, 85)
-    [table] = tables(m)
-    assert table.rows[0] == (PRETRAINED, "580", "90.0 ± 1.4", "95.0 ± 0.0")
-    assert [row[0] for row in table.rows] == list(ARMS)
-    with styled():
-        [axes] = draw(m).axes
-    drawn = [container.lines[0] for container in axes.containers]
-    assert [list(line.get_ydata()) for line in drawn] == [[90, 95], [60, 95], [55, 85], [55, 85]]
-    assert list(drawn[0].get_xdata()) == [20, 500]

@@ -194,33 +194,3 @@ def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) 
     half = outcome == "holds when"
     assert verdict.because.en.startswith("As to training in one pass;") is half
     assert ("does not give the same" in verdict.because.en) is (outcome == "does not hold")
-
-
-@pytest.mark.parametrize(
-    ("exact", "said"), [(30.0, "helped"), (10.0, "hurt"), (20.2, "no clear difference")]
-)
-def test_scheduled_sampling_is_judged_seed_by_seed(exact: float, said: str) -> None:
-    assert said in LAB.judge(made(50, 15, exact=exact)).because.en
-
-
-@pytest.mark.parametrize(
-    ("gains", "said"), [((4, 5, 6), "helped"), ((-10, 4, 15), "no clear difference")]
-)
-def test_a_gain_must_be_steady_over_seeds(gains: tuple[int, ...], said: str) -> None:
-    m = made(50, 15)
-    scheduled = [
-        dataclasses.replace(one, exact=one.exact + gain)
-        for one, gain in zip(m.forced, gains, strict=True)
-    ]
-    assert said in LAB.judge(dataclasses.replace(m, scheduled=scheduled)).because.en
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    measured = made(50, 15)
-    computing, training = LAB.tables(measured)
-    assert computing.rows[1][1] == "7"
-    assert training.rows[0][1] == "20.0 ± 0.5"
-    left, right = LAB.draw(measured).axes
-    assert np.asarray(left.lines[0].get_ydata()).tolist() == [30.0, 40.0]
-    assert np.asarray(left.lines[2].get_ydata()).tolist() == [10.0, 11.0]
-    assert np.asarray(right.lines[1].get_xdata()).tolist() == [1, 2]

@@ -5,4 +5,12 @@ from qkv.hub.packages import PACKAGES, Package, pull_package
 from qkv.hub.place import Arrival
 from qkv.shelf import find_model, home
 
-__all__ = ["PACKAGES", "Arrival", "Package", "find_model", "home", "pull_package", "pull_repository"]
+__all__ = [
+    "PACKAGES",
+    "Arrival",
+    "Package",
+    "find_model",
+    "home",
+    "pull_package",
+    "pull_repository",
+]

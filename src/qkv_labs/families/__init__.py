@@ -1,4 +1,4 @@
-"""Lab 17: three ways to translate with equal parameters: encoder-decoder, decoder-only, prefix LM."""
+"""Lab 17: translation with equal parameters by encoder-decoder, decoder alone and prefix LM."""
 
 from __future__ import annotations
 

@@ -345,12 +345,12 @@ def _numbers(m: Measured, layer: Change, batch: Change, shares: list[float]) -> 
     little = say("little", ", so LayerNorm too learnt little there in so few steps")
     return say(
         "because",
-        "{shallow} layers are right on {p[0]:.0f} % without norms and on {p[1]:.0f} % with LayerNorm "
-        "at the better rate, on {p[2]:.0f} % and {p[3]:.0f} % at {high:g} (post-norm: {post:.0f} %); "
-        "{deep} layers on {p[4]:.0f} % and {p[5]:.0f} %{little}. In training, other batch-mates and "
-        "more padding change a sentence's vectors by {mates:.0f} % and {padding:.0f} % with "
-        "BatchNorm, and by no more than {rest} with LayerNorm; trained with {large} sentences a "
-        "batch, and with {few} for twice the steps, BatchNorm is right on {batched[0]:.0f} % and "
+        "{shallow} layers are right on {p[0]:.0f} % without norms and on {p[1]:.0f} % with "
+        "LayerNorm at the better rate, on {p[2]:.0f} % and {p[3]:.0f} % at {high:g} (post-norm: "
+        "{post:.0f} %); {deep} layers on {p[4]:.0f} % and {p[5]:.0f} %{little}. In training, other "
+        "batch-mates and more padding change a sentence's vectors by {mates:.0f} % and "
+        "{padding:.0f} % with BatchNorm, and by no more than {rest} with LayerNorm; trained with "
+        "{large} sentences a batch, and with {few} for twice the steps, BatchNorm is right on {batched[0]:.0f} % and "
         "{batched[1]:.0f} %, LayerNorm on {layered[0]:.0f} % and {layered[1]:.0f} %.",
         **{"shallow": SHALLOW, "deep": DEEP, "high": HIGH, "large": large, "few": few},
         p=[100 * share for share in shares],

@@ -25,7 +25,10 @@ say = Texts("query_key")
 
 VERBS = ("eat", "wash", "peel", "buy", "cook", "cut")
 OBJECTS = ("apple", "pear", "fish", "leek", "plum", "yam")
-OTHERS = tuple("I you she today now here slowly again maybe then often too".split())
+OTHERS = (
+    *("I", "you", "she", "today", "now", "here"),
+    *("slowly", "again", "maybe", "then", "often", "too"),
+)
 CLASSES = {"object": OBJECTS, "verb": VERBS, "other": OTHERS}
 VOCABULARY = VERBS + OBJECTS + OTHERS
 LENGTH = 8

@@ -318,7 +318,7 @@ def draw(m: Measured) -> Figure:
 
 def judge(m: Measured) -> Verdict:
     """Judge waiting, time and forgetting, each by its own figure."""
-    lstm, attending, transformer = m.arms
+    lstm, _, transformer = m.arms
     waits = lstm.chain[-1] - lstm.chain[0] > transformer.chain[-1] - transformer.chain[0]
     ratio = lstm.milliseconds[-1] / transformer.milliseconds[-1]
     near, far = map(fmean, near_and_far(lstm))

@@ -294,8 +294,8 @@ def judge(m: Measured) -> Verdict:
     sound = [kind for kind in ahead if ends[kind] < KEPT]
     numbers = say(
         "because",
-        "With {layers} layers, {right[post]:.0f} % (post-norm) and {right[pre]:.0f} % (pre-norm) of "
-        "the answers are right, without residual connections {right[without]:.0f} %, and the "
+        "With {layers} layers, {right[post]:.0f} % (post-norm) and {right[pre]:.0f} % (pre-norm) "
+        "of the answers are right, without residual connections {right[without]:.0f} %, and the "
         "output's cosine to the input is {ends[post]:.2f} and {ends[pre]:.2f}. Of {depth} fresh "
         "layers the first gets a gradient of {first[post]:.2g} and {first[pre]:.2g}, without "
         "residual connections {first[without]:.2g}, without norms too {first[bare]:.2g}.",

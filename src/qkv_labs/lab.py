@@ -44,9 +44,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     @classmethod
-    def of(
-        cls, title: Words, items: Iterable[T], columns: Mapping[str, str | Callable[[T], str]]
-    ) -> Table:
+    def of(cls, title: Words, items: Iterable[Any], columns: Mapping[str, Any]) -> Table:
         """Make a row of each item; a column is a format of the item, `{0}`, or a function of it."""
         rows = [
             [

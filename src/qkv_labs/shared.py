@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from torch import Tensor
@@ -85,7 +86,7 @@ def tokenizer_of(pairs: Sequence[Pair], vocab_size: int) -> Tokenizer:
     return train_tokenizer(lines, TokenizerConfig(vocab_size=vocab_size))
 
 
-def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+def special_ids(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the model settings that name a tokenizer's special tokens."""
     return {
         "vocab_size": len(tokenizer),

@@ -24,7 +24,7 @@ def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measu
 def test_a_sentence_says_what_was_drawn() -> None:
     one = Sentence("bank", "after", 1, False, 0, 1, (0, 3))
     assert " ".join(one.text) == "she said the bank looked old by the money and the card"
-    assert ["<bos>", *one.text][one.place] == "bank"
+    assert ["<bos>", *one.text][one.position] == "bank"
     assert replace(one, plain=True).text[3] == "lender"
     chinese = Sentence("苹果", "before", 0, False, 0, 0, (1, 2))
     assert "".join(chinese.text) == "他说到果汁和橙子以后觉得这个苹果很好"
@@ -44,7 +44,7 @@ def test_what_stands_before_the_word_says_nothing_where_the_sense_is_decided_aft
     for word in lab.FRAMES:
         starts = [
             {
-                tuple(one.text[: one.place])
+                tuple(one.text[: one.position])
                 for one in lab.all_sentences(word, "after")
                 if one.sense == sense and not one.plain
             }

@@ -8,14 +8,14 @@ import torch
 
 from qkv.config import ModelConfig
 from qkv.model import EncoderDecoder, Mask, equation, fast
-from qkv_labs import head_roles as lab
+from qkv_labs.heads import roles as lab
 
 
 class Characters:
     """A tokenizer of one token a character."""
 
     def spell(self, text: str) -> Any:
-        return SimpleNamespace(spans=[(place, place + 1) for place in range(len(text))])
+        return SimpleNamespace(spans=[(start, start + 1) for start in range(len(text))])
 
     def encode(self, text: str) -> list[int]:
         return [4 + ord(character) % 20 for character in text]
@@ -80,13 +80,13 @@ def test_exact_matches_are_counted_while_heads_are_silent(subject: Any) -> None:
     muted = []
 
     def translate(sources: list[str], beams: int) -> list[str]:
-        muted.append([part.attend is not fast for part in exam.parts])
+        muted.append([part.attend is not fast for part in exam.modules])
         return ["one", "wrong"]
 
     subject.translate = translate
     exam = lab.Exam(subject, [("a", "one"), ("b", "two")])
     assert exam.exact([(1, 0)]) == 50
-    assert muted == [[True] * 3] and all(part.attend is fast for part in exam.parts)
+    assert muted == [[True] * 3] and all(part.attend is fast for part in exam.modules)
 
 
 def test_attention_with_nobody_silent_is_the_equation() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from qkv_labs.head_roles import NO_ROLE, ORDERS, HeadRole, Silenced
 
 from qkv_labs import heads as lab
 from qkv_labs.heads import LAB, Lookup, Measured
+from qkv_labs.heads.roles import NO_ROLE, ORDERS, HeadRole, Silenced
 
 
 def made_up(alone: float, many: float, control: float, silent: int = 2) -> Measured:

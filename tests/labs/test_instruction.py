@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from qkv_labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
 from qkv_labs.instruction import (
     AFTER,
@@ -27,6 +26,7 @@ from qkv_labs.instruction import (
     tokenizer_of,
     tuning_examples,
 )
+from qkv_labs.instruction.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
 TINY = Sizes(
     people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
@@ -77,20 +77,20 @@ def test_new_wordings_ask_with_words_that_the_text_has() -> None:
 def test_only_answers_are_learnt_in_tuning_and_all_of_plain_text() -> None:
     tokenizer = tokenizer_of(WORLD)
     question, answer = WORLD.tuning[0]
-    examples = tuning_examples([(question, answer)], tokenizer)
-    learnt = examples.tokens.tokens[examples.counts].tolist()
+    [(tokens, counts)] = tuning_examples([(question, answer)], tokenizer)
+    learnt = [token for token, counted in zip(tokens, counts, strict=True) if counted]
     assert learnt[-1] == tokenizer.eos_id
     assert tokenizer.decode(learnt[:-1]).strip() == answer
     plain = plain_examples(["a b.", "c."], tokenizer)
-    assert plain.counts.all()
-    assert plain.tokens.tokens[0] == tokenizer.bos_id
+    assert all(all(counts) for _, counts in plain)
+    assert [tokens[0] for tokens, _ in plain] == [tokenizer.bos_id] * 2
 
 
 def test_a_model_that_knows_nothing_has_the_vocabulary_s_perplexity() -> None:
     tokenizer = tokenizer_of(WORLD)
     model = build(TINY, tokenizer)
     torch.nn.init.zeros_(model.output.projection.weight)  # and with it the embedding
-    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer), tokenizer)
+    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer))
     assert math.isclose(found, len(tokenizer), rel_tol=1e-4)
 
 
@@ -102,7 +102,7 @@ def test_a_model_that_was_told_the_answers_gives_them() -> None:
     model = build(Sizes(d_model=32), tokenizer)
     before = examine(model, world, tokenizer)
     assert max(before.exact.values()) < 20
-    learn(model, tuning_examples(told, tokenizer), tokenizer, 80, 1e-2, 0)
+    learn(model, tuning_examples(told, tokenizer), 80, 1e-2, 0)
     after = examine(model, world, tokenizer)
     assert min(after.exact.values()) == 100
     assert after.mentions == after.exact

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from qkv.model import Decoder, Layout, Mask
 from qkv_labs import masks as lab
 from qkv_labs.masks import Form, Leak, Measured, Text, Trained
+from qkv_labs.tools import IGNORE
 
 SENTENCES = [[3, 4, 5], [6, 7, 8, 9, 3], [4, 4], [9, 8, 7, 6]]
 
 
 def model(masked: bool) -> Decoder:
-    torch.manual_seed(0)
-    return lab.build(12, masked)
+    return lab.build(12, masked, 0)
 
 
 def made_up() -> Measured:
@@ -74,7 +74,7 @@ def test_no_logit_before_a_changed_token_moves_unless_the_mask_is_off() -> None:
 def test_a_batch_is_shifted_by_one() -> None:
     inputs, labels, layout = lab.batch([[5, 6], [7]])
     assert inputs.tolist() == [[1, 5, 6], [1, 7, 0]]
-    assert labels.tolist() == [[5, 6, 2], [7, 2, 0]]
+    assert labels.tolist() == [[5, 6, 2], [7, 2, IGNORE]]
     assert layout.lengths is not None and layout.lengths.tolist() == [3, 2]
 
 

@@ -66,9 +66,8 @@ def test_batch_norm_is_over_batch_and_time_and_runs_along() -> None:
 
 
 def test_answers_are_words_before_and_padding_has_none() -> None:
-    words, layout, before = norm.task(50)
-    assert layout.lengths is not None
-    for row, length, answers in zip(words, layout.lengths.tolist(), before, strict=True):
+    words, lengths, before = norm.task(50)
+    for row, length, answers in zip(words, lengths.tolist(), before, strict=True):
         assert (row[:length] > 0).all()
         assert not row[length:].any()
         assert torch.equal(answers[: length - 1], row[: length - 1])

@@ -58,7 +58,7 @@ def test_products_of_sinusoids_depend_on_the_distance_alone() -> None:
 def test_moved_rows_stand_later_and_only_absolute_schemes_notice() -> None:
     places = Moved(start=5).positions(3, torch.device("cpu"))
     assert places.tolist() == [5, 6, 7]
-    words = positions.task(2, 6)[0]
+    words = torch.randint(positions.N_WORDS, (2, 6))
     for scheme, notices in (("rotary", False), ("relative", False), ("sinusoidal", True)):
         model = positions.build(scheme)
         apart = (model(words, Moved(start=9)) - model(words, Layout())).abs().max()
@@ -74,7 +74,7 @@ def test_right_answers_are_counted_by_place() -> None:
             known[:, 10:] = (known[:, 10:] + 1) % positions.N_WORDS
             return torch.nn.functional.one_hot(known, positions.N_WORDS).double()
 
-    found = positions.right_by_place(Before(), 32)  # type: ignore[arg-type]
+    found = positions.right_by_position(Before(), 32)  # type: ignore[arg-type]
     assert found.tolist() == [1.0] * 9 + [0.0] * 22
 
 
@@ -85,11 +85,14 @@ def test_each_outcome_can_be_reached() -> None:
 
 
 def test_who_carries_over_is_read_from_the_figures() -> None:
-    assert positions.carried(made_up()) == ("rotary 99 %", "sinusoidal 20 %")
-    assert positions.carried(made_up(four_times=0.97)) == ("sinusoidal 97 %, rotary 99 %", "–")
-    unlearnt = Arm("none", False, [0.2], [0.1], [0.2], [0.2])
+    def carried(m: Measured) -> list[str]:
+        return [positions.carried(m, whether).en for whether in (True, False)]
+
     m = made_up()
-    assert positions.carried(Measured([unlearnt], m.shifts, m.closed_form)) == ("–", "–")
+    assert carried(m) == ["rotary 99 %", "sinusoidal 20 %"]
+    assert carried(made_up(four_times=0.97)) == ["sinusoidal 97 %, rotary 99 %", "–"]
+    unlearnt = Arm("none", False, [0.2], [0.1], [0.2], [0.2])
+    assert carried(Measured([unlearnt], m.shifts, m.closed_form)) == ["–", "–"]
 
 
 def test_a_wrong_rotation_forbids_holds() -> None:

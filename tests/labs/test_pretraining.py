@@ -26,7 +26,7 @@ from qkv_labs.pretraining import (
     PRETRAINED,
     SCRATCH,
     TURNS,
-    VERB_PLACE,
+    VERB,
     VOCABULARY,
     Arm,
     Lesson,
@@ -55,16 +55,16 @@ def test_labels_follow_from_the_words() -> None:
     good = text[:, -1] - ADJECTIVES < N_ADJECTIVES // 2
     assert torch.equal(praise.bool(), good != turned)
     assert 0.1 < turned.double().mean() < 0.2
-    told = text[:, VERB_PLACE] >= OPINIONS
+    told = text[:, VERB] >= OPINIONS
     assert 0.45 < told.double().mean() < 0.55
-    likes = text[told, VERB_PLACE] - OPINIONS < N_OPINIONS // 2
+    likes = text[told, VERB] - OPINIONS < N_OPINIONS // 2
     assert torch.equal(likes, praise[told].bool())  # an opinion verb gives the opinion away
 
 
 def test_labelled_sentences_have_no_verb_that_tells() -> None:
     lesson = Lesson.drawn(50, Generator().manual_seed(1))
     for text, _ in (lesson.learn, lesson.choose, lesson.test):
-        verbs = text[:, VERB_PLACE]
+        verbs = text[:, VERB]
         assert bool(((verbs >= NEUTRAL) & (verbs < OPINIONS)).all())
     assert len(lesson.learn[0]) == len(lesson.learn[1]) == 50
     learnt = {tuple(row) for row in lesson.learn[0].tolist()}
@@ -75,9 +75,9 @@ def test_labelled_sentences_have_no_verb_that_tells() -> None:
 def test_cut_text_has_the_same_words_and_no_link() -> None:
     text, praise = sentences(4000, Generator().manual_seed(2), 1.0)
     cut = without_meaning(text, Generator().manual_seed(3))
-    others = [place for place in range(LENGTH) if place != VERB_PLACE]
+    others = [place for place in range(LENGTH) if place != VERB]
     assert torch.equal(cut[:, others], text[:, others])
-    verbs, dealt = text[:, VERB_PLACE], cut[:, VERB_PLACE]
+    verbs, dealt = text[:, VERB], cut[:, VERB]
     assert torch.equal(verbs.sort().values, dealt.sort().values)
     likes = dealt - OPINIONS < N_OPINIONS // 2
     agree = (likes == praise.bool()).double().mean()

@@ -59,7 +59,7 @@ def test_the_ending_is_the_verbs_own_with_the_rule_alone(rule: bool) -> None:
 
 @pytest.mark.parametrize("n_heads", [1, 2])
 def test_scores_of_words_give_the_models_own_attention(n_heads: int) -> None:
-    model = lab.build(n_heads)
+    model = lab.build(n_heads, 0)
     words = sentences(5, True, torch.Generator().manual_seed(0)).words
     seen = []
 
@@ -82,7 +82,7 @@ def test_class_scores_are_means_above_each_lookers_own() -> None:
 
 
 def test_a_silenced_head_adds_nothing_and_the_other_is_left_alone() -> None:
-    model, x = lab.build(2), torch.randn(1, 3, 32)
+    model, x = lab.build(2, 0), torch.randn(1, 3, 32)
     cut = lab.attention_of(lab.without_head(model, 1)).output
     kept = lab.attention_of(model).output
     assert torch.allclose(cut(x), kept(torch.cat([x[..., :16], torch.zeros(1, 3, 16)], dim=-1)))

@@ -24,12 +24,12 @@ from qkv_labs.recurrent import (
     asked,
     builders,
     chain_of,
-    count,
     learnt,
     longest_chain,
     measured_arm,
     recalled,
 )
+from qkv_labs.tools import n_weights
 
 TINY = Sizes(steps=3, rows=4, seeds=2, examples=20, lengths=(4, 8), tokens=16, repeats=1)
 
@@ -69,7 +69,7 @@ def test_an_lstm_waits_for_each_token_and_a_transformer_for_none(length: int) ->
 
 
 def test_parameters_are_equal_within_two_percent() -> None:
-    sizes = [count(build()) for build in builders().values()]
+    sizes = [n_weights(build()) for build in builders().values()]
     assert max(sizes) <= 1.02 * min(sizes)
 
 

@@ -91,7 +91,7 @@ def test_the_stream_begins_with_the_embeddings_and_ends_with_the_last_block() ->
     torch.manual_seed(1)
     states = residual.stream(model)
     torch.manual_seed(1)
-    words, _ = residual.task(64)
+    words = torch.randint(residual.N_WORDS, (64, residual.LENGTH))
     assert len(states) == 4
     torch.testing.assert_close(states[0], model.embedding(words))
     torch.testing.assert_close(states[-1], model.hidden(words))
@@ -119,11 +119,11 @@ def test_every_seed_has_the_rate_that_was_better_with_the_first(
 ) -> None:
     asked: list[tuple[int, int, float]] = []
 
-    def taught(kind: str, depth: int, seed: int, rate: float, steps: int) -> tuple[float, Encoder]:
+    def train(kind: str, depth: int, seed: int, rate: float, steps: int) -> tuple[float, Encoder]:
         asked.append((depth, seed, rate))
         return (0.9 if rate == better else 0.1), residual.build(kind, depth)
 
-    monkeypatch.setattr(residual, "taught", taught)
+    monkeypatch.setattr(residual, "train", train)
     found = residual.measure_trained("pre", Settings(seed=5))
     assert found.rates == [better] * len(TAUGHT)
     assert found.accuracies == [[0.9] * 3] * len(TAUGHT)

@@ -52,7 +52,7 @@ def test_components_have_unit_variance_and_products_d_k(components: str) -> None
 
 def test_gradients_and_entropy_are_those_of_the_equations() -> None:
     d_k, n_draws = 4, 3
-    found = lab.look(d_k, True, n_draws, torch.Generator().manual_seed(5))
+    found = lab.softmax(d_k, True, n_draws, torch.Generator().manual_seed(5))
     generator = torch.Generator().manual_seed(5)
     query, key, arriving = (
         torch.randn(shape, generator=generator).double()
@@ -107,7 +107,7 @@ def test_a_rate_is_chosen_by_validation_and_reported_on_test() -> None:
     m = replace(made_up({8: 0.5}), runs=runs)
     assert lab.best(m, 8, WITH).rate == 1e-2
     assert lab.best(m, 8, WITHOUT).rate == 1e-3
-    assert lab.at_equal_rate(m, 8) == pytest.approx(0.1)
+    assert lab.loss_at_equal_rate(m, 8) == pytest.approx(0.1)
 
 
 def test_every_outcome_can_be_reached() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -169,7 +169,7 @@ def tokens(sentences: Sequence[Sentence]) -> Tensor:
 
 def build(model: str) -> Net:
     """Build an encoder or a decoder, alike in all but what may be seen and the head."""
-    settings = {
+    settings: dict[str, Any] = {
         "vocab_size": MASK + 1 + len(vocabulary()),
         "d_model": 64,
         "n_heads": 4,
@@ -323,10 +323,10 @@ def draw(m: Measured) -> Figure:
             style = {"color": COLOURS[index], "hatch": "//" if index else None, "capsize": 3}
             bars = [position - 0.05 for position in x]
             axes.bar(bars, means, 0.32, yerr=spreads, edgecolor="white", label=model, **style)
-            means = [fmean(accuracies(m, model, case, at, trained=False)) for case in CASES]
+            untrained = [fmean(accuracies(m, model, case, at, trained=False)) for case in CASES]
             label = "random weights" if index else None
             crosses = [position + 0.05 for position in x]
-            axes.scatter(crosses, means, color=COLOURS[6], marker="x", zorder=3, label=label)
+            axes.scatter(crosses, untrained, color=COLOURS[6], marker="x", zorder=3, label=label)
         axes.axhline(50, color=COLOURS[7], linestyle="--", linewidth=1)
         axes.text(0.45, 51, "chance", fontsize=8, color="#666666", ha="center")
         axes.set_xticks(range(len(CASES)), [f"decided {case} the word" for case in CASES])

@@ -88,7 +88,8 @@ def prepare(part: str, n: int, d: int, device: str = "cpu") -> tuple[Callable[[]
         heads = [torch.randn(1, N_HEADS, n, d // N_HEADS).requires_grad_() for _ in range(3)]
         if part in (CORE, FUSED):
             attend: Attend = equation if part == CORE else fast
-            return lambda: attend(*heads, Mask(), config.score_scale), nn.Identity()
+            query, key, value = heads
+            return lambda: attend(query, key, value, Mask(), config.score_scale), nn.Identity()
         if part == PROJECTIONS:
             attention = Attention(config)
             return lambda: (attention.query_key_value(x), attention.output(x)), attention

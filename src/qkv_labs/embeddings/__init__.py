@@ -307,9 +307,9 @@ def draw(m: Measured) -> Figure:
     left.legend(loc="lower right")
     by_kind = {arm.name: arm.by_class for arm in m.arms}
     kinds = sorted(by_kind[AFTER], key=lambda kind: fmean(by_kind[AFTER][kind]))
-    for marker, colour, name in ((0, 0, AFTER), (1, 7, BEFORE)):
+    for index, (name, shade) in enumerate(((AFTER, 0), (BEFORE, 7))):
         values = [fmean(by_kind[name][kind]) for kind in kinds]
-        style = {"color": COLOURS[colour], "marker": MARKERS[marker], "linestyle": ""}
+        style = {"color": COLOURS[shade], "marker": MARKERS[index], "linestyle": ""}
         middle.plot(values, range(len(kinds)), label=name, **style)
     middle.set_yticks(range(len(kinds)), kinds)
     middle.set(xlabel=label, title="Kind by kind")

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import complete, generate
 from qkv.evaluate import bleu
-from qkv.model import Decoder, EncoderDecoder, build_model, equation, fast, use_path
+from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
@@ -93,8 +93,11 @@ def translation(full: bool) -> Work:
         max_length=96,
         **special_ids(tokenizer),
     )
-    splits = (EncodedPairs.of(x, tokenizer, tokenizer) for x in (text.train, text.valid, text.test))
-    return Work(*splits, tokenizer, base, 1000 if full else 450)
+    train, valid, test = (
+        EncodedPairs.of(split, tokenizer, tokenizer)
+        for split in (text.train, text.valid, text.test)
+    )
+    return Work(train, valid, test, tokenizer, base, 1000 if full else 450)
 
 
 def decoder_config(base: ModelConfig) -> ModelConfig:
@@ -111,7 +114,8 @@ def loss_of(model: Model, arm: str, pairs: EncodedPairs, indices: Sequence[int])
     """Return the teacher-forced loss in nats a target token."""
     if isinstance(model, EncoderDecoder):
         batch = pairs.batch(indices, model.config)
-        x, labels = model.hidden(batch.source, batch.target, batch.layout), batch.labels
+        x = model.hidden(batch.source, batch.target, batch.layout, Layout())
+        labels = batch.labels
     else:
         row = joined(pairs, indices, model.config)
         both_ways = seeing(prefix_mask(row.source_lengths, row.tokens.shape[1]))

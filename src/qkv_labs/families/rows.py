@@ -46,14 +46,18 @@ def prefix_mask(source_lengths: Tensor, n_tokens: int) -> Mask:
 def seeing(drawn: Mask) -> Attend:
     """Return a path that attends under this mask instead of the stack's."""
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any) -> Tensor:
-        return fast(query, key, value, drawn, *rest)
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any, **options: Any
+    ) -> Tensor:
+        return fast(query, key, value, drawn, *rest, **options)
 
     return attend
 
 
-def reading(query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any) -> Tensor:
+def reading(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, *rest: Any, **options: Any
+) -> Tensor:
     """Attend while decoding: sources, which come many tokens at once, are seen both ways."""
     if query.shape[-2] > 1:
         mask = Mask(first=mask.first)
-    return fast(query, key, value, mask, *rest)
+    return fast(query, key, value, mask, *rest, **options)

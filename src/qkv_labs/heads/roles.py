@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,9 +80,15 @@ def attend_with(silent: Sequence[int] = (), seen: list[Tensor] | None = None) ->
     """Return a path that zeroes the output of some heads, and may record the weights."""
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, *rest: Any
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        scale: float,
+        bias: Tensor | None = None,
+        dropout: float = 0.0,
     ) -> Tensor:
-        weight = weights(scores(query, key, mask, scale, rest[0] if rest else None))
+        weight = weights(scores(query, key, mask, scale, bias))
         if seen is not None:
             seen.append(weight)
         return (weight @ value).index_fill(1, torch.tensor(silent, dtype=torch.int64), 0.0)

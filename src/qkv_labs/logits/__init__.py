@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -218,7 +218,7 @@ def free_gap(smoothing: float, n: int) -> float:
 
 def minimise(parameter: Tensor, loss: Callable[[], Tensor]) -> None:
     """Move a parameter to the minimum of a smooth, convex loss."""
-    exact = {"max_iter": 200, "tolerance_grad": 1e-10, "tolerance_change": 0}
+    exact: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-10, "tolerance_change": 0}
     optimizer = torch.optim.LBFGS([parameter], line_search_fn="strong_wolfe", **exact)
 
     def closure() -> Tensor:

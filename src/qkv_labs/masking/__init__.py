@@ -213,8 +213,8 @@ def draw(m: Measured) -> Figure:
         right.bar_label(bars, fmt="%.0f", label_type="center", color="white")
         for at, task in zip(x, m.tasks, strict=True):  # seeds fail or succeed at once
             right.plot([at] * len(task[index]), task[index], "o", color="0.15", markersize=3)
-    for task, share in enumerate(CHANCE):
-        right.plot([task - 0.42, task + 0.42], [share, share], color="0.2", linestyle=":")
+    for index, share in enumerate(CHANCE):
+        right.plot([index - 0.42, index + 0.42], [share, share], color="0.2", linestyle=":")
     left.axvline(15, color="0.6", linestyle=":")
     left.set(xlabel="tokens hidden, %", ylabel="right, %", title="What each masking rate teaches")
     right.set(ylabel="right, %", ylim=(0, 120), yticks=range(0, 101, 20))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +54,7 @@ class Form:
 def forms(seed: int, length: int = 32) -> list[Form]:
     """Apply every kind of mask to random queries, keys and values, in two precisions."""
     lengths, offsets = torch.tensor([length, 5, 1]), torch.tensor([0, 7, 8, length])
-    packed = {"query_offsets": offsets, "key_offsets": offsets}
+    packed: dict[str, Any] = {"query_offsets": offsets, "key_offsets": offsets}
     masks = {
         "causal": Mask(causal=True),
         "padding": Mask(key_lengths=lengths),

@@ -293,8 +293,8 @@ def draw(m: Measured) -> Figure:
     for row, gap in enumerate(m.gaps):
         for index, (mode, values) in enumerate((("training", gap.training), ("use", gap.use))):
             x, y = [100 * share for share in values], [row + 0.24 * index - 0.12] * len(values)
-            label = f"as in {mode}" if row == 0 else None
-            small.plot(x, y, MARKERS[index], color=COLOURS[index + 2], alpha=0.8, label=label)
+            name = f"as in {mode}" if row == 0 else "_"
+            small.plot(x, y, MARKERS[index], color=COLOURS[index + 2], alpha=0.8, label=name)
     small.set_yticks(range(len(m.gaps)), [f"{gap.kind},\nbatches of {gap.batch}" for gap in m.gaps])
     small.set(xlim=(0, 103), xlabel="right (%), a mark a seed", title="Same weights, two modes")
     for axes in (learnt, neighbours, small):

@@ -138,7 +138,7 @@ def error_unseen(model: Encoder, held_out: Sentences, hidden: Tensor) -> float:
     forbidden[rows, 0, held_out.object, hidden] = float("-inf")
 
     def attend(
-        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, *_: Any
+        query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, *_: Any, **options: Any
     ) -> Tensor:
         return equation(query, key, value, mask, scale, forbidden)
 

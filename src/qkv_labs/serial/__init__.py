@@ -167,10 +167,10 @@ def count(
     def note(lengths: list[int]) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, inputs, output: lengths.append(output.shape[1])
 
-    def attend(query: Tensor, key: Tensor, *rest: Any) -> Tensor:
+    def attend(query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Tensor:
         nonlocal pairs
         pairs += query.shape[2] * key.shape[2]
-        return equation(query, key, *rest)
+        return equation(query, key, *rest, **options)
 
     stacks = ((model.encoder, encoder), (model.decoder, decoder))
     hooks = [stack.register_forward_hook(note(lengths)) for stack, lengths in stacks]

@@ -350,8 +350,9 @@ def _numbers(m: Measured, layer: Change, batch: Change, shares: list[float]) -> 
         "{post:.0f} %); {deep} layers on {p[4]:.0f} % and {p[5]:.0f} %{little}. In training, other "
         "batch-mates and more padding change a sentence's vectors by {mates:.0f} % and "
         "{padding:.0f} % with BatchNorm, and by no more than {rest} with LayerNorm; trained with "
-        "{large} sentences a batch, and with {few} for twice the steps, BatchNorm is right on {batched[0]:.0f} % and "
-        "{batched[1]:.0f} %, LayerNorm on {layered[0]:.0f} % and {layered[1]:.0f} %.",
+        "{large} sentences a batch, and with {few} for twice the steps, BatchNorm is right on "
+        "{batched[0]:.0f} % and {batched[1]:.0f} %, LayerNorm on {layered[0]:.0f} % and "
+        "{layered[1]:.0f} %.",
         **{"shallow": SHALLOW, "deep": DEEP, "high": HIGH, "large": large, "few": few},
         p=[100 * share for share in shares],
         post=100 * by_rate(m, "LayerNorm post", SHALLOW)[f"{HIGH:g}"],

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format types clean
+.PHONY: demo test bench lint format types clean
 
 # Torch goes first and pinned, so that the range in pyproject.toml does not fetch another build.
 $(VENV)/.installed: pyproject.toml
@@ -24,6 +24,9 @@ demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, s
 # A process a core, each with one thread: they would only get in each other's way.
 test: $(VENV)/.installed-dev ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+bench: $(VENV)/.installed-dev ## measure the headline rows here and write the tables of figures
+	$(BIN)/python -m bench $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff (lint and format) and mypy (strict)
 	$(BIN)/ruff check src tests bench docs

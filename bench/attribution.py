@@ -1,9 +1,9 @@
-"""Which answer to "which token did it lean on?" is right: `python -m bench.attribution --model M`.
+"""How reliable attribution methods are: `python -m bench.attribution --model M`.
 
-A source token is taken away (its embedding becomes 0, or the mean of the sentence) and the pass is
-run again: the token without which an output loses most log-odds is the one that it leaned on. Each
-method names the source token that it holds for the weightiest; the table counts how often that is
-the same one. The pairs are held-out sentences of the packaged corpus.
+A source token is removed (its embedding becomes 0, or the mean of the sentence) and the pass is run
+again; the token whose removal costs an output most log-odds is the true one. The table counts how
+often the token with a method's highest score is that one. The texts are held-out sentences of the
+packaged corpus.
 """
 
 import argparse
@@ -25,13 +25,13 @@ METHODS: dict[str, Callable[[Trace], Tensor]] = {
     "cross-attention of the last layer": lambda trace: trace.maps().weights[-1].mean(dim=0),
 }
 REMOVALS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "0": lambda one, all_: torch.zeros_like(one),
-    "the sentence's mean": lambda one, all_: all_.mean(dim=1, keepdim=True),
+    "0": lambda token, text: torch.zeros_like(token),
+    "the sentence's mean": lambda token, text: text.mean(dim=1, keepdim=True),
 }
 
 
 def log_odds(trace: Trace) -> Tensor:
-    """Of every label of the first row, (T,)."""
+    """Log-odds of every label of the first row, (T,)."""
     logits, labels = trace["logits"][0].double(), trace["target.labels"][0]
     chosen = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], float("-inf")).logsumexp(dim=1)
@@ -39,17 +39,18 @@ def log_odds(trace: Trace) -> Tensor:
 
 
 def removed(trace: Trace, how: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """What each output (rows) loses without each source token (columns)."""
+    """Log-odds that each output (rows) loses without each source token (columns)."""
     whole, before = trace["source.embedding"], log_odds(trace)
     losses = []
-    for place in range(whole.shape[1]):
-        gone = how(whole[:, place : place + 1], whole)
-        losses.append(before - log_odds(trace.change("source.embedding", gone, positions=[place])))
+    for position in range(whole.shape[1]):
+        gone = how(whole[:, position : position + 1], whole)
+        without = trace.change("source.embedding", gone, positions=[position])
+        losses.append(before - log_odds(without))
     return torch.stack(losses, dim=1)
 
 
 def count(translator: Translator, sources: list[str]) -> tuple[int, dict[str, dict[str, int]]]:
-    """How many outputs there are, and how often each method names the right token."""
+    """Count the outputs, and how often each method names the true token."""
     right = {method: dict.fromkeys(REMOVALS, 0) for method in METHODS}
     outputs = 0
     for source in sources:
@@ -77,10 +78,9 @@ def main() -> None:
     )
     print("token whose removal costs most, which becomes:")
     print(f"| method | {' | '.join(REMOVALS)} |\n|---|{'---|' * len(REMOVALS)}")
-    for method, found in right.items():
-        print(
-            f"| {method} | {' | '.join(f'{100 * one / outputs:.0f}' for one in found.values())} |"
-        )
+    for method, counts in right.items():
+        cells = [f"{100 * count / outputs:.0f}" for count in counts.values()]
+        print(f"| {method} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,26 @@
-"""An encoder that reads images: `python -m bench.digits [--out runs/digits]`.
+"""An encoder that reads images: `python -m bench.digits [--seeds 0 1 2]`.
 
-Parts scikit-learn's 1,797 digits into four fifths to learn from and one fifth to test on (always
-the same), trains recipes/digits.toml, and prints the accuracy on the test part, asked once a run.
+Splits scikit-learn's 1,797 digits into four fifths to learn from and one fifth to test on (always
+the same), trains recipes/digits.toml, and scores the test part once a run.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-import qkv
-from bench.measure import machine
-from qkv.config import load_recipe
+from bench.measure import Session, parser, run, score, trained
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "digits.toml"
 BRIGHTEST = 16  # of scikit-learn's pixels
 TESTED = 0.2
 
 
 def write_digits(folder: Path) -> None:
-    """train.npz and test.npz."""
+    """Write train.npz and test.npz."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -36,39 +33,35 @@ def write_digits(folder: Path) -> None:
 
 
 def train(data: Path, out: Path, seed: int) -> tuple[float, float, float]:
-    """Accuracy on validation and test images in percent, and seconds."""
+    """Return the accuracy on validation and test images in percent, and seconds."""
     settings = [
         f"data.examples={data / 'train.npz'}",
         f"data.test_examples={data / 'test.npz'}",
         f"train.seed={seed}",
     ]
     start = time.perf_counter()
-    run = qkv.train(load_recipe(RECIPE, settings), out, anew=True)
-    seconds = time.perf_counter() - start
-    valid, test = (
-        next(score.value for score in run.scores[split] if score.name == "accuracy")
-        for split in ("valid", "test")
-    )
-    return valid, test, seconds
+    finished = trained("digits", settings, out)
+    spent = time.perf_counter() - start
+    valid, test = (score(finished, split, "accuracy") for split in ("valid", "test"))
+    return valid, test, spent
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/digits"))
-    parser.add_argument("--data", type=Path, default=Path("runs/digits_data"))
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)  # so small a model is slower on more
-    print(machine(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-    write_digits(arguments.data)
-    for seed in arguments.seeds:
-        name = arguments.out.name + (f"-{seed}" if seed else "")
-        valid, test, seconds = train(arguments.data, arguments.out.with_name(name), seed)
-        print(
-            f"seed {seed}: right in {test:.2f} % of the test images ({valid:.2f} % of the "
-            f"validation images), {seconds:.1f} s",
-            flush=True,
-        )
+def body(session: Session) -> None:
+    torch.set_num_threads(1)  # a model this small is slower on more
+    options = session.options
+    write_digits(options.data)
+    for seed in options.seeds:
+        _, test, _ = train(options.data, options.out.with_name(f"{options.out.name}-{seed}"), seed)
+        figures = {"test images right, %": round(test, 2)}
+        session.record(f"quality.digits.{seed}", f"seed {seed}", figures)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser("bench.digits", __doc__)
+    options.add_argument("--out", type=Path, default=Path("runs/digits"))
+    options.add_argument("--data", type=Path, default=Path("runs/digits_data"))
+    options.add_argument("--seeds", type=int, nargs="*", default=[0])
+    run(body, options, arguments)
 
 
 if __name__ == "__main__":

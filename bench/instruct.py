@@ -8,21 +8,18 @@ letter is counted by kind, before and after.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import qkv
-from bench.measure import machine
+from bench.measure import Session, parser, run
 from qkv.config import recipe_from
 from qkv.data import read_lines
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES
 
@@ -71,14 +68,14 @@ SETTINGS: dict[str, tuple[Values, Values]] = {
 
 
 def words_of(path: Path) -> Words:
-    """All words of 3 to 9 small letters, in an order that is always the same."""
-    found = sorted(set(re.findall(r"\b[a-z]{3,9}\b", "\n".join(read_lines(path)))))
-    random.Random(0).shuffle(found)
-    return found
+    """Return all words of 3 to 9 small letters, in an order that is always the same."""
+    words = sorted(set(re.findall(r"\b[a-z]{3,9}\b", "\n".join(read_lines(path)))))
+    random.Random(0).shuffle(words)
+    return words
 
 
 def records(words: Words, each: int, seed: int) -> Iterator[dict[str, str]]:
-    """So many instructions of each kind about these words."""
+    """Yield `each` instructions of each kind about these words."""
     draw = random.Random(seed)
     for question, count, answer in KINDS:
         for _ in range(each):
@@ -89,7 +86,7 @@ def records(words: Words, each: int, seed: int) -> Iterator[dict[str, str]]:
 
 
 def write_records(text: Path, folder: Path) -> dict[str, Path]:
-    """Training, validation and test instructions, about words that the others do not have."""
+    """Write training, validation and test instructions, each about words of its own."""
     words = words_of(text)
     bounds = {"train": (0, 0.8), "valid": (0.8, 0.85), "test": (0.85, 1.0)}
     paths = {}
@@ -103,60 +100,60 @@ def write_records(text: Path, folder: Path) -> dict[str, Path]:
 
 
 def merged(*parts: Values) -> Values:
-    """Sections put together, later ones first."""
-    found: Values = {}
+    """Merge the sections of recipes; later ones win."""
+    result: Values = {}
     for part in parts:
         for name, value in part.items():
-            found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
-    return found
+            result[name] = {**result.get(name, {}), **value} if isinstance(value, dict) else value
+    return result
 
 
 def by_kind(model: LanguageModel, path: Path) -> dict[str, float]:
-    """Exact match of each kind's answers, in percent."""
+    """Return the exact match of each kind's answers, in percent."""
     asked = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    conversations = [[{"role": "user", "content": one["instruction"]}] for one in asked]
+    conversations = [[{"role": "user", "content": record["instruction"]}] for record in asked]
     answers = model.answers(conversations, beams=1, sample=False, max_length=40)
     scores = {}
     for number, (question, _, _) in enumerate(KINDS):
         part = slice(number * SIZES["test"], (number + 1) * SIZES["test"])
-        expected = [one["output"] for one in asked[part]]
+        expected = [record["output"] for record in asked[part]]
         scores[question.replace("{}", "…")] = exact_match(answers[part], expected).value
     return scores
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("runs/instruct_bench"))
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    arguments = parser.parse_args()
-    out, device = arguments.out, {"train": {"device": arguments.device}}
-    paths = write_records(arguments.text, out / "records")
-    base_settings, tuned_settings = SETTINGS[arguments.device]
-    text = {"data": {"text": str(arguments.text)}}
-    base = qkv.train(
-        recipe_from(merged(BASE, text, base_settings, device)), out / "base", anew=True
-    )
-    data = {
-        "records": str(paths["train"]),
-        "valid_records": str(paths["valid"]),
-        "test_records": str(paths["test"]),
+def body(session: Session) -> None:
+    """Train the base model, tune it, and score both on words that neither was tuned on."""
+    text, out, kind = session.options.text, session.options.out, session.device.type
+    paths = write_records(text, out / "records")
+    base_settings, tuned_settings = SETTINGS[kind]
+    common = {"train": {"device": kind}}
+    base_recipe = merged(BASE, {"data": {"text": str(text)}}, base_settings, common)
+    base = qkv.train(recipe_from(base_recipe), out / "base", replace=True)
+    files = {"records": "train", "valid_records": "valid", "test_records": "test"}
+    start = {
+        "data": {setting: str(paths[name]) for setting, name in files.items()},
+        "train": {"start_from": str(out / "base")},
     }
-    start = {"data": data, "train": {"start_from": str(out / "base")}}
-    tuned = qkv.train(
-        recipe_from(merged(TUNED, start, tuned_settings, device)), out / "tuned", anew=True
-    )
+    tuned_recipe = merged(TUNED, start, tuned_settings, common)
+    tuned = qkv.train(recipe_from(tuned_recipe), out / "tuned", replace=True)
     before = base.result
     before.prompting = Prompting(before.prompting.bos, TEMPLATES["plain"])
     columns = by_kind(before, paths["test"]), by_kind(tuned.result, paths["test"])
-    print(
-        machine(torch.device(arguments.device)),
-        "\n\n| instruction | before | after |\n|---|---|---|",
-    )
-    for name in columns[0]:
-        print(f"| {name} | {columns[0][name]:.0f} % | {columns[1][name]:.0f} % |")
-    means = [sum(column.values()) / len(column) for column in columns]
-    print(f"| **all, on words held out** | **{means[0]:.1f} %** | **{means[1]:.1f} %** |")
+    for column in columns:
+        column["all"] = sum(column.values()) / len(column)
+    for number, name in enumerate(columns[0]):
+        shares = {
+            when: round(column[name], 1)
+            for when, column in zip(("before, %", "after, %"), columns, strict=True)
+        }
+        session.record(f"quality.instruct.{name if name == 'all' else number}", name, shares)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser("bench.instruct", __doc__)
+    options.add_argument("--text", type=Path, required=True)
+    options.add_argument("--out", type=Path, default=Path("runs/instruct_bench"))
+    run(body, options, arguments)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ begins with the same words, so that only what comes after can tell them apart.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import qkv
-from bench.measure import machine
+from bench.measure import Session, parser, run
 from qkv.config import recipe_from
 from qkv.data import read_lines
 from qkv.model import Decoder, Encoder
@@ -48,13 +48,13 @@ Pairs = list[tuple[str, str]]  # a sentence of the first meaning, and one of the
 
 
 def pairs_of(word: str, lines: list[str]) -> Pairs:
-    """Sentences of both meanings with the same words up to the word itself."""
+    """Pair sentences of both meanings that have the same words up to the word itself."""
     by_start: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        found = list(re.finditer(rf"\b{word}\b", line))
-        if len(found) != 1:
+        matches = list(re.finditer(rf"\b{word}\b", line))
+        if len(matches) != 1:
             continue
-        before, after = line[: found[0].start()], line[found[0].end() :]
+        before, after = line[: matches[0].start()], line[matches[0].end() :]
         meanings = [name for name, rest in SENSES[word].items() if re.match(f" ?(?:{rest})", after)]
         if len(meanings) == 1:
             by_start[before][meanings[0]].append(line)
@@ -72,7 +72,7 @@ def pairs_of(word: str, lines: list[str]) -> Pairs:
 
 
 def train(text: list[str], folder: Path, family: str, steps: int) -> Path:
-    """An encoder or a decoder of 4 layers of 256, alike in all but what may be seen."""
+    """Train an encoder or a decoder of 4 layers of 256 that differ only in the mask."""
     out = folder / family
     if (out / "model.safetensors").exists():
         return out
@@ -108,40 +108,40 @@ def train(text: list[str], folder: Path, family: str, steps: int) -> Path:
 
 @torch.inference_mode()
 def vectors(model: Encoder | Decoder, tokenizer: Tokenizer, word: str, lines: list[str]) -> Tensor:
-    """The last layer's vector of the word's last token in each line, (N, D)."""
-    found = []
+    """Return the last layer's vector of the word's last token in each line, (N, D)."""
+    rows = []
     for line in lines:
-        place = re.search(rf"\b{word}\b", line)
-        assert place
-        spelt = tokenizer.spell(line)
-        last = max(i for i, (start, end) in enumerate(spelt.spans) if end == place.end())
+        match = re.search(rf"\b{word}\b", line)
+        assert match
+        spelt = tokenizer.encode_spans(line)
+        last = max(i for i, (start, end) in enumerate(spelt.spans) if end == match.end())
         ids = [model.config.bos_id, *spelt.ids]
         if isinstance(model, Encoder):
             ids.append(model.config.eos_id)
-        found.append(model.hidden(torch.tensor([ids]))[0, last + 1])
-    return torch.stack(found).float()
+        rows.append(model.hidden(torch.tensor([ids]))[0, last + 1])
+    return torch.stack(rows).float()
 
 
 def accuracy(first: Tensor, second: Tensor) -> float:
-    """How often a vector is nearer to its own meaning's mean, itself and its twin left out."""
+    """Return how often a vector is nearer to its own meaning's mean, its pair left out."""
     right = 0
     for index in range(len(first)):
         keep = torch.arange(len(first)) != index
         means = F.normalize(torch.stack([first[keep].mean(0), second[keep].mean(0)]), dim=-1)
-        for wanted, one in enumerate((first[index], second[index])):
-            likeness = means @ F.normalize(one, dim=-1)
+        for wanted, vector in enumerate((first[index], second[index])):
+            likeness = means @ F.normalize(vector, dim=-1)
             right += 1.0 if likeness[wanted] > likeness[1 - wanted] else 0.0
             right += 0.5 if likeness[wanted] == likeness[1 - wanted] else 0.0
     return right / (2 * len(first))
 
 
-def draw(found: dict[str, dict[str, tuple[Tensor, Tensor, float]]], path: Path) -> None:
-    """One row a word, both models side by side: the two widest directions of its vectors."""
+def draw(told: dict[str, dict[str, tuple[Tensor, Tensor, float]]], path: Path) -> None:
+    """Draw one row per word, both models side by side: two principal components."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.2 * len(found)), layout="constrained")
-    axes = figure.subplots(len(found), 2, squeeze=False)
-    for row, (word, models) in zip(axes, found.items(), strict=True):
+    figure = Figure(figsize=(9, 3.2 * len(told)), layout="constrained")
+    axes = figure.subplots(len(told), 2, squeeze=False)
+    for row, (word, models) in zip(axes, told.items(), strict=True):
         for axis, (name, (first, second, share)) in zip(row, models.items(), strict=True):
             both = torch.cat([first, second])
             _, _, directions = torch.pca_lowrank(both, q=2, niter=8)
@@ -155,33 +155,34 @@ def draw(found: dict[str, dict[str, tuple[Tensor, Tensor, float]]], path: Path) 
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--text", nargs="+", required=True, help="a sentence a line; .gz too")
-    parser.add_argument("--out", type=Path, default=Path("runs/meanings"))
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--picture", type=Path, default=Path("docs/figures/meanings.png"))
-    arguments = parser.parse_args()
-    print(machine(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-    lines = sorted({line for path in arguments.text for line in read_lines(Path(path))})
-    found: dict[str, dict[str, tuple[Tensor, Tensor, float]]] = defaultdict(dict)
+def body(session: Session) -> None:
+    """Train both models and record how well each tells the meanings of each word apart."""
+    options = session.options
+    lines = sorted({line for path in options.text for line in read_lines(Path(path))})
+    pairs = {word: pairs_of(word, lines) for word in SENSES}
+    told: dict[str, dict[str, tuple[Tensor, Tensor, float]]] = defaultdict(dict)
     for family in ("encoder", "decoder"):
-        folder = train(arguments.text, arguments.out, family, arguments.steps)
-        loaded = qkv.load(folder, "cpu")
+        loaded = qkv.load(train(options.text, options.out, family, options.steps), "cpu")
         model, tokenizer = loaded.model.eval(), loaded.tokenizer
         for word in SENSES:
-            pairs = pairs_of(word, lines)
-            first = vectors(model, tokenizer, word, [one for one, _ in pairs])
-            second = vectors(model, tokenizer, word, [other for _, other in pairs])
-            share = accuracy(first, second)
-            found[word][family] = first, second, share
-            apart = (first - second).norm(dim=-1).mean()
-            print(
-                f"{word}: {family} tells {100 * share:.1f} % of {2 * len(pairs)} sentences apart; "
-                f"mean distance within a pair {apart:.3f}"
-            )
-    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(found, arguments.picture)
+            sides = zip(*pairs[word], strict=True)
+            first, second = (vectors(model, tokenizer, word, list(side)) for side in sides)
+            told[word][family] = first, second, accuracy(first, second)
+    for word, models in told.items():
+        shares = {f"{family}, %": round(100 * m[2], 1) for family, m in models.items()}
+        columns = {"meanings": " / ".join(SENSES[word]), "sentences": 2 * len(pairs[word])}
+        session.record(f"quality.meanings.{word}", word, {**columns, **shares})
+    options.picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(told, options.picture)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser("bench.meanings", __doc__)
+    options.add_argument("--text", nargs="+", required=True, help="a sentence per line; .gz too")
+    options.add_argument("--out", type=Path, default=Path("runs/meanings"))
+    options.add_argument("--steps", type=int, default=4000)
+    options.add_argument("--picture", type=Path, default=Path("docs/figures/meanings.png"))
+    run(body, options, arguments)
 
 
 if __name__ == "__main__":

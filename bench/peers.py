@@ -1,7 +1,8 @@
-"""The peers, in the size that ours has: torch.nn.Transformer and the models of transformers."""
+"""The peers in our sizes: torch.nn.Transformer and the models of transformers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +20,15 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 
 from qkv.config import ModelConfig
-from qkv.model import Block, Decoder, Encoder, sinusoids
+from qkv.model import Decoder, Encoder, sinusoids
 
 CausalPeer = GPT2LMHeadModel | LlamaForCausalLM
-Places = Iterator[tuple[nn.Module, list[nn.Module]]]
+Modules = Iterator[tuple[nn.Module, list[nn.Module]]]
+"""Each module of ours with the modules of the peer that it holds, in the order of its rows."""
 
 
 def marian(config: ModelConfig) -> MarianMTModel:
-    """The same sizes, random weights; its special tokens are ours."""
+    """Build Marian with our sizes and special tokens, and random weights."""
     return MarianMTModel(
         MarianConfig(
             vocab_size=config.vocab_size,
@@ -52,14 +54,8 @@ def marian(config: ModelConfig) -> MarianMTModel:
     )
 
 
-def marian_logits(model: MarianMTModel, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-    return model(
-        input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=False
-    ).logits
-
-
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with the embedding, positions and tied output that it leaves out."""
+    """torch.nn.Transformer with an embedding, positions and a tied output, which it lacks."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -96,27 +92,46 @@ class TorchTransformer(nn.Module):
         return F.linear(hidden, self.embedding.weight)
 
 
-def peer_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
-
-
 def causal_peer(ours: Decoder) -> CausalPeer:
-    """transformers' model with our sizes and our weights, on our device and in our number type.
+    """Return GPT-2 or Llama of transformers with our sizes and weights.
 
     No token ends an output, so that both sides generate as many as they are asked for.
     """
+    if ours.config.positions == "rotary":
+        return _with_our_weights(ours, llama, _modules_of_llama)
+    return _with_our_weights(ours, gpt2, _modules_of_gpt2)
+
+
+def masked_peer(ours: Encoder) -> BertForMaskedLM:
+    """Return BERT of transformers with our sizes and weights."""
+    return _with_our_weights(ours, bert, _modules_of_bert)
+
+
+@torch.no_grad()
+def _with_our_weights(
+    ours: Decoder | Encoder, build: Callable[[ModelConfig], Any], modules: Callable[..., Modules]
+) -> Any:
+    """Build a peer on our device and in our dtype, and copy each of our weights into it."""
     weight = ours.embedding.table.weight
-    build = llama if ours.config.positions == "rotary" else gpt2
     with making(weight.device, weight.dtype):
         theirs = build(ours.config)
-    assert (theirs.device, theirs.dtype) == (weight.device, weight.dtype)
-    give_weights(ours, theirs)
+    missing = set(theirs.parameters())
+    for module, parts in modules(ours, theirs):
+        for kind, weight in module.named_parameters():
+            values = [getattr(part, kind) for part in parts]
+            # Conv1D, which transformers' GPT-2 is made of, stores the transposed matrix.
+            transposed = isinstance(parts[0], Conv1D) and kind == "weight"
+            pieces = [weight.T] if transposed else weight.split([len(value) for value in values])
+            for value, piece in zip(values, pieces, strict=True):
+                value.copy_(piece)
+                missing.discard(value)
+    assert not missing, f"{len(missing)} of their weights have no counterpart in ours"
     return theirs
 
 
 @contextmanager
 def making(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Weights drawn inside lie there in that type; tables that ask for float32 keep it."""
+    """Create weights on this device in this dtype; tables that ask for float32 keep it."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -167,7 +182,7 @@ def llama(config: ModelConfig) -> LlamaForCausalLM:
 
 
 def _longest(config: ModelConfig) -> int:
-    """Theirs has no table that grows with it, and says so where a scaled context is cut short."""
+    """Return the context length; a scaled one in full, or else transformers warns."""
     scaled = config.rotary_scaling != "none"
     return round(config.trained_length * config.rotary_factor) if scaled else config.max_length
 
@@ -186,78 +201,33 @@ def _angles(config: ModelConfig) -> dict[str, object]:
     }
 
 
-@torch.no_grad()
-def give_weights(ours: Decoder, theirs: CausalPeer) -> None:
-    """Copy each of our weights to where it belongs in theirs."""
-    missing = set(theirs.parameters())
-    for mine, parts in same_places(ours, theirs):
-        for kind, weight in mine.named_parameters():
-            values = [getattr(part, kind) for part in parts]
-            # transformers' Conv1D, which GPT-2 is made of, has its matrix the other way round
-            turned = isinstance(parts[0], Conv1D) and kind == "weight"
-            pieces = [weight.T] if turned else weight.split([len(value) for value in values])
-            for value, piece in zip(values, pieces, strict=True):
-                value.copy_(piece)
-                missing.discard(value)
-    assert not missing, f"{len(missing)} of their weights have no counterpart in ours"
+def _modules_of_gpt2(ours: Decoder, theirs: GPT2LMHeadModel) -> Modules:
+    yield ours.embedding.table, [theirs.transformer.wte]
+    yield ours.output.projection, [theirs.lm_head]
+    yield ours.decoder.positions.table, [theirs.transformer.wpe]
+    yield ours.decoder.norm, [theirs.transformer.ln_f]
+    for block, layer in zip(ours.decoder.blocks, theirs.transformer.h, strict=True):
+        yield block.self_attention_residual.norm, [layer.ln_1]
+        yield block.self_attention.query_key_value, [layer.attn.c_attn]
+        yield block.self_attention.output, [layer.attn.c_proj]
+        yield block.feed_forward_residual.norm, [layer.ln_2]
+        yield block.feed_forward.inner, [layer.mlp.c_fc]
+        yield block.feed_forward.outer, [layer.mlp.c_proj]
 
 
-def same_places(ours: Decoder, theirs: CausalPeer) -> Places:
-    """Each module of ours and those of theirs that it holds, one under the other."""
-    yield ours.embedding.table, [theirs.get_input_embeddings()]
-    yield ours.output.projection, [theirs.get_output_embeddings()]
-    if isinstance(theirs, GPT2LMHeadModel):
-        yield ours.decoder.positions.table, [theirs.transformer.wpe]
-        yield ours.decoder.norm, [theirs.transformer.ln_f]
-        for block, layer in zip(ours.decoder.blocks, theirs.transformer.h, strict=True):
-            yield from _same_in_gpt2(block, layer)
-    else:
-        yield ours.decoder.norm, [theirs.model.norm]
-        for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
-            yield from _same_in_llama(block, layer)
-
-
-def _same_in_gpt2(block: Block, layer: nn.Module) -> Places:
-    yield block.self_attention_residual.norm, [layer.ln_1]
-    yield block.self_attention.query_key_value, [layer.attn.c_attn]
-    yield block.self_attention.output, [layer.attn.c_proj]
-    yield block.feed_forward_residual.norm, [layer.ln_2]
-    yield block.feed_forward.inner, [layer.mlp.c_fc]
-    yield block.feed_forward.outer, [layer.mlp.c_proj]
-
-
-def _same_in_llama(block: Block, layer: nn.Module) -> Places:
-    attention, mlp = layer.self_attn, layer.mlp
-    yield block.self_attention_residual.norm, [layer.input_layernorm]
-    projections = [attention.q_proj, attention.k_proj, attention.v_proj]
-    yield block.self_attention.query_key_value, projections
-    yield block.self_attention.output, [attention.o_proj]
-    yield block.feed_forward_residual.norm, [layer.post_attention_layernorm]
-    yield block.feed_forward.inner, [mlp.gate_proj, mlp.up_proj]
-    yield block.feed_forward.outer, [mlp.down_proj]
-
-
-def causal_loss(model: CausalPeer, tokens: Tensor, labels: Tensor) -> Tensor:
-    """The mean loss as transformers takes it: logits in float32; nothing is left to shift."""
-    logits = model(input_ids=tokens, use_cache=False).logits.float()
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-
-
-@torch.no_grad()
-def masked_peer(ours: Encoder) -> BertForMaskedLM:
-    """transformers' BERT with our sizes and our weights, on our device and in our number type."""
-    weight = ours.embedding.table.weight
-    with making(weight.device, weight.dtype):
-        theirs = bert(ours.config)
-    missing = set(theirs.parameters())
-    for mine, parts in same_in_bert(ours, theirs):
-        for kind, weight in mine.named_parameters():
-            values = [getattr(part, kind) for part in parts]
-            for value, piece in zip(values, weight.split(list(map(len, values))), strict=True):
-                value.copy_(piece)
-                missing.discard(value)
-    assert not missing, f"{len(missing)} of their weights have no counterpart in ours"
-    return theirs
+def _modules_of_llama(ours: Decoder, theirs: LlamaForCausalLM) -> Modules:
+    yield ours.embedding.table, [theirs.model.embed_tokens]
+    yield ours.output.projection, [theirs.lm_head]
+    yield ours.decoder.norm, [theirs.model.norm]
+    for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = [attention.q_proj, attention.k_proj, attention.v_proj]
+        yield block.self_attention_residual.norm, [layer.input_layernorm]
+        yield block.self_attention.query_key_value, projections
+        yield block.self_attention.output, [attention.o_proj]
+        yield block.feed_forward_residual.norm, [layer.post_attention_layernorm]
+        yield block.feed_forward.inner, [mlp.gate_proj, mlp.up_proj]
+        yield block.feed_forward.outer, [mlp.down_proj]
 
 
 def bert(config: ModelConfig) -> BertForMaskedLM:
@@ -280,8 +250,7 @@ def bert(config: ModelConfig) -> BertForMaskedLM:
     )
 
 
-def same_in_bert(ours: Encoder, theirs: BertForMaskedLM) -> Places:
-    """Each module of ours and those of theirs that it holds, one under the other."""
+def _modules_of_bert(ours: Encoder, theirs: BertForMaskedLM) -> Modules:
     embeddings, guess = theirs.bert.embeddings, theirs.cls.predictions
     yield ours.embedding.table, [embeddings.word_embeddings]
     yield ours.encoder.positions.table, [embeddings.position_embeddings]

@@ -2,14 +2,12 @@
 
 Both get the same weights in float32 (each side dequantises those of a GGUF file for itself), the
 same tokens and the same windows, one after another without overlap. What is compared is thus how
-the file is read and what is computed of it; the ratio should be 1.
+the file is read and what is computed from it: both should be the same.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import qkv
-from bench.measure import machine
+from bench.measure import Session, parser, run
 from qkv.errors import UserError
 from qkv.shelf import find_model
 from qkv.tasks.likelihood import token_log_probabilities
@@ -29,13 +27,13 @@ Nats = Callable[[Rows], float]  # −ln P of all tokens of some rows but the fir
 
 
 def windows(tokens: list[int], size: int) -> Rows:
-    """All tokens, each in one window; a last one of a single token would score nothing."""
+    """Cut tokens into windows; a last one of a single token would score nothing."""
     rows = [tokens[start : start + size] for start in range(0, len(tokens), size)]
     return [row for row in rows if len(row) > 1]
 
 
 def batches(rows: Rows, batch: int) -> Iterator[Rows]:
-    """Rows of one length, so that nobody pads."""
+    """Yield rows of one length, so that nothing is padded."""
     whole = [row for row in rows if len(row) == len(rows[0])]
     yield from (whole[start : start + batch] for start in range(0, len(whole), batch))
     if len(whole) < len(rows):
@@ -44,8 +42,8 @@ def batches(rows: Rows, batch: int) -> Iterator[Rows]:
 
 def our_nats(model: Any) -> Nats:
     def nats(rows: Rows) -> float:
-        found = token_log_probabilities(model, rows)
-        return -math.fsum(one for row in found for one in row)
+        scored = token_log_probabilities(model, rows)
+        return -math.fsum(value for row in scored for value in row)
 
     return nats
 
@@ -67,7 +65,7 @@ def perplexity(nats: Nats, rows: Rows, batch: int) -> float:
 
 
 def their_model(path: Path, device: torch.device) -> Any:
-    """transformers' model of a folder or of a GGUF file, in float32."""
+    """Load a folder or a GGUF file with transformers, in float32."""
     from transformers import AutoModelForCausalLM, logging
 
     logging.disable_progress_bar()
@@ -77,6 +75,7 @@ def their_model(path: Path, device: torch.device) -> Any:
 
 
 def read(path: Path) -> str:
+    """Return a text as it is, with all of its newlines."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as file:
@@ -85,47 +84,34 @@ def read(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Both perplexities of one text, and ours over theirs."""
-    path, device = find_model(options.model), torch.device(options.device)
+def body(session: Session) -> None:
+    """Record both perplexities of one text."""
+    options, device = session.options, session.device
+    path = find_model(options.model)
     speaker = qkv.load(path, "cpu")  # on a GPU its weights would be rounded to bfloat16
     tokens = speaker.encode(read(options.text))[: options.limit]
     if len(tokens) < 2:
         raise UserError(f"{options.text} holds {len(tokens)} tokens, of which none can be scored.")
-    size = min(options.window, speaker.model.config.max_length)
-    rows = windows(tokens, size)
+    rows = windows(tokens, min(options.window, speaker.model.config.max_length))
     ours = perplexity(our_nats(speaker.model.float().to(device)), rows, options.batch)
     theirs = perplexity(their_nats(their_model(path, device)), rows, options.batch)
-    return {
-        "model": str(options.model),
+    name = Path(str(options.model)).name
+    columns = {
         "tokens": len(tokens),
-        "window": size,
-        "qkv": ours,
-        "transformers": theirs,
-        "ratio": ours / theirs,
+        "qkv": round(ours, 6),
+        "transformers, same dequantised weights": round(theirs, 6),
     }
+    session.record(f"quality.perplexity.{name}", f"`{name}`", columns, "perplexity")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2", help="a GGUF file, a folder, or a name")
-    parser.add_argument("--text", type=Path, required=True, help="plain text; .gz too")
-    parser.add_argument("--limit", type=int, help="the first so many tokens only")
-    parser.add_argument("--window", type=int, default=1024, help="tokens read at a time")
-    parser.add_argument("--batch", type=int, default=8, help="windows in one pass")
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=["cpu", "cuda"], default=best)
-    options = parser.parse_args(arguments)
-    try:
-        found = compare(options)
-    except UserError as error:
-        raise SystemExit(str(error)) from error
-    print(machine(torch.device(options.device)))
-    print(json.dumps(found))
-    print(
-        f"perplexity of {found['tokens']:,} tokens: qkv {found['qkv']:.4f}, transformers "
-        f"{found['transformers']:.4f}; ratio {found['ratio']:.6f}"
-    )
+def main(arguments: Sequence[str] | None = None) -> Session:
+    options = parser("bench.perplexity", __doc__)
+    options.add_argument("--model", default="smollm2", help="a GGUF file, a folder, or a name")
+    options.add_argument("--text", type=Path, required=True, help="plain text; .gz too")
+    options.add_argument("--limit", type=int, help="the first so many tokens only")
+    options.add_argument("--window", type=int, default=1024, help="tokens read at a time")
+    options.add_argument("--batch", type=int, default=8, help="windows in one pass")
+    return run(body, options, arguments)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What looking inside costs: one head of one layer beside one forward pass, and beside the peer.
+"""What a trace costs: one head of one layer against a forward pass, and against the peer.
 
 python -m bench.trace --device cpu
 python -m bench.trace --device cuda
 
 The peer is transformers with `output_attentions=True`, which gives every map of every layer. A
-compiled model is timed before and after traces were taken of it: closed, the glass box is free.
+compiled model is timed before and after a trace: looking costs nothing when you do not look.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.measure import interleaved, machine
 from bench.peers import CausalPeer, causal_peer, making
 from qkv.config import preset
-from qkv.inspect import Reading, Side, Trace
+from qkv.inspect import Inputs, Side, Trace
 from qkv.model import Decoder
 
 SHAPES = {"cuda": (12, 768, 12, 1024), "cpu": (6, 384, 6, 512)}  # layers, d_model, heads, tokens
@@ -36,26 +36,26 @@ class Living(TorchDispatchMode):
         self.now, self.most, self._holders = 0, 0, dict[int, int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for value in found if isinstance(found, tuple | list) else [found]:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
             if isinstance(value, Tensor):
                 self._hold(value)
-        return found
+        return result
 
     def _hold(self, value: Tensor) -> None:
         storage = value.untyped_storage()
-        place, size = storage.data_ptr(), storage.nbytes()
-        holders = self._holders.get(place, 0)
-        self._holders[place] = holders + 1
+        address, size = storage.data_ptr(), storage.nbytes()
+        holders = self._holders.get(address, 0)
+        self._holders[address] = holders + 1
         if not holders:
             self.now += size
             self.most = max(self.most, self.now)
-        weakref.finalize(value, self._drop, place, size)
+        weakref.finalize(value, self._drop, address, size)
 
-    def _drop(self, place: int, size: int) -> None:
-        self._holders[place] -= 1
-        if not self._holders[place]:
-            del self._holders[place]
+    def _drop(self, address: int, size: int) -> None:
+        self._holders[address] -= 1
+        if not self._holders[address]:
+            del self._holders[address]
             self.now -= size
 
 
@@ -98,13 +98,13 @@ def works(device: torch.device, sizes: Sizes) -> dict[str, Callable[[], object]]
     layers, _, _, length = sizes
     ours, peer = models(device, sizes)
     tokens = torch.randint(4, VOCABULARY, (1, length), device=device)
-    reading = Reading(target=Side(tokens, (tuple(map(str, range(length))),)))
+    inputs = Inputs(target=Side(tokens, (tuple(map(str, range(length))),)))
 
     def look(key: str, head: int | None = None) -> Callable[[], object]:
-        return lambda: Trace(ours, reading).get(key, head)
+        return lambda: Trace(ours, inputs).get(key, head)
 
     def every() -> object:
-        return Trace(ours, reading).many(["*.weights"])
+        return Trace(ours, inputs).many(["*.weights"])
 
     @torch.no_grad()
     def forward() -> object:
@@ -129,7 +129,7 @@ def compiled_before_and_after(device: torch.device, sizes: Sizes) -> None:
     """The compiled forward pass beside that of a model of which a trace was taken."""
     ours, _ = models(device, sizes)
     tokens = torch.randint(4, VOCABULARY, (1, sizes[3]), device=device)
-    reading = Reading(target=Side(tokens, (tuple(map(str, range(sizes[3]))),)))
+    inputs = Inputs(target=Side(tokens, (tuple(map(str, range(sizes[3]))),)))
     fast = torch.compile(ours)
 
     @torch.no_grad()
@@ -138,7 +138,7 @@ def compiled_before_and_after(device: torch.device, sizes: Sizes) -> None:
 
     before = interleaved({"closed": run}, REPEATS)["closed"]
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    Trace(ours, reading).many(["*.weights"])
+    Trace(ours, inputs).many(["*.weights"])
     after = interleaved({"closed": run}, REPEATS)["closed"]
     again = torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled
     print(
@@ -178,7 +178,7 @@ def main() -> None:
 def largest_difference(arms: dict[str, Callable[[], Any]]) -> float:
     ours, theirs = (arms[name]() for name in list(arms)[-2:])
     pairs = zip(ours.values(), theirs, strict=True)
-    return max(float((one - other).abs().max()) for one, other in pairs)
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """transformers' Trainer on our examples: the peer of `bench.finetune`.
 
-It gets the examples that one of our jobs trains on and validates with, prepares them as its users
-do, and leaves a Hugging Face folder. Its best weights are chosen as ours are: by the same measure,
-taken by the same code, equally often.
+It trains and validates on the examples of one of our jobs, prepared as its users do, and writes a
+Hugging Face folder. Its best weights are chosen as ours are: by the same score, computed by the
+same code, equally often.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import qkv
 from qkv.config import TrainConfig
 from qkv.data import IGNORE
 from qkv.errors import UserError
-from qkv.run.understand import Labelling
+from qkv.evaluation import evaluate
+from qkv.run.job import ExampleJob
 from qkv.tasks import Answerer
 
-Job = Labelling[Any, Any]
+Job = ExampleJob[Any]
 Features = list[dict[str, Any]]
 MAX_LENGTH, STRIDE = 384, 128  # of windows over long texts, as in transformers' own examples
 CLASSES = {
@@ -40,7 +41,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Budget:
-    """What the peer may spend: as many examples a step, and as many epochs, as ours."""
+    """The peer's budget: as many examples per step, and as many epochs, as ours."""
 
     batch_size: int
     steps: int
@@ -48,7 +49,7 @@ class Budget:
 
     @classmethod
     def of(cls, job: Job, n_features: int) -> Budget:
-        """The validations are as many as ours, and the last of them is at the end."""
+        """Count steps so that there are as many validations as ours, the last at the end."""
         config, stream = job.plan.recipe.train, job.stream
         rows = mean(len(batch) for batch in stream.plan(0)) * config.accumulate
         batch_size = max(1, round(rows))
@@ -59,7 +60,7 @@ class Budget:
 
 
 def fine_tune(job: Job, start: Path, lr: float, folder: Path) -> float:
-    """Train on the job's examples and leave the best weights in `folder`; the seconds it took."""
+    """Train on the job's examples, save the best weights, and return the seconds it took."""
     check_accelerate()
     quiet()
     config = job.plan.recipe.train
@@ -102,7 +103,7 @@ def check_accelerate() -> None:
 
 
 def quiet() -> None:
-    """What is printed is for results alone."""
+    """Silence transformers: what is printed is for results alone."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
@@ -110,7 +111,7 @@ def quiet() -> None:
 def arguments(
     config: TrainConfig, lr: float, budget: Budget, folder: str
 ) -> transformers.TrainingArguments:
-    """Our settings in their words; what they have no word for is as they have it."""
+    """Translate our settings; all others keep the Trainer's defaults."""
     on_gpu = torch.cuda.is_available()
     return transformers.TrainingArguments(
         output_dir=folder,
@@ -144,7 +145,7 @@ def arguments(
 
 
 class Judge(TrainerCallback):
-    """Adds to what each validation found how good the weights are as we measure it."""
+    """Adds our scores of the current weights to each validation."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.folder, self.seconds = job, folder, 0.0
@@ -160,25 +161,24 @@ class Judge(TrainerCallback):
     ) -> None:
         began = time.perf_counter()
         model.save_pretrained(self.folder)
-        found = self.job.figures(
-            self.job.measure(as_ours(self.job, self.folder), self.job.splits.valid)
-        )
-        metrics |= {f"eval_{name}": value for name, value in found.items()}
+        scored = evaluate(as_ours(self.job, self.folder), self.job.splits.valid)
+        values = self.job.named(scored.scores)
+        metrics |= {f"eval_{name}": value for name, value in values.items()}
         self.seconds += time.perf_counter() - began
 
 
 def as_ours(job: Job, folder: Path) -> Any:
-    """The peer's folder as the object of our task, with the settings of the job."""
+    """Load the peer's folder as the object of our task, with the settings of the job."""
     loaded = qkv.load(folder, job.plan.device.type)
-    found = job.build(loaded.model, loaded.tokenizer)
-    if isinstance(found, Answerer):  # it reads windows as it was trained on them
-        found.model.config = dataclasses.replace(found.model.config, max_length=MAX_LENGTH)
-        found.settings = dataclasses.replace(found.settings, overlap=STRIDE)
-    return found
+    task = job.build_result(loaded.model)
+    if isinstance(task, Answerer):  # it reads windows as it was trained on them
+        task.model.config = dataclasses.replace(task.model.config, max_length=MAX_LENGTH)
+        task.settings = dataclasses.replace(task.settings, overlap=STRIDE)
+    return task
 
 
 def labels_of(job: Job) -> dict[str, dict[Any, Any]]:
-    """Labels in our order; answers have none."""
+    """Return the labels in our order; answers have none."""
     labels = label_names(job)
     if not labels:
         return {}
@@ -186,44 +186,44 @@ def labels_of(job: Job) -> dict[str, dict[Any, Any]]:
 
 
 def label_names(job: Job) -> tuple[str, ...]:
+    """Return the labels of classes or tags."""
     known = getattr(job, "classes", None) or getattr(job, "tags", None)
     return known.labels if known else ()
 
 
 def as_classes(job: Job, tokenizer: Any, part: str) -> Features:
-    """One text or two segments, and a label."""
+    """Encode one text or two segments, with a label."""
     examples = getattr(job.splits, part)
-    place = {label: number for number, label in enumerate(label_names(job))}
-    sides = list(zip(*(one.texts for one in examples), strict=True))
-    encoded = tokenizer(*map(list, sides), truncation=True)
-    rows = as_rows(encoded)
-    return [row | {"labels": place[one.label]} for row, one in zip(rows, examples, strict=True)]
+    numbers = {label: number for number, label in enumerate(label_names(job))}
+    sides = list(zip(*(example.texts for example in examples), strict=True))
+    rows = as_rows(tokenizer(*map(list, sides), truncation=True))
+    pairs = zip(rows, examples, strict=True)
+    return [row | {"labels": numbers[example.label]} for row, example in pairs]
 
 
 def as_tags(job: Job, tokenizer: Any, part: str) -> Features:
-    """Each word's label at its first token; those that training does not know teach nothing."""
+    """Encode words, each labelled at its first token; unknown labels are ignored."""
     examples = getattr(job.splits, part)
-    place = {label: number for number, label in enumerate(label_names(job))}
-    encoded = tokenizer(
-        [list(one.words) for one in examples], is_split_into_words=True, truncation=True
-    )
+    numbers = {label: number for number, label in enumerate(label_names(job))}
+    words = [list(example.words) for example in examples]
+    encoded = tokenizer(words, is_split_into_words=True, truncation=True)
     rows = as_rows(encoded)
-    for number, (row, one) in enumerate(zip(rows, examples, strict=True)):
+    for index, (row, example) in enumerate(zip(rows, examples, strict=True)):
         before = None
         row["labels"] = []
-        for word in encoded.word_ids(number):
+        for word in encoded.word_ids(index):
             first = word is not None and word != before
-            row["labels"].append(place.get(one.labels[word], IGNORE) if first else IGNORE)
+            row["labels"].append(numbers.get(example.labels[word], IGNORE) if first else IGNORE)
             before = word
     return rows
 
 
 def as_answers(job: Job, tokenizer: Any, part: str) -> Features:
-    """Windows over each text, and the first and last token of the answer, or [CLS] twice."""
+    """Encode windows over each text, with the answer's first and last token, or [CLS] twice."""
     examples = getattr(job.splits, part)
     encoded = tokenizer(
-        [one.question.strip() for one in examples],
-        [one.context for one in examples],
+        [example.question.strip() for example in examples],
+        [example.context for example in examples],
         truncation="only_second",
         max_length=MAX_LENGTH,
         stride=STRIDE,
@@ -240,15 +240,15 @@ def as_answers(job: Job, tokenizer: Any, part: str) -> Features:
 
 
 def span_of(question: Any, offsets: list[tuple[int, int]], inside: list[int]) -> tuple[int, int]:
-    """The tokens of the first answer that stands in the text, if the window holds it whole."""
-    answer = next((one for one in question.answers if one.start >= 0), None)
+    """Return the tokens of the first answer in the text, if the window holds all of it."""
+    answer = next((answer for answer in question.answers if answer.start >= 0), None)
     if answer is None or not inside:
         return 0, 0
     start, end = answer.start, answer.start + len(answer.text)
     if offsets[inside[0]][0] > start or offsets[inside[-1]][1] < end:
         return 0, 0
-    holding = [n for n in inside if offsets[n][1] > start and offsets[n][0] < end]
-    return (holding[0], holding[-1]) if holding else (0, 0)
+    tokens = [n for n in inside if offsets[n][1] > start and offsets[n][0] < end]
+    return (tokens[0], tokens[-1]) if tokens else (0, 0)
 
 
 def as_rows(encoded: Any) -> Features:

@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,10 @@ from hypothesis import settings
 torch.set_num_threads(1)  # small models are slower on more
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
+
+# Encoded data and pulled models of tests go to a folder of their own, also in child processes.
+HOME = tempfile.TemporaryDirectory(prefix="qkv-tests-", ignore_cleanup_errors=True)
+os.environ["QKV_HOME"] = HOME.name
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

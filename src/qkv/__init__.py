@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.convert import load
+    from qkv.evaluation import Evaluation, evaluate
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
-    from qkv.run import train
+    from qkv.run.train import train
     from qkv.tasks import (
         Answerer,
         Classifier,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LanguageModel,
         Tagger,
         Translator,
+        load,
     )
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "Answerer",
     "Classifier",
     "Encoder",
+    "Evaluation",
     "ImageClassifier",
     "LanguageModel",
     "Tagger",
@@ -33,6 +35,7 @@ __all__ = [
     "Translator",
     "UserError",
     "__version__",
+    "evaluate",
     "load",
     "load_trace",
     "train",
@@ -41,7 +44,9 @@ __all__ = [
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
-    "load": "qkv.convert",
+    "load": "qkv.tasks",
+    "evaluate": "qkv.evaluation",
+    "Evaluation": "qkv.evaluation",
     "Translator": "qkv.tasks",
     "LanguageModel": "qkv.tasks",
     "Encoder": "qkv.tasks",
@@ -51,7 +56,7 @@ _HOMES = {
     "Tagger": "qkv.tasks",
     "Trace": "qkv.inspect",
     "load_trace": "qkv.inspect",
-    "train": "qkv.run",
+    "train": "qkv.run.train",
     "verify": "qkv.proofs",
 }
 
@@ -62,3 +67,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,19 +1,23 @@
-"""Where and how precisely to compute: what 'auto' means on this machine."""
+"""Device, precision and memory of this machine."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from qkv.config import TrainConfig
 from qkv.errors import UserError
 
+M = TypeVar("M", bound=nn.Module)
+
 
 def pick_device(name: str) -> torch.device:
-    """The device that a recipe or a command line names; auto is a GPU where there is one."""
+    """Return the device of this name; 'auto' is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -28,7 +32,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which matrix products run in the chosen precision; weights stay in float32."""
+    """Return a context that runs matrix products in the chosen precision; weights stay float32."""
     half = config.precision == "bfloat16"
     if config.precision == "auto":
         half = has_bfloat16(device)
@@ -36,7 +40,7 @@ def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContex
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether products of bfloat16 matrices are faster there than those of float32."""
+    """Whether the device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and _cpu_has_bfloat16()
@@ -44,15 +48,44 @@ def has_bfloat16(device: torch.device) -> bool:
 
 @cache
 def _cpu_has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices by instructions of their own, twice as fast."""
-    # The question is newer than the oldest torch that we run on.
+    """Whether this CPU has instructions for products of bfloat16 matrices."""
+    # Older versions of torch that we support cannot tell.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def is_on(choice: str, device: torch.device) -> bool:
-    """Whether an auto/on/off setting holds; what is meant for GPUs is on there by itself.
+    """Whether an auto/on/off setting is on; 'auto' is on for GPUs that have bfloat16.
 
-    Older GPUs, those without bfloat16, lack the kernels that make it worth while.
+    Older GPUs lack the kernels that make packing and compiling worth while.
     """
     return choice == "on" or (choice == "auto" and device.type == "cuda" and has_bfloat16(device))
+
+
+def lay_by_columns(model: M) -> M:
+    """Store weights with out > in column-major, which is faster for single-token CPU products."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.out_features > module.in_features:
+            module.weight.data = module.weight.data.t().contiguous().t()
+    return model
+
+
+def place(model: M, device: torch.device | None) -> M:
+    """Move a model to its device; a GPU that has bfloat16 holds the weights in it."""
+    if device is None or device.type != "cuda":
+        return model
+    return model.to(device, torch.bfloat16 if has_bfloat16(device) else torch.float32)
+
+
+@contextmanager
+def memory_errors(device: torch.device, advice: str) -> Iterator[None]:
+    """Turn torch's out-of-memory errors into a UserError that ends in `advice`."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # On a CPU torch raises a RuntimeError: "… memory: you tried to allocate … bytes."
+        on_cpu = isinstance(error, MemoryError) or "you tried to allocate" in str(error)
+        if not on_cpu and "out of memory" not in str(error):
+            raise
+        where = "The machine" if on_cpu else f"The GPU ({device})"
+        raise UserError(f"{where} ran out of memory; {advice}.") from error

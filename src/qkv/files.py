@@ -2,10 +2,35 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from qkv.errors import UserError
+
+SPECIAL_FILES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def refuse_special(*paths: Path) -> None:
+    """Refuse a folder, pipe, socket or device where a file belongs: reading one could never end.
+
+    A path that does not exist is left to its reader.
+    """
+    for path in paths:
+        try:
+            kind = SPECIAL_FILES.get(stat.S_IFMT(path.stat().st_mode))
+        except OSError:
+            continue
+        if kind:
+            raise UserError(f"{path} is {kind}, but must be a file; put the model's file there.")
 
 
 @contextmanager

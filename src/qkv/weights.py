@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from qkv.errors import UserError
-from qkv.files import replacing
+from qkv.files import refuse_special, replacing
 
 FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
 
@@ -72,6 +72,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file, or say in a sentence why it cannot be read."""
+    refuse_special(path)
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from qkv.inspect import COLOURS, DIVERGING, MARKERS, new_figure, save_figure, styled
+from qkv.inspect.draw import COLOURS, DIVERGING, MARKERS, new_figure, styled
 from qkv_labs.tools import mean_and_spread
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "error_bars",
     "look",
     "new_figure",
-    "save_figure",
     "styled",
     "ticks",
 ]

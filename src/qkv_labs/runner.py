@@ -102,7 +102,7 @@ def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write NAME.svg, NAME.png, NAME.gif if the lab has an animation, and last NAME.json."""
-    from qkv_labs.figures import save_figure, styled
+    from qkv.inspect.draw import save_figure, styled
 
     lab = report.lab
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ import qkv
 from qkv.config import ModelConfig, Recipe, TokenizerConfig, load_recipe, recipe_to_dict
 from qkv.hub import home
 from qkv.model import Layout
-from qkv.run import train
 from qkv.tasks import Translator
 from qkv.text import Tokenizer, train_tokenizer
 from qkv_labs.tools import IGNORE, lengths, padded
@@ -35,7 +34,7 @@ def translator(tell: Callable[[str], None], *changes: str) -> Translator:
     folder = home() / "labs" / hashlib.sha256(key.encode()).hexdigest()[:16]
     if not (folder / "model.safetensors").exists() or not (folder / "README.md").exists():
         tell("training the packaged translator (once)")
-        train(recipe, folder, anew=True, console=Console(quiet=True))
+        qkv.train(recipe, folder, replace=True, console=Console(quiet=True))
     return Translator.load(folder)
 
 

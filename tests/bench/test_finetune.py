@@ -7,43 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bench.finetune as finetune
+from bench.measure import RECIPES, product_job
 from bench.trainer import PREPARE as PREPARE_BY_TASK
 from bench.trainer import Budget, Judge, as_ours, fine_tune, label_names, span_of
 from qkv.config import load_recipe
-from qkv.data.squad import Answer, Question
+from qkv.data.formats.squad import Answer, Question
 from qkv.errors import UserError
-from qkv.run.job import Plan
-from qkv.run.train import JOBS
+from tests.bench.conftest import SPECIALS, tiny_encoder
 
-WORDS = "the film was good bad dull fine ann bob saw paris rome in who where what did ? . ##s ##ly"
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bobs", "paris", "rome"]
 TASKS = {"sst2": "train.tsv", "wnut17": "train.conll", "xquad_en": "train.json"}
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny encoder of transformers' with a vocabulary."""
-    folder = tmp_path_factory.mktemp("start")
-    vocabulary = [*SPECIALS, *WORDS.split()]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=512,
-        pad_token_id=0,
-    )
-    BertModel(config).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return tiny_encoder(tmp_path_factory.mktemp("start"))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +58,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job_of(task: str, data: Path, start: Path, *settings: str):
     recipe = load_recipe(
-        finetune.RECIPES / f"minilm_{task}.toml",
+        RECIPES / f"minilm_{task}.toml",
         [
             f"data.examples={data / task / TASKS[task]}",
             "data.test_examples=[]",
@@ -90,7 +71,7 @@ def job_of(task: str, data: Path, start: Path, *settings: str):
             *settings,
         ],
     )
-    return JOBS[recipe.task](Plan(recipe, Path("nowhere"), torch.device("cpu"), lambda _: None))
+    return product_job(recipe, Path("nowhere"))
 
 
 def prepared(task: str, data: Path, start: Path):
@@ -167,7 +148,7 @@ def test_what_we_read_of_the_peer_says_what_the_peer_says(data, start, tmp_path)
 def test_the_peer_keeps_what_our_measure_finds_best(data, start, tmp_path, monkeypatch):
     job = job_of("sst2", data, start, "train.steps=6", "train.lr=0.01")
     scores, kept = iter([50.0, 90.0, 70.0]), []
-    monkeypatch.setattr(job, "figures", lambda scored: {"accuracy": next(scores)})
+    monkeypatch.setattr(job, "named", lambda scored: {"accuracy": next(scores)})
     on_evaluate = Judge.on_evaluate
 
     def noting(judge, *given, model, **more):
@@ -186,7 +167,7 @@ def test_answers_are_looked_for_in_the_windows_that_were_trained_on(data, start,
     found = as_ours(job, tmp_path)
     assert (found.reader.room(pair=True), found.settings.overlap) == (381, 128)
     assert found.settings.max_answer == job.plan.recipe.answer.max_answer
-    assert job.verb.reader.room(pair=True) == 509
+    assert job.result.reader.room(pair=True) == 509
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -194,13 +175,14 @@ def test_settings_are_chosen_without_the_test_file(task, data, start, tmp_path, 
     asked = ["--task", task, "--data", str(data / task), "--model", str(start), "--out"]
     steps = ["--set", "train.steps=2", "--set", "train.valid_every=2", "--set", "train.warmup=1"]
     run = partial(finetune.main, [*asked, str(tmp_path), *steps, "--seeds", "0", "--choose"])
-    run()
+    session = run()
     lines = capfd.readouterr().out.splitlines()
     ours, peer = map(json.loads, lines[:2])
     assert (ours["arm"], peer["arm"]) == ("ours", "peer")
     assert ours["valid"].keys() == peer["valid"].keys() and "test" not in ours
     assert ours["seed"] == 0 and ours["lr"] == peer["lr"] > 0 and "seconds" in ours
-    assert all(line.startswith("|") for line in lines[2:])
+    assert len(lines) == 2 + len(session.records)
+    assert all("ours" in one.ours for one in session.records)
     assert not list(tmp_path.iterdir())
 
 
@@ -224,16 +206,14 @@ def record(arm: str, seed: int, value: float) -> dict:
     return {"task": "sst2", "arm": arm, "seed": seed, "test": {"accuracy": value}, "seconds": 2.0}
 
 
-def test_a_table_has_means_spreads_and_differences(tmp_path, capsys):
-    records = [record("ours", 0, 90.0), record("ours", 1, 92.0), record("peer", 1, 89.0)]
-    assert finetune.table(records).splitlines()[2:] == [
-        "| sst2 | accuracy | 91.0 ± 1.4 | 89.0 | +3.0 |",
-        "| sst2 | seconds of training | 2.0 ± 0.0 | 2.0 | |",
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
-    finetune.main(["--table", str(tmp_path / "a.jsonl")])
-    assert "| +3.0 |" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="of task sst2, ours, seed 0 are 2"):
+def test_records_have_means_spreads_and_differences(tmp_path):
+    results = [record("ours", 0, 90.0), record("ours", 1, 92.0), record("peer", 1, 89.0)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, results)))
+    accuracy, seconds = finetune.main(["--table", str(tmp_path / "a.jsonl")]).records
+    assert accuracy.key == "quality.finetune.sst2.accuracy"
+    assert accuracy.ours == {"ours": [91.0, 1.41], "Trainer": 89.0, "ours − Trainer": 3.0}
+    assert seconds.ours == {"ours": [2.0, 0.0], "peer": 2.0}
+    with pytest.raises(SystemExit, match="2 runs of task sst2, ours, seed 0"):
         finetune.main(["--table", *[str(tmp_path / "a.jsonl")] * 2])
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.shots import TEMPLATES, accuracy, choose, draw, main, measure, table
-from qkv.data.labelled import Labelled
+from bench.shots import TEMPLATES, accuracy, choose, draw, main, measure
+from qkv.data import Labelled
 from qkv.tasks.few_shot import Choice
 
 POOL = [
@@ -107,15 +107,16 @@ def test_what_was_printed_is_summed_up_and_drawn(tmp_path, capsys):
     ]
     random.Random(0).shuffle(results)
     lines = [json.dumps({"chosen": "great", "of": 20}), *map(json.dumps, results)]
-    (tmp_path / "shots.jsonl").write_text("\n".join(["a machine", *lines, table(results)]))
+    (tmp_path / "shots.jsonl").write_text("\n".join(["a line that is no result", *lines]))
     drawn = tmp_path / "figures" / "shots.png"
     main(["--draw", str(tmp_path / "shots.jsonl"), "--picture", str(drawn)])
     printed = capsys.readouterr().out
-    assert "| 0 | 1 | 60.0 | 60.0 | 60.0 | 0.0 |\n| 4 | 3 | 75.0 | 70.0 | 80.0 | 5.0 |" in printed
+    assert "0 examples: orders 1, mean 60, min 60, max 60, standard deviation" in printed
+    assert "4 examples: orders 3, mean 75, min 70, max 80, standard deviation 5" in printed
     assert "always the commoner label: 55.0" in printed
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match=r"neither a path|holds no"):
+    with pytest.raises(SystemExit, match=r"neither a path|holds 0 files"):
         main(["--model", str(tmp_path / "none"), "--data", str(tmp_path)])

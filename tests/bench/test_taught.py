@@ -7,7 +7,7 @@ import pytest
 import bench.taught as taught
 from qkv import load
 from qkv.config import load_recipe
-from tests.bench.test_finetune import start  # noqa: F401
+from tests.bench.conftest import tiny_encoder
 from tests.run.language_tiny import learned
 
 QUICK = ["train.steps=2", "train.warmup=0", "train.batch_tokens=256"]
@@ -24,35 +24,21 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_chain_ends_with_students_of_the_teachers(
-    data: Path,
-    start: Path,
-    tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
+    data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     writer, out = learned(tmp_path_factory).folder, tmp_path_factory.mktemp("out")
+    student = tiny_encoder(tmp_path_factory.mktemp("student"))
     stages = [f"--{stage}-set {' '.join(QUICK)}" for stage in ("teacher", "student", "plain")]
     stages.append(f"--writer-set {' '.join(QUICK)} data.max_length=32")
-    files = f"--data {data} --teacher {writer} --student {start} --out {out}"
-    found = taught.main(
+    files = f"--data {data} --teacher {writer} --student {student} --out {out}"
+    session = taught.main(
         f"{files} --seeds 0 1 --teacher-seeds 0 3 --texts 7 {' '.join(stages)}".split()
     )
-    assert {name: len(values) for name, values in found.items()} == {
-        "teachers": 2,
-        "labels alone": 2,
-        "taught": 2,
-    }
+    assert [one.key for one in session.records] == [
+        f"quality.taught.{part}" for part in ("teachers", "labels-alone", "taught")
+    ]
+    assert all(list(one.ours) == ["seed 0", "seed 1", "mean"] for one in session.records)
     assert len((out / "texts.txt").read_text().splitlines()) == 7
     recipe = load_recipe(out / "minilm_sst2_taught-1" / "recipe.toml")
     assert recipe.teacher.models == tuple(str(out / f"smollm2_sst2-{seed}") for seed in (0, 3))
     assert load(out / "smollm2_sst2-3").model.config.causal
-    assert "| taught − labels alone |" in capsys.readouterr().out
-
-
-def test_what_teaching_is_worth_is_told_seed_by_seed() -> None:
-    found = {"teachers": [92.0], "labels alone": [89.0, 90.0], "taught": [91.0, 91.0]}
-    assert taught.table(found).splitlines()[2:] == [
-        "| teachers | 92.0 |",
-        "| labels alone | 89.5 ± 0.7 |",
-        "| taught | 91.0 ± 0.0 |",
-        "| taught − labels alone | +1.5 ± 0.7 |",
-    ]

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.config import DecodeConfig, Recipe, TrainConfig, load_recipe, recipe_from, recipe_to_dict
+from qkv.config import (
+    SECTIONS,
+    DecodeConfig,
+    Recipe,
+    TrainConfig,
+    load_recipe,
+    recipe_from,
+    recipe_to_dict,
+    to_toml,
+)
 from qkv.config.fields import describe
-from qkv.config.recipe import SECTIONS
-from qkv.config.toml import to_toml
 from qkv.errors import UserError
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from qkv.config import PRESETS, ModelConfig, preset
+from qkv.config import SECTIONS as OF_A_RECIPE
 from qkv.config.fields import describe
-from qkv.config.recipe import SECTIONS as OF_A_RECIPE
 from qkv.config.reference import COMMAND, SECTIONS, reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"

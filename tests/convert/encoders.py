@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qkv.convert.architecture import Architecture
+from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.model import Encoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from qkv.config import ModelConfig
-from qkv.convert.export import write_huggingface
+from qkv.convert.huggingface.exporting import write_huggingface
+from qkv.convert.model_folder import StoredModel, load_config, load_model
 from qkv.convert.opening import open_model
 from qkv.model import Layout, Model
 from qkv.tasks import Tokenizers
-from qkv.tasks.folder import Source, load_config, load_model
 from qkv.text import Tokenizer
 
 TOLERANCE = 1e-4  # float32, of logits that are at most some tens
@@ -55,21 +56,19 @@ def saved(model: PreTrainedModel, shards: bool = False) -> Iterator[Path]:
         yield Path(name)
 
 
-def read(folder: Path) -> tuple[Source, Model]:
+def read(folder: Path) -> tuple[StoredModel, Model]:
     """What we read from a folder."""
     source = open_model(folder)
     _, config, _ = load_config(source)
     return source, load_model(source, config)
 
 
-def with_tokenizer(source: Source) -> Source:
+def with_tokenizer(source: StoredModel) -> StoredModel:
     """The same source, with a vocabulary of its size whose specials have the config's ids."""
     config = ModelConfig.from_dict(source.content["model"])
     shared = any_tokenizer(config, config.vocab_size)
     apart = any_tokenizer(config, config.source_vocab_size) if config.source_vocab_size else shared
-    return Source(
-        source.path, source.content, lambda: Tokenizers(apart, shared), source.read_weights
-    )
+    return dataclasses.replace(source, read_tokenizers=lambda: Tokenizers(apart, shared))
 
 
 def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
@@ -84,7 +83,7 @@ def any_tokenizer(config: ModelConfig, size: int) -> Tokenizer:
 
 
 @contextmanager
-def exported(source: Source) -> Iterator[Path]:
+def exported(source: StoredModel) -> Iterator[Path]:
     """The folder that we write for transformers."""
     with tempfile.TemporaryDirectory() as name:
         write_huggingface(with_tokenizer(source), Path(name))
@@ -100,12 +99,17 @@ def loaded(folder: Path, class_name: str) -> PreTrainedModel:
     return model.eval()
 
 
-def assert_round_trip(source: Source) -> None:
+def assert_round_trip(source: StoredModel) -> None:
     """qkv → Hugging Face → qkv gives the same config and the same bits."""
     weights = dict(source.read_weights().items())
     with exported(source) as folder:
         back = open_model(folder)
-        assert dict(back.content) == dict(source.content)
+        sections = {
+            name: value
+            for name, value in source.full_content().items()
+            if name not in ("format", "qkv", "saved_as")
+        }
+        assert back.full_content() == sections
         found = back.read_weights()
         assert found.keys() == weights.keys()
         for name, weight in weights.items():

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import strategies as st
 
-from qkv.convert.albert import ALBERT
+from qkv.convert.architectures.albert import ALBERT
 from qkv.convert.opening import open_model
 from tests.convert.encoders import TINY, assert_unreadable, heads_go_both_ways, text_configs
 from tests.convert.harness import made, saved

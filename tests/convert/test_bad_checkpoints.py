@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qkv.convert.convert import convert
-from qkv.convert.frame import Frame
-from qkv.convert.opening import load, open_model
-from qkv.convert.tokenizer_export import write_tokenizer
+from qkv.convert.formats import convert
+from qkv.convert.model_folder import load_config
+from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
-from qkv.tasks.folder import load_config
+from qkv.tasks import load
 from tests.convert.encoders import TINY
 from tests.convert.harness import any_tokenizer, made, saved
 
@@ -364,3 +365,25 @@ def test_words_of_a_tokenizer_that_say_nothing_are_passed_over(folder, values):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
     assert load(folder, "cpu").classify("w7 w8").labels
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("hidden_size", "32", "a whole number of at least 1"),
+        ("hidden_size", None, "a whole number of at least 1"),
+        ("num_attention_heads", 0, "a whole number of at least 1"),
+        ("num_attention_heads", True, "a whole number of at least 1"),
+        ("num_hidden_layers", 1.5, "a whole number of at least 1"),
+        ("vocab_size", [30], "a whole number of at least 1"),
+        ("layer_norm_eps", "small", "a number"),
+        ("tie_word_embeddings", "false", "true or false"),
+        ("pad_token_id", "0", "a token's id"),
+        ("architectures", "BertModel", "a list of names"),
+        ("id2label", ["a", "b"], "a JSON object"),
+    ],
+)
+def test_a_value_of_the_wrong_type_or_that_no_model_has_is_named(folder, name, value, rule):
+    set_config(folder, **{name: value})
+    shown = re.escape(repr(value))
+    assert_refused(folder, rf"config\.json: {name} is {shown}, but must be {rule}")

@@ -8,8 +8,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from qkv.convert.bert import BERT
-from qkv.convert.heads import read_labels
+from qkv.convert.architectures.bert import BERT
+from qkv.convert.huggingface.task_heads import read_labels
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from tests.convert.encoders import TINY, heads_go_both_ways, said, text_configs

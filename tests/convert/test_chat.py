@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from qkv.convert.chat import read_chat, write_chat
+from qkv.convert import convert
+from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat, write_chat
+from qkv.convert.model_folder import load_config
 from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
+from qkv.tasks import load
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer
-from tests.convert.harness import made
+from tests.convert.harness import any_tokenizer, made
 
 S = {"bos_token": "<s>", "eos_token": "</s>"}
 GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -317,7 +323,7 @@ def test_our_own_are_read_again(name: str, bos: bool) -> None:
 TEXTS = st.text(st.sampled_from("ab \n{}'\"\\%#é👍-"), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     texts=st.lists(TEXTS, min_size=8, max_size=8),
     trim=st.booleans(),
@@ -347,9 +353,7 @@ def test_tokens_are_those_of_transformers(
 ) -> None:
     jinja, tokens, _, _ = STYLES[style]
     theirs, ours = pair
-    found = read_chat(jinja, tokens, SPECIALS)
-    assert found
-    template, bos = found
+    template, bos = read_chat(jinja, tokens, SPECIALS)
     talk = data.draw(conversations(bool(template.system)))
     ready = Tokenizer(ours._backend, {"start": tokens["bos_token"], "end": tokens["eos_token"]})
     # The day is not ours to know.
@@ -387,7 +391,8 @@ def spelt(theirs: Any, talk: list[Message], invite: bool, options: dict[str, Any
     ],
 )
 def test_what_no_template_can_do_is_left_alone(jinja: str) -> None:
-    assert read_chat(jinja, QWEN) is None
+    with pytest.raises(ChatProgramError):
+        read_chat(jinja, QWEN)
 
 
 def test_what_the_tokenizer_has_not_is_plain_text() -> None:
@@ -399,9 +404,9 @@ def test_what_the_tokenizer_has_not_is_plain_text() -> None:
 
 def test_an_end_with_a_name_of_its_own_keeps_it() -> None:
     found = read_chat(ZEPHYR, {"eos_token": "<|im_end|>"})
-    assert found and found[0].assistant == "<|assistant|>\n{content}<|im_end|>\n"
+    assert found[0].assistant == "<|assistant|>\n{content}<|im_end|>\n"
     found = read_chat(ZEPHYR, {"eos_token": "<|endoftext|>"})
-    assert found and found[0].assistant == "<|assistant|>\n{content}<eos>\n"
+    assert found[0].assistant == "<|assistant|>\n{content}<eos>\n"
 
 
 def test_a_system_message_without_a_place_is_refused(pair: tuple[Any, Tokenizer]) -> None:
@@ -432,4 +437,36 @@ def test_a_folder_tells_its_template_as_ours_do(
     pair[0].save_pretrained(tmp_path)
     jinja = write_chat(TEMPLATES["plain"], True, "<bos>", "<eos>")
     (tmp_path / "chat_template.jinja").write_text(jinja, encoding="utf-8")
-    assert open_model(tmp_path).content["chat"] == TEMPLATES["plain"].to_dict()
+    assert open_model(tmp_path).full_content()["chat"] == TEMPLATES["plain"].to_dict()
+
+
+HOSTILE = {
+    "{{ 'a' * 300000000 }}": "writes more than 200,000 characters",
+    "{{ 'a' * 10 ** 12 }}": "writes more than 200,000 characters",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "runs for",
+}
+
+
+@pytest.mark.parametrize("jinja", HOSTILE)
+def test_a_hostile_template_is_not_run_when_a_model_is_opened(
+    jinja: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Generating runs no template; chatting is refused, and an export leaves the template out."""
+    seconds = 1.0 if "range" in jinja else 60.0
+    monkeypatch.setattr("qkv.convert.huggingface.chat_program.SECONDS", seconds)
+    sizes = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16, "vocab_size": 40}
+    made("GPT2LMHeadModel", {**sizes, "bos_token_id": 1, "eos_token_id": 2}).save_pretrained(
+        tmp_path
+    )
+    _, config, _ = load_config(open_model(tmp_path))
+    write_tokenizer(tmp_path, any_tokenizer(config, 40), Frame(), 16)
+    (tmp_path / "chat_template.jinja").write_text(jinja, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = load(tmp_path, "cpu")
+        model.generate("w7 w8", max_length=2)
+    with pytest.warns(UserWarning, match=HOSTILE[jinja]), pytest.raises(UserError, match="chat"):
+        model.chat("w7")
+    with pytest.warns(UserWarning, match="was left out, for it"):
+        convert(tmp_path, tmp_path / "ours")
+    assert load(tmp_path / "ours", "cpu").prompting.chat is None

@@ -8,12 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qkv.convert import convert, load
-from qkv.convert.frame import Frame
+from qkv.convert import convert
+from qkv.convert.model_folder import load_config
 from qkv.convert.opening import open_model
-from qkv.convert.tokenizer_export import write_tokenizer
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
-from qkv.tasks.folder import load_config
+from qkv.tasks import load
 from tests.convert.harness import any_tokenizer, made
 
 SMALL = {

@@ -18,13 +18,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig, preset
-from qkv.convert.convert import convert
-from qkv.convert.ctranslate2 import write_ctranslate2
+from qkv.convert.ctranslate2.specification import write_ctranslate2
+from qkv.convert.formats import convert
+from qkv.convert.model_folder import (
+    StoredModel,
+    model_content,
+    open_model_folder,
+    save_model_folder,
+)
 from qkv.decode import complete, generate
 from qkv.errors import UserError
 from qkv.model import Decoder, Encoder, EncoderDecoder, Layout, Model, build_model
 from qkv.tasks import Tokenizers
-from qkv.tasks.folder import Source, open_folder, save_config, save_weights
 from tests.convert.harness import any_tokenizer, draw_weights
 
 EXAMPLES = 20
@@ -42,11 +47,11 @@ def built(config: ModelConfig, seed: int = 0) -> Model:
     return model
 
 
-def as_source(model: Model, **content) -> Source:
+def as_source(model: Model, **content) -> StoredModel:
     config = model.config
     target = any_tokenizer(config, config.vocab_size)
     apart = any_tokenizer(config, config.source_vocab_size) if config.source_vocab_size else target
-    return Source(
+    return StoredModel(
         Path("model"),
         {"task": "any", "model": config.to_dict(), **content},
         lambda: Tokenizers(apart, target),
@@ -272,13 +277,17 @@ def test_an_encoder_reads_alike(config, seed):
             torch.testing.assert_close(pooled, model.pooler(ours, layout), atol=CLOSE, rtol=1e-5)
 
 
+def save(folder, model, config) -> None:
+    """Save a translator under a config that may not be its own."""
+    tokenizer = any_tokenizer(config, config.vocab_size)
+    both = Tokenizers(tokenizer, tokenizer)
+    save_model_folder(folder, model_content("translate", config), model, both)
+
+
 def test_our_own_translator(tmp_path):
     model = built(preset("transformer-tiny", vocab_size=60), seed=1)
     assert isinstance(model, EncoderDecoder)
-    save_config(tmp_path / "ours", "translate", model.config)
-    save_weights(tmp_path / "ours", model)
-    tokenizer = any_tokenizer(model.config, 60)
-    Tokenizers(tokenizer, tokenizer).save(tmp_path / "ours")
+    save(tmp_path / "ours", model, model.config)
     convert(tmp_path / "ours", tmp_path / "theirs", to="ctranslate2")
     engine = ctranslate2.Translator(str(tmp_path / "theirs"), compute_type="float32")
     sources = rows([30, 2, 17], 60, seed=2)
@@ -393,12 +402,9 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
 
 def test_weights_that_do_not_fit_are_named(tmp_path):
     config = ModelConfig(**BASE)
-    save_config(tmp_path, "translate", dataclasses.replace(config, d_ff=17))
-    save_weights(tmp_path, build_model(config))
-    tokenizer = any_tokenizer(config, 40)
-    Tokenizers(tokenizer, tokenizer).save(tmp_path)
+    save(tmp_path, build_model(config), dataclasses.replace(config, d_ff=17))
     with pytest.raises(UserError, match=r"inner\.weight is"):
-        write_ctranslate2(open_folder(tmp_path), tmp_path / "theirs")
+        write_ctranslate2(open_model_folder(tmp_path), tmp_path / "theirs")
 
 
 def test_each_weight_is_written_once(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qkv.config import ModelConfig
-from qkv.convert.ctranslate2 import write_ctranslate2
+from qkv.convert.ctranslate2.specification import write_ctranslate2
 from qkv.errors import UserError
 from qkv.model import build_model
 from qkv.tasks import Tokenizers

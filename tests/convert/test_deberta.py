@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from qkv.config import preset
-from qkv.convert.deberta import DEBERTA
-from qkv.convert.fit import misfits
+from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.huggingface.fitting import misfits
 from tests.convert.encoders import (
     LONGEST,
     TINY,

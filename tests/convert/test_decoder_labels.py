@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from qkv.config import TokenizerConfig, preset
-from qkv.convert.convert import convert
-from qkv.convert.fit import misfits
-from qkv.convert.frame import Frame, read_frame
-from qkv.convert.known import LABELLED
-from qkv.convert.opening import load, open_model
+from qkv.convert.architectures import CAUSAL_CLASSIFIERS
+from qkv.convert.formats import convert
+from qkv.convert.huggingface.fitting import misfits
+from qkv.convert.opening import open_model
+from qkv.convert.tokenizers.frame import Frame, read_frame
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.proofs.export import in_transformers
-from qkv.proofs.subject import prepare
+from qkv.proofs.model_under_test import prepare
+from qkv.proofs.peer import in_transformers
+from qkv.tasks import load
 from qkv.tasks.classify import Classes, Classifier
 from qkv.text import Tokenizer, train_tokenizer
 from tests.convert.encoders import LONGEST, heads_go_both_ways
@@ -58,10 +59,10 @@ def configs(draw: st.DrawFn, name: str) -> dict[str, Any]:
     return {**found, **ids, "num_labels": draw(st.integers(2, 4))}
 
 
-test_gpt = heads_go_both_ways(LABELLED["openai-gpt"], lambda head: configs("openai-gpt"))
-test_gpt2 = heads_go_both_ways(LABELLED["gpt2"], lambda head: configs("gpt2"))
-test_llama = heads_go_both_ways(LABELLED["llama"], lambda head: configs("llama"))
-test_mistral = heads_go_both_ways(LABELLED["mistral"], lambda head: configs("mistral"))
+test_gpt = heads_go_both_ways(CAUSAL_CLASSIFIERS["openai-gpt"], lambda head: configs("openai-gpt"))
+test_gpt2 = heads_go_both_ways(CAUSAL_CLASSIFIERS["gpt2"], lambda head: configs("gpt2"))
+test_llama = heads_go_both_ways(CAUSAL_CLASSIFIERS["llama"], lambda head: configs("llama"))
+test_mistral = heads_go_both_ways(CAUSAL_CLASSIFIERS["mistral"], lambda head: configs("mistral"))
 
 
 @pytest.mark.parametrize("pad", [None, 0, 2])
@@ -70,7 +71,7 @@ test_mistral = heads_go_both_ways(LABELLED["mistral"], lambda head: configs("mis
 def test_padding_and_ends_that_nobody_has(name, pad):
     """A small GPT-2 keeps 50256 in its config; without padding, they read one text at a time."""
     sizes = {**SIZES["gpt2" if "gpt" in name else "llama"], "vocab_size": 30, "num_labels": 3}
-    theirs = made(LABELLED[name].classes["sequence"], {**sizes, "pad_token_id": pad})
+    theirs = made(CAUSAL_CLASSIFIERS[name].classes["sequence"], {**sizes, "pad_token_id": pad})
     tokens = torch.randint(3, 30, (1, LONGEST))
     with saved(theirs) as folder:
         source, ours = read(folder)
@@ -123,7 +124,7 @@ def test_our_classifiers(name, kind, tmp_path):
     classes = Classes(labels, kind, threshold=0.3, mean=0.5, deviation=2.0)
     ours = Classifier(model(name, tokenizer(), len(labels)), tokenizer(), classes)
     words, theirs, back = both(ours, tmp_path, "SequenceClassification")
-    assert type(theirs).__name__ == LABELLED[name].classes["sequence"]
+    assert type(theirs).__name__ == CAUSAL_CLASSIFIERS[name].classes["sequence"]
     assert_same_logits(ours, words, theirs, TEXTS)
     assert_same_logits(ours, words, theirs, PAIRS)
     assert tuple(theirs.config.id2label.values()) == labels
@@ -169,9 +170,9 @@ def without_specials() -> Tokenizer:
 def test_what_no_classifier_of_theirs_is():
     """Each says what it lacks."""
     config = model("gpt2", tokenizer(), 2).config
-    assert not misfits(LABELLED["gpt2"], config, "sequence")
+    assert not misfits(CAUSAL_CLASSIFIERS["gpt2"], config, "sequence")
     mean = dataclasses.replace(config, pooling="mean")
-    assert misfits(LABELLED["gpt2"], mean, "sequence") == ["pooling = 'mean'"]
+    assert misfits(CAUSAL_CLASSIFIERS["gpt2"], mean, "sequence") == ["pooling = 'mean'"]
 
 
 # Theirs in our hands
@@ -198,7 +199,7 @@ def their_folder(
         "eos_token_id": ids["</s>"],
         "id2label": {0: "no", 1: "perhaps", 2: "yes"},
     }
-    made(LABELLED[name].classes["sequence"], config).save_pretrained(folder)
+    made(CAUSAL_CLASSIFIERS[name].classes["sequence"], config).save_pretrained(folder)
     words._backend.save(str(folder / "tokenizer.json"))
     said = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": pad}
     kind = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "right"}

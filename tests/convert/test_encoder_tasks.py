@@ -12,10 +12,10 @@ import transformers
 from torch import Tensor
 
 from qkv.config import EmbedConfig, TokenizerConfig, preset
-from qkv.convert.export import write_huggingface
-from qkv.convert.opening import load, open_model
+from qkv.convert.huggingface.exporting import write_huggingface
+from qkv.convert.opening import open_model
 from qkv.model import Encoder as Model
-from qkv.tasks import Encoder
+from qkv.tasks import Encoder, load
 from qkv.tasks.answer import Answerer, Answers
 from qkv.tasks.classify import Classes, Classifier
 from qkv.tasks.tag import Tagger, Tags

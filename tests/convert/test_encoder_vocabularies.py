@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from qkv.convert.vocabularies import read_tokenizers
+from qkv.convert.tokenizers.tokenizer_files import read_tokenizers
 from qkv.errors import UserError
 from tests.convert.test_vocabularies import (
     FOLDERS,

@@ -16,8 +16,8 @@ from tokenizers import models, pre_tokenizers
 from transformers import PreTrainedModel
 
 import qkv
-from qkv.convert.architecture import USUAL_IDS
-from qkv.convert.known import ARCHITECTURES
+from qkv.convert.architectures import ARCHITECTURES
+from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
 from tests.convert.harness import exported, loaded, made, saved

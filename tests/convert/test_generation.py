@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, ModelConfig, preset
 from qkv.config.fields import from_mapping
-from qkv.convert.generation import read_generation, write_generation
+from qkv.convert.huggingface.generation_config import read_generation, write_generation
 from qkv.convert.opening import open_model
 from qkv.decode import generate
 from qkv.errors import UserError

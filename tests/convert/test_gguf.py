@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from qkv.convert.gguf_file import GgufFile
-from qkv.convert.opening import load, open_model
+from qkv.convert.gguf.container import GgufFile
+from qkv.convert.opening import open_model
 from qkv.errors import UserError
+from qkv.tasks import load
 from tests.convert.decoders import assert_reads_same, assert_same_search
 from tests.convert.gguf_files import finish, write_gpt2, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read

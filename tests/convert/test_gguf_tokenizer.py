@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from qkv.convert.export import write_huggingface
-from qkv.convert.gguf_tokenizer import adds_bos, read_tokenizer
-from qkv.convert.opening import load, open_model
+from qkv.convert.gguf.gguf_tokenizer import adds_bos, read_tokenizer
+from qkv.convert.huggingface.exporting import write_huggingface
+from qkv.convert.opening import open_model
 from qkv.errors import UserError
+from qkv.tasks import load
 from tests.convert.gguf_files import write_llama
 from tests.convert.harness import made
 

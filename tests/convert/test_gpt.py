@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from qkv.config import preset
-from qkv.convert.fit import misfits
-from qkv.convert.gpt import GPT, GPT2
+from qkv.convert.architectures.gpt import GPT, GPT2
+from qkv.convert.huggingface.fitting import misfits
 from qkv.errors import UserError
 from tests.convert.decoders import assert_both_ways, assert_reads_same
 from tests.convert.harness import made, read, saved

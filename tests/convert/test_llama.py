@@ -15,14 +15,15 @@ from tokenizers import models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from qkv.config import DecodeConfig, preset
-from qkv.convert.fit import misfits
-from qkv.convert.llama import LLAMA, MISTRAL
-from qkv.convert.opening import load, open_model
+from qkv.convert.architectures.llama import LLAMA, MISTRAL
+from qkv.convert.huggingface.fitting import misfits
+from qkv.convert.model_folder import StoredModel
+from qkv.convert.opening import open_model
 from qkv.decode import complete
 from qkv.decode.speculative import speculate
 from qkv.errors import UserError
 from qkv.model import Decoder
-from qkv.tasks.folder import Source
+from qkv.tasks import load
 from tests.convert.decoders import assert_both_ways, assert_reads_same
 from tests.convert.harness import (
     assert_close,
@@ -161,7 +162,7 @@ def test_our_ntk_scaling_is_a_larger_base_to_them():
     torch.nn.init.normal_(ours.embedding.table.weight)
     content = {"task": "generate", "model": config.to_dict(), "bos": True, "chat": None}
     weights = dict(ours.named_parameters())
-    source = Source(Path("nowhere"), content, lambda: None, lambda: weights)
+    source = StoredModel(Path("nowhere"), content, lambda: None, lambda: weights)
     with exported(source) as folder:
         back = loaded(folder, "LlamaForCausalLM")
         again = open_model(folder)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, preset
-from qkv.convert.generation import read_generation
+from qkv.convert.huggingface.generation_config import read_generation
+from qkv.convert.model_folder import StoredModel
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Source
 from tests.convert.harness import (
     assert_round_trip,
     draw_weights,
@@ -64,7 +64,7 @@ def test_both_ways(config, lengths, seed, shards):
     go_both_ways(theirs, lengths, seed, shards)
 
 
-def translator(seed: int, **differences) -> tuple[Source, EncoderDecoder]:
+def translator(seed: int, **differences) -> tuple[StoredModel, EncoderDecoder]:
     """A small model of our own, and what its folder would say."""
     config = preset(
         "transformer-tiny",
@@ -79,7 +79,7 @@ def translator(seed: int, **differences) -> tuple[Source, EncoderDecoder]:
     decode = {**asdict(DecodeConfig(beams=2)), "stop": []}
     content = {"task": "translate", "model": config.to_dict(), "decode": decode}
     weights = {name: one.detach() for name, one in model.named_parameters()}
-    return Source(Path("nowhere"), content, None, lambda: weights), model.eval()
+    return StoredModel(Path("nowhere"), content, None, lambda: weights), model.eval()
 
 
 CHOICES = {

@@ -9,14 +9,14 @@ import transformers
 from hypothesis import strategies as st
 
 from qkv.config import preset
-from qkv.convert.fit import fitting
-from qkv.convert.known import ARCHITECTURES
-from qkv.convert.opening import load, open_model
-from qkv.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.huggingface.fitting import fitting
+from qkv.convert.model_folder import model_content, open_model_folder, save_model_folder
+from qkv.convert.opening import open_model
 from qkv.data import Specials, frame
 from qkv.errors import UserError
 from qkv.model import Layout, build_model
-from qkv.tasks.folder import open_folder, save_config, save_weights
+from qkv.tasks import load
 from tests.convert.encoders import (
     LONGEST,
     TINY,
@@ -189,13 +189,13 @@ def our_config(**differences):
 )
 def test_the_architecture_that_says_most_of_a_config(name, differences):
     config = our_config(**differences)
-    assert fitting(ARCHITECTURES, config, config.head).name == name
+    assert fitting(config, "embed")[0].name == name
 
 
 def test_why_no_architecture_fits_is_one_sentence():
     config = our_config(pad_id=2, norm_position="pre")
     with pytest.raises(UserError, match=r"has no words for it: RoBERTa .* also the padding\.$"):
-        fitting(ARCHITECTURES, config, "none")
+        fitting(config, "embed")
 
 
 @pytest.mark.parametrize("separators, kind", [(1, "Bert"), (2, "Roberta")])
@@ -216,6 +216,5 @@ def written(folder, **differences):
     model = build_model(our_config(**differences)).eval()
     draw_weights(model, 0)
     embed = {"pooling": "mean", "normalize": True}
-    save_config(folder, "embed", model.config, embed=embed)
-    save_weights(folder, model)
-    return open_folder(folder), model
+    save_model_folder(folder, model_content("embed", model.config, embed=embed), model)
+    return open_model_folder(folder), model

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.convert.sentencepiece import (
+from qkv.convert.tokenizers.sentencepiece import (
     UNIGRAM,
     UNKNOWN,
     Piece,
@@ -167,7 +167,7 @@ def test_tokens_have_places_in_the_text() -> None:
     for kind in ("unigram", "llama"):
         _, ours = trained(kind)
         text = "the cat, 我爱你"
-        spelt = ours.spell(text)
+        spelt = ours.encode_spans(text)
         assert spelt.ids == ours.encode(text)
         assert "".join(text[start:end] for start, end in spelt.spans) == text.replace(" ", "")
 

@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from qkv.config import preset
-from qkv.convert.fit import fitting
-from qkv.convert.known import ARCHITECTURES
-from qkv.convert.t5 import T5
+from qkv.convert.architectures.t5 import T5
+from qkv.convert.huggingface.fitting import fitting
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
 from tests.convert.harness import (
@@ -151,16 +150,14 @@ def test_the_exact_gelu_can_be_a_gate(said):
 def test_buckets_of_which_theirs_makes_no_sense(buckets, farthest):
     sizes = {"relative_buckets": buckets, "relative_length": farthest}
     with pytest.raises(UserError, match=f"{buckets} buckets for distances up to {farthest}"):
-        fitting({"t5": T5}, preset("t5-small", **sizes), "seq2seq")
-    assert fitting({"t5": T5}, preset("t5-small"), "seq2seq") is T5
+        fitting(preset("t5-small", **sizes), "translate")
+    assert fitting(preset("t5-small"), "translate")[0] is T5
 
 
 def test_buckets_are_no_reason_where_positions_are_others():
     """Each config has a number of them, which only relative positions look at."""
     with pytest.raises(UserError, match="Marian comes near, but has no positions = 'rotary'"):
-        fitting(
-            ARCHITECTURES, preset("transformer-tiny", positions="rotary", max_length=32), "seq2seq"
-        )
+        fitting(preset("transformer-tiny", positions="rotary", max_length=32), "translate")
 
 
 @pytest.mark.parametrize(

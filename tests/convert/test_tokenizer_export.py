@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from tokenizers import Tokenizer as Library
 
 from qkv.config import TokenizerConfig
-from qkv.convert.frame import Frame
-from qkv.convert.tokenizer_export import write_tokenizer
+from qkv.convert.tokenizers.frame import Frame
+from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.text import Tokenizer, train_tokenizer
 from tests.convert.test_sentencepiece import TEXTS, lines
 from tests.convert.test_vocabularies import FOLDERS, SAMPLES, opened

@@ -4,8 +4,9 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import qkv
-from qkv.convert.export import write_huggingface
-from qkv.convert.opening import load, open_model
+from qkv.convert.huggingface.exporting import write_huggingface
+from qkv.convert.opening import open_model
+from qkv.tasks import load
 from tests.run.tiny import run, sources
 
 QUICK = {"model_init": "glorot"}  # learns in so few steps

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from qkv.config import preset
-from qkv.convert.export import write_huggingface
-from qkv.convert.opening import load, open_model
-from qkv.convert.vit import VIT
+from qkv.convert.architectures.vit import VIT
+from qkv.convert.huggingface.exporting import write_huggingface
+from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.model import Encoder, Layout
+from qkv.tasks import load
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from tests.convert.encoders import assert_unreadable, sizes
 from tests.convert.harness import (

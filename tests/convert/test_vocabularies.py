@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers, trainers
 
-from qkv.convert.vocabularies import KINDS, read_tokenizers
+from qkv.convert.tokenizers.tokenizer_files import KINDS, read_tokenizers
 from qkv.errors import UserError
 from qkv.text import Tokenizer
 from tests.convert.test_sentencepiece import AS_IS, LLAMA, TEXTS, WORDS, lines, train

@@ -5,29 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data import (
-    EncodedPairs,
-    Indices,
-    PackedShape,
-    Ragged,
-    packed_plan,
-    packed_shape,
-    padded_plan,
-    validation_plan,
-)
-from qkv.data import order as order_module
+from qkv.data import PackedShape, PairItems, Ragged, Specials
+from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
+from qkv.data.ragged import Indices
 
-MakePairs = Callable[..., EncodedPairs]
+MakePairs = Callable[..., PairItems]
 LENGTHS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=200)
 BUDGETS = st.integers(1, 300)
 
 
-def of_lengths(lengths: list[tuple[int, int]]) -> EncodedPairs:
+def of_lengths(lengths: list[tuple[int, int]]) -> PairItems:
     source, target = ([[7] * pair[side] for pair in lengths] for side in (0, 1))
-    return EncodedPairs(Ragged.of(source), Ragged.of(target))
+    return PairItems(Ragged.of(source), Ragged.of(target), Specials(0, 2, 3))
 
 
-def check_padded(plan: list[Indices], pairs: EncodedPairs, budget: int) -> None:
+def check_padded(plan: list[Indices], pairs: PairItems, budget: int) -> None:
     """Every pair once, and no batch over the budget but where a pair alone is."""
     assert sorted(np.concatenate(plan).tolist()) == list(range(len(pairs)))
     for indices in plan:
@@ -43,14 +35,6 @@ def test_a_padded_plan_holds_each_pair_once_within_the_budget(
     pairs = of_lengths(lengths)
     check_padded(padded_plan(pairs, budget, 0, epoch), pairs, budget)
     check_padded(validation_plan(pairs, budget), pairs, budget)
-
-
-def test_a_corpus_sorted_in_chunks_still_holds_each_pair_once(
-    make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(order_module, "SORTED_TOGETHER", 64)
-    pairs = make_pairs(1000)
-    check_padded(padded_plan(pairs, 512, 0, 0), pairs, 512)
 
 
 @settings(deadline=None)

@@ -1,24 +1,26 @@
-"""Examples in their three uses: nothing on two sides, and smaller draws within larger ones."""
-
-from __future__ import annotations
+"""Three splits of examples: nothing held out that is trained on, and draws of any size."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.config import DataConfig
-from qkv.data.splits import Splits, draw_examples, read_splits
+from qkv.data import Splits, draw_examples, read_splits
 from qkv.errors import UserError
 
 Example = tuple[str, int]  # a text and its number
 
 
 def split(examples: list[Example], size: int = 5, seed: int = 0) -> Splits[Example]:
-    config = DataConfig(examples=("a.tsv",), valid_size=size)
-    return read_splits(config, seed, lambda paths, name: list(examples), lambda one: one[0])
+    def read(prefix: str) -> list[Example]:
+        return [] if prefix else list(examples)
+
+    return read_splits(read, "examples", size, seed, key=lambda example: example[0])
+
+
+def numbered(n: int) -> list[Example]:
+    return [(str(number), number) for number in range(n)]
 
 
 @given(
@@ -31,47 +33,61 @@ def test_examples_with_the_same_text_stay_on_the_same_side(
 ) -> None:
     examples = [(text, number) for number, text in enumerate(texts)]
     try:
-        found = split(examples, size, seed)
+        splits = split(examples, size, seed)
     except UserError as error:  # no text is rare enough to be held out whole
         assert "too few, or too alike" in str(error)
         assert min(Counter(texts).values()) > min(size, len(texts) // 10)
         return
-    assert sorted(found.train + found.valid) == sorted(examples)
-    assert not {text for text, _ in found.train} & {text for text, _ in found.valid}
-    assert 1 <= len(found.valid) <= min(size, len(texts) // 10)
-    assert found.train == sorted(found.train, key=lambda one: one[1])  # in their order
-    assert split(examples, size, seed) == found
+    assert sorted(splits.train + splits.valid) == sorted(examples)
+    assert not {text for text, _ in splits.train} & {text for text, _ in splits.valid}
+    assert 1 <= len(splits.valid) <= min(size, len(texts) // 10)
+    assert splits.train == sorted(splits.train, key=lambda example: example[1])  # in their order
+    assert split(examples, size, seed) == splits
 
 
-def test_what_is_held_out_depends_on_the_seed() -> None:
-    examples = [(str(number), number) for number in range(200)]
-    assert len(split(examples, 20).valid) == 20
-    assert split(examples, 20).valid != split(examples, 20, seed=1).valid
-
-
-def test_at_most_a_tenth_is_cut_off_and_fewer_than_ten_are_too_few() -> None:
-    assert len(split([(str(n), n) for n in range(25)], 1000).valid) == 2
+def test_at_most_a_tenth_is_held_out_by_the_seed() -> None:
+    assert len(split(numbered(200), 20).valid) == 20
+    assert split(numbered(200), 20).valid != split(numbered(200), 20, seed=1).valid
+    assert len(split(numbered(25), 1000).valid) == 2
     with pytest.raises(UserError, match=r"9 examples are too few.*give valid_examples"):
-        split([(str(n), n) for n in range(9)])
+        split(numbered(9))
+    with pytest.raises(UserError, match=r"no examples are given; set examples under \[data\]"):
+        split([])
 
 
-def test_files_are_read_where_they_are_named_and_told_apart_in_errors() -> None:
-    asked: list[tuple[tuple[str, ...], str]] = []
+def test_splits_that_are_given_are_kept_and_what_they_repeat_is_said() -> None:
+    given: dict[str, list[Example]] = {
+        "": [("a", 1), ("b", 2), ("b", 3)],
+        "valid_": [("a", 4), ("b", 2), ("c", 5)],
+        "test_": [("d", 6)],
+    }
+    said: list[str] = []
+    splits = read_splits(
+        given.__getitem__, "pairs", 5, 0, key=lambda example: example[0], say=said.append
+    )
+    assert splits == Splits(*given.values())
+    assert len(said) == 1
+    assert said[0].startswith("valid: 2 of 3 pairs are in the training data too")
 
-    def read(paths: Sequence[str], name: str) -> list[Example]:
-        asked.append((tuple(paths), name))
-        return [(f"{path} {number}", number) for path in paths for number in range(10)]
 
-    def splits(**names: tuple[str, ...]) -> Splits[Example]:
-        asked.clear()
-        return read_splits(DataConfig(**names), 0, read, lambda one: one[0])
-
-    found = splits(examples=("a", "b"), valid_examples=("c",), test_examples=("d",))
-    assert asked == [(("a", "b"), ""), (("c",), "valid_"), (("d",), "test_")]
-    assert [len(part) for part in (found.train, found.valid, found.test)] == [20, 10, 10]
-    found = splits(examples=("a",))
-    assert asked == [(("a",), "")]
-    assert [len(part) for part in (found.train, found.valid, found.test)] == [9, 1, 0]
+def test_the_last_example_of_a_label_is_never_held_out() -> None:
+    examples = numbered(40)
+    for seed in range(30):
+        splits = read_splits(
+            lambda prefix: [] if prefix else examples,
+            "examples",
+            4,
+            seed,
+            key=lambda example: example[0],
+            labels=lambda example: (
+                "rare" if example[1] in (3, 4) else "usual",
+                "only" if example[1] == 7 else "all",
+            ),
+        )
+        numbers = {number for _, number in splits.train}
+        assert numbers & {3, 4}
+        assert 7 in numbers
+        assert sorted(splits.train + splits.valid, key=lambda example: example[1]) == examples
 
 
 KINDS = st.lists(st.sampled_from("xyz"), min_size=1, max_size=40)
@@ -82,7 +98,7 @@ def test_a_larger_draw_holds_the_smaller_ones(kinds: list[str], seed: int) -> No
     examples = list(enumerate(kinds))
     before: set[tuple[int, str]] = set()
     for size in range(1, len(examples) + 1):
-        drawn = draw_examples(examples, size, seed, lambda one: one[1])
+        drawn = draw_examples(examples, size, seed, lambda example: example[1])
         assert len(drawn) == len(set(drawn)) == size
         assert before < set(drawn)
         before = set(drawn)
@@ -92,37 +108,16 @@ def test_a_larger_draw_holds_the_smaller_ones(kinds: list[str], seed: int) -> No
 @given(KINDS, st.integers(1, 40), st.integers(0, 3))
 def test_kinds_are_drawn_as_evenly_as_they_can_be(kinds: list[str], size: int, seed: int) -> None:
     """No kind has two fewer than another, unless it has no more."""
-    drawn = draw_examples(list(enumerate(kinds)), size, seed, lambda one: one[1])
-    there, found = Counter(kinds), Counter(kind for _, kind in drawn)
-    for kind, count in there.items():
-        assert found[kind] == count or found[kind] >= max(found.values()) - 1
+    drawn = draw_examples(list(enumerate(kinds)), size, seed, lambda example: example[1])
+    counts = Counter(kind for _, kind in drawn)
+    for kind, count in Counter(kinds).items():
+        assert counts[kind] == count or counts[kind] >= max(counts.values()) - 1
 
 
-def test_no_size_draws_all_and_so_does_one_that_is_too_large() -> None:
-    examples = list(range(7))
-    for size in (0, 7, 99):
-        assert draw_examples(examples, size, 0, lambda one: None) == examples
-
-
-def test_what_is_drawn_depends_on_the_seed() -> None:
+def test_a_draw_depends_on_the_seed_and_no_size_draws_all() -> None:
     examples = list(range(100))
-    draws = [draw_examples(examples, 10, seed, lambda one: None) for seed in (0, 0, 1)]
+    for size in (0, 100, 999):
+        assert draw_examples(examples, size, 0, lambda example: None) == examples
+    draws = [draw_examples(examples, 10, seed, lambda example: None) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
     assert draws[0] != examples[:10]
-
-
-def test_the_last_example_of_a_label_is_never_cut_off() -> None:
-    examples = [(str(number), number) for number in range(40)]
-    config = DataConfig(examples=("a.tsv",), valid_size=4)
-    for seed in range(30):
-        found = read_splits(
-            config,
-            seed,
-            lambda paths, name: list(examples),
-            lambda one: one[0],
-            lambda one: ("rare" if one[1] in (3, 4) else "usual", "only" if one[1] == 7 else "all"),
-        )
-        numbers = {number for _, number in found.train}
-        assert numbers & {3, 4}
-        assert 7 in numbers
-        assert sorted(found.train + found.valid, key=lambda one: one[1]) == examples

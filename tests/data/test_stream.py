@@ -1,114 +1,192 @@
+"""Properties that the one stream has for every kind of item."""
+
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from qkv.config import DenoiseConfig, MaskConfig
 from qkv.data import (
     Batch,
-    BatchStream,
-    EncodedPairs,
-    Indices,
-    Mode,
+    ConversationItems,
+    ImageItems,
+    Items,
+    MaskedItems,
+    Masker,
+    Noise,
+    NoisyItems,
+    PairItems,
+    Passages,
     Ragged,
+    Scale,
+    SequenceItems,
     Specials,
+    Stream,
+    Tokens,
+    TwinItems,
+    WindowItems,
+    prefetch,
     validation_batches,
 )
-from qkv.data import stream as stream_module
+from qkv.text import Vocabulary
 
-MakePairs = Callable[..., EncodedPairs]
 SPECIAL = Specials(pad=0, bos=2, eos=3)
-MODES: list[Mode] = ["padded", "packed"]
+N = 60
+RANDOM = np.random.default_rng(0)
+LENGTHS = RANDOM.integers(2, 25, N)
+TEXTS = Ragged.of([RANDOM.integers(10, 99, n).tolist() for n in LENGTHS])
+OTHERS = Ragged.of([RANDOM.integers(10, 99, n).tolist() for n in RANDOM.permutation(LENGTHS)])
+TOKENS = Tokens.of([list(text) for text in TEXTS], SPECIAL)
+FALSE = np.zeros(100, bool)
+WORDS = np.arange(100) >= 10
+VOCABULARY = Vocabulary(~WORDS, ~FALSE, *(FALSE,) * 6)
+PASSAGES = Passages(TOKENS, SPECIAL, VOCABULARY, 20)
+PIXELS = RANDOM.integers(1, 256, (N, 1, 4, 4), dtype=np.uint8)
+
+KINDS: dict[str, Callable[[], Items]] = {
+    "pairs": lambda: PairItems(TEXTS, OTHERS, SPECIAL),
+    "conversations": lambda: ConversationItems(TEXTS, TEXTS.tokens % 2 > 0, SPECIAL),
+    "sequences": lambda: SequenceItems(TEXTS, TEXTS.tokens % 2, np.arange(N), SPECIAL),
+    "tokens": lambda: SequenceItems(
+        TEXTS, TEXTS.tokens % 2, TEXTS.tokens.astype(np.int64), SPECIAL, by_token=True
+    ),
+    "twins": lambda: TwinItems(TEXTS, OTHERS, np.stack([np.arange(N)] * 2, axis=1), SPECIAL),
+    "windows": lambda: WindowItems(TOKENS, SPECIAL, 16, seed=4),
+    "windows across": lambda: WindowItems(TOKENS, SPECIAL, 16, across=True, seed=4),
+    "masked": lambda: MaskedItems(
+        PASSAGES, Masker(MaskConfig(), 4, ~WORDS, lambda ids: WORDS[ids])
+    ),
+    "spans": lambda: NoisyItems(
+        PASSAGES, Noise(DenoiseConfig(sentinels=5), np.arange(5, 10, dtype=np.int32))
+    ),
+    "infill": lambda: NoisyItems(
+        PASSAGES, Noise(DenoiseConfig(kind="infill"), np.array([4], np.int32)), first=[9]
+    ),
+    "images": lambda: ImageItems(PIXELS, np.arange(N), Scale.of(PIXELS), 5, shift=1),
+}
+PACKED = ["pairs", "conversations", "windows", "masked", "spans", "infill"]
+CASES = [*((kind, False) for kind in KINDS), *((kind, True) for kind in PACKED)]
 
 
-def assert_equal(one: Batch, other: Batch) -> None:
-    assert one.n_labels == other.n_labels
-    assert torch.equal(one.labels, other.labels)
-    for mine, theirs in ((one.source, other.source), (one.target, other.target)):
-        assert torch.equal(mine.tokens, theirs.tokens)
-        assert mine.longest == theirs.longest
-        for a, b in ((mine.lengths, theirs.lengths), (mine.offsets, theirs.offsets)):
-            assert (a is None and b is None) or (
-                a is not None and b is not None and torch.equal(a, b)
-            )
+def content(batch: Batch) -> list[Any]:
+    """Everything in a batch, as plain values."""
+    found: list[Any] = [batch.n_labels]
+    for part in (batch, batch.source, batch.target):
+        for value in vars(part).values() if part is not None else ():
+            found.append(value.tolist() if isinstance(value, torch.Tensor) else None)
+    return found
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("kind", "packed"), CASES)
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_resuming_at_any_step_is_exact(make_pairs: MakePairs, mode: Mode, accumulate: int) -> None:
-    def stream() -> BatchStream:
-        return BatchStream(make_pairs(60), SPECIAL, mode, 200, accumulate, seed=4)
-
-    n_steps = 3 * len(stream().plan(0)) // accumulate  # three epochs, or just short of it
-    unbroken = list(islice(stream().steps_from(0), n_steps))
-    assert stream().position(n_steps - 1)[0] == 2
-    for step in range(n_steps):
-        resumed = islice(stream().steps_from(step), n_steps - step)
-        for one, other in zip(unbroken[step:], resumed, strict=True):
-            assert len(one) == len(other) == accumulate
-            for mine, theirs in zip(one, other, strict=True):
-                assert_equal(mine, theirs)
-
-
-def test_positions_walk_through_epochs_of_different_lengths(
-    make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch
+def test_a_stream_that_is_resumed_at_any_step_goes_on_as_it_would_have(
+    kind: str, packed: bool, accumulate: int
 ) -> None:
-    pairs = make_pairs(12)
+    def steps(start: int, count: int) -> list[list[list[Any]]]:
+        stream = Stream(KINDS[kind](), 130, packed=packed, accumulate=accumulate, seed=4)
+        return [list(map(content, step)) for step in islice(stream.steps_from(start), count)]
 
-    def plan(pairs: EncodedPairs, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
-        return np.array_split(np.arange(12), [3, 1, 4][epoch % 3])
-
-    monkeypatch.setattr(stream_module, "padded_plan", plan)
-    stream = BatchStream(pairs, SPECIAL, "padded", 100)
-    expected = [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0)]
-    assert [stream.position(step) for step in range(9)] == expected
-    by_twos = BatchStream(pairs, SPECIAL, "padded", 100, accumulate=2)
-    assert [by_twos.position(step) for step in (4, 3, 2, 1, 0)] == expected[::-2]
-    rows = [[len(batch.labels) for batch in step] for step in islice(by_twos.steps_from(1), 2)]
-    assert rows == [[4, 12], [3, 3]]  # a step may end one epoch and begin the next
+    whole = steps(0, 40)
+    assert {len(step) for step in whole} == {accumulate}
+    for start in (1, 7, 22, 39):
+        assert steps(start, 40 - start) == whole[start:]
+    batches = [batch for step in whole for batch in step]
+    assert len({repr(batch) for batch in batches}) > 0.7 * len(batches)  # epochs differ
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_an_epoch_sees_every_label_once(make_pairs: MakePairs, mode: Mode) -> None:
-    pairs = make_pairs(200)
-    stream = BatchStream(pairs, SPECIAL, mode, 256)
-    epoch = [step[0] for step in islice(stream.steps_from(), len(stream.plan(0)))]
-    assert sum(batch.n_labels for batch in epoch) == pairs.target_sizes.sum()
+@pytest.mark.parametrize(("kind", "packed"), CASES)
+def test_seeds_give_other_orders_and_batches_keep_to_the_budget(kind: str, packed: bool) -> None:
+    one, other = (Stream(KINDS[kind](), 130, packed=packed, seed=seed) for seed in (0, 1))
+    batches = [step[0] for step in islice(one.steps_from(), 30)]
+    assert content(batches[0]) != content(next(other.steps_from())[0])
+    if kind != "images" and not packed:
+        assert max(batch.target.tokens.numel() for batch in batches) <= 130
+    shapes = {(batch.target.tokens.shape, batch.labels.shape) for batch in batches}
+    even = kind.startswith("windows") or kind == "images"
+    assert (len(shapes) == 1) == one.one_shape == (packed or even)
 
 
-def test_packed_batches_all_have_one_shape(make_pairs: MakePairs) -> None:
-    stream = BatchStream(make_pairs(200), SPECIAL, "packed", 256)
-    batches = [step[0] for step in islice(stream.steps_from(), 40)]
-    shapes = {
-        (side.tokens.shape, side.offsets.shape, side.longest)
-        for batch in batches
-        for side in (batch.target,)
-        if side.offsets is not None
-    }
-    assert len(shapes) == 1
-    assert len({batch.source.tokens.shape for batch in batches}) == 1
+@pytest.mark.parametrize(("kind", "packed"), [case for case in CASES if "windows" not in case[0]])
+def test_an_epoch_has_each_item_once(kind: str, packed: bool) -> None:
+    items = KINDS[kind]()
+    stream = Stream(items, 130, packed=packed)
+    if stream.rows:
+        n_batches = len(items) // stream.rows
+        epoch = [step[0].labels for step in islice(stream.steps_from(), n_batches)]
+        seen = torch.cat(epoch).tolist()
+        assert len(set(seen)) == len(seen) > len(items) - stream.rows
+    else:
+        assert sorted(np.concatenate(stream.plan(0)).tolist()) == list(range(len(items)))
+        assert sorted(np.concatenate(stream.plan(1)).tolist()) == list(range(len(items)))
 
 
-def test_skipping_assembles_nothing(make_pairs: MakePairs, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = BatchStream(make_pairs(60), SPECIAL, "padded", 200)
-    assembled = []
-    monkeypatch.setattr(
-        BatchStream, "assemble", lambda self, indices, place: assembled.append(indices)
-    )
-    next(stream.steps_from(17))
-    assert len(assembled) == 1
+@pytest.mark.parametrize("kind", KINDS)
+def test_validation_batches_hold_every_item_and_never_change(kind: str) -> None:
+    items = KINDS[kind]()
+    one, other = ([content(b) for b in validation_batches(items, 130)] for _ in range(2))
+    assert one == other
+    rows = sum(len(batch.target.tokens) for batch in validation_batches(items, 130))
+    assert rows == len(items)
+
+
+def test_positions_walk_through_epochs_of_different_lengths() -> None:
+    stream = Stream(KINDS["pairs"](), 200, seed=4)
+    sizes = [len(stream.plan(epoch)) for epoch in range(3)]
+    expected = [(epoch, number) for epoch in range(3) for number in range(sizes[epoch])]
+    fresh = Stream(KINDS["pairs"](), 200, seed=4)
+    assert [fresh.position(batch) for batch in range(len(expected))] == expected
+
+
+def test_a_step_far_away_costs_no_more_than_the_first_where_all_items_have_one_size() -> None:
+    stream = Stream(KINDS["windows across"](), 64, seed=4)
+    for step in (10**6, 10**9, 10**15):
+        assert next(stream.steps_from(step))[0].labels.shape == (4, 16)
+
+
+def test_a_batch_reads_no_more_than_its_own_items() -> None:
+    """Arrays of a large corpus are mapped from files: a batch must not go through them all."""
+
+    class Guarded(np.ndarray):
+        """An array that counts the elements that are read by index."""
+
+        read = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            found = np.asarray(super().__getitem__(index))
+            Guarded.read += found.size
+            return found
+
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            raise AssertionError(f"{function.__name__} goes through the whole corpus")
+
+    for make in (
+        lambda tokens: ConversationItems(tokens, (TEXTS.tokens > 50).view(Guarded), SPECIAL),
+        lambda tokens: SequenceItems(
+            tokens,
+            np.zeros(len(TEXTS.tokens), np.int8).view(Guarded),
+            np.arange(len(TEXTS.tokens)).view(Guarded),
+            SPECIAL,
+            by_token=True,
+        ),
+    ):
+        items = make(Ragged(TEXTS.tokens.view(Guarded), TEXTS.offsets))
+        Guarded.read = 0
+        items.batch(np.array([3, 5]))
+        assert Guarded.read <= 4 * int(LENGTHS[[3, 5]].sum())
 
 
 def test_an_empty_corpus_is_refused_instead_of_planned_for_ever() -> None:
-    with pytest.raises(ValueError, match="something to make batches of"):
-        BatchStream(EncodedPairs(Ragged.of([]), Ragged.of([])), SPECIAL, "padded", 8)
+    with pytest.raises(ValueError, match="needs items"):
+        Stream(PairItems(Ragged.of([]), Ragged.of([]), SPECIAL), 8)
 
 
-def test_validation_batches_hold_every_pair_and_never_change(make_pairs: MakePairs) -> None:
-    pairs = make_pairs(100)
-    batches = validation_batches(pairs, 256, SPECIAL)
-    assert sum(len(batch.labels) for batch in batches) == 100
-    assert sum(batch.n_labels for batch in batches) == pairs.target_sizes.sum()
-    for one, other in zip(batches, validation_batches(pairs, 256, SPECIAL), strict=True):
-        assert_equal(one, other)
+def test_batches_can_be_made_ahead_in_a_thread() -> None:
+    stream = Stream(KINDS["windows"](), 64, packed=True)
+    ahead = prefetch(islice(stream.steps_from(), 20), lambda step: step)
+    for made, direct in zip(ahead, stream.steps_from(), strict=False):
+        assert content(made[0]) == content(direct[0])

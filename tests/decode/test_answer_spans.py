@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 
 Windows = tuple[list[Tensor], list[Tensor], list[Tensor]]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import Batch, Beam, Hypothesis, Task, generate
+from qkv.decode import Beam, Hypothesis, PromptBatch, Task, generate
 from qkv.decode.loop import search_growing
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, teacher_forced, with_eos
@@ -115,7 +115,7 @@ def test_one_beam_is_greedy(ours, batch, early_stopping, penalty):
     limits = torch.full((len(source),), 15)
     bos = torch.full((len(source),), ours.config.bos_id)
     task = Task(limits, limits, seed=0, newest=bos, room=15)
-    batch = Batch(bos[:, None], source=source, source_lengths=lengths)
+    batch = PromptBatch(bos[:, None], source=source, source_lengths=lengths)
     with torch.inference_mode():
         found = search_growing(ours, search, batch, task)
     assert_same(found, greedy)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 
 from qkv.config import DecodeConfig
-from qkv.decode import Batch, Graphs, generate, prefill
+from qkv.decode import Graphs, PromptBatch, generate, prefill
 from qkv.decode.generate import build_search, build_task
 from qkv.decode.loop import few_sizes
 from tests.decode.helpers import assert_same
@@ -53,7 +53,7 @@ def test_a_step_compiles_once_and_whole(ours, batch, config, suppress):
     search = build_search(config, (0,), suppress)
     prompts = [[ours.config.bos_id]] * 6
     task = build_task(ours.config, config, prompts, [20] * 6, None, source.device).with_room(64)
-    batch = Batch(torch.tensor(prompts), source=source, source_lengths=lengths)
+    batch = PromptBatch(torch.tensor(prompts), source=source, source_lengths=lengths)
     memory, cache = prefill(ours, batch, search.rows, 1)
     slot = Graphs().slot(ours, search, memory, cache, task)
     slot.load(memory, cache, search.start(task))

@@ -64,5 +64,5 @@ def test_a_draft_must_fit(model):
     with pytest.raises(UserError, match="one vocabulary"):
         speculate(model, other, [5], GREEDY)
     for more in ({"sample": True}, {"no_repeat": 2}, {"min_length": 3}):
-        with pytest.raises(UserError, match="greedy search alone"):
+        with pytest.raises(UserError, match="greedy search only"):
             speculate(model, model, [5], DecodeConfig(beams=1, **more))

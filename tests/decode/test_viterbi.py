@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.decode.viterbi import best_path, best_paths
-from qkv.text.schemes import Scheme, convert, label_set, transitions
+from qkv.text.tagging import OUTSIDE, Scheme, label_set, may_follow, transitions
 
 Rules = tuple[Tensor, Tensor, Tensor]
 
@@ -115,9 +115,10 @@ def test_labels_of_a_scheme_spell_entities(scheme: Scheme) -> None:
     scores = torch.randn(64, 40, len(labels))
     paths = best_paths(scores, lengths, allowed.begin, allowed.follow, allowed.end)
     assert [len(path) for path in paths] == lengths.tolist()
-    found = [[labels[label] for label in path] for path in paths]
-    assert all(convert(each, scheme, scheme) == each for each in found)
-    assert {label for each in found for label in each} == {*labels}
+    named = [[labels[label] for label in path] for path in paths]
+    pairs = {pair for path in named for pair in pairwise([OUTSIDE, *path, OUTSIDE])}
+    assert all(may_follow(*pair, scheme) for pair in pairs)
+    assert {label for pair in pairs for label in pair} == {*labels}
 
 
 def test_nothing_has_no_labels() -> None:

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from qkv.demo import DemoCorpus, demo_corpus
-from qkv.demo.clause import Sentence
+from qkv.demo.clause import SentencePair
 from qkv.demo.corpus import Split, held_out, split_sentences
 from qkv.demo.grammar import PATTERNS
 
@@ -115,11 +115,11 @@ def words(english: str) -> list[str]:
     return re.findall(r"[A-Za-z']+", english)
 
 
-def combinations(sentences: list[Sentence]) -> set[tuple[str, ...]]:
+def combinations(sentences: list[SentencePair]) -> set[tuple[str, ...]]:
     return {each for sentence in sentences for each in sentence.combinations}
 
 
-def drawn(name: str, n: int = 150) -> Iterator[Sentence]:
+def drawn(name: str, n: int = 150) -> Iterator[SentencePair]:
     rng = Random(2)
     return (PATTERNS[name](rng) for _ in range(n))
 
@@ -186,7 +186,7 @@ def test_valid_does_not_give_test_away(split: Split) -> None:
 
 
 def test_training_shows_each_word_in_the_same_role(split: Split) -> None:
-    def roles(sentences: list[Sentence]) -> set[tuple[str, int, str]]:
+    def roles(sentences: list[SentencePair]) -> set[tuple[str, int, str]]:
         pairs = (each for each in combinations(sentences) if each[0] in ("object", "number"))
         return {(each[0], place, each[place]) for each in pairs for place in (1, 2)}
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_worked_out_is_never_held_out() -> None:
     grid = [("object", f"verb{i}", f"noun{j}") for i in range(20) for j in range(20)]
     lone = [("object", f"lone{i}", f"only{i}") for i in range(20)]
     ambiguous = [("object", "看", f"noun{j}") for j in range(20)]
-    pool = [Sentence("", "", False, frozenset([each])) for each in grid + lone + ambiguous]
+    pool = [SentencePair("", "", False, frozenset([each])) for each in grid + lone + ambiguous]
     for seed in range(20):
         test, valid = held_out(Random(seed), pool)
         assert len([each for each in test if each[0] == "object"]) == 18

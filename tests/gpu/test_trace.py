@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qkv.inspect import Trace
-from qkv.inspect.reading import Side
+from qkv.inspect import Side, Trace
 from qkv.model import Layout
 from tests.inspect.conftest import CONFIGS, make_trace
 
@@ -26,15 +25,15 @@ def moved(trace: Trace, dtype: torch.dtype = torch.float32) -> Trace:
         layout = Layout(None if lengths is None else lengths.cuda())
         return replace(one, tokens=one.tokens.cuda(), layout=layout)
 
-    reading = trace.reading
-    reading = replace(
-        reading,
-        source=side(reading.source),
-        target=side(reading.target),
-        labels=reading.labels.cuda(),
-        segments=None if reading.segments is None else reading.segments.cuda(),
+    inputs = trace.inputs
+    inputs = replace(
+        inputs,
+        source=side(inputs.source),
+        target=side(inputs.target),
+        labels=inputs.labels.cuda(),
+        segments=None if inputs.segments is None else inputs.segments.cuda(),
     )
-    return Trace(trace.model.cuda().to(dtype), reading)
+    return Trace(trace.model.cuda().to(dtype), inputs)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

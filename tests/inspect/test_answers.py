@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from qkv.errors import UserError
-from qkv.inspect import Reading, Trace
-from qkv.inspect.reading import repeated
-from tests.inspect.conftest import READINGS, make_trace, side
+from qkv.inspect import Inputs, Trace, patching_map
+from tests.inspect.conftest import INPUTS, make_trace, side
 
 
 def test_steps_are_the_rows_of_the_probabilities():
@@ -66,7 +66,7 @@ def test_the_lens_reads_a_layer_with_norm_and_output():
 
 def test_the_lens_needs_an_output():
     trace = make_trace("encoder", head="none", n_labels=0)
-    bare = Trace(trace.model, Reading(source=side([2, 4, 3]), says="nothing"))
+    bare = Trace(trace.model, Inputs(source=side([2, 4, 3]), output_kind="none"))
     with pytest.raises(UserError, match="no output"):
         bare.lens()
     with pytest.raises(UserError, match="no probabilities"):
@@ -143,12 +143,12 @@ def test_gradient_times_input_is_what_small_growth_does():
 def test_integrated_gradients_add_up_to_what_the_text_has_changed(family):
     trace = make_trace(family, activation="gelu")
     found = trace.attribution(positions=[1, 2], steps=200)
-    trace = Trace(trace.model, repeated(trace.reading, 0, 1))
+    trace = Trace(trace.model, trace.inputs.repeat_row(0, 1))
     alike = trace
     for key in trace.keys("*.embedding"):
         alike = alike.change(key, lambda x: x.mean(dim=1, keepdim=True).expand_as(x))
     for row, place in enumerate((1, 2)):
-        id = int(READINGS[family].labels[0, place])
+        id = int(INPUTS[family].labels[0, place])
         total = sum(float(scores[row].sum()) for scores in found.scores.values())
         expected = log_odds(trace, place, id) - log_odds(alike, place, id)
         assert total == pytest.approx(expected, abs=0.02 * max(1, abs(expected)))
@@ -157,14 +157,15 @@ def test_integrated_gradients_add_up_to_what_the_text_has_changed(family):
 def test_a_few_points_at_a_time_are_all_points(monkeypatch):
     trace = make_trace("encoder-decoder")
     whole = trace.attribution(steps=7)
-    monkeypatch.setattr("qkv.inspect.attribution.AT_ONCE", 20)  # two points of nine tokens
+    at_once = "qkv.inspect.answers.attribution.MAX_TOKENS_IN_PASS"
+    monkeypatch.setattr(at_once, 20)  # two points of nine tokens
     for name, scores in trace.attribution(steps=7).scores.items():
         torch.testing.assert_close(scores, whole.scores[name], atol=1e-5, rtol=1e-4)
 
 
 def test_one_row_of_several_is_explained_alone():
     trace = make_trace("encoder-decoder")
-    alone = Trace(trace.model, Reading(source=side([8, 9, 3]), target=side([2, 13])))
+    alone = Trace(trace.model, Inputs(source=side([8, 9, 3]), target=side([2, 13])))
     expected = alone.attribution(output=5, steps=4)
     found = trace.attribution(output=5, steps=4, row=1)
     assert found.tokens == expected.tokens
@@ -200,10 +201,79 @@ def test_attribution_refuses_outputs_that_are_not_there():
 
 def test_attribution_follows_changes():
     trace = make_trace("decoder").silence("decoder.0.self_attention")
-    with pytest.raises(UserError, match="one text at a time"):
+    with pytest.raises(UserError, match="trace one at a time"):
         trace.attribution()
-    trace = Trace(trace.model, repeated(trace.reading, 0, 1), trace.edits)
+    trace = Trace(trace.model, trace.inputs.repeat_row(0, 1), trace.edits)
     for layer in (1, 2):
         trace = trace.silence(f"decoder.{layer}.self_attention")
     scores = trace.attribution().scores["target"]  # nobody looks at anybody
     assert float((scores - torch.diag(scores.diag())).abs().max()) < 1e-6
+
+
+def spans() -> Trace:
+    trace = make_trace("encoder", head="token", n_labels=2)
+    return Trace(trace.model, Inputs(source=side([2, 7, 3], [2, 4, 5, 6, 3]), output_kind="span"))
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_answers_are_looked_for_among_the_rows_own_tokens(row):
+    trace = spans()
+    names = trace.tokens("source", row)
+    for step in trace.steps(k=20, row=row):
+        assert len(step.candidates) == len(names)
+        for one in step.candidates:
+            assert one.name == f"{names[one.id]} ({one.id})"
+    assert trace.lens(k=20, row=row).probabilities.shape[-1] == len(names)
+    assert trace.attribution(row=row, steps=2).scores["source"].shape == (2, len(names))
+
+
+def test_a_taggers_padding_is_not_explained():
+    trace = make_trace("encoder", head="token", n_labels=3)
+    read = Inputs(source=side([2, 4, 5, 3], [2, 7]), output_kind="class")
+    found = Trace(trace.model, read).attribution(row=1, steps=2)
+    assert found.positions == (0, 1) and found.scores["source"].shape == (2, 2)
+
+
+def test_classes_by_themselves_have_an_entropy_each():
+    trace = make_trace("encoder")
+    each = Trace(trace.model, replace(trace.inputs, output_kind="classes", labels=None))
+    even = each.change("logits", 0.0)
+    (step,) = even.steps()
+    assert step.entropy == pytest.approx(3 * torch.tensor(2.0).log().item(), rel=1e-5)
+
+
+def test_inference_mode_does_not_get_in_the_way():
+    trace = make_trace("decoder")
+    expected = trace.attribution(0, steps=3).scores["target"]
+    with torch.inference_mode():
+        laid = Trace(trace.model, Inputs(target=side([2, 4, 5, 6, 7]), labels=trace.inputs.labels))
+        inside = laid.attribution(0, steps=3).scores["target"]
+    torch.testing.assert_close(inside, expected)
+    torch.testing.assert_close(laid.attribution(0, steps=3).scores["target"], expected)
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda t: t.drift("encoder"), "no stack 'encoder'"),
+        (lambda t: t.rollout("nonsense"), "no stack 'nonsense'"),
+        (lambda t: t.tokens("target", 2), "no row 2; this trace has 2"),
+        (lambda t: t.steps(row=5), "no row 5"),
+        (lambda t: t.steps(k=0), "k is 0"),
+        (lambda t: t.lens(k=0), "k is 0"),
+        (lambda t: t.attribution(output=99), "no output 99; there are 23"),
+        (lambda t: t.attribution(output=-1), "no output -1"),
+        (lambda t: t.change("decoder.output", 0.0, positions=[99]), "no token 99; it has 5"),
+        (lambda t: patching_map(t, t.silence("decoder.output"), ["loss"]), "has no tokens"),
+    ],
+)
+def test_mistakes_get_a_sentence(ask, sentence):
+    with pytest.raises(UserError, match=sentence):
+        ask(make_trace("decoder"))
+
+
+def test_the_last_row_may_be_counted_from_the_end():
+    trace = make_trace("decoder")
+    assert trace.tokens("target", -1) == trace.tokens("target", 1)
+    one, other = (trace.attribution(row=row, steps=2).scores["target"] for row in (-1, 1))
+    assert torch.equal(one, other)

@@ -9,7 +9,7 @@ import torch
 
 from qkv.config import ModelConfig
 from qkv.errors import UserError
-from qkv.inspect import Reading, Trace, head_importance, patching_map
+from qkv.inspect import Inputs, Trace, head_importance, patching_map
 from qkv.model import build_model
 from tests.inspect.conftest import make_trace, side
 
@@ -22,7 +22,7 @@ def zeroed(trace: Trace, stack: str, layer: int, name: str, head: int) -> Trace:
     attention = getattr(getattr(model, stack).blocks[layer], name)
     width = attention.d_head
     attention.output.weight.data[:, head * width : (head + 1) * width] = 0
-    return Trace(model, trace.reading)
+    return Trace(model, trace.inputs)
 
 
 @pytest.mark.parametrize("head", range(4))
@@ -90,26 +90,51 @@ def test_changes_add_up():
 
 def test_patching_the_whole_stream_gives_the_other_pass():
     trace = make_trace("decoder")
-    other = Trace(trace.model, Reading(target=side([2, 9, 8, 7, 6], [2, 5])))
+    other = Trace(trace.model, Inputs(target=side([2, 9, 8, 7, 6], [2, 5])))
     for key in ("target.input", "decoder.1.feed_forward.residual", "decoder.output"):
         torch.testing.assert_close(trace.patch(other, key)["logits"], other["logits"])
 
 
 def test_patching_needs_equal_shapes():
     trace = make_trace("decoder")
-    other = Trace(trace.model, Reading(target=side([2, 9])))
+    other = Trace(trace.model, Inputs(target=side([2, 9])))
     with pytest.raises(UserError, match="as many tokens"):
         trace.patch(other, "target.input")
 
 
 def test_what_cannot_be_changed_is_said():
     trace = make_trace("decoder")
-    with pytest.raises(UserError, match="cannot be changed on the way"):
+    with pytest.raises(UserError, match="not computed inside the model"):
         trace.change("loss", torch.zeros(()))
-    with pytest.raises(UserError, match="cannot stand for one of shape"):
+    with pytest.raises(UserError, match="cannot replace one of shape"):
         trace.change("decoder.output", torch.zeros(7))["logits"]
     with pytest.raises(UserError, match="has no tokens"):
         make_trace("encoder").change("pooled", torch.zeros_like, positions=[0])
+
+
+def test_a_change_may_run_the_model_again():
+    trace = make_trace("decoder")
+    other = Trace(trace.model, Inputs(target=side([2, 9, 8, 7, 6], [2, 5])))
+    key = "decoder.1.feed_forward.residual"
+    changed = trace.change(key, lambda value: other[key])
+    found = changed.many(["decoder.0.self_attention.query", "logits"])
+    torch.testing.assert_close(found["logits"], other["logits"])
+    own = trace["decoder.0.self_attention.query"]
+    assert torch.equal(found["decoder.0.self_attention.query"], own)
+
+
+def test_a_number_is_a_value_too():
+    trace = make_trace("decoder")
+    silent = trace.change("decoder.0.self_attention.heads", 0.0)
+    expected = trace.silence("decoder.0.self_attention")
+    assert torch.equal(silent["logits"], expected["logits"])
+
+
+def test_queries_that_also_make_a_position_bias_cannot_be_changed():
+    trace = make_trace("encoder", positions="disentangled", relative_buckets=4)
+    with pytest.raises(UserError, match="change the scores instead"):
+        trace.change("encoder.0.self_attention.query", 0.0)
+    trace.change("encoder.0.self_attention.scores", 0.0)["logits"]
 
 
 # A model made by hand: two tokens are read, and the last position says what stood FIRST.
@@ -167,7 +192,7 @@ def copier():
 
 
 def copied(model, first: int, last: int) -> Trace:
-    return Trace(model, Reading(target=side([first, last]), labels=torch.tensor([[-100, first]])))
+    return Trace(model, Inputs(target=side([first, last]), labels=torch.tensor([[-100, first]])))
 
 
 def test_the_copier_says_what_stood_first(copier):
@@ -198,7 +223,7 @@ def test_importance_finds_the_one_head_that_counts(copier):
 def test_patching_finds_the_one_token_that_counts(copier):
     clean = copied(copier, 1, 2)
     corrupted = Trace(
-        copier, Reading(target=side([3, 2]), labels=torch.tensor([[-100, 1]]))
+        copier, Inputs(target=side([3, 2]), labels=torch.tensor([[-100, 1]]))
     )  # asked for 1, but 3 stood first
     back = patching_map(clean, corrupted, ["target.input", "decoder.0.feed_forward.residual"])
     expected = torch.tensor([[1.0, 0.0], [0.0, 1.0]])  # first the source, then the answer's place
@@ -214,5 +239,5 @@ def test_a_patched_token_is_the_one_that_is_copied(copier):
 
 
 def test_equal_passes_have_nothing_to_bring_back(copier):
-    with pytest.raises(UserError, match="nothing to bring back"):
+    with pytest.raises(UserError, match="nothing to restore"):
         patching_map(copied(copier, 1, 2), copied(copier, 1, 2), ["target.input"])

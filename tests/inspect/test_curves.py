@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qkv.errors import UserError
-from qkv.inspect.curves import POINTS, draw_curves, read_log, read_logs, series
+from qkv.inspect.answers.curves import MAX_POINTS, Curves, read_log, read_logs
 
 
 def records(count: int, factor: float = 1.0) -> list[dict[str, Any]]:
@@ -55,16 +55,15 @@ def test_runs_are_named_by_their_folders_where_these_differ(tmp_path: Path) -> N
 
 
 def test_a_long_series_is_the_means_of_its_stretches() -> None:
-    steps, values = series(records(POINTS * 10), "loss")
-    assert len(steps) == len(values) == POINTS
+    loss, *_ = Curves({"run": records(MAX_POINTS * 10)}).draw().axes
+    steps, values = loss.lines[0].get_data()
+    assert len(steps) == len(values) == MAX_POINTS
     assert steps[0] == pytest.approx(5.5)
     assert values[0] == pytest.approx(np.mean([1 / step for step in range(1, 11)]))
-    assert series(records(20), "bleu")[1].tolist() == [10, 20, 30, 40]
-    assert series(records(3), "valid_loss")[0].size == 0
 
 
 def test_each_quantity_has_a_panel_and_each_run_a_curve() -> None:
-    figure = draw_curves({"one": records(20), "two": records(10, 2.0)})
+    figure = Curves({"one": records(20), "two": records(10, 2.0)}).draw()
     panels = [axes for axes in figure.axes if axes.get_visible()]
     names = [axes.get_ylabel() for axes in panels]
     assert names == ["loss (nats)", "learning rate", "tokens per second", "bleu"]
@@ -83,7 +82,7 @@ def test_each_quantity_has_a_panel_and_each_run_a_curve() -> None:
 
 
 def test_a_run_without_validation_or_with_broken_numbers_is_drawn() -> None:
-    figure = draw_curves({"one": [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}]})
+    figure = Curves({"one": [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}]}).draw()
     assert figure.get_suptitle() == "Training curves"
     assert figure.legends == []
     legend = figure.axes[0].get_legend()
@@ -93,5 +92,5 @@ def test_a_run_without_validation_or_with_broken_numbers_is_drawn() -> None:
 
 
 def test_losses_that_fall_far_are_drawn_by_their_logarithm() -> None:
-    scales = [draw_curves({"a": records(count)}).axes[0].get_yscale() for count in (4, 60)]
+    scales = [Curves({"a": records(count)}).draw().axes[0].get_yscale() for count in (4, 60)]
     assert scales == ["linear", "log"]

@@ -13,14 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import font_manager
 
-from qkv.inspect import fonts
-from qkv.inspect.fonts import drawable, families, missing, spelled, visible
-from qkv.inspect.style import new_figure, styled
-
-
-@pytest.fixture
-def no_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "chinese_font", lambda: None)
+from qkv.inspect.draw import fonts, new_figure, styled, visible
+from qkv.inspect.draw.fonts import code_points, families, missing, number_missing
 
 
 @pytest.fixture
@@ -49,10 +43,10 @@ def font(family: str, characters: str) -> TTFont:
     for corner in ((0, 800), (800, 800), (800, 0)):
         pen.lineTo(corner)
     pen.closePath()
-    names = [".notdef", *(f"u{ord(each):X}" for each in characters)]
+    names = [".notdef", *(f"u{ord(char):X}" for char in characters)]
     builder = FontBuilder(1000, isTTF=True)
     builder.setupGlyphOrder(names)
-    builder.setupCharacterMap({ord(each): f"u{ord(each):X}" for each in characters})
+    builder.setupCharacterMap({ord(char): f"u{ord(char):X}" for char in characters})
     builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
     builder.setupHorizontalMetrics(dict.fromkeys(names, (1000, 0)))
     builder.setupHorizontalHeader(ascent=800, descent=-200)
@@ -118,7 +112,7 @@ def test_a_collection_and_a_broken_file_beside_it_are_no_trouble(
 @pytest.mark.usefixtures("bare_machine")
 def test_a_found_font_draws_its_characters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, "House Script", "我爱")
-    assert drawable(["我", "love"]) == (["我", "love"], None)
+    assert number_missing(["我", "love"]) == (["我", "love"], None)
     with styled(), warnings.catch_warnings():
         warnings.simplefilter("error")
         figure, axes = new_figure()
@@ -126,16 +120,20 @@ def test_a_found_font_draws_its_characters(monkeypatch: pytest.MonkeyPatch, tmp_
         figure.savefig(io.BytesIO())
 
 
-def test_a_font_file_that_has_gone_is_not_chosen(tmp_path: Path) -> None:
-    class Entry:
-        name, fname = "SimHei", str(tmp_path / "gone.ttf")
-
-    assert fonts._known([Entry()]) is None
+@pytest.mark.usefixtures("bare_machine")
+def test_a_font_file_that_has_gone_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(monkeypatch, tmp_path, "SimHei", "我")
+    font_manager.fontManager.addfont(tmp_path / "SimHei.ttf")
+    (tmp_path / "SimHei.ttf").unlink()
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [])
+    assert fonts.chinese_font() is None
 
 
 @pytest.mark.usefixtures("no_chinese")
 def test_what_no_font_has_gets_numbers_and_a_sentence() -> None:
-    texts, note = drawable(["我", "love", "爱你", "我", "##们", "x我y"])
+    texts, note = number_missing(["我", "love", "爱你", "我", "##们", "x我y"])
     assert texts == ["⟨1⟩", "love", "⟨2⟩", "⟨1⟩", "##⟨3⟩", "x⟨1⟩y"]
     assert note is not None
     assert note.startswith("⟨1⟩ = 我, ⟨2⟩ = 爱你, ⟨3⟩ = 们: no font on this machine")
@@ -145,43 +143,22 @@ def test_what_no_font_has_gets_numbers_and_a_sentence() -> None:
 
 @pytest.mark.usefixtures("no_chinese")
 def test_a_long_legend_is_cut() -> None:
-    _, note = drawable([chr(ord("一") + each) for each in range(30)])
+    _, note = number_missing([chr(ord("一") + offset) for offset in range(30)])
     assert note is not None and "⟨12⟩" in note and "⟨13⟩" not in note and "and 18 more" in note
 
 
 @pytest.mark.usefixtures("no_chinese")
-def test_the_viewers_fonts_leave_characters_alone() -> None:
-    assert drawable(["我", "a"], viewer_fonts=True) == (["我", "a"], None)
-
-
-@pytest.mark.usefixtures("no_chinese")
 def test_a_note_inside_a_figure_spells_code_points() -> None:
-    assert spelled("⟨1⟩ = 我, ⟨2⟩ = 爱你: no") == "⟨1⟩ = U+6211, ⟨2⟩ = U+7231 U+4F60: no"
+    assert code_points("⟨1⟩ = 我, ⟨2⟩ = 爱你: no") == "⟨1⟩ = U+6211, ⟨2⟩ = U+7231 U+4F60: no"
 
 
 @given(st.lists(st.text(), max_size=4))
 def test_whatever_the_texts_nothing_is_missing_from_what_is_drawn(texts: list[str]) -> None:
-    drawn, note = drawable(texts)
+    drawn, note = number_missing(texts)
     assert len(drawn) == len(texts)
     assert missing("".join(drawn)) == set()
     assert (note is None) == (drawn == texts)
-    assert note is None or missing(spelled(note)) == set()
-
-
-@pytest.mark.usefixtures("no_chinese")
-def test_a_missing_glyph_warns_and_a_stand_in_does_not() -> None:
-    def draw(text: str) -> None:
-        with styled():
-            figure, axes = new_figure()
-            axes.set_title(text)
-            figure.savefig(io.BytesIO())
-
-    with pytest.warns(UserWarning, match="Glyph .* missing"):
-        draw("我")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        draw(drawable(["我"])[0][0])
-    assert not said
+    assert note is None or missing(code_points(note)) == set()
 
 
 def test_no_label_is_blank() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from qkv.errors import UserError
-from qkv.inspect import Reading, Trace
-from qkv.inspect.probe import Ask
+from qkv.inspect import IGNORE, Inputs, Trace, pad_labels
+from qkv.inspect.trace.probe import forward
 from qkv.model import fast
-from tests.inspect.conftest import make_trace, side
+from tests.inspect.conftest import CONFIGS, CPU, INPUTS, make_trace, side
 from tests.inspect.reference import Reference
 
 
@@ -19,7 +21,7 @@ def real(trace: Trace, key: str, value: torch.Tensor) -> torch.Tensor:
     for axis, letter in enumerate(trace.axes(key)):
         if letter not in "ST":
             continue
-        read = trace.reading.source if letter == "S" else trace.reading.target
+        read = trace.inputs.source if letter == "S" else trace.inputs.target
         lengths = read.layout.lengths
         for row, length in enumerate(lengths.tolist() if lengths is not None else []):
             value[row].narrow(axis - 1, length, value.shape[axis] - length).zero_()
@@ -28,21 +30,33 @@ def real(trace: Trace, key: str, value: torch.Tensor) -> torch.Tensor:
 
 def test_every_quantity_equals_the_reference(trace):
     weights = dict(trace.model.named_parameters())
-    expected = Reference(trace.model.config, weights, trace.reading).found
+    expected = Reference(trace.model.config, weights, trace.inputs).found
     assert set(expected) == set(trace.keys())
     for key in trace:
         mine, theirs = (real(trace, key, x) for x in (trace[key], expected[key]))
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, k=key: k + m)
 
 
+def passes_of(trace: Trace) -> list[int]:
+    """A list that grows with every pass of the model."""
+    passes: list[int] = []
+    trace.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    return passes
+
+
 def test_shapes_are_known_before_anything_is_computed(trace):
+    passes = passes_of(trace)
     shapes = {key: trace.shape(key) for key in trace}
-    assert not trace._kept
+    html = trace._repr_html_()
+    assert not passes
     assert {key: tuple(trace[key].shape) for key in trace} == shapes
+    assert html.count("<tr>") == 1 + len(trace)
+    assert all(f"<td>{key}</td>" in html for key in trace)
 
 
 def test_keys_of_the_notation_table():
-    keys = make_trace("encoder-decoder").keys()
+    keys = make_trace("encoder-decoder").names()
+    assert keys == [*make_trace("encoder-decoder").keys()]
     for at in ("encoder.1.self_attention", "decoder.2.self_attention", "decoder.2.cross_attention"):
         for part in ("query", "key", "value", "scores", "weights", "heads", "output", "residual"):
             assert f"{at}.{part}" in keys
@@ -73,12 +87,11 @@ def test_one_head_is_its_part_of_all(family, part):
     for head in range(whole.shape(key)[1]):
         found = alone.get(key, head=head)
         torch.testing.assert_close(found, whole[key][:, head : head + 1])
-    assert Ask(key) not in alone._kept
 
 
 def test_one_head_is_computed_by_itself_and_the_pass_stops_there(monkeypatch):
     trace, sizes, layers = make_trace("decoder"), [], []
-    import qkv.inspect.probe as probe
+    import qkv.inspect.trace.probe as probe
 
     def counted(query, *others):
         sizes.append(query.shape[1])
@@ -94,20 +107,15 @@ def test_one_head_is_computed_by_itself_and_the_pass_stops_there(monkeypatch):
 
 
 def test_one_pass_serves_many_questions(trace):
-    passes = []
-    trace.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    found = trace.many(["*.weights", "logits", "*.residual"])
-    assert len(passes) == 1 and len(found) > 5
+    passes = passes_of(trace)
+    values = trace.many(["*.weights", "logits", "*.residual"])
+    assert len(passes) == 1 and len(values) > 5
     trace.many(["*.weights"])
     assert len(passes) == 1
     trace.forget()
-    trace.many(["*.weights"])
-    assert len(passes) == 2
-
-
-def test_peek_keeps_nothing(trace):
-    trace.peek(["logits"])
-    assert not trace._kept
+    trace.peek(["*.weights"])
+    trace.many(["*.weights"])  # what was peeked at is not kept
+    assert len(passes) == 3
 
 
 def test_the_model_is_as_it_was(trace):
@@ -131,8 +139,8 @@ def test_the_model_is_as_it_was_after_an_error(trace):
 
 def test_dropout_is_off(trace):
     model = trace.model.train()
-    first = Trace(model, trace.reading)["logits"]
-    assert torch.equal(first, Trace(model, trace.reading)["logits"])
+    first = Trace(model, trace.inputs)["logits"]
+    assert torch.equal(first, Trace(model, trace.inputs)["logits"])
 
 
 def test_shared_layers_are_told_apart():
@@ -167,7 +175,7 @@ def test_unknown_names_suggest_the_near_one(trace):
         trace.many(["*.nothing"])
     with pytest.raises(UserError, match="has no heads"):
         trace.get("logits", head=0)
-    with pytest.raises(UserError, match="not among its 4, 0 to 3"):
+    with pytest.raises(UserError, match="no head 4; it has 4, 0 to 3"):
         trace.get(trace.keys("*.weights")[0], head=4)
 
 
@@ -180,10 +188,12 @@ def test_padding_hides_and_blind_rows_give_zeros():
 
 def test_spans_choose_among_real_tokens():
     trace = make_trace("encoder", head="token", n_labels=2)
-    reading = Reading(
-        source=side([2, 4, 5, 3], [2, 7, 3]), says="spans", labels=torch.tensor([[1, 2], [1, 1]])
+    inputs = Inputs(
+        source=side([2, 4, 5, 3], [2, 7, 3]),
+        output_kind="span",
+        labels=torch.tensor([[1, 2], [1, 1]]),
     )
-    spans = Trace(trace.model, reading)
+    spans = Trace(trace.model, inputs)
     probable, logits = spans["probabilities"], spans["logits"]
     torch.testing.assert_close(probable[0], logits[0].softmax(0))
     torch.testing.assert_close(probable[1, :3], logits[1, :3].softmax(0))
@@ -195,3 +205,98 @@ def test_spans_choose_among_real_tokens():
         logits[1, 1, 1] - logits[1, :3, 1].logsumexp(0),
     ]
     torch.testing.assert_close(spans["loss"], -torch.stack(chosen).mean())
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_a_compiled_model_is_traced_as_what_it_was_made_of(family):
+    trace = make_trace(family)
+    compiled = Trace(torch.compile(trace.model, backend="eager"), trace.inputs)
+    key = trace.keys("*.query")[0]
+    assert torch.equal(compiled[key], trace[key])
+
+
+def test_one_head_holds_one_head():
+    trace = make_trace("decoder")
+    alone = trace.get("decoder.0.self_attention.query", head=1)
+    assert alone.untyped_storage().nbytes() == alone.nbytes
+
+
+def test_a_token_without_a_name_is_a_token():
+    trace = make_trace("decoder")
+    nameless = replace(trace.inputs.target, names=(("", "a", "", "b", ""), ("x", "y", "", "", "")))
+    other = Trace(trace.model, replace(trace.inputs, target=nameless))
+    assert other.tokens("target", 0) == ["", "a", "", "b", ""]
+    assert other.tokens("target", 1) == ["x", "y"]
+
+
+def test_values_are_handed_out_as_copies():
+    trace = make_trace("decoder")
+    trace["target.tokens"][0, 0] = 9
+    assert int(trace.inputs.target.tokens[0, 0]) == 2
+
+
+def test_labels_that_ask_for_nothing_leave_the_loss_out():
+    from tests.run.language_tiny import speaker, vocabulary
+
+    language = speaker(vocabulary("bpe"), seed=3)
+    assert "loss" not in language.trace("")
+    assert "loss" in language.trace("the cat")
+    assert pad_labels([[IGNORE]], CPU).tolist() == [[IGNORE]]
+    with pytest.raises(UserError, match="no text to trace"):
+        language.trace([])
+
+
+def test_formulas_say_what_is_computed():
+    decoder, encoder = make_trace("decoder"), make_trace("encoder", pooler="tanh")
+    assert "RMSNorm(H)" in decoder.formula("decoder.0.self_attention.value")
+    assert decoder.formula("decoder.0.self_attention.query").startswith("Q = turn(")
+    assert encoder.formula("pooled").startswith("tanh(")
+    both = make_trace("encoder-decoder", positions="rotary", output_scale=True)
+    assert "turn" not in both.formula("decoder.0.cross_attention.query")
+    assert both.formula("logits") == "Logits = H_dec/√D · W_out"
+    apart = make_trace("encoder", positions="disentangled", relative_buckets=4)
+    assert "√(3·d_k)" in apart.formula("encoder.0.self_attention.scores")
+
+
+def compiled_graphs(family: str, traced: bool) -> list[str]:
+    """The code of every graph that a pass compiles to, with or without a trace before it."""
+    torch._dynamo.reset()
+    trace, graphs = make_trace(family), []
+    trace.model.eval()
+    if traced:
+        trace.silence(trace.keys("*.heads")[0])["logits"]
+        trace.many(["*"])
+
+    def note(graph: torch.fx.GraphModule, inputs):
+        graphs.append(graph.code)
+        return graph.forward
+
+    run = torch.compile(forward, backend=note, fullgraph=True)
+    with torch.no_grad():
+        run(trace.model, INPUTS[family])
+    return graphs
+
+
+def test_the_graph_is_the_same_after_a_trace():
+    for family in CONFIGS:
+        before, after = compiled_graphs(family, False), compiled_graphs(family, True)
+        assert len(before) == 1 and before == after
+
+
+def test_a_compiled_model_is_not_compiled_again_after_a_trace():
+    torch._dynamo.reset()
+    trace, compiled = make_trace("decoder"), []
+
+    def count(graph: torch.fx.GraphModule, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    trace.model.eval()
+    run = torch.compile(trace.model, backend=count)
+    tokens = trace.inputs.target.tokens
+    with torch.no_grad():
+        first = run(tokens)
+        trace.many(["*.weights"])
+        second = run(tokens)
+    assert len(compiled) == 1
+    assert torch.equal(first, second)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import qkv as package
+from qkv import demo
 from qkv.cli.demo import NAMED
-from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict
-from qkv.config.toml import to_toml
-from qkv.data import demo as demo_room
+from qkv.cli.train import program
+from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.tasks import load
 from tests.journeys.conftest import Command
 from tests.run.common import read_log
@@ -44,26 +48,53 @@ def test_the_demo_is_among_them() -> None:
     assert "demo" in [path.stem for path in recipes()]
 
 
-def test_the_demo_runs_from_end_to_end(qkv: Command, tmp_path: Path) -> None:
-    answer = qkv("demo", "--out", tmp_path / "demo", *WORDS)
-    assert answer.code == 0
-    assert "% exact match" in answer.out
-    assert "BLEU " in answer.out
-    assert "tok:13a" in answer.out
-    samples = [line for line in answer.lines if " → " in line]
+def test_the_demo_runs_from_end_to_end_and_its_last_lines_as_printed(tmp_path: Path) -> None:
+    """In a shell without qkv and this Python on its PATH, as after `make demo`."""
+    shell = {**os.environ, "PATH": "/usr/bin:/bin"}
+
+    def run(command: str) -> list[str]:
+        done = subprocess.run(
+            command, shell=True, env=shell, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    words = ["demo", "--out", str(tmp_path / "demo"), *WORDS]
+    lines = run(shlex.join([sys.executable, "-m", "qkv", *words]))
+    assert any("% exact match" in line for line in lines)
+    assert any("BLEU " in line and "tok:13a" in line for line in lines)
+    samples = [line for line in lines if " → " in line]
     assert len(samples) == 10
     assert [line.split(" → ")[0].strip() for line in samples[:3]] == list(NAMED)
-    assert f'qkv translate --model {tmp_path / "demo"} "我爱你"' in answer.out
-    assert isinstance(load(tmp_path / "demo").translate("我爱你"), str)
+    translate, inspect, python = lines[-3:]
+    assert translate.endswith(f'qkv translate --model {tmp_path / "demo"} "我爱你"')
+    assert inspect.endswith(f"qkv inspect {tmp_path / 'demo'} --source 我爱你")
+    assert python.strip().startswith(f'{sys.executable} -c "import qkv; ')
+    assert run(translate) == [load(tmp_path / "demo").translate("我爱你")]
     assert "- Text: demo (licence: Apache-2.0)" in (tmp_path / "demo" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("found", [None, "same", "other"])
+@pytest.mark.parametrize("started", ["venv/bin/qkv", "src/qkv/__main__.py"])
+def test_commands_are_printed_as_a_new_shell_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: str, found: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in map(Path, ("venv/bin/qkv", "other/qkv")):
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    places = {None: "nowhere", "same": "venv/bin", "other": "other"}
+    monkeypatch.setenv("PATH", str(tmp_path / places[found]))
+    monkeypatch.setattr(sys, "argv", [started])
+    by_name = started if found != "same" else "qkv"
+    assert program() == (by_name if started.endswith("qkv") else f"{sys.executable} -m qkv")
 
 
 def test_the_demo_may_be_run_again(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = demo_room.demo_corpus()
+    corpus = demo.demo_corpus()
     few = type(corpus)(corpus.train[:300], corpus.valid[:20], corpus.test[:20])
-    monkeypatch.setattr(demo_room, "demo_corpus", lambda: few)
+    monkeypatch.setattr(demo, "demo_corpus", lambda: few)
     monkeypatch.chdir(tmp_path)
     assert qkv("demo", *WORDS).code == 0
     assert len(read_log(tmp_path / "runs" / "demo")) == 2

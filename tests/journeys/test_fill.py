@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.config.toml import to_toml
+from qkv.config import to_toml
 from tests.journeys.conftest import Command, mistakes_in_training
 from tests.run import classify_tiny
 from tests.run.common import read_log
@@ -78,7 +78,7 @@ def test_a_run_goes_on(qkv: Command, tmp_path: Path) -> None:
     assert answer.lines[3].startswith("valid: pair accuracy ")
     assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
     answer = qkv("train", recipe, "--out", out, "--resume", "--set", "train.steps=14")
-    assert "· going on from step 12" in answer.err
+    assert "· resuming from step 12" in answer.err
     assert [record["step"] for record in read_log(out)] == list(range(1, 15))
     assert "pair_accuracy" in read_log(out)[-1]
 

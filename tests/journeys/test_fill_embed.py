@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import qkv as package
-from qkv.config import ModelConfig, preset
-from qkv.config.toml import to_toml
+from qkv.config import ModelConfig, preset, to_toml
+from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes
-from qkv.tasks.folder import save_config
 from tests.journeys.conftest import Command
 from tests.run.test_embed import values
 from tests.tasks.test_encoder import build, tokenizer
@@ -95,14 +94,15 @@ def test_what_cannot_be_filled_is_explained(
     qkv: Command, filler: Path, classifier: Path, tmp_path: Path
 ) -> None:
     mistake = qkv("fill", "--model", filler, stdin="<mask>\nthe cat\n").mistake
-    assert mistake.startswith("Line 2 has no gap to fill; mark one with <mask>")
+    assert mistake.startswith("Text 2 has no gap to fill; mark one with <mask>")
     mistake = qkv("fill", "--model", filler, "<mask> cat" * 20).mistake
     assert "this model reads at most 22" in mistake
     mistake = qkv("fill", "--model", classifier, "<mask>").mistake
     assert mistake == (f"{classifier} cannot fill gaps, but embed texts; use it with `qkv embed`.")
     translator, viewer = tmp_path / "translator", tmp_path / "viewer"
-    save_config(translator, "translate", ModelConfig())
-    save_config(viewer, "classify", preset("vit-tiny", head="sequence", n_labels=2))
+    save_model_folder(translator, model_content("translate", ModelConfig()), {})
+    images = preset("vit-tiny", head="sequence", n_labels=2)
+    save_model_folder(viewer, model_content("classify", images), {})
     for name in ("fill", "embed"):
         mistake = qkv(name, "--model", translator, "<mask>").mistake
         assert mistake == f"{translator} is no encoder; use it with `qkv translate`."

@@ -14,8 +14,8 @@ from PIL import Image
 from rich.cells import cell_len
 
 import qkv as package
-from qkv.inspect import Trace, fonts, load_trace
-from qkv.inspect.report import VIEWS
+from qkv.inspect import Trace, load_trace
+from qkv.inspect.views import VIEWS
 from tests.journeys.conftest import Answer, Command
 from tests.proofs.models import KINDS, folder_of
 
@@ -157,8 +157,8 @@ def test_a_page_holds_all_that_applies(look: Look, tmp_path: Path) -> None:
     answer = look("--source", TEXT, "--out", path)
     assert answer.lines == [str(path)]
     page = path.read_text(encoding="utf-8")
-    for pane in VIEWS.values():
-        assert f"<h2>{pane.title}</h2><p>{pane.about.replace(chr(39), '&#x27;')}</p>" in page
+    for view in VIEWS.values():
+        assert f"<h2>{view.title}</h2><p>{view.about}</p>" in page
     assert "<p>source: ▁3 ▁1 ▁4 &lt;eos&gt;</p>" in page
     assert "<eos>" not in page
     assert "<script" not in page and 'src="http' not in page
@@ -201,7 +201,7 @@ def test_words_and_their_neighbours(look: Look, trace: Trace) -> None:
     assert [len(row) for row in rows] == [7, 7]
     mistake = look("--view", "embeddings", "--word", "seventeen").mistake
     assert "'seventeen' is not one token" in mistake
-    assert "Name a word" in look("--view", "embeddings").mistake
+    assert "needs a text, or a word" in look("--view", "embeddings").mistake
 
 
 def test_of_very_many_panels_the_last_layers_are_drawn(
@@ -211,7 +211,7 @@ def test_of_very_many_panels_the_last_layers_are_drawn(
     qkv: Command,
     kind: Callable[[str], Path],
 ) -> None:
-    monkeypatch.setattr("qkv.inspect.panes_of_attention.PANELS", 3)
+    monkeypatch.setattr("qkv.inspect.answers.attention.MAX_PANELS", 3)
     words = ["inspect", kind("fill"), "--source", "the cat", "--view", "attention", "--json"]
     answer = qkv(*words)
     assert answer.err == "· attention: the last 1 of 2 layers; --layer shows others\n"
@@ -224,7 +224,7 @@ def test_of_very_many_panels_the_last_layers_are_drawn(
 def test_chinese_without_a_font_is_told(
     qkv: Command, kind: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fonts, "chinese_font", lambda: None)
+    monkeypatch.setattr("qkv.inspect.draw.fonts.chinese_font", lambda: None)
     words = ["inspect", kind("fill"), "--source", "猫猫", "--view", "attention", "--out"]
     answer = qkv(*words, tmp_path / "a.png")
     assert answer.err.startswith("· a.png: ⟨1⟩ = 猫: no font on this machine")
@@ -321,7 +321,7 @@ def test_mistakes_about_texts(
     answerer = qkv("inspect", kind("answer"), "--source", "a cat sees")
     assert "the text as --source and the question as --second" in answerer.mistake
     words = ["--source", "the cat", "--target"]
-    assert "no head that guesses tokens" in qkv("inspect", kind("embed"), *words, "a").mistake
+    assert "no head that predicts tokens" in qkv("inspect", kind("embed"), *words, "a").mistake
     assert "'x'" in qkv("inspect", kind("class"), *words, "x").mistake
     assert "2 words need as many labels" in qkv("inspect", kind("tag"), *words, "O").mistake
 
@@ -330,8 +330,8 @@ def test_mistakes_about_parts_that_a_model_does_not_have(
     look: Look, qkv: Command, kind: Callable[[str], Path], tmp_path: Path
 ) -> None:
     given = ["--source", TEXT, "--view", "attention"]
-    assert "no layer 3: this model has 1" in look(*given, "--layer", 3).mistake
-    assert "no head 2: this model has 2" in look(*given, "--head", 2).mistake
+    assert "no layer 3; this model has 1" in look(*given, "--layer", 3).mistake
+    assert "no head 2; this model has 2" in look(*given, "--head", 2).mistake
     encoder = ["inspect", kind("embed"), "--source", "the cat", "--view"]
     assert "no beam search" in qkv(*encoder, "beam").mistake
     assert "no probabilities" in qkv(*encoder, "steps").mistake

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from qkv.config import load_recipe
 from qkv.training import Trainer
@@ -73,30 +76,64 @@ def test_a_run_goes_on_and_is_never_written_over(
     plain = Trainer.take_step
 
     def stop(trainer: Trainer, batches: object) -> None:
-        if trainer.progress.step == 7:
-            raise KeyboardInterrupt
         plain(trainer, batches)  # type: ignore[arg-type]
+        if trainer.state.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "take_step", stop)
         answer = qkv("train", recipe, "--out", out)
     assert answer.code == 130
-    assert answer.err.splitlines()[-1] == "qkv: stopped"
+    assert "· stopping after this step, with a checkpoint; Ctrl-C again stops at once" in answer.err
+    assert answer.err.splitlines()[-3:] == [
+        "· stopped after step 7; resume with:",
+        f"  qkv train {out / 'recipe.toml'} --out {out} --resume",
+        "qkv: stopped",
+    ]
 
     refused = qkv("train", recipe, "--out", out).mistake
-    assert f"{out} holds a run already; go on with --resume, or choose another --out" in refused
+    assert f"{out} holds a run already; resume it, or choose another --out" in refused
     changed = qkv("train", recipe, "--out", out, "--resume", "--set", "train.lr=0.5").mistake
     assert changed.startswith(f"train.lr differs from the run in {out}; ")
 
     answer = qkv("train", recipe, "--out", out, "--resume")
     assert answer.code == 0
-    assert "· going on from step 5" in answer.err
+    assert "· resuming from step 7" in answer.err
     whole = qkv("train", recipe, "--out", tmp_path / "whole")
     assert answer.lines[:3] == whole.lines[:3]
     losses = [
         [record["loss"] for record in read_log(folder)] for folder in (out, tmp_path / "whole")
     ]
     assert losses[0] == losses[1]
+
+
+def test_out_of_memory_is_a_mistake_that_says_what_to_lower(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "take_step", lambda *_: torch.empty(10**15))
+    mistake = qkv("train", write_recipe(tmp_path), "--out", tmp_path / "run").mistake
+    assert mistake.startswith("The machine ran out of memory; lower train.batch_tokens (200) and")
+
+
+def test_a_damaged_checkpoint_is_named_and_without_any_resuming_is_refused(
+    qkv: Command, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", write_recipe(tmp_path), "--out", out]
+    assert qkv(*command).code == 0
+    newest, before = sorted((out / "checkpoints").glob("step-*"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    answer = qkv(*command, "--resume")
+    assert answer.code == 0
+    assert f"· warning: passed over {newest.name}: {newest} is truncated or damaged" in answer.err
+    assert f"· resuming from step {int(before.stem[5:])}" in answer.err
+
+    model = (out / "model.safetensors").read_bytes()
+    for path in (out / "checkpoints").glob("step-*"):
+        path.unlink()
+    mistake = qkv(*command, "--resume").mistake
+    assert mistake.startswith(f"{out} has a trained model but no checkpoint in checkpoints/")
+    assert (out / "model.safetensors").read_bytes() == model
 
 
 def test_a_run_that_explodes_says_at_which_step(qkv: Command, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("no_transformers")
 
 @pytest.fixture
 def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.proofs.export.find_spec", lambda name: None)
+    monkeypatch.setattr("qkv.proofs.peer.find_spec", lambda name: None)
 
 
 def test_a_table_with_what_each_row_means(qkv: Command, model: Path) -> None:

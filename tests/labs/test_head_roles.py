@@ -14,7 +14,7 @@ from qkv_labs.heads import roles as lab
 class Characters:
     """A tokenizer of one token a character."""
 
-    def spell(self, text: str) -> Any:
+    def encode_spans(self, text: str) -> Any:
         return SimpleNamespace(spans=[(start, start + 1) for start in range(len(text))])
 
     def encode(self, text: str) -> list[int]:

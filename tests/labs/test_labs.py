@@ -23,8 +23,8 @@ from tests.labs.results import FOLDER, measured, result
 
 SOURCES = Path(qkv_labs.__file__).parent
 ROOMS = {
-    *("config", "text", "data", "model", "training", "decode", "tasks", "evaluate", "inspect"),
-    *("run", "demo", "hub"),
+    *("config", "text", "data", "model", "training", "decode", "tasks", "evaluation", "inspect"),
+    *("inspect.draw", "run", "demo", "hub"),
 }
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")

@@ -57,7 +57,7 @@ def tables(measured: Measured) -> tuple[Table, ...]:
 
 
 def draw(measured: Measured) -> Figure:
-    from qkv.inspect import new_figure
+    from qkv.inspect.draw import new_figure
 
     figure, axis = new_figure()
     axis.plot(measured.draws)

@@ -1,6 +1,8 @@
 """The two paths of attention, held against each other and against loops over plain numbers."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -201,3 +203,8 @@ def test_use_path_gives_back_what_was():
         assert attention.attend is equation
         raise RuntimeError("midway")
     assert attention.attend is fast
+
+
+def test_importing_the_model_does_not_import_the_packed_kernel() -> None:
+    program = "import sys, qkv.model; sys.exit('torch.nn.attention.varlen' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.model import Attention, Disentangled, Layout, Order, equation, fast, self_mask, use_path
-from qkv.model.disentangled import buckets
+from qkv.model.positions.disentangled import buckets
 from tests.model.tiny import assert_same, packed, padded, real, sequences, tiny_config, tiny_model
 
 PATHS = pytest.mark.parametrize("path", [fast, equation])

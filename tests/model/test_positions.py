@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.model import Layout, Learned, Order, Positions, Sinusoidal, Stack, sinusoids
-from qkv.model.schemes import build_positions
+from qkv.model.positions import build_positions
 from tests.model.tiny import assert_same, tiny_config
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from qkv.model import Cache, Layout, equation, fast, use_path
-from qkv.model.relative import Relative, buckets
+from qkv.model.positions.relative import Relative, buckets
 from tests.model.tiny import (
     assert_same,
     packed,

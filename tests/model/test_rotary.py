@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.model import Order, Rotary
-from qkv.model.rotary import loudness, rates
+from qkv.model.positions.rotary import loudness, rates
 from tests.model.tiny import assert_same, tiny_config, tiny_model, tokens
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qkv.inspect import Reading, Side, Trace
+from qkv.inspect import Inputs, Side, Trace
 from tests.convert.harness import assert_close, made, read, saved, texts
 
 ENCODER = {
@@ -101,7 +101,7 @@ def test_encoders(name, config):
             tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
         )
     segments = torch.zeros_like(tokens)
-    trace = Trace(ours, Reading(source=Side(tokens, named(tokens), layout), segments=segments))
+    trace = Trace(ours, Inputs(source=Side(tokens, named(tokens), layout), segments=segments))
     assert_maps(trace, "encoder.{}.self_attention", said.attentions, real)
     assert_close(trace["logits"][real.bool()], said.logits[real.bool()])
     assert_stream(trace, "encoder", said.hidden_states, real, last_norm=False)
@@ -117,7 +117,7 @@ def test_decoders(name, config):
         said = theirs(
             tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
         )
-    trace = Trace(ours, Reading(target=Side(tokens, named(tokens), layout)))
+    trace = Trace(ours, Inputs(target=Side(tokens, named(tokens), layout)))
     assert_maps(trace, "decoder.{}.self_attention", said.attentions, real)
     assert_stream(trace, "decoder", said.hidden_states, real, last_norm=True)
     assert_close(trace["logits"][real.bool()], said.logits[real.bool()])
@@ -143,11 +143,11 @@ def test_encoder_decoders(name, config):
             output_attentions=True,
             output_hidden_states=True,
         )
-    reading = Reading(
+    inputs = Inputs(
         source=Side(source, named(source), layout),
         target=Side(target, named(target), target_layout),
     )
-    trace, last = Trace(ours, reading), name.startswith("T5")
+    trace, last = Trace(ours, inputs), name.startswith("T5")
     assert_maps(trace, "encoder.{}.self_attention", said.encoder_attentions, real)
     assert_maps(trace, "decoder.{}.self_attention", said.decoder_attentions, target_real)
     assert_maps(trace, "decoder.{}.cross_attention", said.cross_attentions, target_real)

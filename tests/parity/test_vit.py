@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from qkv.model import use_path
-from tests.parity.checks import DTYPES, PATHS
+from qkv.model import equation, fast, use_path
 from tests.parity.encoders import (
     TOLERANCES,
     Pair,
@@ -13,6 +12,8 @@ from tests.parity.encoders import (
     image_answers,
 )
 
+PATHS = pytest.mark.parametrize("path", [fast, equation])
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCES)
 HEADS = pytest.mark.parametrize("head", ["none", "image"])
 SIZES = [
     {"channels": 1},
@@ -51,8 +52,8 @@ def images(pair: Pair, count: int = 3) -> torch.Tensor:
 def test_outputs_equal_transformers(sizes, head, path, dtype):
     theirs, ours = (model.to(dtype) for model in vit_pair(head, seed=3, **sizes))
     with use_path(ours, path):
-        said = image_answers((theirs, ours), images((theirs, ours)))
-    for mine, other in said.values():
+        outputs = image_answers((theirs, ours), images((theirs, ours)))
+    for mine, other in outputs.values():
         torch.testing.assert_close(mine, other, atol=TOLERANCES[dtype], rtol=0)
 
 
@@ -61,5 +62,5 @@ def test_outputs_equal_transformers(sizes, head, path, dtype):
 def test_gradients_equal_transformers(head, path):
     theirs, ours = (model.double() for model in vit_pair(head, seed=1))
     with use_path(ours, path):
-        said = image_answers((theirs, ours), images((theirs, ours)))
-    assert_same_gradients((theirs, ours), head, said, 1e-10)
+        outputs = image_answers((theirs, ours), images((theirs, ours)))
+    assert_same_gradients((theirs, ours), head, outputs, 1e-10)

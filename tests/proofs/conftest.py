@@ -24,4 +24,4 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture
 def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without it."""
-    monkeypatch.setattr("qkv.proofs.export.find_spec", lambda name: None)
+    monkeypatch.setattr("qkv.proofs.peer.find_spec", lambda name: None)

@@ -11,7 +11,7 @@ import torch
 from qkv.config import DecodeConfig, preset
 from qkv.model import Encoder as EncoderModel
 from qkv.model import EncoderDecoder
-from qkv.proofs.files import save
+from qkv.proofs.saved_folder import save
 from qkv.tasks import Answerer, Encoder, ImageClassifier, Prompting, Tagger, Tokenizers, Translator
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags

@@ -15,7 +15,7 @@ from qkv.decode import greedy
 from qkv.model import attention, cache, mask, stack
 from qkv.proofs import batching, verify
 from qkv.proofs.batching import level
-from qkv.proofs.subject import prepare
+from qkv.proofs.model_under_test import prepare
 from qkv.text import Tokenizer
 from qkv.training import checkpoint
 
@@ -116,7 +116,7 @@ def test_a_greedy_search_that_takes_the_second_best(
 
 
 def test_a_loader_that_swaps_two_tensors(folder: Folder, monkeypatch: Patch) -> None:
-    from qkv.tasks import folder as loading
+    from qkv.convert import model_folder as loading
 
     right = loading.fill_empty
 
@@ -131,9 +131,9 @@ def test_a_loader_that_swaps_two_tensors(folder: Folder, monkeypatch: Patch) -> 
 
 @pytest.mark.parametrize("part", ["config", "vocabulary"])
 def test_a_folder_that_is_changed(folder: Folder, part: str, monkeypatch: Patch) -> None:
-    from qkv.proofs import files
+    from qkv.proofs import saved_folder
 
-    right, where = files.load, folder("class")
+    right, where = saved_folder.load, folder("class")
 
     def wrong(path: Any, device: str) -> Any:
         found = right(path, device)
@@ -143,7 +143,7 @@ def test_a_folder_that_is_changed(folder: Folder, part: str, monkeypatch: Patch)
             found.tokenizer.add_special(["<other>"])
         return found
 
-    monkeypatch.setattr(files, "load", wrong)
+    monkeypatch.setattr(saved_folder, "load", wrong)
     [proof] = [one for one in verify(where, "cpu") if one.passed is False]
     assert (proof.name, proof.difference) == ("saved = loaded", None)
     assert ("settings of 'classes'" if part == "config" else "the vocabulary") in proof.note
@@ -168,20 +168,20 @@ def test_gradients_that_are_divided_by_each_batch(
         for batch in batches:
             (loss_sum(batch, smoothing) / batch.n_labels / len(batches)).backward()
 
-    monkeypatch.setattr("qkv.proofs.training.accumulate", wrong)
+    monkeypatch.setattr("qkv.proofs.learning.accumulate", wrong)
     assert failing(folder(kind)) == {"accumulated = one batch"}
 
 
-@pytest.mark.parametrize("lost", ["exp_avg", "progress"])
+@pytest.mark.parametrize("lost", ["exp_avg", "state"])
 @pytest.mark.parametrize("kind", ["language model", "embed", "number"])
 def test_a_checkpoint_that_forgets(
     folder: Folder, kind: str, lost: str, monkeypatch: Patch
 ) -> None:
     right = checkpoint.load_checkpoint
 
-    def wrong(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> checkpoint.Progress:
+    def wrong(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> checkpoint.TrainState:
         found = right(path, model, optimizer)
-        if lost == "progress":
+        if lost == "state":
             return replace(found, step=found.step - 1)
         for weight in model.parameters():
             if lost in optimizer.state[weight]:
@@ -196,18 +196,19 @@ def test_a_row_that_breaks_does_not_hide_the_others(folder: Folder, monkeypatch:
     def broken(*arguments: Any, **settings: Any) -> Any:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("qkv.proofs.training.build_loss", broken)
+    monkeypatch.setattr("qkv.proofs.learning.build_loss", broken)
     proofs = {one.name: one for one in verify(folder("image"), "cpu") if one.passed is False}
     assert proofs.keys() == {"accumulated = one batch", "resumed = uninterrupted"}
     assert {one.note for one in proofs.values()} == {"RuntimeError: out of order"}
 
 
 def test_texts_are_always_the_same_and_hold_no_special_tokens(folder: Folder) -> None:
-    one, other = (prepare(folder("language model"), "cpu") for _ in range(2))
-    assert [each.tokens for each in one.examples] == [each.tokens for each in other.examples]
-    special = set(one.found.tokenizer.special_ids)
-    for each in one.examples:
-        assert each.tokens[0] == one.special.bos
-        assert not special & set(each.tokens[1:])
-    assert len({len(each.tokens) for each in one.examples}) == len(one.examples)
-    assert len({len(each.tokens) for each in level(one.examples)}) == 1
+    first, again = (prepare(folder("language model"), "cpu") for _ in range(2))
+    texts = [example.tokens for example in first.examples]
+    assert texts == [example.tokens for example in again.examples]
+    special = set(first.loaded.tokenizer.special_ids)
+    for tokens in texts:
+        assert tokens[0] == first.special.bos
+        assert not special & set(tokens[1:])
+    assert len({len(tokens) for tokens in texts}) == len(texts)
+    assert len({len(example.tokens) for example in level(first.examples)}) == 1

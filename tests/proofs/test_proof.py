@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv.proofs.proof import difference, largest
-from qkv.proofs.text import _changed, _folded
+from qkv.proofs.round_trip import _changed, _folded
 
 
 def test_a_difference_is_in_units_of_the_root_mean_square() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qkv.run import Run
+from qkv.run.train import Run
 from tests.run.common import ENCODER, TRAINING, Runs, with_differences
 
 FILLER = ["the", "one", "with", "a", "on", "that", "was", "so", "and", "there"]
@@ -103,7 +103,7 @@ def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, A
 
 
 RUNS = Runs(values)
-recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 killed_and_resumed = RUNS.killed_and_resumed
 
 

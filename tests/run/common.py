@@ -13,10 +13,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from qkv.config import Recipe, recipe_from
-from qkv.config.toml import to_toml
-from qkv.run import Run, train
-from qkv.run.job import Plan
+from qkv.config import Recipe, recipe_from, to_toml
+from qkv.run.train import Run, prepare, train
+from qkv.run.job import Job
 from qkv.training import Trainer
 from qkv.weights import read_tensors
 
@@ -74,13 +73,17 @@ class Runs:
         recipe = self.recipe(folder, *which, **differences)
         return train(recipe, folder / out, console=silence())
 
-    def plan(
+    def job(
         self, folder: Path, *which: Any, said: list[str] | None = None, **differences: Any
-    ) -> Plan:
-        """What a job is told; what it says is put into `said`."""
-        heard = [] if said is None else said
-        recipe = self.recipe(folder, *which, **differences)
-        return Plan(recipe, folder, torch.device("cpu"), heard.append)
+    ) -> Job:
+        """A job that is prepared up to its first step; what it prints is put into `said`."""
+        file = StringIO()
+        job = prepare(
+            self.recipe(folder, *which, **differences), folder / "job", Console(file=file)
+        )
+        if said is not None:
+            said += [line.removeprefix("· ") for line in file.getvalue().splitlines()]
+        return job
 
     def killed_at(
         self, step: int, folder: Path, out: str = "cut", *which: Any, **differences: Any
@@ -90,7 +93,7 @@ class Runs:
 
         def dying(trainer: Trainer, batches: Any) -> None:
             plain(trainer, batches)
-            if trainer.progress.step == step:
+            if trainer.state.step == step:
                 raise Killed
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from qkv.run import Run
-from qkv.run.denoise import Denoising
+from qkv.run.train import Run
 from tests.run.common import TRAINING, Runs, with_differences
 from tests.run.fill_tiny import documents
 from tests.run.language_tiny import write_lines
@@ -41,11 +40,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values, "beasts")
-recipe, run = RUNS.recipe, RUNS.run
-
-
-def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Denoising:
-    return Denoising(RUNS.plan(folder, said=said, **differences))
+recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
 # Settings with which the model learns its language.

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from qkv.run import Run
-from qkv.run.fill import Filling
+from qkv.run.train import Run
 from tests.run.common import ENCODER, TRAINING, Runs, with_differences
 from tests.run.language_tiny import write_lines
 from tests.run.tiny import WORDS
@@ -44,11 +43,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values, "beasts")
-recipe, run = RUNS.recipe, RUNS.run
-
-
-def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Filling:
-    return Filling(RUNS.plan(folder, said=said, **differences))
+recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
 # Settings with which the model learns its language.

@@ -13,7 +13,7 @@ import torch
 
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig
 from qkv.model import Decoder
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
 from tests.run.common import TRAINING, Runs, with_differences
@@ -102,7 +102,7 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
 
 
 RUNS = Runs(values)
-recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 killed_and_resumed = RUNS.killed_and_resumed
 
 

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from qkv.config import ModelConfig, TokenizerConfig
-from qkv.data.conll import Sentence
+from qkv.data.formats.conll import Sentence
 from qkv.model import Encoder
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.text.schemes import Scheme, convert, label_set
-from qkv.text.spans import join_words
+from qkv.text.tagging import Scheme, entities, label_set
+from qkv.text.words import join_words
 from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+from tests.text.labels import write_labels
 
 FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
 PLACES = ["paris", "york", "rome", "北京"]
@@ -45,7 +46,11 @@ def sentences(n: int, seed: int = 1, scheme: Scheme = "iob2") -> list[Sentence]:
                 new = draw.random() < 0.3
                 words += ["new"] * new + [draw.choice(PLACES)]
                 labels += ["B-place", "I-place"] if new else ["B-place"]
-        found.append(Sentence(tuple(words), tuple(convert(labels, "iob2", scheme))))
+        found.append(
+            Sentence(
+                tuple(words), tuple(write_labels(entities(labels, "iob2"), len(labels), scheme))
+            )
+        )
     return found
 
 
@@ -91,7 +96,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values)
-recipe, write_recipe, run, plan = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.plan
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 killed_and_resumed = RUNS.killed_and_resumed
 
 

@@ -19,9 +19,9 @@ from rich.console import Console
 
 import qkv
 from qkv.config import AnswerConfig, load_recipe
-from qkv.data.squad import Answer, Question, read_squad
+from qkv.data.formats.squad import Answer, Question, read_squad
 from qkv.errors import UserError
-from qkv.run import Run, train
+from qkv.run.train import Run, train
 from qkv.run.answer import NOTHING, Answering, answerer_scores, learnt_from, window_labels
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.data.labelled import Labelled, read_labelled
+from qkv.data.formats.labelled import Labelled, read_labelled
 from qkv.errors import UserError
 from qkv.run.classify import Classifying, balanced, classifier_scores, judge, labels_of
 from tests.run.classify_tiny import LEARNS, learned, one_of_three, plan, run, write_rows

@@ -18,7 +18,7 @@ from rich.console import Console
 import qkv
 from qkv.config import EmbedConfig, recipe_from
 from qkv.errors import UserError
-from qkv.run import train
+from qkv.run.train import train
 from qkv.run.embed import Contrasting, retrieval_scores, uniformity
 from qkv.run.job import Plan
 from qkv.tasks import Encoder

@@ -1,4 +1,4 @@
-"""Instruction tuning: records in, a model that answers out; only answers are learnt."""
+"""Instruction tuning: records in, a model that answers out; only answers are learned."""
 
 from __future__ import annotations
 
@@ -6,39 +6,24 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 import qkv
 from qkv.config import ChatConfig
 from qkv.errors import UserError
-from qkv.run import train
-from qkv.run.instruct import Instruction, answer_score, chat_template
+from qkv.evaluation import evaluate
+from qkv.run.instruct import chat_template
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
-from tests.run.common import everything, read_log, silence
-from tests.run.language_tiny import (
-    killed_and_resumed,
-    learned,
-    plan,
-    questions,
-    recipe,
-    run,
-    write_lines,
-    write_records,
-)
+from tests.run.common import read_log
+from tests.run.language_tiny import job, learned, questions, run, write_lines, write_records
 
 
-def test_a_run_learns_to_answer_and_says_how_often(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_a_run_learns_to_answer_and_is_scored(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory, "instruct")
     measured = [record for record in read_log(done.folder) if "valid_loss" in record]
-    assert [record["step"] for record in measured] == [50, 100, 150, 200]
     assert measured[0]["exact_match"] < 30 < 80 <= measured[-1]["exact_match"]
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"]
     assert done.scores.keys() == {"valid", "test"}
@@ -52,43 +37,35 @@ def test_a_run_learns_to_answer_and_says_how_often(
     assert f"qkv chat --model {done.folder}" in card
     assert "records.jsonl" in card
 
-
-def test_its_folder_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = qkv.load(learned(tmp_path_factory, "instruct").folder)
+    model = qkv.load(done.folder)
     assert isinstance(model, LanguageModel)
     assert model.prompting.chat == TEMPLATES["plain"]
     asked = questions()
-    found = [model.chat(question) for question, _ in asked]
-    right = sum(one == answer for one, (_, answer) in zip(found, asked, strict=True))
+    found = model.answers([[{"role": "user", "content": question}] for question, _ in asked])
+    right = sum(text == answer for text, (_, answer) in zip(found, asked, strict=True))
     assert right >= 0.9 * len(asked)
-    together = model.answers([[{"role": "user", "content": question}] for question, _ in asked])
-    assert together == found
+    assert [model.chat(question) for question, _ in asked[:5]] == found[:5]
 
 
 def test_only_answers_count(tmp_path: Path) -> None:
     """The loss is what the model itself says of each answer and of its end, token by token."""
-    job = Instruction(plan(tmp_path, "instruct"))
-    model, template = job.speaker, TEMPLATES["plain"]
+    made = job(tmp_path, "instruct")
+    model, template = made.result, TEMPLATES["plain"]
     total, count = 0.0, 0
-    for messages in job.records.valid:
+    for messages in made.splits.valid:
         before = template.prompt(messages[:-1], model.tokenizer, bos=True)
         whole = template.encode(messages, model.tokenizer, bos=True).tokens
         assert whole[: len(before)] == before
         [likely] = model.likelihoods([whole])
         total -= sum(likely.log_probabilities[len(before) - 1 :])
         count += len(whole) - len(before)
-    assert job.evaluate()["valid_loss"] == pytest.approx(total / count, rel=1e-5)
-    [batch] = next(job.stream.steps_from(0))
-    assert batch.n_labels == int((batch.labels != -100).sum()) < batch.target.tokens.numel() / 2
+    assert made.evaluate()["valid_loss"] == pytest.approx(total / count, rel=1e-5)
 
-
-def test_packed_and_padded_records_have_the_same_loss(tmp_path: Path) -> None:
-    settings = {"train_steps": 1, "train_batch_tokens": 4000, "model_dropout": 0.0}
-    losses = [
-        read_log(run(tmp_path, packing, "instruct", train_packing=packing, **settings).folder)[0]
-        for packing in ("on", "off")
-    ]
-    assert losses[0]["loss"] == pytest.approx(losses[1]["loss"], rel=1e-5)
+    counts: Counter[int] = Counter()
+    for _, answer in questions()[:80]:
+        counts.update([*model.tokenizer.encode(answer), model.tokenizer.eos_id])
+    shares = [count / counts.total() for count in counts.values()]
+    assert made.baseline() == pytest.approx(-sum(p * math.log(p) for p in shares))
 
 
 OWN = {
@@ -101,15 +78,10 @@ OWN = {
 @pytest.mark.parametrize(
     "differences",
     [
-        {"chat_template": "alpaca"},
-        {"chat_template": "chatml"},
+        {"chat_template": "chatml", "train_metric": "exact_match"},
         OWN,
-        {"data_bos": False},
-        {"tokenizer_kind": "bpe"},
-        {"train_packing": "on"},
-        {"train_valid_bleu": False},
-        {"train_metric": "exact_match"},
-        {"model_preset": "gpt2-mini"},
+        {"data_bos": False, "train_valid_bleu": False},
+        {"tokenizer_kind": "bpe", "train_packing": "on", "model_preset": "gpt2-mini"},
     ],
     ids=str,
 )
@@ -128,84 +100,38 @@ def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict) ->
         }
 
 
-RESUMED: list[dict[str, Any]] = [
-    {},
-    {"chat_template": "chatml", "train_accumulate": 2, "model_max_length": 128},
-    {"train_packing": "on", "tokenizer_kind": "bpe"},
-    {"train_average": 3, "train_steps": 25},
-]
-
-
-@pytest.mark.parametrize("step", [2, 9])
-@pytest.mark.parametrize("settings", RESUMED, ids=str)
-def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(
-    tmp_path: Path, step: int, settings: dict
-) -> None:
-    whole = run(tmp_path, "whole", "instruct", **settings).folder
-    cut = killed_and_resumed(step, tmp_path, "cut", "instruct", **settings)
-    assert everything(cut) == everything(whole)
-
-
-def test_validation_records_are_cut_off_where_none_are_given(tmp_path: Path) -> None:
-    write_records(tmp_path / "records.jsonl", questions())
-    settings: dict[str, Any] = {"data_valid_records": [], "data_valid_size": 4}
-    job = Instruction(plan(tmp_path, "instruct", **settings))
-    assert (len(job.records.train), len(job.records.valid)) == (96, 4)
-    train, valid = (
-        {messages[0]["content"] for messages in part}
-        for part in (job.records.train, job.records.valid)
-    )
-    assert not train & valid
-
-
-def test_whole_conversations_are_learnt_from_too(tmp_path: Path) -> None:
+def test_whole_conversations_are_learned_from_too(tmp_path: Path) -> None:
     roles = ["system", "user", "assistant", "user", "assistant"]
-    said = [
+    texts = [
         ["be brief", *question, *other]
         for question, other in zip(questions(1), questions(2), strict=True)
     ]
     records = [
         {"messages": [{"role": r, "content": c} for r, c in zip(roles, each, strict=True)]}
-        for each in said
+        for each in texts
     ]
     path = write_lines(tmp_path / "talks.jsonl", [json.dumps(record) for record in records])
     settings = {"data_records": str(path), "data_valid_records": str(path)}
-    job = Instruction(plan(tmp_path, "instruct", model_max_length=128, **settings))
-    counted = sum(len(each[2]) + len(each[4]) + 2 for each in said)
-    assert int(job.valid.n_labels.sum()) == counted
-    scored = answer_score(job.speaker, job.records.valid[:5])
-    asked = [messages[:-1] for messages in job.records.valid[:5]]
-    found = job.speaker.answers(asked)
-    right = sum(one == each[-1] for one, each in zip(found, said, strict=False))
-    assert scored.value == 100 * right / 5
+    made = job(tmp_path, "instruct", model_max_length=128, **settings)
+    counted = sum(len(each[2]) + len(each[4]) + 2 for each in texts)
+    assert sum(batch.n_labels for batch in made.valid_batches) == counted
+    some = made.splits.valid[:5]
+    found = made.result.answers([messages[:-1] for messages in some])
+    right = sum(text == messages[-1]["content"] for text, messages in zip(found, some, strict=True))
+    assert evaluate(made.result, some).scores[0].value == 100 * right / 5
 
 
-def test_what_was_dropped_is_told(tmp_path: Path) -> None:
+def test_dropped_records_are_counted(tmp_path: Path) -> None:
     asked = [*questions()[:80], ("say " + "9" * 90, "much"), ("say 1", "")]
     write_records(tmp_path / "long.jsonl", asked)
-    file = StringIO()
-    settings = {"data_records": str(tmp_path / "long.jsonl"), "train_steps": 2}
-    made = recipe(tmp_path, "instruct", **settings)
-    train(made, tmp_path / "run", console=Console(file=file, width=40))
-    said = file.getvalue().splitlines()
-    assert said[0] == (
-        "· train: kept 80 of 82 records; dropped 1 without an answer, 1 too long (over 64 tokens)"
-    )
-    assert said[1] == "· valid: kept all 10 records"
+    said: list[str] = []
+    job(tmp_path, "instruct", said=said, data_records=str(tmp_path / "long.jsonl"))
+    dropped = "dropped 1 without an answer, 1 too long (over 64 tokens)"
+    assert f"train: 80 of 82 records; {dropped}" in said
+    assert "valid: 10 records" in said
 
 
-def test_how_frequent_tokens_of_answers_are_is_what_must_be_beaten(tmp_path: Path) -> None:
-    job = Instruction(plan(tmp_path, "instruct"))
-    tokenizer = job.tokenizers.target
-    counts: Counter[int] = Counter()
-    for _, answer in questions()[:80]:
-        counts.update([*tokenizer.encode(answer), tokenizer.eos_id])
-    total = sum(counts.values())
-    expected = -sum(count / total * math.log(count / total) for count in counts.values())
-    assert job.frequencies_loss == pytest.approx(expected)
-
-
-def test_a_template_is_the_named_one_with_what_the_recipe_writes_itself() -> None:
+def test_a_template_is_the_named_one_with_the_turns_of_the_recipe() -> None:
     assert chat_template(ChatConfig()) == TEMPLATES["plain"]
     before = replace(TEMPLATES["chatml"], default_system="Be kind.")
     assert chat_template(ChatConfig(), before) == before
@@ -230,11 +156,4 @@ def test_a_template_is_the_named_one_with_what_the_recipe_writes_itself() -> Non
 def test_contradictions_are_explained(tmp_path: Path, differences: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
         run(tmp_path, "run", "instruct", **differences)
-    assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_resuming_with_another_template_is_refused(tmp_path: Path) -> None:
-    folder = run(tmp_path, "run", "instruct").folder
-    other = recipe(tmp_path, "instruct", chat_template="alpaca")
-    with pytest.raises(UserError, match=r"chat\.template differs from the run"):
-        train(other, folder, resume=True, console=silence())
+    assert not (tmp_path / "run").exists()

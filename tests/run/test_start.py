@@ -1,29 +1,25 @@
-"""Beginning from a model that is there: its tokenizer, its sizes, its weights, and nothing lost."""
+"""Starting from a model that exists: its tokenizer, its sizes, its weights, and nothing lost."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
+from tokenizers import models, pre_tokenizers
 
 import qkv
-from qkv.config import Recipe, recipe_from, recipe_to_dict
+from qkv.config import recipe_from
 from qkv.errors import UserError
-from qkv.run import Run
-from qkv.run import train as train_recipe
-from qkv.run.classify import Classifying
-from qkv.run.instruct import Instruction
-from qkv.run.job import Plan
-from qkv.run.language import Language
-from qkv.run.start import find_start
+from qkv.run.train import Run, train
 from qkv.weights import read_tensors
+from tests.convert import harness
 from tests.run import classify_tiny, tag_tiny, tiny
-from tests.run.common import everything, read_log, silence
-from tests.run.language_tiny import LEARNS, killed_and_resumed, learned, plan, recipe, run
+from tests.run.common import TRAINING, Runs, everything, read_log, silence
+from tests.run.language_tiny import LEARNS, job, killed_and_resumed, learned, run, write_data
 
 
 @pytest.fixture(scope="module")
@@ -31,42 +27,42 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return learned(tmp_path_factory)
 
 
-def begun(base: Run, **differences: Any) -> dict[str, Any]:
+def starting(base: Run, **differences: Any) -> dict[str, Any]:
     """Settings of a run from there; the sizes that the recipe names are those of the folder."""
     sizes = {name: value for name, value in LEARNS.items() if name.startswith("model_")}
     return {"train_start_from": str(base.folder), **sizes, **differences}
 
 
-def test_at_step_0_it_is_the_model_that_it_began_from(base: Run, tmp_path: Path) -> None:
+def test_at_step_0_it_is_the_model_that_it_starts_from(base: Run, tmp_path: Path) -> None:
     text = str(base.folder.parent / "text.txt")
-    job = Language(plan(tmp_path, data_text=text, tokenizer_kind="bpe", **begun(base)))
-    assert job.tokenizers.target.encode("the cat") == base.result.tokenizer.encode("the cat")
+    made = job(tmp_path, data_text=text, tokenizer_kind="bpe", **starting(base))
+    assert made.tokenizer.encode("the cat") == base.result.tokenizer.encode("the cat")
     loss, _, bits = base.scores["valid"]
-    scores = job.evaluate()
+    scores = made.evaluate()
     assert scores["valid_loss"] == pytest.approx(loss.value, rel=1e-6)
     assert scores["bits_per_byte"] == pytest.approx(bits.value, rel=1e-6)
     weights = read_tensors(base.folder / "model.safetensors")
-    for name, parameter in job.model.named_parameters():
+    for name, parameter in made.model.named_parameters():
         assert torch.equal(parameter.detach(), weights[name])
 
 
 def test_it_goes_on_learning_from_there(base: Run, tmp_path: Path) -> None:
     text = {"data_text": str(base.folder.parent / "text.txt"), "train_lr": 0.001}
-    done = run(tmp_path, **text, **begun(base))
+    done = run(tmp_path, **text, **starting(base))
     first, fresh = read_log(done.folder)[0]["loss"], read_log(base.folder)[0]["loss"]
     assert first < 1.3 * base.scores["valid"][0].value < fresh
     card = (done.folder / "README.md").read_text()
-    assert f"Begun from {base.folder}, " in card
-    again = killed_and_resumed(7, tmp_path, **text, **begun(base))
+    assert f"Started from {base.folder}, " in card
+    again = killed_and_resumed(7, tmp_path, **text, **starting(base))
     assert everything(again) == everything(done.folder)
 
 
 def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path: Path) -> None:
     differences = {"model_dropout": 0.3, "model_max_length": 128, "data_max_length": 100}
-    job = Language(plan(tmp_path, **begun(base, **differences)))
+    made = job(tmp_path, **starting(base, **differences))
     before = base.result.model.config
-    assert job.config.to_dict() == {**before.to_dict(), "dropout": 0.3, "max_length": 128}
-    assert job.length == 100
+    assert made.config.to_dict() == {**before.to_dict(), "dropout": 0.3, "max_length": 128}
+    assert made.train_items.length == 100
 
 
 @pytest.mark.parametrize(
@@ -81,27 +77,15 @@ def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path
         ),
     ],
 )
-def test_what_cannot_be_begun_from_is_explained(
+def test_what_cannot_be_started_from_is_explained(
     base: Run, tmp_path: Path, differences: dict, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        run(tmp_path, **begun(base, **differences))
-    assert not (tmp_path / "run" / "config.json").exists()
+        run(tmp_path, **starting(base, **differences))
+    assert not (tmp_path / "run").exists()
 
 
-def test_another_family_is_refused(
-    base: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    translator = tiny.learned(tmp_path_factory).folder
-    words = "holds a model of family 'encoder-decoder', but task = '{}' needs 'decoder'"
-    for task in ("generate", "instruct"):
-        with pytest.raises(UserError, match=words.format(task)):
-            run(tmp_path, task=task, train_start_from=str(translator))
-    with pytest.raises(UserError, match="family 'decoder', but task = 'translate' needs 'encoder-"):
-        tiny.run(tmp_path, "other", train_start_from=str(base.folder))
-
-
-def test_a_translator_begins_from_a_translator(
+def test_a_translator_starts_from_a_translator(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = tiny.learned(tmp_path_factory)
@@ -114,17 +98,17 @@ def test_a_translator_begins_from_a_translator(
 
 
 @pytest.mark.parametrize("tie", ["output", "none"])
-def test_new_tokens_begin_as_the_mean_and_old_ones_stay(tmp_path: Path, tie: str) -> None:
+def test_new_tokens_start_as_the_mean_and_old_ones_stay(tmp_path: Path, tie: str) -> None:
     settings = {"model_tie": tie, "model_output_bias": True}
     before = run(tmp_path, "base", **settings)
     more = {"train_start_from": str(before.folder), "chat_template": "chatml"}
-    job = Instruction(plan(tmp_path, "instruct", model_max_length=128, **settings, **more))
+    made = job(tmp_path, "instruct", model_max_length=128, **settings, **more)
     size = before.result.model.config.vocab_size
-    assert len(job.tokenizers.target) == job.config.vocab_size == size + 2
-    assert job.tokenizers.target.special_id("<|im_start|>") == size
+    assert len(made.tokenizer) == made.config.vocab_size == size + 2
+    assert made.tokenizer.special_id("<|im_start|>") == size
     weights = read_tensors(before.folder / "model.safetensors")
     grown = 0
-    for name, parameter in job.model.named_parameters():
+    for name, parameter in made.model.named_parameters():
         old, now = weights[name], parameter.detach()
         assert torch.equal(now[: len(old)], old)
         for row in now[len(old) :]:
@@ -133,7 +117,7 @@ def test_new_tokens_begin_as_the_mean_and_old_ones_stay(tmp_path: Path, tie: str
     assert grown == {"output": 2 * 2, "none": 3 * 2}[tie]  # embedding, output and its bias
 
 
-def test_an_instructed_model_keeps_what_its_base_began_texts_with(tmp_path: Path) -> None:
+def test_an_instructed_model_begins_texts_as_its_base_does(tmp_path: Path) -> None:
     before = run(tmp_path, "base", data_bos=False, train_steps=2)
     settings = {"train_start_from": str(before.folder), "train_steps": 2}
     done = run(tmp_path, "run", "instruct", **settings)
@@ -141,22 +125,11 @@ def test_an_instructed_model_keeps_what_its_base_began_texts_with(tmp_path: Path
     assert done.result.prompting.chat
 
 
-@pytest.mark.parametrize("template", ["plain", "chatml"])
-def test_an_instructed_model_begins_from_a_base_and_resumes_exactly(
-    base: Run, tmp_path: Path, template: str
-) -> None:
-    settings = begun(base, chat_template=template, model_max_length=128, model_dropout=0.1)
+def test_an_instructed_model_with_new_tokens_resumes_exactly(base: Run, tmp_path: Path) -> None:
+    settings = starting(base, chat_template="chatml", model_max_length=128, model_dropout=0.1)
     whole = run(tmp_path, "whole", "instruct", **settings).folder
     cut = killed_and_resumed(7, tmp_path, "cut", "instruct", **settings)
     assert everything(cut) == everything(whole)
-
-
-def test_a_base_is_left_as_it_was(base: Run, tmp_path: Path) -> None:
-    before = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
-    made = recipe(tmp_path, "instruct", **begun(base, chat_template="chatml"))
-    train_recipe(made, tmp_path / "run", console=silence())
-    after = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
-    assert after == before
 
 
 def test_text_may_follow_instructions(tmp_path: Path) -> None:
@@ -168,94 +141,117 @@ def test_text_may_follow_instructions(tmp_path: Path) -> None:
     assert isinstance(done.result.chat("say 3", max_length=9), str)
 
 
-def labelling(base: Run, folder: Path, task: str = "classify", **model: Any) -> Recipe:
-    """A recipe for labels that begins from a language model, whose sizes it leaves as they are."""
-    told = {"classify": classify_tiny, "tag": tag_tiny}[task].values(folder)
-    train = {**told["train"], "start_from": str(base.folder)}
-    return recipe_from({**told, "model": model, "train": train})
+def labelling(base: Run, task: str = "classify", **model: Any) -> Runs:
+    """Runs for labels that start from a language model, whose sizes they leave as they are."""
+    module = {"classify": classify_tiny, "tag": tag_tiny}[task]
 
+    def values(folder: Path, **differences: Any) -> dict[str, Any]:
+        settings = {"train_start_from": str(base.folder), **differences}
+        return module.values(folder, **settings) | {"model": model}
 
-def told(recipe: Recipe, folder: Path) -> Plan:
-    return Plan(recipe, folder, torch.device("cpu"), lambda said: None)
+    return Runs(values)
 
 
 @pytest.mark.parametrize("tie", ["output", "none"])
-def test_a_classifier_may_begin_from_a_language_model_s_body(tmp_path: Path, tie: str) -> None:
+def test_a_classifier_may_start_from_a_language_model_s_body(tmp_path: Path, tie: str) -> None:
     before = run(tmp_path, "base", model_tie=tie, model_output_bias=True, train_steps=2)
-    job = Classifying(told(labelling(before, tmp_path), tmp_path))
+    made = labelling(before).job(tmp_path)
     weights = read_tensors(before.folder / "model.safetensors")
-    now = dict(job.model.named_parameters())
+    now = dict(made.model.named_parameters())
     names = {name.replace("decoder.", "encoder.") for name in weights if name[:7] != "output."}
     assert now.keys() == names | {"head.projection.weight"}
-    config = job.config
+    config = made.config
     assert (config.family, config.causal, config.pooling) == ("encoder", True, "last")
     assert (config.head, config.n_labels) == ("sequence", 3)
     row = torch.randint(4, config.vocab_size, (2, 9))
-    body, speaker = job.model.eval(), before.result.model.eval()
+    body, speaker = made.model.eval(), before.result.model.eval()
     expected = speaker.hidden(row)
     torch.testing.assert_close(body.hidden(row), expected, atol=1e-6, rtol=0)
     last = expected[:, -1] @ body.head.projection.weight.T
     torch.testing.assert_close(body(row), last, atol=1e-6, rtol=0)
 
 
-def test_its_folder_is_read_back_as_it_was(base: Run, tmp_path: Path) -> None:
+def test_a_classifier_from_a_language_model_learns_and_resumes_exactly(
+    base: Run, tmp_path: Path
+) -> None:
     left = {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()}
-    made = labelling(base, tmp_path, dropout=0.0)
-    done = train_recipe(made, tmp_path / "run", console=silence())
+    runs = labelling(base, dropout=0.1)
+    learns = {"steps": 100, "lr": 0.005, "batch_tokens": 512, "warmup": 10, "valid_every": 50}
+    settings = {f"train_{name}": value for name, value in learns.items()}
+    done = runs.run(tmp_path, "whole", **settings)
+    assert done.scores["valid"][0].value > 85
+    assert everything(runs.killed_and_resumed(37, tmp_path, **settings)) == everything(done.folder)
+
     texts = [text for text, _ in classify_tiny.one_of_three(20, seed=7)]
-    expected = done.result.classify(texts)
-    again = qkv.load(tmp_path / "run")
+    again = qkv.load(done.folder)
     assert again.model.config.causal
-    assert again.classify(texts) == expected
-    assert len({one.probability for one in expected}) > 10
+    assert again.classify(texts) == done.result.classify(texts)
     alone = [again.classify(text).probability for text in texts]
-    assert alone == pytest.approx([one.probability for one in expected], abs=1e-5)
+    together = [output.probability for output in again.classify(texts)]
+    assert alone == pytest.approx(together, abs=1e-5)
+    assert len(set(together)) > 10
     assert {path: path.read_bytes() for path in base.folder.rglob("*") if path.is_file()} == left
 
 
 def test_a_classifier_goes_on_with_the_frame_that_its_head_knows(base: Run, tmp_path: Path) -> None:
-    """Somebody else's may have learnt to look at a text's last word, where ours look at EOS."""
-    done = train_recipe(labelling(base, tmp_path), tmp_path / "run", console=silence())
+    """Somebody else's may have learned to look at a text's last word, where ours look at EOS."""
+    done = labelling(base).run(tmp_path, train_steps=1)
     path = done.folder / "config.json"
     content = json.loads(path.read_text())
     content["classify"]["frame"] = [[], [], []]
     path.write_text(json.dumps(content))
-    job = Classifying(told(labelling(done, tmp_path), tmp_path))
+    made = labelling(done).job(tmp_path)
     texts = [text for text, _ in classify_tiny.one_of_three(10, seed=7)]
-    assert job.verb.classify(texts) == qkv.load(done.folder).classify(texts)
-    [framed], _ = job.verb.frame([(texts[0],)])
-    assert framed.tokens == job.verb.tokenizer.encode(texts[0])
+    assert made.result.classify(texts) == qkv.load(done.folder).classify(texts)
+    [framed], _ = made.result.frame([(texts[0],)])
+    assert framed.tokens == made.tokenizer.encode(texts[0])
 
 
-def test_a_classifier_from_a_language_model_learns_and_resumes_exactly(
-    base: Run, tmp_path: Path
-) -> None:
-    made = labelling(base, tmp_path, dropout=0.1)
-    learns = {"steps": 100, "lr": 0.005, "batch_tokens": 512, "warmup": 10, "valid_every": 50}
-    made = dataclasses.replace(made, train=dataclasses.replace(made.train, **learns))
-    done = train_recipe(made, tmp_path / "whole", console=silence())
-    assert done.scores["valid"][0].value > 85
-    runs = dataclasses.replace(classify_tiny.RUNS, values=lambda folder: recipe_to_dict(made))
-    cut = runs.killed_and_resumed(37, tmp_path)
-    assert everything(cut) == everything(done.folder)
-
-
-def test_how_its_body_sees_is_not_the_recipe_s_to_say(base: Run, tmp_path: Path) -> None:
+def test_how_a_body_sees_follows_from_the_start(base: Run, tmp_path: Path) -> None:
     for model, words in (
         ({"causal": False}, r"\[model\]: causal follows from .*; leave it out"),
         ({"n_encoder_layers": 7}, r"\[model\]: n_encoder_layers follows from"),
         ({"pooling": "first"}, "the first token of a causal encoder has seen nothing but itself"),
     ):
         with pytest.raises(UserError, match=words):
-            Classifying(told(labelling(base, tmp_path, **model), tmp_path))
-    mean = Classifying(told(labelling(base, tmp_path, pooling="mean"), tmp_path))
-    assert mean.config.pooling == "mean"
+            labelling(base, **model).job(tmp_path)
+    assert labelling(base, pooling="mean").job(tmp_path).config.pooling == "mean"
 
 
-def test_words_are_not_labelled_by_who_sees_backwards_only(base: Run, tmp_path: Path) -> None:
-    words = "family 'decoder', but task = '{}' needs 'encoder'"
-    with pytest.raises(UserError, match=words.format("tag")):
-        train_recipe(labelling(base, tmp_path, "tag"), tmp_path / "run", console=silence())
-    answers = recipe_from({"task": "answer", "train": {"start_from": str(base.folder)}})
-    with pytest.raises(UserError, match=words.format("answer")):
-        find_start(answers, "encoder")
+def test_another_family_is_refused(base: Run, tmp_path: Path) -> None:
+    translator = tiny.run(tmp_path, "translator", train_steps=1, train_valid_bleu=False).folder
+    words = "holds a model of family '{}', but task = '{}' needs '{}'"
+    for task in ("generate", "instruct"):
+        with pytest.raises(UserError, match=words.format("encoder-decoder", task, "decoder")):
+            job(tmp_path, task, train_start_from=str(translator))
+    with pytest.raises(UserError, match=words.format("decoder", "translate", "encoder-decoder")):
+        tiny.RUNS.job(tmp_path, train_start_from=str(base.folder))
+    with pytest.raises(UserError, match=words.format("decoder", "tag", "encoder")):
+        labelling(base, "tag").job(tmp_path)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_model_without_eos_gets_the_tokenizer_s_or_a_new_one(own: bool, tmp_path: Path) -> None:
+    write_data(tmp_path)
+    letters = sorted({*(tmp_path / "text.txt").read_text(encoding="utf-8")} - {"\n"})
+    vocabulary = {name: id for id, name in enumerate(["?", *letters, *(["</s>"] if own else [])])}
+    size = len(vocabulary)
+    config = {"vocab_size": size, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    with harness.saved(harness.made("OpenAIGPTLMHeadModel", config)) as folder:
+        backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, "?"))
+        backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+        backend.save(str(folder / "tokenizer.json"))
+        assert qkv.load(folder, "cpu").model.config.eos_id == size  # which is no token
+        recipe = recipe_from(
+            {
+                "task": "generate",
+                "data": {"text": str(tmp_path / "text.txt"), "documents": "line"},
+                "train": {**TRAINING, "steps": 3, "start_from": str(folder)},
+            }
+        )
+        done = train(recipe, tmp_path / "run", console=silence())
+    model, tokenizer = done.result.model, done.result.tokenizer
+    end = size - 1 if own else size
+    assert (model.config.eos_id, model.config.pad_id, tokenizer.eos_id) == (end, end, end)
+    assert model.config.vocab_size == end + 1
+    assert isinstance(done.result.generate("", max_length=3), str)

@@ -13,10 +13,10 @@ import torch
 import qkv
 from qkv.config import load_recipe
 from qkv.data import IGNORE
-from qkv.data.conll import Sentence
+from qkv.data.formats.conll import Sentence
 from qkv.errors import UserError
-from qkv.evaluate.classification import Report
-from qkv.evaluate.entities import EntityReport
+from qkv.evaluation.classification import ClassReport
+from qkv.evaluation.entities import EntityReport
 from qkv.run.job import Plan
 from qkv.run.tag import TaggingJob, tagger_report, tagger_scores
 from qkv.tasks import Tagger
@@ -127,7 +127,7 @@ def test_labels_that_spell_no_entities(tmp_path: Path) -> None:
     assert (model.tags.scheme, model.tags.labels) == ("none", ("NAME", "PUNCT", "VERB", "WORD"))
     strange = [Sentence(("anna", "hm"), ("NAME", "INTJ"))]
     report = tagger_report(model, strange)
-    assert isinstance(report, Report)
+    assert isinstance(report, ClassReport)
     assert "INTJ" in report.labels
 
 

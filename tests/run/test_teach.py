@@ -15,7 +15,7 @@ import torch
 from qkv.config import preset
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.run.classify import Classifying, balanced
 from qkv.run.teach import opinions
 from qkv.tasks import Classifier, ImageClassifier

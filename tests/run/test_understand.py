@@ -13,7 +13,7 @@ from rich.console import Console
 from qkv.config import preset, recipe_from
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.run import Run, train
+from qkv.run.train import Run, train
 from qkv.run.card import write_card
 from qkv.run.classify import Classifying
 from qkv.run.job import model_config

@@ -13,7 +13,7 @@ from transformers import ViTConfig, ViTModel
 import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
-from qkv.run import Run
+from qkv.run.train import Run
 from qkv.run.train import job_of
 from qkv.run.vision import ImageClassifying
 from qkv.weights import read_tensors

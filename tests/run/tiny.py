@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qkv.run import Run, train
+from qkv.run.train import Run, train
 from tests.run.common import TRAINING, Runs, with_differences
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

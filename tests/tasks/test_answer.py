@@ -106,9 +106,10 @@ def read(model: Encoder, first: list[int], second: list[int]) -> Tensor:
 
 def tried_out(one: Answerer, question: str, context: str) -> tuple[dict[Any, float], float]:
     """All stretches of text that some span of some window has, with scores; and that of none."""
-    how, spelt = one.settings, one.tokenizer.spell(context)
+    how, spelt = one.settings, one.tokenizer.encode_spans(context)
     room = one.model.config.max_length - 2 - one.model.config.pair_separators
-    asked = one.tokenizer.encode(question.strip())[: min(how.max_question, room // 2)]
+    asked = one.tokenizer.encode(question) if question.strip() else []
+    asked = asked[: min(how.max_question, room // 2)]
     size = room - len(asked)
     found: dict[Any, float] = {}
     nulls, start, n = [], 0, len(spelt.ids)
@@ -231,13 +232,13 @@ def test_many_questions_are_answered_as_each_alone(
 
 def test_a_text_is_cut_into_tokens_once(monkeypatch: pytest.MonkeyPatch) -> None:
     one, spelt = answerer(), []
-    plain = Tokenizer.spell_many
+    plain = Tokenizer.encode_spans_many
 
-    def spell_many(self: Tokenizer, texts: Sequence[str]) -> Any:
+    def encode_spans_many(self: Tokenizer, texts: Sequence[str]) -> Any:
         spelt.extend(texts)
         return plain(self, texts)
 
-    monkeypatch.setattr(Tokenizer, "spell_many", spell_many)
+    monkeypatch.setattr(Tokenizer, "encode_spans_many", encode_spans_many)
     monkeypatch.setattr(answering, "CHUNK", 2)
     one.answers([(f"{number}?", LONG) for number in range(7)])
     assert spelt == [LONG]

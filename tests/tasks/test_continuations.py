@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from qkv.config import preset
 from qkv.model import Decoder
-from qkv.tasks import continuations
-from qkv.tasks.continuations import LEAST_SHARED, common, continuation_log_probabilities
+from qkv.tasks import likelihood
+from qkv.tasks.likelihood import LEAST_SHARED, common, continuation_log_probabilities
 
 VOCABULARY = 30
 TOKENS = st.lists(st.integers(3, VOCABULARY - 1), max_size=8)
@@ -47,7 +47,7 @@ def test_each_sequence_as_if_alone(shared, prompts, options, which, budget):
     sequences = [[*shared, *prompt, *option] for prompt in prompts for option in options]
     starts = [len(shared) + len(prompt) for prompt in prompts for _ in options]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(continuations.BATCH_TOKENS, "cpu", budget)
+        patch.setitem(likelihood.BATCH_TOKENS, "cpu", budget)
         found = continuation_log_probabilities(model, sequences, starts)
     for tokens, start, gained in zip(sequences, starts, found, strict=True):
         assert gained == pytest.approx(alone(model, tokens, start), abs=1e-6)

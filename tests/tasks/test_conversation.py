@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.errors import UserError
 from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
-from qkv.tasks.folder import save_config, save_weights
 from qkv.text import TEMPLATES, ChatTemplate, Message
 from tests.run.language_tiny import by_hand, speaker, vocabulary
 
@@ -173,7 +173,7 @@ def test_an_answer_that_fills_the_context_is_cut_off_and_that_is_told() -> None:
     talk = model.conversation(tell=told.append, max_length=0)
     prompt = talk.template.prompt([user("the cat")], model.tokenizer, bos=True)
     assert len(talk.say("the cat")) == 60 - len(prompt)
-    assert told == ["the answer was cut off, for the model's context is full"]
+    assert told == ["the answer was cut off: the model's context is full"]
     with pytest.warns(UserWarning, match="the answer was cut off"):
         model.chat("the cat", max_length=0)
     asked = model.conversation(tell=told.append, max_length=60 - len(prompt))
@@ -282,9 +282,8 @@ def saved(folder: Path, prompting: Prompting) -> LanguageModel:
     tokenizer.add_special(TEMPLATES["chatml"].special_names)
     model = speaker(tokenizer, prompting, seed=1, letters=LETTERS, max_length=60)
     model.model.float()
-    Tokenizers(tokenizer, tokenizer).save(folder)
-    save_config(folder, "generate", model.model.config, model.decode, prompting)
-    save_weights(folder, model.model)
+    content = model_content("generate", model.model.config, model.decode, prompting)
+    save_model_folder(folder, content, model.model, Tokenizers(tokenizer, tokenizer))
     return model
 
 
@@ -336,7 +335,7 @@ def test_a_folder_from_before_chats_is_read(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     del content["bos"], content["chat"]
     path.write_text(json.dumps(content))
-    assert load(tmp_path, device="cpu").prompting == Prompting(bos=True, chat=None)
+    assert load(tmp_path, device="cpu").prompting == Prompting(True)
 
 
 def test_the_space_that_begins_an_answer_is_no_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
-from qkv.data.table import read_examples
 from qkv.errors import UserError
-from qkv.tasks.few_shot import Choice, FewShot, Normalize, Report, few_shot_accuracy
+from qkv.evaluation import evaluate_choices
+from qkv.tasks.few_shot import Choice, FewShot, Normalize
 
 SENTIMENT = FewShot("Review: {text}\nSentiment:", " {label}", options=("bad", "good"))
 MULTIPLE = FewShot("Q: {question}\nA:", " {answer}", options_field="choices")
@@ -64,8 +65,12 @@ def test_accuracy_and_majority_are_counted_by_hand() -> None:
         {"text": "d", "label": "good"},
     ]
     model = Rule({"Review: a": " good", "Review: b": " good", "Review: c": " good"})
-    report = few_shot_accuracy(model, records, [], SENTIMENT)
-    assert report == Report(50.0, 75.0, 4, ["good", "good", "good", "bad"])
+    report = evaluate_choices(model, records, SENTIMENT)
+    assert list(map(str, report.scores)) == [
+        "accuracy 50.00  (4 records, 0 shots, seed 0, normalize none)",
+        "always the commonest 75.00",
+    ]
+    assert report.outputs == ["good", "good", "good", "bad"]
     assert model.options == [[" bad", " good"]] * 4
     assert model.prompts[3] == "Review: d\nSentiment:"
 
@@ -77,9 +82,9 @@ def test_options_may_be_each_record_s_own() -> None:
         {"question": "sky?", "choices": ["blue", "red"], "answer": "blue"},
     ]
     model = Rule({"Q: 2+2?": " 4"})
-    report = few_shot_accuracy(model, records, [], MULTIPLE)
-    assert report.predictions == ["Rome", "4", "blue"]
-    assert report.accuracy == report.majority == pytest.approx(200 / 3)
+    report = evaluate_choices(model, records, MULTIPLE)
+    assert report.outputs == ["Rome", "4", "blue"]
+    assert [score.value for score in report.scores] == pytest.approx([200 / 3, 200 / 3])
     assert model.options[1] == [" 3", " 4", " 5"]
 
 
@@ -88,7 +93,7 @@ def test_examples_are_the_seed_s_and_drawn_anew_for_each_record() -> None:
 
     def prompts(seed: int, asked: list[dict[str, str]] = records) -> list[str]:
         model = Rule()
-        few_shot_accuracy(model, asked, POOL, SENTIMENT, shots=3, seed=seed)
+        evaluate_choices(model, asked, SENTIMENT, pool=POOL, shots=3, seed=seed)
         return [prompt.rsplit("\n\n", 1)[0] for prompt in model.prompts]
 
     first = prompts(1)
@@ -105,32 +110,37 @@ def test_a_record_never_sees_itself_or_its_double() -> None:
     pool = [*POOL[:4], POOL[0], {"text": "film 0", "label": "good"}]
     for seed in range(20):
         model = Rule()
-        few_shot_accuracy(model, POOL[:2], pool, SENTIMENT, shots=3, seed=seed)
+        evaluate_choices(model, POOL[:2], SENTIMENT, pool=pool, shots=3, seed=seed)
         assert model.prompts[0].count("film 0\n") == 1
         assert model.prompts[1].count("film 1\n") == 1
         assert [prompt.count("Review:") for prompt in model.prompts] == [4, 4]
 
 
 def test_the_model_is_asked_in_parts_and_progress_counts_records() -> None:
-    told: list[int] = []
+    told: list[tuple[int, int]] = []
     model = Rule()
     records = [{"text": str(number), "label": "bad"} for number in range(600)]
-    report = few_shot_accuracy(
-        model, records, POOL, SENTIMENT, shots=1, normalize="bytes", progress=told.append
+    evaluate_choices(
+        model,
+        records,
+        SENTIMENT,
+        pool=POOL,
+        shots=1,
+        normalize="bytes",
+        progress=lambda *counts: told.append(counts),
     )
-    assert report.n == sum(told) == 600
-    assert [size for size, _ in model.calls] == told
+    assert told[-1] == (600, 600)
+    assert list(accumulate(size for size, _ in model.calls)) == [done for done, _ in told]
     assert len(told) > 1
     assert {normalize for _, normalize in model.calls} == {"bytes"}
 
 
 def test_a_real_task_is_scored(shared_data: Path) -> None:
-    records = read_examples(shared_data / "sst2" / "valid.tsv")
+    path = shared_data / "sst2" / "valid.tsv"
     few_shot = FewShot("Review: {text}\nSentiment:", " {label}", options=("negative", "positive"))
-    report = few_shot_accuracy(Rule(), records, records, few_shot, shots=4)
-    assert report.n == 872
-    assert report.accuracy + report.majority == pytest.approx(100)  # it says negative throughout
-    assert set(report.predictions) == {"negative"}
+    found = evaluate_choices(Rule(), path, few_shot, pool=path, shots=4)
+    assert found.outputs == ["negative"] * 872
+    assert sum(score.value for score in found.scores) == pytest.approx(100)
 
 
 def complaint(
@@ -140,7 +150,7 @@ def complaint(
     shots: int = 2,
 ) -> str:
     with pytest.raises(UserError) as caught:
-        few_shot_accuracy(Rule(), records, pool, few_shot, shots)
+        evaluate_choices(Rule(), records, few_shot, pool=pool, shots=shots)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

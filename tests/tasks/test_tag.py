@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from qkv.errors import UserError
 from qkv.tasks import Tagger, Tagging, load
 from qkv.text import Tokenizer
-from qkv.text.schemes import Scheme, entities, may_begin, may_end, may_follow
+from qkv.text.tagging import OUTSIDE, Scheme, entities, may_follow
 from tests.run.tag_tiny import FILLERS, FIRST, PLACES, sentences, tagger, vocabulary
 
 TEXTS = [
@@ -51,8 +51,8 @@ def same(one: Tagging, other: Tagging) -> bool:
 
 
 def is_valid(labels: tuple[str, ...], scheme: Scheme) -> bool:
-    follow = all(may_follow(before, after, scheme) for before, after in pairwise(labels))
-    return follow and may_begin(labels[0], scheme) and may_end(labels[-1], scheme)
+    pairs = pairwise([OUTSIDE, *labels, OUTSIDE])
+    return all(may_follow(before, after, scheme) for before, after in pairs)
 
 
 def test_many_are_the_same_as_each_by_itself(untaught: Tagger) -> None:
@@ -155,7 +155,7 @@ def test_each_word_is_in_the_care_of_one_window(sentences: list[list[str]]) -> N
     assert sorted(cared) == numbers
     for part in found:
         assert len(part.framed.tokens) <= 16
-        spelt = model.tokenizer.spell_words(sentences[part.sentence])
+        spelt = model.tokenizer.encode_words(sentences[part.sentence])
         for word, place in zip(part.words, part.places, strict=True):
             assert part.framed.tokens[place] == spelt.ids[spelt.word.index(word)]
         start = spelt.word.index(part.words[0]) - part.places[0] + 1
@@ -168,7 +168,7 @@ def test_a_long_sentence_is_read_in_windows(tokenizer: Tokenizer) -> None:
     """Each word's scores are those of the window in which it stands farthest from an edge."""
     model = tagger(tokenizer, max_length=14)
     words = list("天地玄黄宇宙洪荒日月盈昃辰宿列张")
-    ids = model.tokenizer.spell_words(words).ids
+    ids = model.tokenizer.encode_words(words).ids
     assert len(ids) == 3 * len(words)  # in bytes
     starts = [0, 6, 12, 18, 24, 30, 36]  # twelve fit, six of which the next one has as well
     framed = [model.reader.frame(ids[start : start + 12]) for start in starts]
@@ -236,9 +236,9 @@ def test_a_head_on_whole_texts_is_no_tagger(untaught: Tagger, tmp_path: Path) ->
 
 
 def test_what_is_no_text_is_named(untaught: Tagger) -> None:
-    with pytest.raises(UserError, match="Line 2 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
         untaught.tag(["anna", "caf\udce9 noir"])
-    with pytest.raises(UserError, match="Line 1 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 1 holds bytes that are not UTF-8"):
         untaught.tag(("anna", "\udce9"))
 
 

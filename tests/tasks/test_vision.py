@@ -13,8 +13,8 @@ from PIL import Image
 
 import qkv
 from qkv.config import preset
-from qkv.data.images import read_image
-from qkv.data.pixels import Scale
+from qkv.data import Scale
+from qkv.data.formats.images import read_image
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks import Classification, ImageClassifier

@@ -1,4 +1,4 @@
-"""`tokenizer.json`: ours read by others, others' read by us, and damaged ones."""
+"""`tokenizer.json` and the names of special tokens: ours, other people's, and damaged ones."""
 
 import json
 import pickle
@@ -11,20 +11,10 @@ import tokenizers
 from qkv.config import TokenizerConfig
 from qkv.errors import UserError
 from qkv.text import Tokenizer, train_pair, train_tokenizer
+from tests.text.foreign import bytes_only
 
 Trained = Callable[[str], Tokenizer]
 TEXTS = ["The cat sat.", "我爱你，中国。", "Straße  größer\t", " עֲלֵיכֶם", "ŵ 👩‍👧 x"]
-
-
-def foreign(*specials: str) -> tokenizers.Tokenizer:
-    """Make a byte-level tokenizer as GPT-2's."""
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    vocabulary = {piece: id for id, piece in enumerate(sorted(alphabet))}
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens(list(specials))
-    return backend
 
 
 def test_a_saved_tokenizer_is_the_same_when_loaded(
@@ -72,34 +62,19 @@ def test_a_pickled_tokenizer_still_takes_special_tokens_for_text(trained: Traine
     assert copy.encode("<eos>") == trained("bpe").encode("<eos>") != [3]
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (None, "There is no tokenizer .*tokenizer.json; check the path."),
-        (b"", "is not a whole tokenizer.json"),
-        (b"{}", "is not a whole tokenizer.json"),
-        (b"\xff\xfe", "is not a whole tokenizer.json"),
-        (b'{"d_model": 256}', "is not a whole tokenizer.json"),
-    ],
-)
-def test_a_file_that_is_no_tokenizer_is_named(
-    content: bytes | None, sentence: str, tmp_path: Path
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"d_model": 256}', 0.1, 0.9, 0.999])
+def test_a_file_that_is_no_tokenizer_or_a_part_of_one_is_named(
+    content: bytes | float, trained: Trained, tmp_path: Path
 ) -> None:
     path = tmp_path / "tokenizer.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=r"There is no tokenizer .*tokenizer.json; check the path."):
         Tokenizer.load(path)
-
-
-def test_a_truncated_file_is_named(trained: Trained, tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
     trained("bpe").save(path)
     whole = path.read_bytes()
-    for part in (0.1, 0.5, 0.9, 0.999):
-        path.write_bytes(whole[: int(len(whole) * part)])
-        with pytest.raises(UserError, match=r"tokenizer\.json is not a whole tokenizer\.json"):
-            Tokenizer.load(path)
+    part = whole[: int(len(whole) * content)] if isinstance(content, float) else content
+    path.write_bytes(part)
+    with pytest.raises(UserError, match=r"tokenizer\.json is not a whole tokenizer\.json"):
+        Tokenizer.load(path)
 
 
 def test_a_folder_is_not_a_tokenizer(tmp_path: Path) -> None:
@@ -115,26 +90,26 @@ def test_a_folder_is_not_a_tokenizer(tmp_path: Path) -> None:
     ],
 )
 def test_special_tokens_of_others_are_found(names: list[str], roles: list[str]) -> None:
-    tokenizer = Tokenizer(foreign(*names))
+    tokenizer = Tokenizer(bytes_only(*names))
     assert [getattr(tokenizer, role) for role in roles] == [256, 257, 258, 259]
 
 
 def test_a_missing_special_token_is_named() -> None:
-    tokenizer = Tokenizer(foreign("<|endoftext|>"))
+    tokenizer = Tokenizer(bytes_only("<|endoftext|>"))
     assert tokenizer.bos_id == tokenizer.eos_id == 256
     with pytest.raises(UserError, match="has no padding token"):
         _ = tokenizer.pad_id
 
 
 def test_pieces_of_byte_level_tokenizers_are_readable() -> None:
-    tokenizer = Tokenizer(foreign("</s>"))
+    tokenizer = Tokenizer(bytes_only("</s>"))
     ids = tokenizer.encode("a 我")
     shown = tokenizer.tokens([*ids, tokenizer.eos_id, 9999])
     assert shown == ["a", "▁", "æ", "Ī", "ĳ", "</s>", "<no piece 9999>"]
 
 
 def test_padding_and_truncation_that_a_file_asks_for_are_off(tmp_path: Path) -> None:
-    backend = foreign("<pad>")
+    backend = bytes_only("<pad>")
     backend.enable_truncation(2)
     backend.enable_padding(length=8)
     backend.save(str(tmp_path / "tokenizer.json"))
@@ -147,3 +122,96 @@ def test_the_file_is_plain_json_with_readable_pieces(trained: Trained, tmp_path:
     trained("bpe").save(tmp_path / "tokenizer.json")
     text = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
     assert "中国" in text and json.loads(text)["model"]["type"] == "BPE"
+
+
+UNUSUAL = {"padding": "<fill>", "end": "<stop>"}
+
+
+def named_tokens() -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, "<unk>"))
+    made.add_special_tokens(["<pad>", "<fill>", "<s>", "</s>", "<stop>", "[CLS]", "[SEP]"])
+    return made
+
+
+def test_given_names_come_before_the_usual_ones() -> None:
+    plain, named = Tokenizer(named_tokens()), Tokenizer(named_tokens(), UNUSUAL)
+    assert plain.names == {"padding": "<pad>", "unknown": "<unk>", "start": "<s>", "end": "</s>"}
+    assert named.names == {**plain.names, **UNUSUAL}
+    assert (plain.pad_id, plain.eos_id) == (2, 5)
+    assert (named.pad_id, named.eos_id) == (3, 6)
+    assert (named.unk_id, named.bos_id) == (plain.unk_id, plain.bos_id) == (1, 4)
+
+
+def test_a_name_that_the_vocabulary_lacks_is_no_name() -> None:
+    tokenizer = Tokenizer(named_tokens(), {"end": "<gone>", "mask": "<gone>"})
+    assert tokenizer.eos_id == 5 and "mask" not in tokenizer.names
+    with pytest.raises(UserError, match="has no mask token"):
+        _ = tokenizer.mask_id
+
+
+def test_names_are_pickled() -> None:
+    copy = pickle.loads(pickle.dumps(Tokenizer(named_tokens(), UNUSUAL)))
+    assert copy.names == Tokenizer(named_tokens(), UNUSUAL).names
+
+
+@pytest.mark.parametrize(
+    ("file", "beside"),
+    [
+        ("tokenizer.json", "special_tokens_map.json"),
+        ("source_tokenizer.json", "source_special_tokens_map.json"),
+    ],
+)
+def test_unusual_names_are_written_beside_and_stale_ones_deleted(
+    file: str, beside: str, tmp_path: Path
+) -> None:
+    Tokenizer(named_tokens(), {**UNUSUAL, "start": "<s>"}).save(tmp_path / file)
+    written = json.loads((tmp_path / beside).read_text(encoding="utf-8"))
+    assert written == {"pad_token": "<fill>", "eos_token": "<stop>"}
+    assert Tokenizer.load(tmp_path / file).names == Tokenizer(named_tokens(), UNUSUAL).names
+    Tokenizer(named_tokens(), {"start": "<s>"}).save(tmp_path / file)
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert Tokenizer.load(tmp_path / file).pad_id == 2
+
+
+def test_two_tokenizers_in_a_folder_have_their_own_names(tmp_path: Path) -> None:
+    Tokenizer(named_tokens(), {"end": "<stop>"}).save(tmp_path / "tokenizer.json")
+    Tokenizer(named_tokens(), {"end": "[SEP]"}).save(tmp_path / "source_tokenizer.json")
+    assert Tokenizer.load(tmp_path / "tokenizer.json").eos_id == 6
+    assert Tokenizer.load(tmp_path / "source_tokenizer.json").eos_id == 8
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"eos_token": {"content": "<stop>", "lstrip": False}}, {"end": "<stop>"}),
+        ({"cls_token": "[CLS]", "sep_token": "[SEP]"}, {"start": "[CLS]", "end": "[SEP]"}),
+        ({"eos_token": "<stop>", "sep_token": "[SEP]"}, {"end": "<stop>"}),
+        ({"pad_token": None, "additional_special_tokens": ["<fill>"]}, {}),
+    ],
+)
+def test_maps_of_other_people_are_read(
+    content: dict[str, object], names: dict[str, str], tmp_path: Path
+) -> None:
+    Tokenizer(named_tokens()).save(tmp_path / "tokenizer.json")
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(content), encoding="utf-8")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.names == {**Tokenizer(named_tokens()).names, **names}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b"\xff", b'{"pad_token": '])
+def test_a_damaged_map_is_named(damaged: bytes, tmp_path: Path) -> None:
+    Tokenizer(named_tokens()).save(tmp_path / "tokenizer.json")
+    (tmp_path / "special_tokens_map.json").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"special_tokens_map\.json is not a whole map"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_special_tokens_are_listed_and_the_mask_is_found() -> None:
+    tokenizer = Tokenizer(named_tokens())
+    assert tokenizer.special_ids == [2, 3, 4, 5, 6, 7, 8]
+    assert tokenizer.special_names[0] == "<pad>"
+    ours = train_tokenizer(["the cat"], TokenizerConfig(kind="byte", vocab_size=300))
+    with pytest.raises(UserError, match=r"has no mask token; add one of: <mask>, \[MASK\]"):
+        _ = ours.mask_id
+    ours.add_special(["<mask>"])
+    assert ours.mask_id == 260 and ours.special_ids == [0, 1, 2, 3, 260]

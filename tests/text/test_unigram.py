@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qkv.text.unigram import _score_without, learn_unigram
+from qkv.text.unigram import learn_unigram
 
 WORDS = {"abab": 10, "abc": 5, "cab": 3, "c": 2}
 SEEDS = ["a", "b", "c", "ab", "bc", "abab", "cab", "ca"]
@@ -30,9 +30,3 @@ def test_scores_are_log_frequencies_in_the_best_segmentation() -> None:
 
 def test_all_seeds_stay_where_there_is_room() -> None:
     assert set(learn_unigram(WORDS, SEEDS, 100)) == set(SEEDS)
-
-
-def test_the_score_without_a_piece_is_its_best_split() -> None:
-    scores = {"a": -1.0, "b": -2.0, "c": -4.0, "ab": -2.5, "bc": -3.0, "abc": -1.0}
-    assert _score_without("abc", scores) == -4.0  # a·bc, before ab·c (-6.5) and a·b·c (-7)
-    assert _score_without("a", scores) == -math.inf

@@ -12,6 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from qkv.config import TokenizerConfig
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.vocabulary import Vocabulary
+from tests.text import foreign
 
 Trained = Callable[[str], Tokenizer]
 WORDS = st.text("acdeghinorstuöüß", min_size=1, max_size=9)
@@ -136,19 +137,13 @@ def test_a_stop_within_a_word_or_number_ends_no_sentence(byte_kind: str, trained
 
 def test_byte_level_and_word_piece_vocabularies_of_others(shared_data: Path) -> None:
     folder = shared_data / "tokenizers"
-    if not folder.is_dir():
-        pytest.skip(f"needs {folder}")
-    bert = Tokenizer(
-        tokenizers.BertWordPieceTokenizer(str(folder / "bert_uncased_vocab.txt"))._tokenizer
-    )
+    bert, gpt2 = Tokenizer(foreign.bert(folder)), Tokenizer(foreign.gpt2(folder))
     facts = Vocabulary.of(bert)
     marked = [piece.startswith("##") for piece in bert.tokens(range(len(bert)))]
     assert (~facts.starts_word).tolist() == marked
     assert facts.special.sum() == 5
     text = "The unbelievable embeddings (42) 我."
     assert words(bert, text) == ["the", "unbelievable", "embeddings", "(", "42", ")", "我", "."]
-    paths = (str(folder / "gpt2_vocab.json"), str(folder / "gpt2_merges.txt"))
-    gpt2 = Tokenizer(tokenizers.ByteLevelBPETokenizer(*paths)._tokenizer)
     text = "Unbelievable Straße (42.5) 爱 Привет ŵŷ!"
     expected = ["Unbelievable", "Straße", "(", "42", ".", "5", ")", "爱", "Привет", "ŵŷ", "!"]
     assert words(gpt2, text) == expected

@@ -3,29 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config import TrainConfig
-from qkv.data import BatchStream, EncodedPairs, Ragged, Specials
+from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import EncoderDecoder
 from qkv.training import Trainer, build_loss
 from tests.model.tiny import VOCAB, tiny_config
 
 CPU = torch.device("cpu")
-SPECIAL = Specials(pad=0, bos=2, eos=3)
+PAD, BOS, EOS = 0, 2, 3
 
 
-def some_pairs(n: int = 24, longest: int = 6) -> EncodedPairs:
-    """Sources of random tokens, each to be copied."""
+def some_texts(n: int = 24, longest: int = 6) -> list[list[int]]:
+    """Texts of random tokens."""
     draw = torch.Generator().manual_seed(1)
     lengths = torch.randint(1, longest + 1, (n,), generator=draw).tolist()
-    rows = [torch.randint(4, VOCAB, (length,), generator=draw).tolist() for length in lengths]
-    return EncodedPairs(Ragged.of(rows), Ragged.of(rows))
+    return [torch.randint(4, VOCAB, (length,), generator=draw).tolist() for length in lengths]
+
+
+def padded_side(texts: Sequence[Sequence[int]], **more: Any) -> Side:
+    rows = [torch.tensor(text) for text in texts]
+    tokens = pad_sequence(rows, batch_first=True, padding_value=PAD)
+    return Side(tokens, torch.tensor([len(row) for row in rows]), None, tokens.shape[1], **more)
+
+
+def padded(texts: Sequence[list[int]]) -> Batch:
+    """Each text as a source, to be copied."""
+    ended = [torch.tensor([*text, EOS]) for text in texts]
+    labels = pad_sequence(ended, batch_first=True, padding_value=IGNORE)
+    source = padded_side([[*text, EOS] for text in texts])
+    target = padded_side([[BOS, *text] for text in texts])
+    return Batch(source, target, labels, sum(map(len, ended)))
+
+
+def packed(texts: Sequence[list[int]], room: int = 128) -> Batch:
+    """The same end to end; what is left of the room is a sequence without labels."""
+    batch = padded(texts)
+    sizes = [len(text) + 1 for text in texts]
+    filler = room - sum(sizes)
+    offsets = torch.tensor([0, *sizes, filler]).cumsum(0).int()
+
+    def laid(rows: Tensor, fill: int) -> Tensor:
+        real = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+        return torch.cat([*real, torch.full((filler,), fill)])[None]
+
+    assert batch.source
+    source, target = (
+        Side(laid(side.tokens, PAD), None, offsets, room) for side in (batch.source, batch.target)
+    )
+    return Batch(source, target, laid(batch.labels, IGNORE), batch.n_labels)
+
+
+@dataclass
+class Copying:
+    """A stream of batches of texts to copy, drawn by the seed and the step."""
+
+    seed: int
+    accumulate: int
+    lay: Callable[[Sequence[list[int]]], Batch]
+
+    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
+        texts = some_texts()
+        while True:
+            draw = torch.Generator().manual_seed(1000 * self.seed + step)
+            order = torch.randperm(len(texts), generator=draw)[: 8 * self.accumulate]
+            yield [self.lay([texts[i] for i in part]) for part in order.chunk(self.accumulate)]
+            step += 1
 
 
 def small_model(**differences: Any) -> EncoderDecoder:
@@ -35,7 +86,7 @@ def small_model(**differences: Any) -> EncoderDecoder:
         "n_heads": 2,
         "n_encoder_layers": 1,
         "n_decoder_layers": 1,
-        "max_length": 64,
+        "max_length": 128,
     }
     return EncoderDecoder(tiny_config(**{**values, **differences}))
 
@@ -48,8 +99,8 @@ class Listener:
     said: list[str] = field(default_factory=list)
     closed: bool = False
 
-    def record(self, record: Any) -> None:
-        self.records.append(dict(record))
+    def record(self, records: Any) -> None:
+        self.records += map(dict, records)
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)
@@ -62,12 +113,11 @@ Evaluate = Callable[[EncoderDecoder], dict[str, float]]
 
 
 def small_trainer(
-    folder: Path, evaluate: Evaluate | None = None, mode: Any = "padded", **settings: Any
-) -> tuple[Trainer, Listener, list[dict[str, torch.Tensor]]]:
+    folder: Path, evaluate: Evaluate | None = None, lay: Any = padded, **settings: Any
+) -> tuple[Trainer, Listener, list[dict[str, Tensor]]]:
     """A trainer with a fake evaluation, its listener, and the weights that it kept as the best."""
     values = {
         "steps": 12,
-        "batch_tokens": 40,
         "warmup": 4,
         "lr": 0.01,
         "valid_every": 4,
@@ -77,13 +127,10 @@ def small_trainer(
     }
     config = TrainConfig(**{**values, **settings})
     model, listener = small_model(), Listener()
-    kept: list[dict[str, torch.Tensor]] = []
-    stream = BatchStream(
-        some_pairs(), SPECIAL, mode, config.batch_tokens, config.accumulate, config.seed
-    )
+    kept: list[dict[str, Tensor]] = []
     trainer = Trainer(
         model=model,
-        stream=stream,
+        stream=Copying(config.seed, config.accumulate, lay),
         loss_sum=build_loss(model, config, CPU),
         config=config,
         device=CPU,
@@ -91,12 +138,12 @@ def small_trainer(
         evaluate=lambda: (evaluate or weight_size)(model),
         keep=lambda: kept.append(copy_of(model)),
         reporters=[listener],
-        frequencies_loss=100.0,
+        baseline=100.0,
     )
     return trainer, listener, kept
 
 
-def copy_of(model: EncoderDecoder) -> dict[str, torch.Tensor]:
+def copy_of(model: EncoderDecoder) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
@@ -107,20 +154,20 @@ def weight_size(model: EncoderDecoder) -> dict[str, float]:
     return {"valid_loss": loss, "wrong_source_loss": loss + 10, "bleu": 50 + math.cos(100 * size)}
 
 
-def listed(losses: list[float], bleu: list[float] | None = None) -> Evaluate:
-    """Validation scores told beforehand; the last one stands for those after it."""
-    left, scores = list(losses), list(bleu or [0.0] * len(losses))
+def listed(losses: list[float], bleu: Sequence[float] = (0.0,)) -> Evaluate:
+    """Validation scores given beforehand; the last one is repeated."""
+    calls = iter(range(1000))
 
     def evaluate(model: EncoderDecoder) -> dict[str, float]:
-        loss = left.pop(0) if len(left) > 1 else left[0]
-        score = scores.pop(0) if len(scores) > 1 else scores[0]
+        call = next(calls)
+        loss, score = (values[min(call, len(values) - 1)] for values in (losses, bleu))
         return {"valid_loss": loss, "wrong_source_loss": loss + 10, "bleu": score}
 
     return evaluate
 
 
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Bit for bit."""
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name

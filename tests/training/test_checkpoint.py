@@ -1,5 +1,7 @@
 """Checkpoints: whole or not there, and everything a run remembers."""
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -7,50 +9,51 @@ import torch
 
 from qkv.config import TrainConfig
 from qkv.errors import UserError
-from qkv.training import Progress, build_optimizer, update
+from qkv.training import TrainState, build_optimizer, update
 from qkv.training.checkpoint import (
     averaged,
+    delete_old,
+    find_checkpoints,
     load_checkpoint,
-    newest_checkpoints,
+    read_state,
     save_checkpoint,
     snapshot_path,
-    tidy,
 )
-from qkv.weights import write_tensors
+from qkv.training.optimizer import set_learning_rate
+from qkv.weights import read_metadata, read_tensors, write_tensors
 from tests.training.helpers import assert_equal, copy_of, small_model
 
-PROGRESS = Progress(7, 1.5, -3.25, 4, 4, 2, [2, 4])
+STATE = TrainState(7, 1.5, -3.25, 4, 4, 2, [2, 4])
 
 
 def stepped(seed: int, **differences: object):  # type: ignore[no-untyped-def]
-    """A model and an optimiser that has moments to remember."""
+    """A model and an optimizer that has moments to remember."""
     model = small_model(**differences)
     optimizer = build_optimizer(model, TrainConfig(lr=0.1))
     torch.manual_seed(seed)
     for _ in range(2):
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
-        for group in optimizer.param_groups:
-            group["lr"] = 0.1
+        set_learning_rate(optimizer, 0.1)
         update(model, optimizer, 0.0)
     return model, optimizer
 
 
 @pytest.mark.parametrize("tie", ["all", "none"])
-def test_a_checkpoint_brings_back_weights_moments_and_progress(tmp_path: Path, tie: str) -> None:
+def test_a_checkpoint_brings_back_weights_moments_and_counters(tmp_path: Path, tie: str) -> None:
     model, optimizer = stepped(1, tie=tie)
-    other, other_optimizer = stepped(2, tie=tie)
-    path = save_checkpoint(tmp_path, model, optimizer, PROGRESS)
+    fresh, fresh_optimizer = stepped(2, tie=tie)
+    path = save_checkpoint(tmp_path, model, optimizer, STATE)
     assert path == tmp_path / "step-00000007.safetensors"
-    assert load_checkpoint(path, other, other_optimizer) == PROGRESS
-    assert_equal(copy_of(model), copy_of(other))
-    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
-        assert_equal(optimizer.state[mine], other_optimizer.state[theirs])
+    assert load_checkpoint(path, fresh, fresh_optimizer) == STATE
+    assert_equal(copy_of(fresh), copy_of(model))
+    for mine, theirs in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert_equal(fresh_optimizer.state[theirs], optimizer.state[mine])
     assert len(optimizer.state[mine]) == 3  # step, mean, square
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_each_name(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, *stepped(1), PROGRESS)
+    path = save_checkpoint(tmp_path, *stepped(1), STATE)
     with pytest.raises(UserError) as caught:
         load_checkpoint(path, *stepped(1, d_ff=20, tie="none"))
     message = str(caught.value)
@@ -59,21 +62,34 @@ def test_a_checkpoint_of_another_model_is_refused_with_each_name(tmp_path: Path)
     assert "encoder.blocks.0.feed_forward.inner.weight is [24, 8] but should be [20, 8]" in message
 
 
-@pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.999, -1])
-def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, kept: float) -> None:
+def test_checkpoints_have_a_format_number_and_those_before_it_can_be_read(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, *stepped(1), STATE)
+    assert read_metadata(path)["format"] == "1"
+    tensors, state = read_tensors(path), json.dumps(dataclasses.asdict(STATE))
+    write_tensors(path, tensors, {"progress": state})  # as it was without a number
+    fresh, optimizer = stepped(2)
+    assert load_checkpoint(path, fresh, optimizer) == STATE
+    assert_equal(copy_of(fresh), copy_of(stepped(1)[0]))
+    write_tensors(path, tensors, {"format": "2", "state": state})
+    with pytest.raises(UserError, match="is a checkpoint of format 2, but this qkv reads format 1"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, 0.5, 0.999, -1, "no state", "bad state"])
+def test_unreadable_checkpoints_are_found_and_named(tmp_path: Path, size: float | str) -> None:
     model, optimizer = stepped(1)
-    before = save_checkpoint(tmp_path, model, optimizer, Progress(step=5))
-    newest = save_checkpoint(tmp_path, model, optimizer, Progress(step=10))
-    assert newest_checkpoints(tmp_path, 3) == [newest, before]
+    before = save_checkpoint(tmp_path, model, optimizer, TrainState(step=5))
+    newest = save_checkpoint(tmp_path, model, optimizer, TrainState(step=10))
+    assert find_checkpoints(tmp_path) == ([newest, before], {})
     content = newest.read_bytes()
-    newest.write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
-    assert newest_checkpoints(tmp_path, 3) == [before]
-
-
-def test_where_none_is_whole_there_is_none(tmp_path: Path) -> None:
-    assert newest_checkpoints(tmp_path / "nowhere", 1) == []
-    (tmp_path / "step-00000001.safetensors").write_bytes(b"")
-    assert newest_checkpoints(tmp_path, 1) == []
+    if isinstance(size, str):
+        metadata = {"no state": {}, "bad state": {"format": "1", "state": '{"step": '}}[size]
+        write_tensors(newest, copy_of(model), metadata)
+    else:
+        newest.write_bytes(content[: size if isinstance(size, int) else int(size * len(content))])
+    readable, unreadable = find_checkpoints(tmp_path)
+    assert readable == [before]
+    assert list(unreadable) == [newest] and str(newest) in str(unreadable[newest])
 
 
 def test_two_whole_checkpoints_stay_and_the_weights_that_they_will_average(tmp_path: Path) -> None:
@@ -81,18 +97,11 @@ def test_two_whole_checkpoints_stay_and_the_weights_that_they_will_average(tmp_p
     for step in (2, 4, 6, 8, 10, 12):
         write_tensors(snapshot_path(tmp_path, step), copy_of(model), {})
     for step, snapshots in ((3, [2]), (5, [2, 4]), (9, [6, 8])):
-        progress = Progress(step=step, snapshots=snapshots)
-        save_checkpoint(tmp_path, model, optimizer, progress)
+        save_checkpoint(tmp_path, model, optimizer, TrainState(step=step, snapshots=snapshots))
     (tmp_path / "step-00000011.safetensors").write_bytes(b"cut")
-    tidy(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "step-00000005.safetensors",
-        "step-00000009.safetensors",
-        "weights-00000002.safetensors",
-        "weights-00000004.safetensors",
-        "weights-00000006.safetensors",
-        "weights-00000008.safetensors",
-    ]
+    delete_old(tmp_path)
+    names = [f"step-{step:08d}" for step in (5, 9)] + [f"weights-{s:08d}" for s in (2, 4, 6, 8)]
+    assert sorted(path.stem for path in tmp_path.iterdir()) == names
 
 
 def test_the_average_is_exact(tmp_path: Path) -> None:

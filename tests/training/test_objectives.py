@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.config import TrainConfig
-from qkv.data import IGNORE, Batch, Framed, Ragged, Sequences, Side, Twins
-from qkv.data.sequences import padded_sequences, padded_twins
+from qkv.config import TeacherConfig, TrainConfig
+from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import Encoder, Layout
 from qkv.training import (
     Objective,
     accumulate,
     build_loss,
     contrast,
-    hidden_tokens,
+    layout_of,
     many_classes,
+    masked_tokens,
+    next_token,
     number,
     one_class,
     spans,
     token_labels,
 )
+from qkv.training.objectives import distillation
 from tests.model.tiny import VOCAB, tiny_model
-from tests.training.helpers import CPU, SPECIAL
+from tests.training.helpers import CPU, padded, padded_side, some_texts
+from tests.training.helpers import packed as packed_pairs
 
 LENGTHS = [5, 3, 9, 2, 7]
 N_LABELS = 4
@@ -46,35 +50,45 @@ def encoder(**differences: Any) -> Encoder:
         "tie": "output",
         "dropout": 0.0,
     }
-    model = tiny_model(**{**values, **differences})
-    assert isinstance(model, Encoder)
-    return model
+    return tiny_model(**{**values, **differences})
 
 
 def labeller(head: str = "sequence", n_labels: int = N_LABELS, **differences: Any) -> Encoder:
     return encoder(head=head, n_labels=n_labels, **differences)
 
 
-def framed(lengths: Sequence[int] = LENGTHS) -> list[Framed]:
+def texts_of(lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
     draw = np.random.default_rng(3)
-    return [
-        Framed(draw.integers(4, VOCAB, n).tolist(), [0] * (n // 2) + [1] * (n - n // 2))
-        for n in lengths
-    ]
+    return [draw.integers(4, VOCAB, n).tolist() for n in lengths]
 
 
 def batch_of(labels: Any, indices: Sequence[int] | None = None, by_token: bool = False) -> Batch:
-    sequences = Sequences.of(framed(), np.asarray(labels), by_token)
-    return padded_sequences(sequences, list(indices or range(len(LENGTHS))), SPECIAL)
+    """Padded texts in two segments each, and a label for each of them or of all their tokens."""
+    indices = list(indices or range(len(LENGTHS)))
+    texts = [texts_of()[index] for index in indices]
+    side = padded_side(texts)
+    assert side.lengths is not None
+    columns = torch.arange(side.tokens.shape[1])
+    second = (columns >= side.lengths[:, None] // 2) & (columns < side.lengths[:, None])
+    side = replace(side, segments=second.long())
+    if not by_token:
+        chosen = torch.as_tensor(np.asarray(labels)[indices])
+        return Batch(None, side, chosen, len(indices))
+    rows = torch.as_tensor(labels).split(LENGTHS)
+    table = torch.full(side.tokens.shape, IGNORE)
+    for row, index in enumerate(indices):
+        table[row, : LENGTHS[index]] = rows[index]
+    positions = (table.flatten() != IGNORE).nonzero()[:, 0]
+    return Batch(None, side, table.flatten()[positions], len(positions), positions)
 
 
 def packed(batch: Batch) -> Batch:
     """The same sequences end to end, and an empty one after them."""
     lengths, width = batch.target.lengths, batch.target.tokens.shape[1]
-    assert lengths is not None and batch.places is not None and batch.target.segments is not None
+    assert lengths is not None and batch.positions is not None and batch.target.segments is not None
     real = torch.arange(width) < lengths[:, None]
     offsets = torch.cat([torch.zeros(1), lengths.cumsum(0), lengths.sum()[None]]).int()
-    row, column = batch.places // width, batch.places % width
+    row, column = batch.positions // width, batch.positions % width
     side = Side(
         batch.target.tokens[real][None],
         None,
@@ -121,13 +135,13 @@ def token_batch(share: float = 0.4, n_labels: int = VOCAB) -> Batch:
 def everywhere(batch: Batch) -> Tensor:
     """Labels in the shape of the tokens."""
     labels = torch.full(batch.target.tokens.shape, IGNORE)
-    labels.view(-1)[batch.places] = batch.labels
+    labels.view(-1)[batch.positions] = batch.labels
     return labels
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("tie", ["output", "none"])
-def test_hidden_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothing: float) -> None:
+def test_masked_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothing: float) -> None:
     model, batch = encoder(head="masked", tie=tie), token_batch()
     labels = everywhere(batch)
     assert 3 < batch.n_labels == int((labels != IGNORE).sum()) < sum(LENGTHS)
@@ -135,32 +149,32 @@ def test_hidden_tokens_are_guessed_as_if_the_head_stood_on_all(tie: str, smoothi
     expected = F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=smoothing
     )
-    assert_same(model, hidden_tokens()(model, batch, smoothing), expected)
+    assert_same(model, masked_tokens()(model, batch, smoothing), expected)
 
 
 def pair_batch() -> Batch:
     batch = token_batch()
     pairs = torch.tensor([1, 0, IGNORE, 1, 0])
-    return Batch(None, batch.target, batch.labels, batch.n_labels, batch.places, pairs)
+    return Batch(None, batch.target, batch.labels, batch.n_labels, batch.positions, pairs)
 
 
-def test_a_pair_counts_for_so_many_hidden_tokens() -> None:
+def test_a_pair_counts_for_so_many_masked_tokens() -> None:
     model, batch = encoder(head="masked", pair_head=True), pair_batch()
-    tokens = hidden_tokens()(model, batch, 0.0)
+    tokens = masked_tokens()(model, batch, 0.0)
     side, wrong = batch.target, torch.zeros((), dtype=torch.float64)
     for row in (0, 1, 3, 4):
         n = int(side.lengths[row])
         x = model.hidden(side.tokens[row : row + 1, :n], Layout(), side.segments[row : row + 1, :n])
         logits = model.pair_head(model.pooler(x, Layout()))[0]
         wrong = wrong - logits.log_softmax(-1)[batch.pairs[row]]
-    assert_same(model, hidden_tokens(7.5)(model, batch, 0.0), tokens + 7.5 * wrong)
-    plain = gradients(model, hidden_tokens()(model, batch, 0.0))
+    assert_same(model, masked_tokens(7.5)(model, batch, 0.0), tokens + 7.5 * wrong)
+    plain = gradients(model, masked_tokens()(model, batch, 0.0))
     assert not any(name.startswith(("pair_head", "pooler")) for name in plain)
 
 
 def test_packed_pairs_have_the_loss_of_padded_ones() -> None:
     model, batch = encoder(head="masked", pair_head=True), pair_batch()
-    loss = hidden_tokens(3.0)
+    loss = masked_tokens(3.0)
     assert_same(model, loss(model, packed(batch), 0.1), loss(model, batch, 0.1))
 
 
@@ -208,7 +222,7 @@ def test_a_number_is_missed_by_its_squared_distance() -> None:
     values = np.array([0.5, -1.25, 3.0, 0.0, 2.0], np.float32)
     model, batch = labeller(n_labels=1), batch_of(values)
     pairs = zip(said(model, batch), values.tolist(), strict=True)
-    expected = torch.stack([(one[0] - value) ** 2 for one, value in pairs]).sum()
+    expected = torch.stack([(logits[0] - value) ** 2 for logits, value in pairs]).sum()
     assert_same(model, number(model, batch, 0.0), expected)
 
 
@@ -227,10 +241,10 @@ def test_labels_of_tokens_count_where_there_are_some(smoothing: float) -> None:
 
 
 def test_spans_are_two_softmaxes_over_real_tokens_alone() -> None:
-    places = np.array([[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]])
-    model, batch = labeller("token", 2), batch_of(places)
+    positions = np.array([[0, 0], [1, 2], [3, 8], [1, 1], [0, 6]])
+    model, batch = labeller("token", 2), batch_of(positions)
     expected = torch.zeros((), dtype=torch.float64)
-    for logits, (start, end) in zip(said(model, batch), places.tolist(), strict=True):
+    for logits, (start, end) in zip(said(model, batch), positions.tolist(), strict=True):
         log = logits.log_softmax(0)  # (T, 2)
         expected = expected - (log[start, 0] + log[end, 1]) / 2
     assert_same(model, spans()(model, batch, 0.0), expected)
@@ -259,9 +273,11 @@ def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> 
     torch.manual_seed(4)  # the same two draws of dropout
     side = batch.target
     layout = Layout(side.lengths)
-    if name == "tokens":  # the head drops out too, at the places that have labels
+    if name == "tokens":  # the head drops out too, at the positions that have labels
         read = [
-            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.places])
+            model.head(
+                model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions]
+            )
             for _ in range(2)
         ]
     else:
@@ -288,51 +304,58 @@ def test_consistency_is_for_training_alone(name: str) -> None:
     assert torch.equal(make(None, 3.0)(model, batch, 0.0), make(None)(model, batch, 0.0))
 
 
-def twins(groups: Sequence[int] = (0, 1, 0, 2, 3)) -> Twins:
-    first, second = framed(), framed([4, 8, 2, 6, 3])
-    return Twins(
-        Ragged.of([one.tokens for one in first]),
-        Ragged.of([one.tokens for one in second]),
-        np.array(groups),
-    )
+def twins(groups: Sequence[tuple[int, int]], indices: Sequence[int] = range(5)) -> Batch:
+    """Pairs of texts, with the groups of equal first and of equal second ones."""
+    first, second = texts_of(), texts_of([4, 8, 2, 6, 3])
+    sides = (padded_side([texts[index] for index in indices]) for texts in (first, second))
+    return Batch(*sides, torch.tensor([groups[index] for index in indices]), len(indices))
 
 
-def vectors(model: Encoder, texts: Ragged, pooling: str) -> list[Tensor]:
+def vectors(model: Encoder, side: Side, pooling: str) -> list[Tensor]:
     """Each text's vector, of length 1, read alone."""
-    found = []
-    for index in range(len(texts)):
-        x = model.hidden(torch.from_numpy(texts[index].astype(np.int64))[None])[0]
+    read = []
+    for row, length in zip(side.tokens, side.lengths, strict=True):
+        x = model.hidden(row[None, :length])[0]
         vector = x[0] if pooling == "first" else x.mean(0)
-        found.append(vector / vector.square().sum().sqrt())
-    return found
+        read.append(vector / vector.square().sum().sqrt())
+    return read
 
 
-@pytest.mark.parametrize("groups", [(0, 1, 2, 3, 4), (0, 1, 0, 2, 0)])
+APART = [(index, index) for index in range(5)]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        APART,
+        [(0, 0), (1, 1), (0, 2), (2, 3), (0, 4)],  # equal first texts
+        [(0, 0), (1, 1), (2, 1), (3, 0), (4, 1)],  # equal second texts
+        [(0, 0), (0, 1), (2, 1), (3, 3), (3, 3)],
+    ],
+)
 @pytest.mark.parametrize("pooling", ["mean", "first"])
-def test_contrast_compares_with_all_texts_but_those_of_the_same_group(
-    pooling: str, groups: tuple[int, ...]
+def test_contrast_compares_with_all_pairs_but_those_that_share_a_text(
+    pooling: str, groups: list[tuple[int, int]]
 ) -> None:
-    model, temperature = encoder(), 0.3
-    items = twins(groups)
-    first, second = (vectors(model, side, pooling) for side in (items.first, items.second))
+    model, temperature, batch = encoder(), 0.3, twins(groups)
+    first, second = (vectors(model, side, pooling) for side in (batch.source, batch.target))
     expected = torch.zeros((), dtype=torch.float64)
     for ours, theirs in ((first, second), (second, first)):
-        for i in range(5):
-            others = [j for j in range(5) if j == i or groups[j] != groups[i]]
-            likeness = torch.stack([ours[i] @ theirs[j] for j in others]) / temperature
-            expected = expected - likeness.log_softmax(0)[others.index(i)] / 2
-    found = contrast(pooling, temperature)(model, padded_twins(items, range(5), SPECIAL), 0.0)
-    assert_same(model, found, expected)
+        for i, (a, b) in enumerate(groups):
+            others = [j for j, (c, d) in enumerate(groups) if j == i or (a != c and b != d)]
+            similarity = torch.stack([ours[i] @ theirs[j] for j in others]) / temperature
+            expected = expected - similarity.log_softmax(0)[others.index(i)] / 2
+    assert_same(model, contrast(pooling, temperature)(model, batch, 0.0), expected)
 
 
 def test_contrast_is_nothing_where_there_is_nothing_to_compare_with() -> None:
-    loss = contrast("mean", 0.05)(encoder(), padded_twins(twins(), [2], SPECIAL), 0.0)
+    loss = contrast("mean", 0.05)(encoder(), twins(APART, [2]), 0.0)
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-12)
 
 
 WANTED = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 1]])
 STEPS: dict[str, tuple[Objective, Encoder, Any, bool]] = {
-    "hidden": (hidden_tokens(), encoder(head="masked"), None, True),
+    "hidden": (masked_tokens(), encoder(head="masked"), None, True),
     "class": (one_class(torch.tensor([1.0, 2, 3, 4])), labeller(), [1, 3, 0, 2, 3], False),
     "classes": (many_classes(), labeller(), WANTED.astype(np.float32), False),
     "number": (number, labeller(n_labels=1), np.arange(5, dtype=np.float32), False),
@@ -365,8 +388,8 @@ def test_gradients_reach_all_that_takes_part_and_nothing_else() -> None:
         whole = name in ("class", "classes", "number")
         assert idle == (set() if whole else {"pooler.dense.weight", "pooler.dense.bias"})
         assert all(gradient.abs().max() > 0 for gradient in reached.values())
-    batch = padded_twins(twins(), range(5), SPECIAL)
-    reached = gradients(model := encoder(head="none"), contrast("mean", 0.1)(model, batch, 0.0))
+    loss = contrast("mean", 0.1)(model := encoder(head="none"), twins(APART), 0.0)
+    reached = gradients(model, loss)
     assert not any(name.startswith(("head", "pooler")) for name in reached)
 
 
@@ -379,14 +402,100 @@ def test_losses_of_half_precision_are_summed_in_full() -> None:
     assert float(found.detach()) == pytest.approx(exact, rel=0.02)
 
 
-def test_likenesses_are_not_rounded_to_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarities_are_not_rounded_to_half_precision() -> None:
     """Texts much alike, as to a fresh model: steps of 1/256 would be all that is between them."""
-    draw = torch.Generator().manual_seed(0)
-    shown = 1 + 0.01 * torch.randn(2, 5, 1, 16, generator=draw)
-    batch = padded_twins(twins(range(5)), range(5), SPECIAL)
-    sides = iter([*shown, *shown])
-    monkeypatch.setattr("qkv.training.objectives.encoded", lambda model, side: next(sides))
-    loss = contrast("first", 0.001)
-    exact = loss(encoder(), batch, 0.0)
+
+    class Fixed(nn.Module):
+        """A model whose hidden states are given, in float32 whatever the precision."""
+
+        def forward(self, tokens: Tensor, *others: Any, then: Callable[[Tensor], Tensor]) -> Tensor:
+            draw = torch.Generator().manual_seed(int(tokens.sum()))
+            return then(1 + 0.01 * torch.randn(5, 1, 16, generator=draw))
+
+    loss, batch = contrast("first", 0.001), twins(APART)
+    exact = loss(Fixed(), batch, 0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(loss(encoder(), batch, 0.0), exact)
+        assert torch.equal(loss(Fixed(), batch, 0.0), exact)
+
+
+OPINIONS = torch.randn(5, N_LABELS, generator=torch.Generator().manual_seed(6)).softmax(-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize(("weight", "temperature"), [(0.0, 1.0), (0.3, 0.5), (1.0, 3.0)])
+@pytest.mark.parametrize("labels", [[1, 3, 0, 2, 3], [1, IGNORE, 0, IGNORE, 3], [IGNORE] * 5])
+def test_labels_have_the_share_that_a_teacher_leaves_where_there_are_some(
+    labels: list[int], weight: float, temperature: float, smoothing: float
+) -> None:
+    """A teacher is torch's cross-entropy with its probabilities; times T², gradients go as 1/T²."""
+    model, batch = labeller(), replace(batch_of(labels), opinions=OPINIONS)
+    scale = torch.tensor([0.5, 2.0, 1.0, 3.0])
+    teacher = TeacherConfig(weight=weight, temperature=temperature)
+    logits = torch.stack(said(model, batch))
+    by_teacher = F.cross_entropy(logits / temperature, OPINIONS.double(), reduction="none")
+    by_label = F.cross_entropy(
+        logits, batch.labels, scale.double(), reduction="none", label_smoothing=smoothing
+    )
+    share = torch.where(batch.labels == IGNORE, 1.0, torch.tensor(weight, dtype=torch.float64))
+    expected = (share * temperature**2 * by_teacher + (1 - share) * by_label).sum()
+    assert_same(model, one_class(scale, teacher=teacher)(model, batch, smoothing), expected)
+
+
+def test_gradients_of_a_teacher_are_as_large_as_those_of_labels() -> None:
+    """At a high temperature, logits go to the teacher's, less their means, by 1/C of the way."""
+    logits = torch.randn(3, N_LABELS, dtype=torch.float64, requires_grad=True)
+    theirs = torch.randn(3, N_LABELS, dtype=torch.float64)
+    hot = 1e4
+    distillation(logits, (theirs / hot).softmax(-1), hot).sum().backward()
+    expected = (logits - logits.mean(-1, True) - theirs + theirs.mean(-1, True)) / N_LABELS
+    torch.testing.assert_close(logits.grad, expected.detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_next_tokens_of_a_decoder_are_torch_s_cross_entropy() -> None:
+    """An encoder-decoder's are in test_step."""
+    model = tiny_model(family="decoder", n_encoder_layers=0)
+    batch = replace(padded(some_texts(5)), source=None)
+    logits = model(batch.target.tokens, layout_of(batch.target))
+    expected = F.cross_entropy(
+        logits.flatten(0, 1), batch.labels.flatten(), reduction="sum", label_smoothing=0.1
+    )
+    assert_same(model, next_token(model, batch, 0.1), expected)
+
+
+@pytest.mark.parametrize("name", ["next", "contrast", *STEPS])
+def test_every_objective_is_inside_of_the_model_s_forward_pass(name: str) -> None:
+    """What parallel training does before and after it, it does to all that is computed."""
+    labels: Any = np.zeros(sum(LENGTHS), np.int64)
+    if name == "next":
+        objective, model, batch = next_token, tiny_model(), padded(some_texts(5))
+    elif name == "contrast":
+        objective, model, batch = contrast("mean", 0.1), encoder(head="none"), twins(APART)
+    else:
+        objective, model, given, by_token = STEPS[name]
+        batch = batch_of(labels if by_token else given, by_token=by_token)
+    inside, used = [False], []
+
+    def check(module: nn.Module, *others: Any) -> None:
+        assert inside[0], f"{type(module).__name__} runs outside of forward"
+        used.append(module)
+
+    hooks = [model.register_forward_pre_hook(lambda *_: inside.__setitem__(0, True))]
+    hooks += [part.register_forward_pre_hook(check) for part in list(model.modules())[1:]]
+    hooks += [model.register_forward_hook(lambda *_: inside.__setitem__(0, False))]
+    objective(model, batch, 0.0).backward()
+    for hook in hooks:
+        hook.remove()
+    assert used and not inside[0]
+
+
+@pytest.mark.parametrize("name", ["next", "masked"])
+def test_packed_objectives_compile_to_one_graph(name: str) -> None:
+    """Forward and backward; what a step runs on a GPU."""
+    torch._dynamo.reset()
+    if name == "next":
+        objective, model, batch = next_token, tiny_model(), packed_pairs(some_texts(5), 36)
+    else:
+        objective, model = masked_tokens(3.0), encoder(head="masked", pair_head=True)
+        batch = packed(pair_batch())
+    compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
+    assert_same(model, compiled(model, batch, 0.1), objective(model, batch, 0.1))

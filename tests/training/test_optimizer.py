@@ -41,15 +41,14 @@ def steps(model: nn.Module, config: TrainConfig, n_steps: int) -> dict[str, list
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_the_paper_s_adam_with_decay_on_matrices_only(kind: str) -> None:
+def test_the_paper_s_adam_with_decoupled_decay_on_matrices_only(kind: str) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).double()
     nn.init.normal_(model[1].weight)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    decay = DECAY if kind == "adamw" else 0.0
-    given = steps(model, TrainConfig(optimizer=kind, weight_decay=decay), 5)  # type: ignore[arg-type]
+    given = steps(model, TrainConfig(optimizer=kind, weight_decay=DECAY), 5)  # type: ignore[arg-type]
     assert {p.ndim for p in model.parameters()} == {1, 2}
     for name, parameter in model.named_parameters():
-        expected = adam_by_hand(before[name], given[name], decay if parameter.ndim == 2 else 0.0)
+        expected = adam_by_hand(before[name], given[name], DECAY if parameter.ndim == 2 else 0.0)
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-12)
 
 

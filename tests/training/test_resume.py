@@ -1,47 +1,53 @@
-"""Exact resume: stopped anywhere and gone on, a run ends bit for bit as if never stopped."""
+"""Exact resume: stopped anywhere and resumed, a run ends bit for bit as if never stopped."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from qkv.training import loop
-from qkv.training.checkpoint import newest_checkpoints
-from qkv.training.log import JsonLog
+from qkv.errors import UserError
+from qkv.training import JsonLog, Trainer
+from qkv.training.checkpoint import find_checkpoints
 from qkv.weights import read_tensors, write_tensors
 from tests.run.common import read_log
-from tests.training.helpers import assert_equal, copy_of, small_trainer
+from tests.training.helpers import assert_equal, copy_of, packed, small_trainer
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"accumulate": 3},
-    "packed": {"mode": "packed"},
+    "packed": {"lay": packed},
     "half precision": {"precision": "bfloat16"},
     "averaged often": {"average": 4, "patience": 0, "valid_every": 1, "checkpoint_every": 6},
     "rarely saved": {"checkpoint_every": 100, "valid_every": 3},
     "odd end": {"steps": 13, "average": 2},
     "bleu": {"metric": "bleu", "schedule": "cosine", "optimizer": "adam"},
+    "muon": {"optimizer": "muon"},
+    "muon, half precision": {"optimizer": "muon", "precision": "bfloat16"},
 }
+Plant = Callable[[Trainer], None]
 
 
 class Killed(BaseException):
     """As sudden as a signal: nobody catches it."""
 
 
-def go(folder: Path, resume: bool = False, kill: Any = None, **settings: Any) -> dict[str, Any]:
-    """Run, or go on with, the run in `folder`; hand back the weights that it keeps in the end."""
+def go(
+    folder: Path, resume: bool = False, kill: Plant | None = None, **settings: Any
+) -> dict[str, Any]:
+    """Run or resume in `folder`; return the weights that it keeps in the end."""
     trainer, _, _ = small_trainer(folder / "checkpoints", **settings)
     best = folder / "model.safetensors"
     trainer.keep = lambda: write_tensors(best, copy_of(trainer.model), {})
-    if resume:
-        trainer.resume()
-    trainer.reporters = [JsonLog(folder / "log.jsonl", trainer.progress.step)]
     if kill:
         kill(trainer)
+    if resume:
+        trainer.resume()
+    trainer.reporters = [JsonLog(folder / "log.jsonl", trainer.state.step)]
     try:
         trainer.run()
     finally:
@@ -49,36 +55,21 @@ def go(folder: Path, resume: bool = False, kill: Any = None, **settings: Any) ->
     return read_tensors(best)
 
 
-def at_step(step: int, after: str = "accumulate") -> Any:
-    """Die in a step: before its update, or after it and before anybody is told."""
+def kill(name: str, step: int, when: str) -> Plant:
+    """Die before or after what is done at a step, or in a step, when its gradient is there."""
 
-    def plant(trainer: loop.Trainer) -> None:
-        plain = trainer.take_step
-
-        def dying(batches: Any) -> None:
-            if trainer.progress.step + 1 == step and after == "accumulate":
-                trainer.loss_sum(batches[0], 0.0).backward()
-                raise Killed
-            plain(batches)
-            if trainer.progress.step == step:
-                raise Killed
-
-        trainer.take_step = dying  # type: ignore[method-assign]
-
-    return plant
-
-
-def in_method(name: str, step: int, when: str) -> Any:
-    """Die before or after the run validates, saves, keeps or snapshots at a step."""
-
-    def plant(trainer: loop.Trainer) -> None:
+    def plant(trainer: Trainer) -> None:
         plain = getattr(trainer, name)
 
         def dying(*arguments: Any) -> Any:
-            if trainer.progress.step == step and when == "before":
+            now = trainer.state.step
+            if when == "before" and now == step:
+                raise Killed
+            if when == "in" and now + 1 == step:
+                trainer.loss_sum(arguments[0][0], 0.0).backward()
                 raise Killed
             result = plain(*arguments)
-            if trainer.progress.step == step:
+            if trainer.state.step == step:
                 raise Killed
             return result
 
@@ -88,23 +79,23 @@ def in_method(name: str, step: int, when: str) -> Any:
 
 
 def comparable(folder: Path) -> list[dict[str, Any]]:
-    return [
-        {key: value for key, value in record.items() if key != "tokens_per_second"}
-        for record in read_log(folder)
-    ]
+    return [{**record, "tokens_per_second": None} for record in read_log(folder)]
 
 
-def assert_same_end(one: Path, other: Path) -> None:
-    assert comparable(one) == comparable(other)
-    newest, expected = (newest_checkpoints(path / "checkpoints", 1)[0] for path in (one, other))
-    assert newest.name == expected.name
-    assert_equal(read_tensors(newest), read_tensors(expected))
+def newest(folder: Path) -> Path:
+    return find_checkpoints(folder / "checkpoints")[0][0]
 
 
-def check(tmp_path: Path, kill: Any, **settings: Any) -> None:
+def assert_same_end(found: Path, expected: Path) -> None:
+    assert comparable(found) == comparable(expected)
+    assert newest(found).name == newest(expected).name
+    assert_equal(read_tensors(newest(found)), read_tensors(newest(expected)))
+
+
+def check(tmp_path: Path, death: Plant, **settings: Any) -> None:
     whole = go(tmp_path / "whole", **settings)
     with pytest.raises(Killed):
-        go(tmp_path / "cut", kill=kill, **settings)
+        go(tmp_path / "cut", kill=death, **settings)
     torch.manual_seed(99)  # nothing may hang on where the random numbers stand
     resumed = go(tmp_path / "cut", resume=True, **settings)
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
@@ -114,60 +105,90 @@ def check(tmp_path: Path, kill: Any, **settings: Any) -> None:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("step", [1, 7, 11])
 def test_killed_in_a_step(tmp_path: Path, variant: dict[str, Any], step: int) -> None:
-    check(tmp_path, at_step(step), **variant)
+    check(tmp_path, kill("take_step", step, "in"), **variant)
 
 
-@pytest.mark.parametrize("step", range(1, 13))
-def test_killed_after_any_step(tmp_path: Path, step: int) -> None:
-    check(tmp_path, at_step(step, after="update"))
+AROUND = [
+    ("evaluate", 8),
+    ("save", 4),  # before the first model
+    ("keep", 4),
+    ("_snapshot", 8),
+    ("flush", 10),
+    ("save", 5),
+    ("save", 10),
+    ("validate", 12),
+    ("save", 12),
+    ("keep_average", 12),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "when"),
+    [
+        *(("take_step", step, "after") for step in range(1, 13)),
+        *((*where, when) for where in AROUND for when in ("before", "after")),
+    ],
+)
+def test_killed_before_or_after_anything(tmp_path: Path, name: str, step: int, when: str) -> None:
+    check(tmp_path, kill(name, step, when))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("evaluate", 8),
-        ("keep", 4),
-        ("_snapshot", 8),
-        ("flush", 10),
-        ("save", 5),
-        ("save", 10),
-        ("validate", 12),
-        ("save", 12),
-        ("keep_average", 12),
-    ],
-)
-def test_killed_around_what_follows_a_step(tmp_path: Path, name: str, step: int, when: str) -> None:
-    check(tmp_path, in_method(name, step, when))
+def test_killed_around_the_only_validation(tmp_path: Path, when: str) -> None:
+    check(tmp_path, kill("keep", 12, when), valid_every=100, checkpoint_every=100)
 
 
 @pytest.mark.parametrize("steps", [12, 13, 14])
-def test_a_finished_run_that_is_gone_on_with_ends_the_same(tmp_path: Path, steps: int) -> None:
+def test_a_finished_run_that_is_resumed_ends_the_same(tmp_path: Path, steps: int) -> None:
     settings = {"steps": steps, "average": 3}
     whole = go(tmp_path, **settings)
-    log, newest = comparable(tmp_path), newest_checkpoints(tmp_path / "checkpoints", 1)[0]
-    state = read_tensors(newest)
+    log, state = comparable(tmp_path), read_tensors(newest(tmp_path))
     assert_equal(go(tmp_path, resume=True, **settings), whole)
     assert comparable(tmp_path) == log
-    assert_equal(read_tensors(newest), state)
+    assert_equal(read_tensors(newest(tmp_path)), state)
 
 
 @pytest.mark.parametrize("size", [0, 64, 0.3, 0.9])
 @pytest.mark.parametrize("average", [1, 4])
-def test_a_truncated_newest_checkpoint_gives_way_to_the_one_before(
+def test_a_damaged_newest_checkpoint_is_named_and_gives_way_to_the_one_before(
     tmp_path: Path, size: float, average: int
 ) -> None:
     settings = {"average": average, "valid_every": 2, "checkpoint_every": 5, "steps": 16}
-    whole = go(tmp_path / "whole", **settings)
+    whole, cut = go(tmp_path / "whole", **settings), tmp_path / "cut"
     with pytest.raises(Killed):
-        go(tmp_path / "cut", kill=at_step(13), **settings)
-    newest, before = newest_checkpoints(tmp_path / "cut" / "checkpoints", 2)
-    assert (newest.name, before.name) == ("step-00000010.safetensors", "step-00000005.safetensors")
-    content = newest.read_bytes()
-    newest.write_bytes(content[: size if isinstance(size, int) else int(size * len(content))])
-    resumed = go(tmp_path / "cut", resume=True, **settings)
-    assert_same_end(tmp_path / "cut", tmp_path / "whole")
-    assert_equal(resumed, whole)
+        go(cut, kill=kill("take_step", 13, "in"), **settings)
+    damaged = newest(cut)
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: size if isinstance(size, int) else int(size * len(content))])
+    said: list[str] = []
+    assert small_trainer(cut / "checkpoints", **settings)[0].resume(said.append)
+    warning, resuming = said
+    assert warning.startswith(f"warning: passed over {damaged.name}: ")
+    assert "truncated or damaged" in warning
+    assert (damaged.name, resuming) == ("step-00000010.safetensors", "resuming from step 5")
+    assert_equal(go(cut, resume=True, **settings), whole)
+    assert_same_end(cut, tmp_path / "whole")
+
+
+def test_where_no_checkpoint_can_be_read_resuming_is_refused(tmp_path: Path) -> None:
+    go(tmp_path)
+    for path in (tmp_path / "checkpoints").glob("step-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match=r"No checkpoint in .* can be read, step-00000012") as error:
+        go(tmp_path, resume=True)
+    assert "train again in another folder" in str(error.value)
+    for path in (tmp_path / "checkpoints").glob("step-*"):
+        path.unlink()
+    with pytest.raises(UserError, match="has a trained model but no checkpoint in checkpoints/"):
+        go(tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_resuming_where_nothing_is_starts(tmp_path: Path) -> None:
+    trainer, listener, _ = small_trainer(tmp_path / "none" / "checkpoints")
+    assert not trainer.resume()
+    assert not listener.said and trainer.state.step == 0
 
 
 def test_a_kill_in_the_middle_of_writing_leaves_the_checkpoint_before(
@@ -181,11 +202,11 @@ def test_a_kill_in_the_middle_of_writing_leaves_the_checkpoint_before(
         shutil.copytree(tmp_path / "cut", tmp_path / "left")  # as it is in this moment
         raise Killed
 
-    def plant(trainer: loop.Trainer) -> None:
+    def plant(trainer: Trainer) -> None:
         plain = trainer.save
 
         def save() -> None:
-            if trainer.progress.step == 10:
+            if trainer.state.step == 10:
                 monkeypatch.setattr("qkv.weights.save_file", cut_short)
             plain()
 
@@ -203,9 +224,9 @@ def test_a_kill_in_the_middle_of_writing_leaves_the_checkpoint_before(
 def test_killed_twice_and_saved_at_other_steps_the_second_time(tmp_path: Path) -> None:
     whole = go(tmp_path / "whole")
     with pytest.raises(Killed):
-        go(tmp_path / "cut", kill=at_step(6))
+        go(tmp_path / "cut", kill=kill("take_step", 6, "in"))
     with pytest.raises(Killed):
-        go(tmp_path / "cut", resume=True, kill=at_step(9), checkpoint_every=3)
+        go(tmp_path / "cut", resume=True, kill=kill("take_step", 9, "in"), checkpoint_every=3)
     assert_equal(go(tmp_path / "cut", resume=True, checkpoint_every=100), whole)
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
 

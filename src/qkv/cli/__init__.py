@@ -9,12 +9,12 @@ import sys
 
 from qkv.errors import UserError
 
-INTERRUPTED = 130  # what typer exits with after Ctrl-C; a reader who leaves (`| head`) gives 1
+INTERRUPTED = 130  # typer's exit code after Ctrl-C; that of a closed pipe (`| head`) is 1
 
 
 def main() -> None:
     """Run the command line; a person's mistake ends in one sentence and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no Chinese gets escapes instead
+    for stream in (sys.stdout, sys.stderr):  # a terminal without Chinese gets escapes instead
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
@@ -22,7 +22,7 @@ def main() -> None:
     from qkv.cli.app import app
 
     try:
-        app()
+        app(prog_name="qkv")
     except UserError as error:
         _fail(str(error))
     except OSError as error:
@@ -38,11 +38,30 @@ def _fail(sentence: str) -> None:
     sys.exit(2)
 
 
+WAYS_OUT = {
+    errno.ENOSPC: "The disk is full{}; free some space and run the command again (training with "
+    "--resume). What was there before is untouched.",
+    errno.EDQUOT: "The disk quota is used up{}; free some space and run the command again.",
+    errno.EFBIG: "The file is larger than this system allows{}; raise the limit (`ulimit -f`), or "
+    "write to another disk.",
+    errno.EACCES: "Permission is denied{}; choose another place, or change the permissions with "
+    "`chmod`.",
+    errno.EPERM: "The system does not permit this{}; choose another place.",
+    errno.EROFS: "The disk can only be read{}; write to another place.",
+    errno.EISDIR: "A file is needed, but there is a directory{}; name a file in it.",
+    errno.ENOTDIR: "A directory is needed, but there is a file{}; check the path.",
+    errno.ENOENT: "There is no such file or directory{}; check the path.",
+    errno.EEXIST: "Something of that name is there already{}; choose another name.",
+    errno.ENAMETOOLONG: "The name is too long for this system{}; choose a shorter one.",
+    errno.EMFILE: "Too many files are open at once{}; raise the limit (`ulimit -n`).",
+    errno.EIO: "The disk reports an error{}; check it, or use another one.",
+}
+"""A sentence with a way out for each error of the system; {} is the path."""
+
+
 def _describe(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        where = f" while writing {error.filename}" if error.filename else ""
-        return (
-            f"The disk is full{where}; free some space and run the command again "
-            f"(with --resume for training). What was there before is untouched."
-        )
-    return f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}."
+    path = f" ({error.filename})" if error.filename else ""
+    sentence = WAYS_OUT.get(error.errno or 0)
+    if sentence is None:
+        return f"The system reports an error: {error.strerror or error}{path}; check the path."
+    return sentence.format(path)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.common import load_as, one_line, progress_bar, read_stdin
+from qkv.cli import options
+from qkv.cli.common import Advance, answer_lines, given_lines, load_as, one_line, progress_bar
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ def answer(
     question: Annotated[
         list[str] | None, typer.Argument(help="Questions; none: lines of standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
+    *,
+    model: options.Model,
     context: Annotated[
-        Path | None, typer.Option(help="A file with the text to look for answers in.")
+        Path | None, typer.Option(help="A file with the text that holds the answers.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Instead: the text itself.")] = None,
     input_: Annotated[
@@ -36,7 +38,7 @@ def answer(
             "--json", help="One JSON object a question; with --input, one of ids and answers."
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: options.Device = "auto",
 ) -> None:
     """Find the answers to questions in a text, a line each; a blank one where there is none.
 
@@ -53,16 +55,19 @@ def answer(
     if input_:
         _answer_file(input_, model, question, n_best, as_json, device)
         return
-    questions = question if question else read_stdin()
-    passage = text if context is None else _read(context)
-    found = _find(load_answerer(model, device), [(one, passage or "") for one in questions], n_best)
+    batches, passage = given_lines(question), text if context is None else _read(context)
+    answerer = load_answerer(model, device)
+
+    def ask(questions: list[str], done: int, advance: Advance | None) -> list[list[Found]]:
+        return answerer.answers([(asked, passage or "") for asked in questions], n_best, advance)
+
     several = n_best > 1
-    for one, answers in zip(questions, found, strict=True):
-        print(_as_json(one, answers, several) if as_json else _as_text(answers, several))
+    show = _as_json if as_json else lambda _, answers, several: _as_text(answers, several)
+    answer_lines(batches, ask, lambda asked, answers: show(asked, answers, several))
 
 
 def load_answerer(folder: str, device: str) -> Answerer:
-    """Load a model folder that must hold a model which finds answers."""
+    """Load a model that must find answers."""
     from qkv.tasks import Answerer
 
     return load_as(folder, device, Answerer, "model that finds answers")
@@ -72,26 +77,23 @@ def _answer_file(
     path: Path, model: str, question: list[str] | None, n_best: int, as_json: bool, device: str
 ) -> None:
     """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
-    from qkv.data.squad import read_squad
+    from qkv.data.formats.squad import read_squad
 
     if question:
         raise UserError(f"{path} brings its own questions; leave {question[0]!r} out.")
     if as_json and n_best > 1:
         raise UserError("--json with --input gives one answer for each id; leave --n-best out.")
     questions = read_squad([path], answered=False)
-    pairs = [(one.question, one.context) for one in questions]
-    found = _find(load_answerer(model, device), pairs, n_best)
+    pairs = [(asked.question, asked.context) for asked in questions]
+    answerer = load_answerer(model, device)
+    with progress_bar(len(pairs)) as advance:
+        found = answerer.answers(pairs, n_best, advance)
     if as_json:
-        best = {one.id: answers[0].text for one, answers in zip(questions, found, strict=True)}
+        best = {asked.id: answers[0].text for asked, answers in zip(questions, found, strict=True)}
         print(json.dumps(best, ensure_ascii=False))
         return
     for answers in found:
         print(_as_text(answers, n_best > 1))
-
-
-def _find(answerer: Answerer, pairs: Sequence[tuple[str, str]], n_best: int) -> list[list[Found]]:
-    with progress_bar(len(pairs)) as advance:
-        return answerer.answers(pairs, n_best, advance)
 
 
 def _read(path: Path) -> str:
@@ -103,20 +105,14 @@ def _read(path: Path) -> str:
 def _as_text(answers: Sequence[Found], several: bool) -> str:
     """The answer alone; several as lines of probability and answer."""
     if several:
-        return "\n".join(f"{one.probability:.4f}\t{one_line(one.text)}" for one in answers)
+        return "\n".join(f"{best.probability:.4f}\t{one_line(best.text)}" for best in answers)
     return one_line(answers[0].text)
 
 
 def _as_json(question: str, answers: Sequence[Found], several: bool) -> str:
+    names = ("start", "end", "score", "probability")
     found = [
-        {
-            "answer": one.text,
-            "start": one.start,
-            "end": one.end,
-            "score": one.score,
-            "probability": one.probability,
-        }
-        for one in answers
+        {"answer": best.text} | {name: getattr(best, name) for name in names} for best in answers
     ]
     content = {"question": question, **found[0]} | ({"n_best": found} if several else {})
     return json.dumps(content, ensure_ascii=False)

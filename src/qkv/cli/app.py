@@ -46,7 +46,6 @@ app = typer.Typer(
     name="qkv",
     help="The whole Transformer in one small package: train it, run it fast, look inside.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

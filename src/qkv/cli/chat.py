@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import sampling
+from qkv.cli import options
+from qkv.cli.common import decode_line
+from qkv.cli.generate import DRAWN, load_language_model
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,25 +21,18 @@ if TYPE_CHECKING:
 LEAVE, AFRESH = "/quit", "/new"
 
 
+@options.with_decoding(*DRAWN)
 def chat(
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
-    system: Annotated[str, typer.Option(help="What the model is told before you speak.")] = "",
+    *,
+    model: options.Model,
+    system: Annotated[str, typer.Option(help="Instructions to the model before you speak.")] = "",
     template: Annotated[
         str | None, typer.Option(help="plain, alpaca or chatml, where the model has none.")
     ] = None,
-    max_length: sampling.MaxLength = None,
-    min_length: sampling.MinLength = None,
-    greedy: sampling.Greedy = False,
-    temperature: sampling.Temperature = None,
-    top_k: sampling.TopK = None,
-    top_p: sampling.TopP = None,
-    min_p: sampling.MinP = None,
-    repetition_penalty: sampling.Penalty = None,
-    no_repeat: sampling.NoRepeat = None,
-    seed: sampling.Seed = None,
-    stop: sampling.Stop = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object an answer.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    greedy: options.Greedy = False,
+    as_json: options.Json = False,
+    device: options.Device = "auto",
+    **settings: Any,
 ) -> None:
     """Talk with a model; /new starts afresh, Ctrl-C ends an answer, /quit or no more input leaves.
 
@@ -45,22 +40,8 @@ def chat(
     Example: qkv chat --model runs/instruct
     Example: qkv chat --model runs/instruct --greedy < questions.txt
     """
-    from qkv.cli.generate import load_language_model
-
-    settings = sampling.decode_settings(
-        greedy,
-        max_length=max_length,
-        min_length=min_length,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        no_repeat=no_repeat,
-        seed=seed,
-        stop=tuple(stop) if stop else None,
-    )
-    speaker = load_language_model(model, device)
+    settings = options.search_or_draw(settings, greedy)
+    speaker = load_language_model(model, device, settings)
 
     def begin() -> Conversation:
         return speaker.conversation(system, template=template, tell=_tell, **settings)
@@ -75,13 +56,13 @@ def chat(
             try:
                 _answer(talk, line, as_json)
             except UserError as error:
-                if not _is_typed():
+                if not sys.stdin.isatty():
                     raise
-                _tell(str(error))  # the talk is as it was before, and need not end for this
+                _tell(str(error))  # the conversation is as it was before, and need not end
             except KeyboardInterrupt:
-                if not _is_typed():
+                if not sys.stdin.isatty():
                     raise
-                print()  # the answer was long enough; what was heard of it stays in the talk
+                print()  # the answer was long enough; what was read of it stays
 
 
 def _answer(talk: Conversation, line: str, as_json: bool) -> None:
@@ -99,23 +80,12 @@ def _tell(sentence: str) -> None:
     print(f"· {sentence}", file=sys.stderr)
 
 
-def _is_typed() -> bool:
-    return sys.stdin.isatty()
-
-
 def _lines() -> Iterator[str]:
-    """What is typed, after a prompt sign on a terminal."""
-    from qkv.data.readers import not_utf8
-
+    """Lines as they are typed, after a prompt sign on a terminal."""
     for number in count(1):
-        if _is_typed():
+        if sys.stdin.isatty():
             print("> ", end="", file=sys.stderr, flush=True)
         typed = sys.stdin.buffer.readline()
         if not typed:
             return
-        try:
-            line = typed.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            place = number, error.start + 1
-            raise not_utf8("standard input", place, typed[error.start]) from error
-        yield line.rstrip("\r\n")
+        yield decode_line(typed.removesuffix(b"\n"), number)

@@ -1,20 +1,27 @@
-"""`qkv classify`: texts in, their labels (or a number) with probabilities out."""
+"""`qkv classify`: texts or images in, their labels (or a number) with probabilities out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli.common import by_options, given_lines, load_as, progress_bar, recipe_of
+from qkv.cli import options
+from qkv.cli.common import (
+    Advance,
+    answer_lines,
+    given_lines,
+    load_as,
+    named_by_options,
+    recipe_of,
+)
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.tasks import Classification, Classifier
-    from qkv.tasks.vision import ImageClassifier
+    from qkv.tasks import Classification, Classifier, ImageClassifier
 
 Texts = tuple[str, ...]
 
@@ -24,15 +31,13 @@ def classify(
         list[str] | None,
         typer.Argument(help="Texts, a tab within a pair, or images; none: standard input."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
+    *,
+    model: options.Model,
     input_: Annotated[
         Path | None,
         typer.Option("--input", help="Instead: a file, a line a text; or .tsv, .csv, .jsonl."),
     ] = None,
-    text_field: Annotated[
-        list[str] | None,
-        typer.Option(help="The text's column or key in --input; twice for a pair."),
-    ] = None,
+    text_field: options.TextField = None,
     show_all: Annotated[
         bool, typer.Option("--all", help="Every label with its probability, the likeliest first.")
     ] = False,
@@ -40,10 +45,10 @@ def classify(
         float | None,
         typer.Option(help="Several classes: give those at least this probable, like 0.3."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
-    """Label texts, pairs of texts, or image files; blank lines stay blank, in their place.
+    """Label texts, pairs of texts, or image files; blank lines stay blank.
 
     \b
     Example: qkv classify --model runs/sst2 "a gorgeous, witty film"
@@ -52,82 +57,91 @@ def classify(
     Example: qkv classify --model runs/sst2 --input reviews.csv --text-field review --json
     Example: qkv classify --model runs/digits three.png eight.png
     """
-    from qkv.data.labelled import TABLES
-    from qkv.data.table import suffix
-    from qkv.tasks.vision import ImageClassifier
+    from qkv.tasks import Classifier, ImageClassifier
 
-    classifier = load_classifier(model, device)
+    either: Any = (Classifier, ImageClassifier)
+    classifier: Classifier | ImageClassifier = load_as(model, device, either, "classifier")
     if isinstance(classifier, ImageClassifier):
-        _check_kind(model, "class", threshold, show_all)
-        if text_field:
-            raise UserError(f"{model} labels images; leave --text-field out.")
-        _classify_images(classifier, given_lines(text, input_), show_all, as_json)
-        return
-    kind = classifier.classes.kind
-    _check_kind(model, kind, threshold, show_all)
-    if input_ and not text and suffix(input_) in TABLES:
-        texts = _rows(input_, text_field or (), model, classifier.classes.n_texts)
-    elif text_field:
-        raise UserError("--text-field names a column of a table; give one as --input.")
+        kind, table = "class", False
     else:
-        texts = _texts(given_lines(text, input_), classifier.classes.n_texts)
-    whole = [one for one in texts if any(one)]
-    with progress_bar(len(whole)) as advance:
-        found = iter(classifier.classify(whole, threshold, advance))
-    for one in texts:
-        said = next(found) if any(one) else None
-        print(_as_json(one, said, kind) if as_json else as_text(said, show_all))
+        kind, table = classifier.classes.kind, input_ is not None and not text and _is_table(input_)
+    _check_kind(model, kind, threshold, show_all)
+    if text_field and not table:
+        raise UserError(
+            "--text-field names a column of a table; leave it out, or give a table of texts as "
+            "--input."
+        )
+    show = _as_json(kind) if as_json else lambda _, found: as_text(found, show_all)
+    if isinstance(classifier, ImageClassifier):
+        _classify_images(classifier, given_lines(text, input_), show)
+        return
+    n_texts = classifier.classes.n_texts
+    if table and input_:
+        batches: Iterable[list[Texts]] = [_rows(input_, text_field or (), model, n_texts)]
+    else:
+        batches = _texts(given_lines(text, input_), n_texts)
 
+    def ask(texts: list[Texts], done: int, advance: Advance | None) -> list[Classification]:
+        return classifier.classify(texts, threshold, advance)
 
-def load_classifier(folder: str, device: str) -> Classifier | ImageClassifier:
-    """Load a model folder that must hold a classifier, of texts or of images."""
-    from qkv.tasks import Classifier
-    from qkv.tasks.vision import ImageClassifier
-
-    return load_as(folder, device, (Classifier, ImageClassifier), "classifier")
+    answer_lines(batches, ask, show)
 
 
 def _classify_images(
-    classifier: ImageClassifier, paths: list[str], show_all: bool, as_json: bool
+    classifier: ImageClassifier,
+    batches: Iterator[list[str]],
+    show: Callable[[Any, Classification], str],
 ) -> None:
-    """Label image files, a line each."""
-    files = [Path(path.strip()) for path in paths if path.strip()]
-    with progress_bar(len(files)) as advance:
+    """Label image files; blank lines stay blank."""
+    from qkv.tasks import Classification
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> list[Classification]:
+        files = [Path(line.strip()) for line in lines if line.strip()]
         found = iter(classifier.classify(files, advance))
-    for path in paths:
-        said = next(found) if path.strip() else None
-        content = {"image": path.strip()} | _as_object(said, "class")
-        print(json.dumps(content, ensure_ascii=False) if as_json else as_text(said, show_all))
+        return [next(found) if line.strip() else Classification(()) for line in lines]
+
+    answer_lines(batches, ask, lambda line, found: show(line.strip(), found))
+
+
+def _is_table(path: Path) -> bool:
+    from qkv.data.files import kind_of
+    from qkv.data.formats.records import TABLES
+
+    return kind_of(path) in TABLES
 
 
 def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[Texts]:
     """The texts of a table's rows, blank ones too; its columns are those of training."""
-    from qkv.data.labelled import read_texts
+    from qkv.data.formats.labelled import read_texts
 
-    with by_options():
+    with named_by_options():
         if fields:
             return read_texts([path], fields, blank=True)
         data = recipe_of(model).data
-        found = read_texts([path], data.text_fields, data.label_field, blank=True)
+        found = read_texts([path], data.text_field, data.label_field, blank=True)
     if n_texts and len(found[0]) != n_texts:
         raise UserError(
             f"{path} has {len(found[0])} columns beside the label, but {model} labels "
-            f"{'single texts' if n_texts == 1 else 'pairs'}; say by --text-field what to label."
+            f"{'single texts' if n_texts == 1 else 'pairs'}; name the columns by --text-field."
         )
     return found
 
 
-def _texts(lines: Sequence[str], n_texts: int) -> list[Texts]:
-    """Texts and pairs in their order; what is blank is of empty ones."""
-    # Half of a pair may be missing, but a tab at the end of a text means nothing.
-    whole = [line if n_texts == 2 and line.strip() else line.strip() for line in lines]
-    found = [tuple(part.strip() for part in line.split("\t")) for line in whole]
-    for number, one in enumerate(found, start=1):
-        if len(one) > 2:
-            raise UserError(
-                f"Line {number} holds {len(one)} texts with tabs between; give one text, or a pair."
-            )
-    return found
+def _texts(batches: Iterable[list[str]], n_texts: int) -> Iterator[list[Texts]]:
+    """Texts and pairs, with a tab within a pair."""
+    before = 0
+    for lines in batches:
+        # Half of a pair may be missing, but a tab at the end of a single text means nothing.
+        whole = [line if n_texts == 2 and line.strip() else line.strip() for line in lines]
+        found = [tuple(line.split("\t")) for line in whole]
+        for number, parts in enumerate(found, start=before + 1):
+            if len(parts) > 2:
+                raise UserError(
+                    f"Text {number} holds {len(parts)} texts with tabs between; give one text, or "
+                    f"a pair."
+                )
+        yield [tuple(map(str.strip, parts)) for parts in found]
+        before += len(lines)
 
 
 def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool) -> None:
@@ -140,30 +154,29 @@ def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool)
         raise UserError(f"{folder} gives a number and has no labels; leave --all out.")
 
 
-def as_text(found: Classification | None, show_all: bool = False) -> str:
-    """What is said of one text: its labels, a tab and how probable each is; or a number."""
-    if found is None:
-        return ""
-    if found.value is not None:
+def as_text(found: Classification, show_all: bool = False) -> str:
+    """The labels of a text, a tab and the probability of each; or its number; or nothing."""
+    probable = found.probabilities
+    if not probable:
         return found.label
-    chances = found.probabilities
     if show_all:
-        labels = sorted(chances, key=lambda label: -chances[label])
-        return "\t".join(f"{label}\t{chances[label]:.3f}" for label in labels)
-    return f"{found.label}\t{'|'.join(f'{chances[label]:.3f}' for label in found.labels)}"
+        labels = sorted(probable, key=lambda label: -probable[label])
+        return "\t".join(f"{label}\t{probable[label]:.3f}" for label in labels)
+    return f"{found.label}\t{'|'.join(f'{probable[label]:.3f}' for label in found.labels)}"
 
 
-def _as_json(texts: Texts, found: Classification | None, kind: str) -> str:
-    content: dict[str, Any] = {"text": texts[0]} if len(texts) == 1 else {"texts": texts}
-    return json.dumps(content | _as_object(found, kind), ensure_ascii=False)
+def _as_json(kind: str) -> Callable[[Any, Classification], str]:
+    def show(given: Texts | str, found: Classification) -> str:
+        content: dict[str, Any] = {"image": given} if isinstance(given, str) else {"texts": given}
+        if not isinstance(given, str) and len(given) == 1:
+            content = {"text": given[0]}
+        if kind == "number":
+            content |= {"value": found.value}
+        elif kind == "classes":
+            content |= {"labels": found.labels, "probabilities": found.probabilities}
+        else:
+            content |= {"label": found.label or None, "probability": found.probability}
+            content |= {"probabilities": found.probabilities}
+        return json.dumps(content, ensure_ascii=False)
 
-
-def _as_object(found: Classification | None, kind: str) -> dict[str, Any]:
-    """What is said of one text, for machines; of a blank one, that there is nothing to say."""
-    if kind == "number":
-        return {"value": found.value if found else None}
-    chances = found.probabilities if found else {}
-    if kind == "classes":
-        return {"labels": found.labels if found else (), "probabilities": chances}
-    label, probability = (found.label, found.probability) if found else (None, None)
-    return {"label": label, "probability": probability, "probabilities": chances}
+    return show

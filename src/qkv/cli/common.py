@@ -2,94 +2,183 @@
 
 from __future__ import annotations
 
+import re
+import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from qkv.config import Recipe
+
+T = TypeVar("T")
+U = TypeVar("U")
+Advance = Callable[[int], None]
+AT_ONCE = 1 << 22  # bytes of standard input that are answered together
+MOMENT = 0.02  # seconds to wait for more lines before those that came are answered
+
+
+def given_lines(text: list[str] | None, path: Path | None = None) -> Iterator[list[str]]:
+    """Texts of the command line, of a file, or else of standard input as they come."""
+    if text and path:
+        raise UserError("Texts are given both as arguments and as --input; give one of them.")
+    if not path:
+        return iter([text]) if text else stdin_lines()
+    from qkv.data import read_lines
+
+    return iter([read_lines(path)])
+
+
+def stdin_lines() -> Iterator[list[str]]:
+    """The lines of standard input, together those that come without a pause."""
+    stream: Any = sys.stdin.buffer
+    number, content = 1, b""
+    while True:
+        chunk = stream.read1(1 << 20)
+        content += chunk
+        if chunk and len(content) < AT_ONCE and _more_at_hand(stream):
+            continue
+        end = content.rfind(b"\n") + 1 if chunk else len(content)  # the last line may lack its end
+        whole, content = content[:end], content[end:]
+        if whole:
+            lines = whole.removesuffix(b"\n").split(b"\n")
+            yield [decode_line(line, number + index) for index, line in enumerate(lines)]
+            number += len(lines)
+        if not chunk:
+            return
 
 
 def read_stdin() -> list[str]:
-    """The lines of standard input; bytes that are not UTF-8 are a mistake that is named."""
-    from qkv.data import lines_of
-
-    return lines_of(sys.stdin.buffer.read(), "standard input")
+    """All lines of standard input."""
+    return [line for lines in stdin_lines() for line in lines]
 
 
-def given_lines(text: list[str] | None, path: Path | None) -> list[str]:
-    """Texts from the command line, from a file, or else from standard input."""
-    from qkv.data import read_lines
+def _more_at_hand(stream: Any) -> bool:
+    try:
+        return bool(select.select([stream], [], [], MOMENT)[0])
+    except (OSError, ValueError):  # not a file of the system: all of it is there
+        return True
 
-    if text and path:
-        raise UserError("Texts are given both as arguments and as --input; give one of them.")
-    if path:
-        return read_lines(path)
-    return text if text else read_stdin()
+
+def decode_line(line: bytes, number: int) -> str:
+    """A line of standard input as text; bytes that are not UTF-8 are named."""
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"standard input, line {number}: byte {error.start + 1} of the line "
+            f"(0x{line[error.start]:02x}) is not UTF-8; convert it to UTF-8 first."
+        ) from error
+    return text.removesuffix("\r")
+
+
+def answer_lines(
+    batches: Iterable[list[T]],
+    ask: Callable[[list[T], int, Advance | None], Sequence[U]],
+    show: Callable[[T, U], str],
+    done: int = 0,
+) -> None:
+    """Answer texts batch by batch, each printed before the next is read.
+
+    `ask` takes texts, the number of those before them, and a function that counts progress. `done`
+    is the number of texts before the first batch.
+    """
+    for texts in batches:
+        with progress_bar(len(texts)) as advance, named_by_options(done):
+            outputs = ask(texts, done, advance)
+        for text, output in zip(texts, outputs, strict=True):
+            print(show(text, output))
+        sys.stdout.flush()
+        done += len(texts)
 
 
 def one_line(text: str) -> str:
-    """A text that keeps to its line, so that those after it keep their places."""
+    """A text on one line, so that output keeps a line for each text."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def load_as(folder: str, device: str, kind: type | tuple[type, ...], wanted: str) -> Any:
-    """Load a model folder that must hold what a command works with, or name the right command."""
-    from qkv.convert import load, open_model
-    from qkv.run.card import KINDS
+def load_as(folder: str, device: str, kind: type[T], wanted: str) -> T:
+    """Load a model that must be of the kind a command works with, or name the right command."""
+    from qkv.convert import open_model
+    from qkv.tasks import load
 
     source = open_model(folder)
-    found = load(source, device)
-    if isinstance(found, kind):
-        return found
-    what, usage = KINDS[source.content["task"]]
-    command = " ".join(usage.split()[:2])
-    raise UserError(f"{folder} is {what} and no {wanted}; use it with `{command}`.")
+    model = load(source, device)
+    if isinstance(model, kind):
+        return model
+    from qkv.config import TASKS
+
+    spec = TASKS[source.content["task"]]
+    command = " ".join(spec.usage.split()[:2])
+    raise UserError(f"{folder} is {spec.about} and no {wanted}; use it with `{command}`.")
 
 
 @contextmanager
-def by_options() -> Iterator[None]:
-    """Let what is wrong with a table be mended by options, where no recipe is at hand."""
+def named_by_options(before: int = 0) -> Iterator[None]:
+    """Let errors speak of options instead of settings; `before` texts were read already."""
     try:
         yield
     except UserError as error:
-        sentence = str(error).replace("text_fields under [data]", "--text-field")
-        raise UserError(sentence.replace("label_field under [data]", "--label-field")) from error
+        sentence = re.sub(
+            r"^Text (\d+)", lambda found: f"Text {int(found[1]) + before}", str(error)
+        )
+        for setting, option in (
+            ("text_field under [data]", "--text-field"),
+            ("label_field under [data]", "--label-field"),
+            ("truncate=True", "--truncate"),
+        ):
+            sentence = sentence.replace(setting, option)
+        raise UserError(sentence) from error
 
 
 def check_writable(path: Path) -> None:
-    """Say that a file cannot be written before the work is done that it is to hold."""
+    """Refuse a file that cannot be written before the work is done that it is to hold."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; name the file to write in it.")
 
 
 def recipe_of(folder: str) -> Recipe:
-    """What a model was trained with, where that is known: it says how examples look."""
+    """The recipe that a model was trained with, where it is known: it says how examples look."""
     from qkv.config import Recipe, load_recipe
-    from qkv.run.claim import RECIPE
     from qkv.shelf import find_model
 
-    path = find_model(folder) / RECIPE
+    path = find_model(folder) / "recipe.toml"
     return load_recipe(path) if path.exists() else Recipe()
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], None] | None]:
+def progress_bar(total: int | None = None) -> Iterator[Advance | None]:
     """A bar with the count and time left on the error stream, where that is a terminal."""
+    if total is not None and total < 20:
+        yield None
+        return
+    with counting_bar() as count:
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            assert count is not None and total is not None
+            count(done, total)
+
+        yield advance if count else None
+
+
+@contextmanager
+def counting_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal that is called with what is done and what there is in all."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if total < 20 or not console.is_terminal:
+    if not console.is_terminal:
         yield None
         return
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.advance(task, count)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli.train import program, python, resumable
+
 if TYPE_CHECKING:
-    from qkv.run import Run
+    from qkv.run.train import Run
 
 NAMED = ("我爱你", "我爱学习", "我吃了一个苹果")
 SAMPLES = 10
@@ -29,15 +31,16 @@ def demo(
 
     import qkv
     from qkv.config import load_recipe
-    from qkv.run import train
+    from qkv.run.train import train
 
     recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", set_ or ())
-    run = train(recipe, out, anew=True, console=Console(stderr=True))
+    with resumable(out):
+        run = train(recipe, out, replace=True, console=Console(stderr=True))
     _show(run)
 
 
 def _show(run: Run) -> None:
-    """Print scores on combinations never seen in training, samples of them, and what to do next."""
+    """Print scores on held-out combinations, some translations of them, and what to try next."""
     exact = next(score for score in run.scores["test"] if score.name == "exact match")
     print(f"\nHeld-out combinations, never seen in training: {exact.value:.1f} % exact match")
     for score in run.scores["test"][:2]:
@@ -45,14 +48,15 @@ def _show(run: Run) -> None:
     print("\nSamples of them:")
     for source in _samples(run):
         print(f"  {source} → {run.result.translate(source)}")
+    ask = f"import qkv; print(qkv.load({str(run.folder)!r}).translate('我爱你'))"
     print(f"\nThe model is in {run.folder}. Try it:")
-    print(f'  qkv translate --model {run.folder} "我爱你"')
-    print(f"  qkv inspect {run.folder} --source 我爱你")
-    print(f"  python -c \"import qkv; print(qkv.load({str(run.folder)!r}).translate('我爱你'))\"")
+    print(f'  {program()} translate --model {run.folder} "我爱你"')
+    print(f"  {program()} inspect {run.folder} --source 我爱你")
+    print(f'  {python()} -c "{ask}"')
 
 
 def _samples(run: Run) -> list[str]:
-    """The three sentences everybody tries, and others from the held-out part."""
-    sources = [source for source, _ in run.pairs["test"] if source not in NAMED]
+    """The sentences that everybody tries, and others from the held-out split."""
+    sources = [source for source, _ in run.splits.test if source not in NAMED]
     spread = max(1, len(sources) // (SAMPLES - len(NAMED)))
     return [*NAMED, *sources[::spread]][:SAMPLES]

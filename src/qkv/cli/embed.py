@@ -1,4 +1,4 @@
-"""`qkv embed`: texts in, vectors out, or how alike the texts are."""
+"""`qkv embed`: texts in, vectors out, or how similar the texts are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.common import check_writable, given_lines, one_line, progress_bar
+from qkv.cli import options
+from qkv.cli.common import (
+    Advance,
+    answer_lines,
+    check_writable,
+    given_lines,
+    named_by_options,
+    one_line,
+    progress_bar,
+)
 from qkv.cli.fill import load_any_encoder
 from qkv.errors import UserError
 
@@ -20,27 +29,24 @@ if TYPE_CHECKING:
 
 
 def embed(
-    text: Annotated[
-        list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Folder or pulled name of any encoder.")] = ...,  # type: ignore[assignment]
-    input_: Annotated[
-        Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
-    ] = None,
+    text: options.Texts = None,
+    *,
+    model: options.Model,
+    input_: options.Input = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the vectors to this .npy file instead.")
     ] = None,
     nearest: Annotated[
-        Path | None, typer.Option(help="Show the lines of this file that are most like each text.")
+        Path | None, typer.Option(help="Show the most similar lines of this file for each text.")
     ] = None,
     k: Annotated[int, typer.Option(help="How many of these.")] = 5,
     similarity: Annotated[
-        bool, typer.Option("--similarity", help="Show how alike each two of the texts are.")
+        bool, typer.Option("--similarity", help="Show how similar each two of the texts are.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
-    """Turn texts into vectors, one a line, or find texts that are alike.
+    """Turn texts into vectors, one a line, or find similar texts.
 
     \b
     Example: qkv embed --model runs/encoder_en "a cat sleeps" "a dog barks" --similarity
@@ -51,29 +57,40 @@ def embed(
         raise UserError("--output, --nearest and --similarity are three answers; ask for one.")
     if output:
         check_writable(output)
-    lines = given_lines(text, input_)
+    batches = given_lines(text, input_)
     encoder = load_any_encoder(model, device)
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> Tensor:
+        return encoder.embed(lines, progress=advance)
+
+    if not (output or nearest or similarity):
+        show = _row_as_json("embedding") if as_json else _row_as_text(".6g")
+        answer_lines(batches, lambda *given: ask(*given).tolist(), show)
+        return
+    lines = [line for batch in batches for line in batch]
     if nearest:
         _print_nearest(encoder, lines, nearest, k, as_json)
         return
-    with progress_bar(len(lines)) as advance:
-        vectors = encoder.embed(lines, progress=advance)
+    with progress_bar(len(lines)) as advance, named_by_options():
+        vectors = ask(lines, 0, advance)
     if output:
         _write(output, vectors)
-    elif similarity:
-        _print_rows(lines, encoder.similarity(vectors, vectors), "similarity", ".4f", as_json)
-    else:
-        _print_rows(lines, vectors, "embedding", ".6g", as_json)
+        return
+    show = _row_as_json("similarity") if as_json else _row_as_text(".4f")
+    for line, row in zip(lines, encoder.similarity(vectors, vectors).tolist(), strict=True):
+        print(show(line, row))
 
 
-def _print_rows(lines: Sequence[str], rows: Tensor, name: str, form: str, as_json: bool) -> None:
-    for line, row in zip(lines, rows.tolist(), strict=True):
-        if as_json:
-            # As many digits as float32 has
-            values = [float(f"{value:.9g}") for value in row]
-            print(json.dumps({"text": line, name: values}, ensure_ascii=False))
-        else:
-            print(" ".join(f"{value:{form}}" for value in row))
+def _row_as_text(form: str):  # type: ignore[no-untyped-def]
+    return lambda line, row: " ".join(f"{value:{form}}" for value in row)
+
+
+def _row_as_json(name: str):  # type: ignore[no-untyped-def]
+    def show(line: str, row: list[float]) -> str:
+        values = [float(f"{value:.9g}") for value in row]  # as many digits as float32 has
+        return json.dumps({"text": line, name: values}, ensure_ascii=False)
+
+    return show
 
 
 def _write(path: Path, vectors: Tensor) -> None:
@@ -88,22 +105,22 @@ def _write(path: Path, vectors: Tensor) -> None:
 def _print_nearest(
     encoder: Encoder, lines: Sequence[str], path: Path, k: int, as_json: bool
 ) -> None:
-    """Each text, and under it the lines that are most like it with their cosines."""
+    """Each text, and under it the most similar lines with their cosines."""
     from qkv.data import read_lines
 
     others = read_lines(path)
     if not any(other.strip() for other in others):
         raise UserError(f"There is no text in {path}; give a file with at least one line.")
-    with progress_bar(len(others)) as advance:
+    with progress_bar(len(others)) as advance, named_by_options():
         found = encoder.nearest(lines, others, k, advance)
     for line, neighbours in zip(lines, found, strict=True):
         if as_json:
             near = [
-                {"line": one.index + 1, "text": one.text, "score": float(f"{one.score:.9g}")}
-                for one in neighbours
+                {"line": best.index + 1, "text": best.text, "score": float(f"{best.score:.9g}")}
+                for best in neighbours
             ]
             print(json.dumps({"text": line, "nearest": near}, ensure_ascii=False))
             continue
         print(one_line(line))
-        for one in neighbours:
-            print(f"  {one.score:.4f}  {one_line(one.text)}")
+        for best in neighbours:
+            print(f"  {best.score:.4f}  {one_line(best.text)}")

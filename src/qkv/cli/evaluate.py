@@ -2,42 +2,104 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from qkv.cli import evaluate_options as options
+import typer
+
+from qkv.cli import options
+from qkv.cli.classify import as_text
+from qkv.cli.common import (
+    check_writable,
+    counting_bar,
+    named_by_options,
+    one_line,
+    recipe_of,
+)
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.evaluate import Score
-    from qkv.tasks import LanguageModel
+    from qkv.evaluation import Evaluation
+
+PICTURES = (".png", ".svg")
+OTHER_PICTURES = (".jpg", ".jpeg", ".gif", ".pdf", ".eps", ".webp")
+USED = {
+    "translate": ("source", "target", "beams", "tokenize", "output"),
+    "generate": (
+        "text",
+        "records",
+        "examples",
+        "template",
+        "answer",
+        "option",
+        "pool",
+        "shots",
+        "normalize",
+        "seed",
+    ),
+    "classify": ("examples", "label_field", "text_field", "picture", "output"),
+    "tag": ("examples", "output"),
+    "answer": ("examples", "output"),
+    "embed": ("examples", "label_field", "text_field"),
+}
+"""The options that a model is evaluated by, by its task."""
 
 
 def evaluate(
-    model: options.Model = None,
-    source: options.Source = None,
-    target: options.Target = None,
-    hypotheses: options.Hypotheses = None,
-    beams: options.Beams = None,
-    tokenize: options.Tokenize = "auto",
-    output: options.Output = None,
-    text: options.Text = None,
-    records: options.Records = None,
-    examples: options.Examples = None,
-    label_field: options.LabelField = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model folder, GGUF file or pulled name.", autocompletion=options.complete_model
+        ),
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="Sources to translate.")] = None,
+    target: Annotated[Path | None, typer.Option(help="References, a line a sentence.")] = None,
+    hypotheses: Annotated[
+        Path | None, typer.Option(help="Score these translations instead of a model's.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
+    tokenize: Annotated[
+        str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
+    ] = "auto",
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the translations, labels or answers here.")
+    ] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option(help="Text to measure a language model on; repeatable.")
+    ] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Instructions, to be answered word for word.")
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examples as for training, with their labels, tags or answers; for a language "
+            "model, labelled ones (.jsonl, .tsv) to choose answers for."
+        ),
+    ] = None,
+    label_field: Annotated[
+        str | None, typer.Option(help="Column or key of the label, if not as in training.")
+    ] = None,
     text_field: options.TextField = None,
-    picture: options.Picture = None,
-    pool: options.Pool = None,
-    shots: options.Shots = 0,
-    template: options.Template = "",
-    answer: options.Answer = " {label}",
-    option: options.Choice = None,
-    normalize: options.Normalize = "none",
-    seed: options.Seed = 0,
-    as_json: options.Json = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw a classifier's confusions and reliability into this folder."),
+    ] = None,
+    pool: Annotated[Path | None, typer.Option(help="File of solved examples.")] = None,
+    shots: Annotated[int, typer.Option(help="Solved examples before each question.")] = 0,
+    template: Annotated[
+        str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")
+    ] = "",
+    answer: Annotated[str, typer.Option(help="The answer after it.")] = " {label}",
+    option: Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")] = None,
+    normalize: Annotated[
+        str, typer.Option(help="Compare options by log-probability (none), by tokens or bytes.")
+    ] = "none",
+    seed: Annotated[int, typer.Option(help="Decides which examples are drawn.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")] = False,
     device: options.Device = "auto",
 ) -> None:
     """Score translations, a language model, or a model that labels, tags, answers or embeds.
@@ -50,160 +112,172 @@ def evaluate(
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
-    _check_one_kind(source or hypotheses, text, records, examples)
-    choosing = {"pool": pool, "shots": shots, "template": template, "option": option}
-    reading = {"label_field": label_field, "text_field": text_field, "picture": picture}
-    if model and _understands(model):
-        _check_idle(choosing | {"target": target, "beams": beams}, model)
-        _examples(model, device, examples, reading, output, as_json)
-        return
-    _check_idle(reading, model)
-    if not (text or records or examples):
-        scores = _translations(source, target, hypotheses, model, beams, tokenize, output, device)
-    else:
-        _check_idle({"output": output}, model)
-        asked = choosing | {"answer": answer, "normalize": normalize, "seed": seed}
-        scores = _language(_speaker(model, device), text, records, examples, asked)
-    _print(scores, as_json)
-
-
-def _check_one_kind(*given: object) -> None:
-    """Nobody should take a score for that of a file which was not looked at."""
-    if sum(map(bool, given)) > 1:
-        raise UserError(
-            "Translations, --text, --records and --examples are scored in different ways; give "
-            "one of them at a time."
-        )
-
-
-def _check_idle(given: Mapping[str, object], model: str | None) -> None:
-    """Nor should anybody wait for what will not come."""
-    for name, value in given.items():
-        if value:
-            what = f"{model} is {_kind(model)}" if model else "there is no --model"
-            raise UserError(f"--{name.replace('_', '-')} is of no use here: {what}; leave it out.")
-
-
-def _kind(model: str) -> str:
-    """What a model folder holds, in words."""
-    from qkv.convert import open_model
-    from qkv.run.card import KINDS
-    from qkv.tasks.folder import load_config
-
-    task, *_ = load_config(open_model(model))
-    return KINDS[task][0] if task in KINDS else f"a model of the unknown task {task!r}"
-
-
-def _understands(model: str) -> bool:
-    from qkv.convert import open_model
-    from qkv.tasks.folder import load_config
-
-    return load_config(open_model(model))[1].family == "encoder"
-
-
-def _examples(
-    model: str,
-    device: str,
-    examples: Path | None,
-    reading: dict[str, Any],
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Score a model that understands texts."""
-    from qkv.cli.evaluate_understanding import Asked, evaluate_examples
-
-    if not examples:
-        raise UserError(f"{model} is {_kind(model)}; give what it is scored on as --examples.")
-    fields = reading["label_field"], reading["text_field"] or ()
-    asked = Asked(model, device, examples, *fields, picture=reading["picture"])
-    evaluate_examples(asked, output, as_json)
-
-
-def _language(
-    speaker: LanguageModel,
-    text: Sequence[Path] | None,
-    records: Path | None,
-    examples: Path | None,
-    asked: dict[str, Any],
-) -> list[Score]:
-    """Score a language model."""
-    from qkv.cli.evaluate_language import Questions, score_choices, score_records, score_text
-
-    if text:
-        return score_text(speaker, text)
-    if records:
-        return score_records(speaker, records)
-    assert examples is not None
-    possible = asked.pop("option") or ()
-    return score_choices(speaker, examples, Questions(options=possible, **asked))
-
-
-def _speaker(folder: str | None, device: str) -> LanguageModel:
-    from qkv.cli.generate import load_language_model
-
-    if not folder:
-        raise UserError("Give the --model to evaluate.")
-    return load_language_model(folder, device)
-
-
-def _print(scores: Sequence[Score], as_json: bool) -> None:
-    if as_json:
-        content = {score.name: dataclasses.asdict(score) for score in scores}
-        print(json.dumps(content, ensure_ascii=False))
-        return
-    for score in scores:
-        print(score)
-
-
-def _translations(
-    source: Path | None,
-    target: Path | None,
-    hypotheses: Path | None,
-    model: str | None,
-    beams: int | None,
-    tokenize: str,
-    output: Path | None,
-    device: str,
-) -> list[Score]:
-    """BLEU (with its sacreBLEU signature), chrF and exact match."""
-    from qkv.cli.common import one_line
-    from qkv.data import read_lines
-    from qkv.evaluate import check_tokenizer, translation_scores
-    from qkv.files import write_text
-
-    given = hypotheses or source
-    if given is None or not (hypotheses or model):
-        raise UserError(
-            "Give --model and --source to translate or --hypotheses to score a file; for a "
-            "language model, --text, --records or --examples."
-        )
-    if target is None:
-        raise UserError("Give the references as --target, a line for each line to be scored.")
-    check_tokenizer(tokenize)
-    lines, references = read_lines(given), read_lines(target)
-    _check_aligned(given, len(lines), target, len(references))
-    found = lines if hypotheses or model is None else _translate(lines, model, beams, device)
+    usual = {name: one.default for name, one in inspect.signature(evaluate).parameters.items()}
+    given = {name: value for name, value in locals().items() if name in usual}
+    for name in ("model", "as_json", "device"):
+        del given[name]
+    given = {name: value for name, value in given.items() if value != usual[name]}
     if output:
-        write_text(output, "".join(f"{one_line(line)}\n" for line in found))
-    return translation_scores(found, references, tokenize)
+        check_writable(output)
+    with named_by_options():
+        if hypotheses:
+            found = _score_file(given)
+        elif not model:
+            raise UserError("Give the --model to evaluate, or --hypotheses to score a file.")
+        else:
+            found = _score_model(model, device, given)
+    if output and found.outputs is not None:
+        _write(output, found.outputs)
+    print(json.dumps(found.to_dict(), ensure_ascii=False) if as_json else found)
 
 
-def _check_aligned(given: Path, n_lines: int, target: Path, n_references: int) -> None:
-    if n_lines != n_references:
+def _score_file(given: dict[str, Any]) -> Evaluation:
+    """Compare a file of translations with references."""
+    _check_used(given, ("hypotheses", "target", "tokenize", "output"), "a file is scored")
+    from qkv.data import read_pairs
+    from qkv.evaluation import Evaluation, translation_scores
+
+    if "target" not in given:
+        raise UserError("Give the references as --target, a line for each line to be scored.")
+    found, references = zip(*read_pairs(given["hypotheses"], given["target"]), strict=True)
+    return Evaluation(translation_scores(found, references, given.get("tokenize", "auto")), found)
+
+
+def _score_model(folder: str, device: str, given: dict[str, Any]) -> Evaluation:
+    """Evaluate a model by its task."""
+    from qkv.config import TASKS
+    from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
+    from qkv.evaluation import evaluate as score
+    from qkv.tasks import load
+
+    source = open_model(folder)
+    task, config, _ = load_config(source)
+    what = f"{folder} is {TASKS[task].about if task in TASKS else f'a model of the task {task!r}'}"
+    if task not in USED:
         raise UserError(
-            f"{given} has {n_lines:,} lines but {target} has {n_references:,}; "
-            f"line n of the one must belong to line n of the other."
+            f"{what}, of which there are no labelled examples; its README.md says how well it did "
+            f"in training."
         )
-    if not n_references:
-        raise UserError(f"{target} holds no lines; give it at least one reference.")
+    used = [name for name in USED[task] if not (config.patch_size and name.endswith("_field"))]
+    _check_used(given, used, what)
+    data, settings = _data_and_settings(task, given, folder, what)
+    if "picture" in given:
+        _check_picture(given["picture"], folder, source.content)
+    model = load(source, device)
+    with counting_bar() as progress:
+        found = score(model, data, progress=progress, **settings)
+    if "picture" in given:
+        _draw(found, given["picture"])
+    return found
 
 
-def _translate(sources: list[str], model: str, beams: int | None, device: str) -> list[str]:
-    from qkv.cli.common import progress_bar
-    from qkv.cli.translate import load_translator
+def _check_used(given: Iterable[str], used: Sequence[str], what: str) -> None:
+    """Reject options that have no effect for this model."""
+    for name in given:
+        if name not in used:
+            known = ", ".join(map(_option, used))
+            raise UserError(
+                f"{_option(name)} has no effect here: {what}; leave it out, and use {known}."
+            )
 
-    settings: dict[str, Any] = {} if beams is None else {"beams": beams, "n_best": 1}
-    translator = load_translator(model, device)
-    with progress_bar(len(sources)) as advance:
-        found = translator.n_best(sources, truncate=True, progress=advance, **settings)
-    return [translations[0].text if translations else "" for translations in found]
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _data_and_settings(
+    task: str, given: dict[str, Any], folder: str, what: str
+) -> tuple[Any, dict[str, Any]]:
+    """What `qkv.evaluate` is called with."""
+    if task == "translate":
+        if not {"source", "target"} <= given.keys():
+            raise UserError(
+                f"{what}; give the text to translate as --source and the references as --target."
+            )
+        data = given["source"], given["target"]
+        return data, {name: given[name] for name in ("beams", "tokenize") if name in given}
+    if task == "generate":
+        return _of_language(given, what)
+    if "examples" not in given:
+        raise UserError(f"{what}; give what it is scored on as --examples.")
+    recipe = recipe_of(folder)
+    if task == "tag":
+        columns = {"word_column": recipe.tag.word_column, "label_column": recipe.tag.label_column}
+        return given["examples"], columns
+    if "label_field" not in USED[task]:
+        return given["examples"], {}
+    fields = {
+        "label_field": given.get("label_field", recipe.data.label_field),
+        "text_field": given.get("text_field", recipe.data.text_field),
+    }
+    return given["examples"], fields
+
+
+def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
+    from qkv.data import read_conversations
+    from qkv.data.files import read_text
+    from qkv.tasks.few_shot import FewShot
+
+    kinds = [name for name in ("text", "records", "examples") if name in given]
+    if len(kinds) != 1:
+        raise UserError(f"{what}; give one of --text, --records and --examples at a time.")
+    if "examples" not in given:
+        _check_used(given, kinds, f"{what}, scored on {_option(kinds[0])}")
+        if "records" in given:
+            return read_conversations([given["records"]]), {}
+        return [read_text(path) for path in given["text"]], {}
+    if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
+        raise UserError(
+            f"--normalize is {given['normalize']!r}, but must be none, tokens or bytes."
+        )
+    if "option" not in given:
+        raise UserError("Give the possible answers, each as an --option.")
+    if "template" not in given:
+        raise UserError("Give the question as --template, like 'Review: {text} Sentiment:'.")
+    if "shots" in given and "pool" not in given:
+        raise UserError("Solved examples come from a file of their own; give it as --pool.")
+    template, answer = (
+        text.replace("\\n", "\n") for text in (given["template"], given.get("answer", " {label}"))
+    )
+    settings: dict[str, Any] = {
+        name: given[name] for name in ("pool", "shots", "seed", "normalize") if name in given
+    }
+    settings["few_shot"] = FewShot(template, answer, options=tuple(given["option"]))
+    return given["examples"], settings
+
+
+def _check_picture(path: Path, folder: str, content: Mapping[str, Any]) -> None:
+    if path.suffix.lower() in OTHER_PICTURES:
+        raise UserError(f"--picture is {path}; name a folder, or a .png or .svg file.")
+    if content.get("classify", {}).get("kind", "class") != "class":
+        raise UserError(f"{folder} does not give one class of several; leave --picture out.")
+
+
+def _draw(found: Evaluation, path: Path) -> None:
+    """Write two pictures to a folder; or one to a file, and the other beside it."""
+    from qkv.evaluation.classification import ClassReport
+    from qkv.evaluation.pictures import draw_confusion, draw_reliability
+
+    confusion, reliability = path / "confusion.png", path / "reliability.png"
+    if path.suffix.lower() in PICTURES:
+        confusion, reliability = path, path.with_stem(f"{path.stem}-reliability")
+    assert isinstance(found.report, ClassReport) and found.calibration is not None
+    draw_confusion(found.report, confusion)
+    draw_reliability(found.calibration, reliability)
+
+
+def _write(path: Path, outputs: Sequence[Any]) -> None:
+    """Write a line for each example: its translation or answer, its label, or its words' labels."""
+    from qkv.files import write_text
+    from qkv.tasks import Classification, Tagging
+
+    lines = [
+        as_text(output)
+        if isinstance(output, Classification)
+        else " ".join(output.labels)
+        if isinstance(output, Tagging)
+        else one_line(output)
+        for output in outputs
+    ]
+    write_text(path, "".join(f"{line}\n" for line in lines))

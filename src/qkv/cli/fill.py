@@ -1,19 +1,19 @@
-"""`qkv fill`: texts with gaps in, whole texts and what else could stand in the gaps out."""
+"""`qkv fill`: texts with gaps in, whole texts and what else could fill the gaps out."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.common import given_lines, one_line, progress_bar
+from qkv.cli import options
+from qkv.cli.common import Advance, answer_lines, given_lines, one_line
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.tasks.encoder import Candidate, Encoder, Filled
+    from qkv.tasks import Encoder, Filled
 
 
 def fill(
@@ -21,36 +21,38 @@ def fill(
         list[str] | None,
         typer.Argument(help="Texts with <mask> in each gap; none: lines of standard input."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
-    input_: Annotated[
-        Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
-    ] = None,
+    *,
+    model: options.Model,
+    input_: options.Input = None,
     top_k: Annotated[int, typer.Option(help="Candidates for each gap; 1: the text alone.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
-    """Fill gaps in texts, the surest first; blank lines stay blank, in their place.
+    """Fill gaps in texts, the surest first; blank lines stay blank.
 
     \b
     Example: qkv fill --model runs/encoder_en "The capital of France is <mask>."
     Example: qkv fill --model runs/encoder_en --top-k 1 < lines.txt > filled.txt
     """
-    lines = given_lines(text, input_)
+    batches = given_lines(text, input_)
     encoder = load_any_encoder(model, device)
     if encoder.model.config.head != "masked":
         raise UserError(f"{model} cannot fill gaps, but embed texts; use it with `qkv embed`.")
-    with progress_bar(len(lines)) as advance:
-        found = encoder.fill(lines, top_k=top_k, progress=advance)
-    for line, filled in zip(lines, found, strict=True):
-        print(_as_json(line, filled) if as_json else _as_text(filled, top_k))
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> list[Filled]:
+        return encoder.fill(lines, top_k=top_k, progress=advance)
+
+    answer_lines(
+        batches, ask, _as_json if as_json else lambda _, filled: _as_text(filled, top_k > 1)
+    )
 
 
 def load_any_encoder(folder: str, device: str) -> Encoder:
-    """Load a model folder that must hold an encoder of texts, whatever else it is for."""
+    """Load a model that must be an encoder of texts, whatever its task."""
     from qkv.convert import open_model
+    from qkv.convert.model_folder import load_config
     from qkv.device import pick_device
-    from qkv.tasks.encoder import Encoder
-    from qkv.tasks.folder import load_config
+    from qkv.tasks import Encoder
 
     source = open_model(folder)
     task, config, _ = load_config(source)
@@ -61,19 +63,15 @@ def load_any_encoder(folder: str, device: str) -> Encoder:
     return Encoder.load(source, pick_device(device))
 
 
-def _as_text(filled: Filled, top_k: int) -> str:
-    """The whole text, and under it the candidates of each gap, if there may be several."""
+def _as_text(filled: Filled, several: bool) -> str:
+    """The whole text and, if there may be several, the candidates of each gap under it."""
     lines = [one_line(filled.text)]
-    if top_k > 1:
-        for number, candidates in enumerate(filled.masks, start=1):
-            lines.append(f"  {number}: {', '.join(map(_share, candidates))}")
+    for number, candidates in enumerate(filled.masks if several else (), start=1):
+        shown = (f"{one_line(best.text)} {100 * best.probability:.1f} %" for best in candidates)
+        lines.append(f"  {number}: {', '.join(shown)}")
     return "\n".join(lines)
 
 
-def _share(candidate: Candidate) -> str:
-    return f"{one_line(candidate.text)} {100 * candidate.probability:.1f} %"
-
-
 def _as_json(line: str, filled: Filled) -> str:
-    masks = [[dataclasses.asdict(one) for one in candidates] for candidates in filled.masks]
+    masks = [[dataclasses.asdict(best) for best in candidates] for candidates in filled.masks]
     return json.dumps({"text": line, "filled": filled.text, "masks": masks}, ensure_ascii=False)

@@ -4,47 +4,51 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli import sampling
-from qkv.cli.common import load_as, progress_bar, read_stdin
+from qkv.cli import options
+from qkv.cli.common import Advance, answer_lines, given_lines, load_as, named_by_options
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from qkv.tasks import Completion, LanguageModel
 
+# Options that `generate` and `chat` share
+DRAWN = (
+    "max_length",
+    "min_length",
+    "stop",
+    "repetition_penalty",
+    "no_repeat",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+)
 
+
+@options.with_decoding("beams", "n_best", *DRAWN)
 def generate(
-    prompt: Annotated[
-        list[str] | None, typer.Argument(help="How the text begins; none: lines of standard input.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
-    max_length: sampling.MaxLength = None,
-    min_length: sampling.MinLength = None,
-    greedy: sampling.Greedy = False,
-    temperature: sampling.Temperature = None,
-    top_k: sampling.TopK = None,
-    top_p: sampling.TopP = None,
-    min_p: sampling.MinP = None,
-    repetition_penalty: sampling.Penalty = None,
-    no_repeat: sampling.NoRepeat = None,
-    seed: sampling.Seed = None,
-    stop: sampling.Stop = None,
-    beams: Annotated[int | None, typer.Option(help="Search with so many beams.")] = None,
-    n_best: Annotated[int | None, typer.Option(help="Texts for each prompt.")] = None,
+    prompt: options.Texts = None,
+    *,
+    model: options.Model,
+    greedy: options.Greedy = False,
     draft: Annotated[
-        str | None, typer.Option(help="A smaller model that makes --greedy faster.")
+        str | None,
+        typer.Option(
+            help="A smaller model that makes --greedy faster.",
+            autocompletion=options.complete_model,
+        ),
     ] = None,
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="Forget the beginning of over-long prompts.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a prompt.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    truncate: options.Truncate = False,
+    as_json: options.Json = False,
+    device: options.Device = "auto",
+    **settings: Any,
 ) -> None:
     """Go on from a prompt; one alone is shown as it grows.
 
@@ -52,73 +56,61 @@ def generate(
     Example: qkv generate --model runs/shakespeare "ROMEO:" --max-length 200
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
-    settings = sampling.decode_settings(
-        greedy,
-        beams,
-        max_length=max_length,
-        min_length=min_length,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        no_repeat=no_repeat,
-        seed=seed,
-        n_best=n_best,
-        stop=tuple(stop) if stop else None,
-    )
+    settings = options.search_or_draw(settings, greedy)
     if draft and not greedy:
         raise UserError("--draft makes greedy search faster and nothing else; add --greedy.")
-    prompts = prompt if prompt else read_stdin()
-    speaker = load_language_model(model, device)
+    batches = given_lines(prompt)
+    speaker = load_language_model(model, device, settings)
     helper = load_language_model(draft, device) if draft else None
-    if len(prompts) == 1 and not (as_json or draft) and _grows(speaker, settings):
-        _show(speaker, prompts[0], truncate, settings)
-        return
-    with progress_bar(len(prompts)) as advance:
-        found = speaker.n_best(
-            prompts, draft=helper, truncate=truncate, progress=advance, **settings
+    config = speaker.settings(settings)
+    grows = config.n_best == 1 and (config.sample or config.beams == 1)
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Completion]]:
+        return speaker.n_best(
+            lines, draft=helper, truncate=truncate, progress=advance, first=done, **settings
         )
-    for text, completions in zip(prompts, found, strict=True):
-        print(_as_json(text, completions) if as_json else _as_text(text, completions))
+
+    done = 0
+    for lines in batches:
+        if grows and len(lines) == 1 and not (as_json or draft):
+            _show(speaker, lines[0], truncate=truncate, first=done, **settings)
+        else:
+            answer_lines([lines], ask, _as_json if as_json else _as_text, done)
+        done += len(lines)
 
 
-def load_language_model(folder: str, device: str) -> LanguageModel:
-    """Load a model folder that must hold a language model."""
+def load_language_model(
+    folder: str, device: str, settings: dict[str, Any] | None = None
+) -> LanguageModel:
+    """Load a model that must be a language model; refuse a seed where nothing is drawn."""
     from qkv.tasks import LanguageModel
 
-    return load_as(folder, device, LanguageModel, "language model")
+    model = load_as(folder, device, LanguageModel, "language model")
+    if settings and "seed" in settings and not model.settings(settings).sample:
+        raise UserError(
+            f"--seed has no effect, because {folder} decodes without random draws; add "
+            f"--temperature 1 to draw, or leave --seed out."
+        )
+    return model
 
 
-def _grows(speaker: LanguageModel, settings: dict[str, Any]) -> bool:
-    """Whether there is one text, which is never changed once it is written."""
-    config = speaker.settings(settings)
-    return config.n_best == 1 and (config.sample or config.beams == 1)
-
-
-def _show(speaker: LanguageModel, prompt: str, truncate: bool, settings: dict[str, Any]) -> None:
+def _show(speaker: LanguageModel, prompt: str, **settings: Any) -> None:
     """Print a text as it comes."""
-    pieces = speaker.stream(prompt, truncate=truncate, **settings)
-    first = next(pieces, "")  # a prompt that cannot be continued is refused before it is shown
+    with named_by_options(settings["first"]):
+        pieces = speaker.stream(prompt, **settings)
+        first = next(pieces, "")  # a prompt that cannot be continued is refused before it is shown
     for piece in chain([prompt + first], pieces):
         sys.stdout.write(piece)
         sys.stdout.flush()
-    print()
+    print(flush=True)
 
 
 def _as_text(prompt: str, completions: Sequence[Completion]) -> str:
-    return "\n".join(f"{prompt}{one.text}" for one in completions)
+    return "\n".join(f"{prompt}{best.text}" for best in completions)
 
 
 def _as_json(prompt: str, completions: Sequence[Completion]) -> str:
-    best, *others = (
-        {
-            "text": one.text,
-            "log_probability": one.log_probability,
-            "finished": one.finished,
-            "stopped": one.stopped,
-        }
-        for one in completions
-    )
-    content = {"prompt": prompt, **best} | ({"n_best": [best, *others]} if others else {})
+    names = ("text", "log_probability", "finished", "stopped")
+    found = [{name: getattr(best, name) for name in names} for best in completions]
+    content = {"prompt": prompt, **found[0]} | ({"n_best": found} if len(found) > 1 else {})
     return json.dumps(content, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`qkv inspect`: a model and a text in, what happened inside out."""
+"""`qkv inspect`: show what happened inside a model that reads a text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +18,8 @@ from qkv.cli.common import check_writable, read_stdin
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.inspect.curves import Record
-    from qkv.inspect.panes import Pane, Subject, Vocabulary, Wish
-    from qkv.inspect.trace import Trace
+    from qkv.inspect import Trace
+    from qkv.inspect.answers.answer import Answer, Question, Record, Vocabulary
 
 PICTURES = (".png", ".svg", ".pdf")
 ENDINGS = (*PICTURES, ".html", ".json", ".npz")
@@ -28,38 +29,38 @@ KINDS = ("encoder", "masked", "cross")
 Strings = list[str] | None
 Integers = list[int] | None
 Model = Annotated[
-    str, typer.Argument(help="Model folder, GGUF file or pulled name; a run for curves.")
+    str, typer.Argument(help="Model folder, GGUF file or pulled name; for curves a run folder.")
 ]
 Source = Annotated[
-    str | None, typer.Option(help="The text (an image's path) to read; none: standard input.")
+    str | None, typer.Option(help="Text (or path of an image) to read; default: standard input.")
 ]
 Target = Annotated[
-    str | None, typer.Option(help="What should come out: a text, a label, labels of words.")
+    str | None, typer.Option(help="Expected output: a text, a label, the labels of the words.")
 ]
 Second = Annotated[
-    str | None, typer.Option(help="A pair's second text; the question to an answerer.")
+    str | None, typer.Option(help="Second text of a pair, or the question to a model that answers.")
 ]
 View = Annotated[
     Strings,
     typer.Option(
-        help="flow, steps, attention, lens, drift, attribution (sounder than rollout), rollout, "
-        "beam, positions, embeddings, curves or all; repeatable."
+        help="flow, steps, attention, lens, drift, attribution (more reliable than rollout), "
+        "rollout, beam, positions, embeddings, curves or all; repeatable."
     ),
 ]
-Layer = Annotated[Integers, typer.Option(help="Only this layer's attention; repeatable.")]
-Head = Annotated[Integers, typer.Option(help="Only this head's attention; repeatable.")]
+Layer = Annotated[Integers, typer.Option(help="Attention of this layer only; repeatable.")]
+Head = Annotated[Integers, typer.Option(help="Attention of this head only; repeatable.")]
 Attention = Annotated[
-    str | None, typer.Option(metavar="encoder|masked|cross", help="Only this attention.")
+    str | None, typer.Option(metavar="encoder|masked|cross", help="Only this kind of attention.")
 ]
-Beams = Annotated[int | None, typer.Option(min=1, help="Beams of the beam view.")]
-Top = Annotated[int, typer.Option(min=1, help="Candidates, or neighbours, to show.")]
-Word = Annotated[Strings, typer.Option(help="A word to find the neighbours of; repeatable.")]
+Beams = Annotated[int | None, typer.Option(min=1, help="Number of beams in the beam view.")]
+Top = Annotated[int, typer.Option(min=1, help="Number of candidates or neighbours to show.")]
+Word = Annotated[Strings, typer.Option(help="Word to find the neighbours of; repeatable.")]
 With = Annotated[
-    list[Path] | None, typer.Option("--with", help="Another run, for its curves; repeatable.")
+    list[Path] | None, typer.Option("--with", help="Another run whose curves to add; repeatable.")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="A figure (.png, .svg, .pdf), page (.html), numbers (.json, .npz)."),
+    typer.Option(help="Write a figure (.png, .svg, .pdf), page (.html) or numbers (.json, .npz)."),
 ]
 
 
@@ -77,7 +78,9 @@ def inspect(
     word: Word = None,
     with_: With = None,
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers as one JSON object.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
 ) -> None:
     """Look inside: attention, probabilities, the flow of shapes, and more.
@@ -90,29 +93,37 @@ def inspect(
     Example: qkv inspect runs/demo --view embeddings --word love --word like
     Example: qkv inspect runs/demo --view curves --with runs/other --out curves.png
     """
-    from qkv.inspect.panes import Wish
+    from qkv.inspect.answers.answer import Question
+    from qkv.inspect.views import VIEWS
 
     if word and not view and source is None:
         view = ["embeddings"]
     if with_ and view and not {"curves", "all"} & {*view}:
-        raise UserError("--with lays the curves of another run over these; add --view curves.")
+        raise UserError("--with adds the curves of another run; add --view curves.")
     _check(view, attention, out, as_json)
-    wish = Wish(
-        tuple(layer or ()), tuple(head or ()), attention or "", beams, top, tuple(word or ())
+    asked = view or ()
+    names = list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
+    if source is None and (not names or any(VIEWS[name].needs_text for name in names)):
+        source = _piped_text()
+    question = Question(
+        layers=tuple(layer or ()),
+        heads=tuple(head or ()),
+        attention=attention or "",
+        beams=beams,
+        top=top,
+        words=tuple(word or ()),
+        remark=cache(_remark),  # each once
     )
-    text = _read_text(source, view)
-    names = _named(view)
-    subject = _open(model, names, text, target, second, with_ or [], device)
+    question = _open(question, model, names, source, target, second, with_ or [], device)
     if out is not None and out.suffix.lower() == ".npz":
-        _save(subject, out)
-        return
-    names = _chosen(names, subject, wish, out)
-    _show(model, names, subject, wish, out, as_json)
+        _save(question, out)
+    else:
+        _show(model, _chosen(names, question, out), question, out, as_json)
 
 
 def _check(view: Strings, attention: str | None, out: Path | None, as_json: bool) -> None:
-    """What can be wrong before anything is loaded."""
-    from qkv.inspect.report import VIEWS
+    """Find mistakes before anything is loaded."""
+    from qkv.inspect.views import VIEWS
 
     for name in view or ():
         if name not in (*VIEWS, "all"):
@@ -127,33 +138,20 @@ def _check(view: Strings, attention: str | None, out: Path | None, as_json: bool
         raise UserError("--json prints numbers and --out writes a file; give one of the two.")
     if out.suffix.lower() not in ENDINGS:
         raise UserError(
-            f"{out} ends in {out.suffix or 'nothing'}, but what is seen is written as "
+            f"{out} ends in {out.suffix or 'nothing'}, but views are written as "
             f"{', '.join(ENDINGS)}; choose one of these endings."
         )
     check_writable(out)
 
 
-def _named(view: Strings) -> list[str]:
-    """The views by name, once each, in their own order; none where it is left to us."""
-    from qkv.inspect.report import VIEWS
-
-    asked = view or ()
-    return list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
-
-
-def _read_text(source: str | None, view: Strings) -> str | None:
-    """The text: given, or piped in where a view may need one."""
-    from qkv.inspect.report import needs_text
-
-    if source is not None:
-        return source
-    wanted = any(name == "all" or needs_text(name) for name in view) if view else True
-    if not wanted or sys.stdin is None or sys.stdin.isatty():
+def _piped_text() -> str | None:
+    if sys.stdin is None or sys.stdin.isatty():
         return None
     return "\n".join(read_stdin()).strip("\n") or None
 
 
 def _open(
+    question: Question,
     name: str,
     views: Sequence[str],
     text: str | None,
@@ -161,166 +159,152 @@ def _open(
     second: str | None,
     others: Sequence[Path],
     device: str,
-) -> Subject:
-    """Load what the views need: logs, a model, one pass of it."""
-    from qkv.convert import load
-    from qkv.inspect.panes import Subject
+) -> Question:
+    """Load what the views need: logs, a model, a trace."""
+    from qkv.tasks import load
 
-    runs = _runs(name, others, must="curves" in views and len(views) == 1)
+    runs = _runs(name, others, required=views == ["curves"])
+    no_text = (
+        "There is no text to read, and only the views positions, embeddings and curves need none"
+    )
     if views == ["curves"] or (not views and text is None and runs):
         if not views:
-            _remark(_without_text("so here are the curves of its training"))
-        return Subject(runs=runs)
+            _remark(f"{no_text}; these are the training curves.")
+        return replace(question, runs=runs)
     if text is None and not ({"positions", "embeddings", "curves"} & {*views}):
-        raise UserError(_without_text("give one with --source"))
+        raise UserError(f"{no_text}; give one with --source.")
     task = load(name, device)
     trace = None if text is None else _trace(task, text, target, second)
-    return Subject(task.model, trace, _vocabularies(task), runs)
+    vocabularies = _vocabularies(task)
+    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies, runs=runs)
 
 
-def _without_text(so: str) -> str:
-    return (
-        f"There is no text to read, and only the views positions, embeddings and curves need "
-        f"none; {so}."
-    )
-
-
-def _runs(name: str, others: Sequence[Path], must: bool) -> Mapping[str, Sequence[Record]]:
-    """The logs of this run and of others; none is fine unless curves are what is asked for."""
-    from qkv.inspect.curves import read_logs
+def _runs(name: str, others: Sequence[Path], required: bool) -> Mapping[str, Sequence[Record]]:
+    """Read the logs of this run, if it has one or must have one, and of others."""
+    from qkv.inspect.answers.curves import read_logs
     from qkv.shelf import find_model
 
     folder = Path(name) if Path(name).is_dir() else find_model(name)
-    if not (must or others or (folder / "log.jsonl").is_file()):
+    if not (required or others or (folder / "log.jsonl").is_file()):
         return {}
     return read_logs([folder, *others])
 
 
 def _trace(task: Any, text: str, target: str | None, second: str | None) -> Trace:
-    """One pass, with texts where the task wants them."""
+    """Trace one text, or a pair if the task reads two."""
     from qkv.tasks import Answerer, Classifier, Tagger
 
-    given: Any = text
+    source: Any = text
     if isinstance(task, Answerer):
         if second is None:
             raise UserError(
                 "This model finds answers in a text; give the text as --source and the question "
                 "as --second."
             )
-        given = (second, text)
+        source = (second, text)
     elif second is not None:
         if not isinstance(task, Classifier):
             raise UserError("--second is for models that read two texts; leave it out.")
-        given = (text, second)
-    wanted = target.split() if isinstance(task, Tagger) and target is not None else target
+        source = (text, second)
+    expected = target.split() if isinstance(task, Tagger) and target is not None else target
     try:
-        found: Trace = task.trace(given, wanted)
-    except UserError as error:  # this command does not cut
-        sentence = str(error).replace(", or cut it off with --truncate", "")
-        raise UserError(sentence) from error
-    return found
+        trace: Trace = task.trace(source, expected)
+    except UserError as error:  # this command does not cut texts
+        raise UserError(re.sub(r", or cut it off with [^ ]+$", ".", str(error))) from error
+    return trace
 
 
 def _vocabularies(task: Any) -> list[Vocabulary]:
-    """Whose embeddings can be asked for: the source's, and the target's where it has its own."""
-    from qkv.inspect.panes import Vocabulary
+    """The source's embeddings, and the target's if it has its own."""
+    from qkv.inspect.answers.answer import Vocabulary
     from qkv.tasks import ImageClassifier, Translator
 
     if isinstance(task, ImageClassifier):
         return []
     if isinstance(task, Translator):
-        both = task.tokenizers
-        source, target = task.model.source_embedding, task.model.target_embedding
-        found = [Vocabulary(both.source, source.table.weight)]
-        apart = source is not target
-        return [*found, *([Vocabulary(both.target, target.table.weight)] if apart else [])]
+        tokenizers, model = task.tokenizers, task.model
+        pairs = [(tokenizers.source, model.source_embedding)]
+        if model.target_embedding is not model.source_embedding:
+            pairs.append((tokenizers.target, model.target_embedding))
+        return [Vocabulary(tokenizer, embedding.table.weight) for tokenizer, embedding in pairs]
     return [Vocabulary(task.tokenizer, task.model.embedding.table.weight)]
 
 
-def _save(subject: Subject, out: Path) -> None:
-    if subject.trace is None:
-        raise UserError(f"{out} is to hold a pass, which needs a text; give one with --source.")
-    arrays = subject.trace.save(out)
+def _save(question: Question, out: Path) -> None:
+    if question.trace is None:
+        raise UserError(f"{out} is for a trace, which needs a text; give one with --source.")
+    arrays = question.trace.save(out)
     print(arrays)
     print(arrays.with_suffix(".json"))
 
 
-def _chosen(names: list[str], subject: Subject, wish: Wish, out: Path | None) -> list[str]:
-    """The views that are asked for, or else those that suit the model and the form."""
-    from qkv.inspect.report import VIEWS, applicable, needs_text
+def _chosen(names: list[str], question: Question, out: Path | None) -> list[str]:
+    """Check the named views, or choose those that suit the model and the form."""
+    from qkv.inspect.views import VIEWS, applicable, check
 
-    if len(names) == len(VIEWS):
-        return applicable(names, subject, wish)
-    if names:
-        if subject.trace is None and (lacking := [name for name in names if needs_text(name)]):
-            raise UserError(f"The view {lacking[0]} needs a text; give one with --source.")
+    if names and len(names) < len(VIEWS):
+        needing = [name for name in names if VIEWS[name].needs_text]
+        if needing and question.trace is None:
+            raise UserError(f"The view {needing[0]} needs a text; give one with --source.")
+        check(names, question)
         return names
-    if subject.trace is None:
+    if not names and question.trace is None:
         return ["curves"]
     page = out is not None and out.suffix.lower() == ".html"
-    return applicable(list(VIEWS) if page else USUAL, subject, wish)
+    return applicable(VIEWS if names or page else USUAL, question)
 
 
 def _show(
-    model: str, names: list[str], subject: Subject, wish: Wish, out: Path | None, as_json: bool
+    model: str, names: list[str], question: Question, out: Path | None, as_json: bool
 ) -> None:
     from qkv.files import write_json, write_text
-    from qkv.inspect.report import build_panes, report_numbers, report_page
+    from qkv.inspect.views import VIEWS, report_numbers, report_page
 
-    panes = build_panes(names, subject, wish)
     ending = out.suffix.lower() if out else ""
-    if as_json:
-        print(json.dumps(report_numbers(model, subject, panes), ensure_ascii=False))
-    elif out is None:
-        _print(panes)
+    if out is None and not as_json:
+        _print(names, question)
+        return
+    answers = {name: VIEWS[name].answer(question) for name in names}
+    if out is None:
+        print(json.dumps(report_numbers(model, question, answers), ensure_ascii=False))
     elif ending in PICTURES:
-        _draw(panes, out)
+        _draw(answers, out)
     else:
         if ending == ".html":
-            write_text(out, report_page(Path(model).name, subject, panes))
+            write_text(out, report_page(Path(model).name, question, answers))
         else:
-            write_json(out, report_numbers(model, subject, panes))
+            write_json(out, report_numbers(model, question, answers))
         print(out)
-    for pane in panes.values():
-        for remark in pane.remarks:
-            _remark(remark)
 
 
-def _draw(panes: dict[str, Pane], out: Path) -> None:
-    """A picture a view; several have their views in their names."""
-    from qkv.inspect.save import save_figure, uses_viewer_fonts
+def _draw(answers: dict[str, Answer], out: Path) -> None:
+    """Write a picture per view; several get the names of their views."""
+    from qkv.inspect.draw.figure import save_figure
 
-    for name, pane in panes.items():
-        path = out if len(panes) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
-        figure = pane.draw(uses_viewer_fonts(path))
-        save_figure(figure, path)
+    for name, answer in answers.items():
+        path = out if len(answers) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
+        note = save_figure(answer.draw(), path)
         print(path)
-        note = " ".join(figure.get_supxlabel().split())
-        if found := re.search(r"⟨1⟩ = .*viewer's fonts\.", note):
-            _remark(f"{path.name}: {_unspelled(found[0])}")
+        if note:
+            _remark(f"{path.name}: {note}")
 
 
-def _unspelled(note: str) -> str:
-    """A figure's note with the characters that the figure had no font for; a terminal may."""
-    points = re.compile(r"U\+[0-9A-F]+(?: U\+[0-9A-F]+)*")
-    return points.sub(
-        lambda run: "".join(chr(int(code, 16)) for code in re.findall(r"\+(\w+)", run[0])), note
-    )
-
-
-def _print(panes: dict[str, Pane]) -> None:
+def _print(names: list[str], question: Question) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from qkv.inspect.views import VIEWS
+
     console = Console(highlight=False)
-    for pane in panes.values():
-        parts = list(pane.text(console.width))
-        console.print(Text(pane.title, style="bold"))
-        console.print(Text(pane.about, style="dim"), end="\n\n")
+    for name in names:
+        view = VIEWS[name]
+        parts = list(view.answer(question).text(console.width))
+        console.print(Text(view.title, style="bold"))
+        console.print(Text(view.about, style="dim"), end="\n\n")
         for part in parts:
             console.print(part, markup=False)
         console.print()
 
 
-def _remark(remark: str) -> None:
-    typer.echo(f"· {remark}", err=True)
+def _remark(text: str) -> None:
+    typer.echo(f"· {text}", err=True)

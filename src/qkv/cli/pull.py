@@ -14,7 +14,7 @@ from qkv.errors import UserError
 if TYPE_CHECKING:
     from qkv.hub import Arrival
 
-# How to try a model of the hub, by what its card says that it does
+# A command that tries a model of the hub, by the task in its card
 EXAMPLES = {
     "text-generation": 'qkv generate "Once upon a time" --model {}',
     "fill-mask": 'qkv fill "Paris is the [MASK] of France." --model {}',
@@ -45,7 +45,7 @@ def pull(
 ) -> None:
     """Fetch a model and put it where --model NAME finds it.
 
-    What was cut short goes on where it stopped when the same command runs again.
+    After an interruption, run the same command again: it continues with the files that arrived.
 
     \b
     Example: qkv pull minilm
@@ -60,7 +60,7 @@ def pull(
     try:
         arrival = _pull(name, revision, file, force)
     except KeyboardInterrupt:
-        print("What has arrived is kept; the same command goes on from there.", file=sys.stderr)
+        print("What has arrived is kept; the same command continues from there.", file=sys.stderr)
         raise
     _print_arrival(arrival)
 
@@ -86,10 +86,9 @@ def _pull(name: str, revision: str | None, file: str | None, force: bool) -> Arr
 
 @contextmanager
 def _download_bar(name: str, size: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar with bytes, rate and time left on the error stream; one line where it is no terminal.
+    """Show bytes, rate and time left on the error stream; one line where that is no terminal.
 
-    It appears with the first bytes, so that nothing is drawn over what pip draws, or for a model
-    that is there already.
+    The bar appears with the first bytes: not over pip's own, nor for a model that is there already.
     """
     from rich.console import Console
     from rich.progress import (
@@ -105,12 +104,12 @@ def _download_bar(name: str, size: int) -> Iterator[Callable[[int, int], None]]:
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
     task = bar.add_task(name, total=size, start=False)
-    told = False
+    is_shown = False
 
     def progress(done: int, total: int) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal is_shown
+        if not is_shown:
+            is_shown = True
             bar.start_task(task)
             if console.is_terminal:
                 bar.start()
@@ -147,14 +146,14 @@ def _print_list() -> None:
     from qkv.shelf import home, pulled
 
     print("By a short name:")
-    for one in PACKAGES.values():
-        about = f"{_megabytes(one.size):>8}  {one.licence}  {one.description}"
-        print(f"  {one.name:10} {about}")
+    for package in PACKAGES.values():
+        about = f"{_megabytes(package.size):>8}  {package.licence}  {package.description}"
+        print(f"  {package.name:10} {about}")
     print("Any other model of the hub: qkv pull OWNER/NAME")
     shelf = pulled()
     print(f"\nOn the shelf, {home()}:" if shelf else f"\nThe shelf, {home()}, is empty.")
-    for there in shelf:
-        print(f"  {there.name:10} {_megabytes(there.size):>8}  {there.path}")
+    for model in shelf:
+        print(f"  {model.name:10} {_megabytes(model.size):>8}  {model.path}")
 
 
 def _megabytes(n_bytes: int) -> str:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.cli.common import given_lines, load_as, one_line, progress_bar
+from qkv.cli import options
+from qkv.cli.common import Advance, answer_lines, given_lines, load_as, one_line
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
-    from qkv.tasks.tag import Tagger, Tagging
+    from qkv.tasks import Tagging
 
 
 def tag(
-    text: Annotated[
-        list[str] | None, typer.Argument(help="Sentences; none: lines of standard input.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model folder, GGUF file or pulled name.")] = ...,  # type: ignore[assignment]
-    input_: Annotated[
-        Path | None, typer.Option("--input", help="Instead: a file, a line a sentence; .gz too.")
-    ] = None,
+    text: options.Texts = None,
+    *,
+    model: options.Model,
+    input_: options.Input = None,
     columns: Annotated[
         bool, typer.Option("--columns", help="A word and its label a line, as in .conll files.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
-    """Mark entities in sentences, or label each word; blank lines stay blank, in their place.
+    """Mark entities in sentences, or label each word; blank lines stay blank.
 
     \b
     Example: qkv tag --model runs/wnut17 "Angela Merkel visited Paris"
@@ -40,42 +37,41 @@ def tag(
     """
     if columns and as_json:
         raise UserError("--columns and --json are two forms of the output; give one of them.")
-    lines = given_lines(text, input_)
-    tagger = load_tagger(model, device)
-    with progress_bar(len(lines)) as advance:
-        found = tagger.tag(lines, progress=advance)
-    show = _as_columns if columns else _as_json if as_json else _as_text
-    for tagging in found:
-        print(show(tagging, tagger.scheme is not None))
-
-
-def load_tagger(folder: str, device: str) -> Tagger:
-    """Load a model folder that must hold a tagger."""
+    batches = given_lines(text, input_)
     from qkv.tasks import Tagger
 
-    return load_as(folder, device, Tagger, "tagger")
+    tagger = load_as(model, device, Tagger, "tagger")
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> list[Tagging]:
+        return tagger.tag(lines, advance)
+
+    marked = _as_words if tagger.scheme is None else _as_text
+    answer_lines(batches, ask, _as_columns if columns else _as_json if as_json else marked)
 
 
-def _as_text(tagging: Tagging, entities: bool) -> str:
-    """The text with its entities in brackets; or each word with its label."""
-    if not entities:
-        pairs = zip(tagging.words, tagging.labels, strict=True)
-        return " ".join(f"{word}/{label}" for word, label in pairs)
+def _as_text(line: str, tagging: Tagging) -> str:
+    """The text with its entities in brackets."""
     parts: list[str] = []
     end = 0
-    for one in tagging.entities:
-        parts += [tagging.text[end : one.start], f"[{one.text}|{one.type}]"]
-        end = one.end
+    for entity in tagging.entities:
+        parts += [tagging.text[end : entity.start], f"[{entity.text}|{entity.type}]"]
+        end = entity.end
     return one_line("".join([*parts, tagging.text[end:]]))
 
 
-def _as_columns(tagging: Tagging, entities: bool) -> str:
+def _as_words(line: str, tagging: Tagging) -> str:
+    """Each word with its label."""
+    pairs = zip(tagging.words, tagging.labels, strict=True)
+    return " ".join(f"{word}/{label}" for word, label in pairs)
+
+
+def _as_columns(line: str, tagging: Tagging) -> str:
     """A line for each word, and a blank one after the last."""
     pairs = zip(tagging.words, tagging.labels, strict=True)
     return "".join(f"{word}\t{label}\n" for word, label in pairs)
 
 
-def _as_json(tagging: Tagging, entities: bool) -> str:
+def _as_json(line: str, tagging: Tagging) -> str:
     names = ("word", "label", "probability", "start", "end")
     words = zip(tagging.words, tagging.labels, tagging.probabilities, tagging.spans, strict=True)
     content = {
@@ -84,6 +80,6 @@ def _as_json(tagging: Tagging, entities: bool) -> str:
             dict(zip(names, (word, label, sure, *span), strict=True))
             for word, label, sure, span in words
         ],
-        "entities": [dataclasses.asdict(one) for one in tagging.entities],
+        "entities": [dataclasses.asdict(entity) for entity in tagging.entities],
     }
     return json.dumps(content, ensure_ascii=False)

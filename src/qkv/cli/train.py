@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +23,12 @@ def train(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the run folder's last checkpoint.")
+        bool, typer.Option("--resume", help="Resume from the run folder's last checkpoint.")
     ] = False,
 ) -> None:
     """Train a model from a recipe.
+
+    Ctrl-C finishes the step, writes a checkpoint and stops; a second one stops at once.
 
     \b
     Example: qkv train recipes/multi30k.toml --set data.source=train.en --set data.target=train.de
@@ -29,13 +36,46 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
-    from qkv.run import train as run_recipe
     from qkv.run.card import usage
+    from qkv.run.train import train as run_recipe
 
     folder = out or Path("runs") / recipe.stem
     loaded = load_recipe(recipe, set_ or ())
-    run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
+    with resumable(folder):
+        run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
     for split, scores in run.scores.items():
         for score in scores:
             print(f"{split}: {score}")
-    print(f"{run.folder} is ready: {usage(loaded, run.result.model.config, run.folder)}")
+    command = usage(loaded, run.result.model.config, run.folder).removeprefix("qkv")
+    print(f"{run.folder} is ready: {program()}{command}")
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Where a signal stops training, print the command that resumes it; exit with 128 + signal."""
+    from qkv.training import TrainingInterrupt
+
+    try:
+        yield
+    except TrainingInterrupt as stop:
+        recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
+        print(f"· stopped after step {stop.step}; resume with:", file=sys.stderr)
+        print(f"  {program()} train {recipe} --out {out} --resume", file=sys.stderr)
+        raise typer.Exit(128 + stop.signal_number) from None
+
+
+def program() -> str:
+    """Return how a new shell starts this program: `qkv` where that is on PATH, or as it was now."""
+    started, on_path = sys.argv[0], shutil.which("qkv")
+    if Path(started).stem != "qkv":
+        return f"{python()} -m qkv"
+    if on_path and Path(started).exists() and Path(started).samefile(on_path):
+        return "qkv"
+    return started
+
+
+def python() -> str:
+    """Return how a new shell starts this Python: by name where that is on PATH, or by its path."""
+    on_path = shutil.which("python")
+    same = on_path is not None and Path(on_path).absolute() == Path(sys.executable).absolute()
+    return "python" if same else sys.executable

@@ -1,30 +1,29 @@
-"""What a model and a run are: frozen dataclasses, validation, presets, to and from files."""
+"""What a model and a run are: frozen dataclasses, validation, presets, one record per task."""
 
-from qkv.config.decode import DecodeConfig
-from qkv.config.denoise import DenoiseConfig
 from qkv.config.model import Family, ModelConfig
 from qkv.config.presets import PRESETS, preset
-from qkv.config.recipe import (
-    ChatConfig,
-    DataConfig,
-    Recipe,
-    TokenizerConfig,
-    TrainConfig,
-    load_recipe,
-    recipe_from,
-    recipe_to_dict,
-)
-from qkv.config.understand import (
+from qkv.config.recipe import Recipe, load_recipe, recipe_from, recipe_to_dict, to_toml
+from qkv.config.sections import (
+    SECTIONS,
     AnswerConfig,
+    ChatConfig,
     ClassifyConfig,
+    DataConfig,
+    DecodeConfig,
+    DenoiseConfig,
     EmbedConfig,
     MaskConfig,
     TagConfig,
     TeacherConfig,
+    TokenizerConfig,
+    TrainConfig,
 )
+from qkv.config.tasks import TASKS, TaskSpec
 
 __all__ = [
     "PRESETS",
+    "SECTIONS",
+    "TASKS",
     "AnswerConfig",
     "ChatConfig",
     "ClassifyConfig",
@@ -37,6 +36,7 @@ __all__ = [
     "ModelConfig",
     "Recipe",
     "TagConfig",
+    "TaskSpec",
     "TeacherConfig",
     "TokenizerConfig",
     "TrainConfig",
@@ -44,4 +44,5 @@ __all__ = [
     "preset",
     "recipe_from",
     "recipe_to_dict",
+    "to_toml",
 ]

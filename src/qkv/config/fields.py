@@ -16,12 +16,12 @@ T = TypeVar("T")
 def setting(
     default: Any, help: str, *, least: float | None = None, most: float | None = None
 ) -> Any:
-    """Declare one field: its default, one line that explains it, and the range it must lie in."""
+    """Declare one setting: its default, one line of help, and the range it must lie in."""
     return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Build the dataclass `cls` from a mapping; `where` names the place in error messages."""
+    """Build the dataclass `cls` from a mapping; `where` says in errors what the mapping is."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
     arguments = {}
@@ -33,7 +33,7 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def suggestion(name: str, known: Any) -> str:
-    """Say which known name a misspelt one is near, or list the known names."""
+    """Suggest the known name nearest to a misspelt one, or list all known names."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
@@ -47,7 +47,7 @@ def check_ranges(config: Any, where: str) -> None:
         least, most = field.metadata.get("least"), field.metadata.get("most")
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        # Asked in this way, what is not a number is at neither side.
+        # Written as `not >=` so that NaN fails.
         if least is not None and not value >= least:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
         if most is not None and not value <= most:
@@ -74,7 +74,7 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         choices = ", ".join(map(repr, options))
         raise UserError(f"{where} is {value!r}, but must be one of: {choices}.")
     if origin is tuple:
-        items = [value] if isinstance(value, str) else value
+        items = [value] if isinstance(value, str | int) else value
         if not isinstance(items, list | tuple):
             raise UserError(f"{where} is {value!r}, but must be a list.")
         return tuple(_checked(item, options[0], where) for item in items)

@@ -312,11 +312,30 @@ class ModelConfig:
         return 0 if self.window_layers == "alternate" and layer % 2 == 0 else self.window
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values, for `config.json`."""
+        """Return all fields as plain values, for `config.json`."""
         values = dataclasses.asdict(self)
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in values.items()}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "model") -> ModelConfig:
         """Read a config from plain values, naming `where` it stands in errors."""
         return from_mapping(cls, values, where)
+
+
+def unused_setting(config: ModelConfig, name: str) -> str:
+    """Say why a model of this kind does not read one of its settings; "" if it does."""
+    if name == "n_encoder_layers" and config.family == "decoder":
+        return "is for models with an encoder, but the family is 'decoder'"
+    if name == "n_decoder_layers" and config.family == "encoder":
+        return "is for models with a decoder, but the family is 'encoder'"
+    if name in ("pooling", "pooler", "pair_separators") and config.family != "encoder":
+        return f"is for encoders, but the family is {config.family!r}"
+    if name.startswith("rotary_") and config.positions != "rotary":
+        return f"is for rotary positions, but positions = {config.positions!r}"
+    if name.startswith("relative_") and config.positions not in ("relative", "disentangled"):
+        return f"is for relative positions, but positions = {config.positions!r}"
+    if name in ("image_size", "n_channels") and not config.patch_size:
+        return "is for models that read images, but patch_size is 0"
+    if name == "window_layers" and not config.window:
+        return "has no effect without a window"
+    return ""

@@ -7,29 +7,12 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from qkv.config.decode import DecodeConfig
-from qkv.config.denoise import DenoiseConfig
 from qkv.config.fields import describe
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS, preset
-from qkv.config.recipe import (
-    ChatConfig,
-    DataConfig,
-    Recipe,
-    TokenizerConfig,
-    TrainConfig,
-    recipe_from,
-    recipe_to_dict,
-)
-from qkv.config.tasks import TASK_DEFAULTS
-from qkv.config.understand import (
-    AnswerConfig,
-    ClassifyConfig,
-    EmbedConfig,
-    MaskConfig,
-    TagConfig,
-    TeacherConfig,
-)
+from qkv.config.recipe import Recipe, recipe_from
+from qkv.config.sections import SECTIONS
+from qkv.config.tasks import TASKS
 
 COMMAND = "python -m qkv.config.reference > docs/settings.md"
 TOP = f"""\
@@ -37,70 +20,27 @@ TOP = f"""\
 
 <!-- Generated, not to be edited: {COMMAND} -->
 
-A recipe is a TOML file: a `task` and the sections below. Leave a setting out and it has its
-default. On the command line, `--set section.name=value` changes one; a name that does not exist is
-an error that suggests the nearest one. [train.md](train.md) shows recipes at work.
+A recipe is a TOML file: a `task` and the sections below. A setting that is left out has its
+default. On the command line, `--set section.name=value` changes one. A name that does not exist is
+an error that suggests the nearest one, and so is a setting that the task does not read.
+[train.md](train.md) shows recipes at work.
 
-At the top of a recipe stands `task`: `"translate"` (an encoder-decoder from sentence pairs; the
-default), `"generate"` (a decoder from text), `"instruct"` (a decoder that answers, from questions
-and answers), `"fill"` (an encoder from text), `"denoise"` (an encoder-decoder from text, to be
-taught to translate or to summarise), `"classify"`, `"tag"`, `"answer"` or `"embed"` (an encoder
-that labels texts or words, finds answers, or tells which texts are alike, from examples). Some
-defaults depend on it:
+| task | model | trained from | object |
+| --- | --- | --- | --- |
 """
-SECTIONS: dict[str, tuple[type, str]] = {
-    "data": (DataConfig, "What to train, validate and test on: see [data.md](data.md)."),
-    "tokenizer": (TokenizerConfig, "How text becomes token ids: see [text.md](text.md)."),
-    "model": (
-        ModelConfig,
-        "A preset and what differs from it: see [model.md](model.md). `vocab_size`, "
-        "`source_vocab_size`,\n`pad_id`, `bos_id` and `eos_id` follow from the tokenizer and stand "
-        "in a model's `config.json`,\nnot in a recipe.",
-    ),
-    "train": (TrainConfig, "How the weights are found: see [train.md](train.md)."),
-    "decode": (
-        DecodeConfig,
-        "How text is searched or drawn: see [decode.md](decode.md). `translate` in Python takes "
-        "each of\nthese as an argument, and `qkv translate` has an option for most.",
-    ),
-    "chat": (
-        ChatConfig,
-        'How turns are written, for `task = "instruct"`: see [tasks.md](tasks.md).',
-    ),
-    "mask": (
-        MaskConfig,
-        'What is hidden and which pairs are shown, for `task = "fill"`: see\n'
-        "[understanding.md](understanding.md).",
-    ),
-    "denoise": (
-        DenoiseConfig,
-        'How text is spoilt and mended, for `task = "denoise"`: see [train.md](train.md).',
-    ),
-    "classify": (
-        ClassifyConfig,
-        'What a label is, for `task = "classify"`: see [understanding.md](understanding.md).',
-    ),
-    "tag": (
-        TagConfig,
-        'Where labels stand and which are valid, for `task = "tag"`: see\n'
-        "[understanding.md](understanding.md).",
-    ),
-    "answer": (
-        AnswerConfig,
-        'How answers are looked for, for `task = "answer"`: see\n'
-        "[understanding.md](understanding.md).",
-    ),
-    "embed": (
-        EmbedConfig,
-        'How a text becomes a vector, for `task = "embed"` and `"fill"`: see\n'
-        "[understanding.md](understanding.md).",
-    ),
-    "teacher": (
-        TeacherConfig,
-        'Other classifiers to learn from, for `task = "classify"`: see\n'
-        "[understanding.md](understanding.md).",
-    ),
+PAGES = {
+    "data": "data.md",
+    "tokenizer": "text.md",
+    "model": "model.md",
+    "train": "train.md",
+    "decode": "decode.md",
+    "chat": "tasks.md",
+    "denoise": "train.md",
 }
+MODEL = (
+    "A preset and what differs from it. `vocab_size`, `source_vocab_size`, `pad_id`, `bos_id` and\n"
+    "`eos_id` follow from the tokenizer: they are in a model's `config.json`, not in a recipe."
+)
 WORDS = {
     "int": "integer",
     "float": "number",
@@ -111,41 +51,58 @@ WORDS = {
 
 
 def reference() -> str:
-    """All settings of a recipe, section by section."""
-    parts = [TOP, _by_task()]
-    for name, (config, about) in SECTIONS.items():
-        presets = f"\n{_presets()}" if config is ModelConfig else ""
-        parts.append(f"## [{name}]\n\n{about}\n{presets}\n{_settings(config)}")
+    """Return a Markdown page of all settings of a recipe, section by section."""
+    tasks = "".join(
+        f"| `{name}` | {spec.family} | {', '.join(f'`{file}`' for file in spec.files)} "
+        f"| `{spec.result}` |\n"
+        for name, spec in TASKS.items()
+    )
+    parts = [TOP + tasks, "Some defaults depend on the task:\n", _by_task()]
+    sections: dict[str, type] = {"model": ModelConfig, **SECTIONS}
+    for name, section in sections.items():
+        about = MODEL if name == "model" else (section.__doc__ or "").strip()
+        presets = f"\n{_presets()}" if name == "model" else ""
+        page = PAGES.get(name, "understanding.md")
+        parts.append(
+            f"## [{name}]\n\n{about} See [{page}]({page}).\n{presets}\n{_settings(name, section)}"
+        )
     return "\n".join(parts)
 
 
 def _by_task() -> str:
-    """The defaults that a task changes."""
-    tasks = [task for task, usual in TASK_DEFAULTS.items() if usual]
+    """Return a table of the defaults that depend on the task."""
     changed = {
         (section, name): None
-        for task in tasks
-        for section, values in TASK_DEFAULTS[task].items()
+        for spec in TASKS.values()
+        for section, values in spec.defaults.items()
         for name in values
     }
     rows = [
-        [f"`{section}.{name}`", *(_default(task, section, name) for task in TASK_DEFAULTS)]
+        [f"`{section}.{name}`", *(_default(task, section, name) for task in TASKS)]
         for section, name in changed
     ]
-    return _table(["setting", *(f"`{task}`" for task in TASK_DEFAULTS)], rows)
+    return _table(["setting", *(f"`{task}`" for task in TASKS)], rows)
 
 
 def _default(task: str, section: str, name: str) -> str:
-    recipe = recipe_to_dict(recipe_from({"task": task}))
-    return f"`{_toml(recipe[section][name])}`"
+    if not TASKS[task].reads(section, name):
+        return ""
+    recipe = recipe_from({"task": task})
+    value = recipe.preset if name == "preset" else getattr(getattr(recipe, section), name)
+    return f"`{_toml(value)}`"
 
 
-def _settings(config: type) -> str:
+def _settings(section: str, config: type) -> str:
     rows = [
-        [f"`{name}`", _type(kind), f"`{_toml(default)}`", about]
+        [f"`{name}`", _type(kind), f"`{_toml(default)}`", about, _readers(section, name)]
         for name, kind, default, about in describe(config)
     ]
-    return _table(["setting", "type", "default", "what it is"], rows)
+    return _table(["setting", "type", "default", "what it is", "read by"], rows)
+
+
+def _readers(section: str, name: str) -> str:
+    readers = [task for task, spec in TASKS.items() if spec.reads(section, name)]
+    return "" if len(readers) == len(TASKS) else ", ".join(readers)
 
 
 def _presets() -> str:

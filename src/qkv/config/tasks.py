@@ -1,15 +1,27 @@
-"""What each task is given unless a recipe says otherwise, and what it needs and measures."""
+"""Tasks as records: what each reads, which model it needs, what it measures and its defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from qkv.config.model import Family
 
 Task = Literal[
     "translate", "generate", "instruct", "fill", "denoise", "classify", "tag", "answer", "embed"
 ]
+Settings = dict[str, dict[str, Any]]
 
-_LANGUAGE_TRAINING = {
+# [data] settings that belong together: each names files, with valid_… and test_… beside it.
+_PAIRS = ("source", "target", "pairs")
+_HELD_OUT = ("valid_size", "licence")
+_TEXT = ("text_field", "template", "documents", "bos", "valid_share", "max_length", "licence")
+_EXAMPLES = ("n_examples", *_HELD_OUT)
+# [train] settings that only some objectives or batches know.
+SPECIAL_TRAIN = ("label_smoothing", "consistency", "packing", "valid_bleu")
+
+_LANGUAGE: dict[str, Any] = {
     "label_smoothing": 0.0,
     "weight_decay": 0.1,
     "schedule": "cosine",
@@ -19,82 +31,220 @@ _LANGUAGE_TRAINING = {
     "average": 1,
 }
 # Devlin et al. 2019: a small rate that rises briefly and falls to nothing, few epochs
-_FINE_TUNING = {
-    "label_smoothing": 0.0,
+_FINE_TUNING: dict[str, Any] = {
+    **_LANGUAGE,
     "weight_decay": 0.01,
     "schedule": "linear",
     "warmup": 50,
     "beta2": 0.999,
-    "epsilon": 1e-8,
-    "average": 1,
     "lr": 5e-5,
     "steps": 1000,
     "valid_every": 100,
     "checkpoint_every": 200,
     "batch_tokens": 2048,
 }
-_UNDERSTANDING: dict[str, dict[str, Any]] = {
-    "data": {"max_length": 0},
-    "model": {"preset": "bert-mini"},
-    "train": _FINE_TUNING,
-}
-TASK_DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "translate": {},
-    "generate": {
-        "data": {"max_length": 0},
-        "model": {"preset": "llama-mini"},
-        "train": {**_LANGUAGE_TRAINING, "batch_tokens": 16_384},
-        "decode": {"beams": 1, "sample": True, "temperature": 0.8, "top_p": 0.95},
-    },
-    "instruct": {
-        "data": {"max_length": 0},
-        "model": {"preset": "llama-mini"},
-        "train": {**_LANGUAGE_TRAINING, "steps": 2000, "lr": 3e-4, "valid_every": 100},
-        "decode": {"beams": 1},
-    },
-    "fill": {
-        "data": {"max_length": 0, "documents": "line"},
-        "model": {"preset": "bert-mini"},
-        "train": {
-            **_LANGUAGE_TRAINING,
-            "schedule": "linear",
-            "warmup": 500,
-            "weight_decay": 0.01,
-            "batch_tokens": 16_384,
-            "lr": 5e-4,
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: the settings that it reads, its model, its metrics and its defaults."""
+
+    about: str
+    """What a trained model is, for its README."""
+    usage: str
+    """The command that tries a model folder, `{}`."""
+    family: Family
+    files: tuple[str, ...]
+    """Settings that name its files; each has a valid_… and a test_… beside it."""
+    data: tuple[str, ...]
+    """Further settings of [data] that it reads."""
+    train: tuple[str, ...] = ()
+    """Those of `SPECIAL_TRAIN` that it reads; all others of [train] it reads in any case."""
+    sections: tuple[str, ...] = ()
+    """Further sections of a recipe."""
+    items: str = ""
+    """What one training item is: a module of `qkv.data.items`."""
+    objective: str = ""
+    """The loss: a function of `qkv.training.objectives`."""
+    result: str = ""
+    """The object that `qkv.load` gives."""
+    metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Scores logged at each validation beside the loss: name in the log → names of the score."""
+    defaults: Settings = field(default_factory=dict)
+    """What differs from the defaults of the settings."""
+
+    def reads(self, section: str, name: str) -> bool:
+        """Whether the task looks at a setting."""
+        if section == "data":
+            return name in self.data or name.removeprefix("valid_").removeprefix("test_") in (
+                self.files
+            )
+        if section == "train":
+            return name not in SPECIAL_TRAIN or name in self.train
+        if section == "tokenizer":
+            return name != "shared" or self.family == "encoder-decoder"
+        return section in ("model", *self.sections)
+
+
+TASKS: dict[str, TaskSpec] = {
+    "translate": TaskSpec(
+        about="a translation model",
+        usage='qkv translate --model {} "…"',
+        family="encoder-decoder",
+        files=_PAIRS,
+        data=("corpus", "source_field", "target_field", "max_length", "max_ratio", *_HELD_OUT),
+        train=("label_smoothing", "packing", "valid_bleu"),
+        sections=("decode",),
+        items="pairs",
+        objective="next_token",
+        result="Translator",
+        metrics={"bleu": ("BLEU",), "exact_match": ("exact match",)},
+    ),
+    "generate": TaskSpec(
+        about="a language model",
+        usage='qkv generate --model {} "…"',
+        family="decoder",
+        files=("text",),
+        data=(*_TEXT, "across"),
+        train=("label_smoothing", "packing"),
+        sections=("decode",),
+        items="windows",
+        objective="next_token",
+        result="LanguageModel",
+        metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
+        defaults={
+            "data": {"max_length": 0},
+            "model": {"preset": "llama-mini"},
+            "train": {**_LANGUAGE, "batch_tokens": 16_384},
+            "decode": {"beams": 1, "sample": True, "temperature": 0.8, "top_p": 0.95},
         },
-    },
-    "denoise": {
-        "data": {"max_length": 0, "documents": "line"},
-        "train": {**_LANGUAGE_TRAINING, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
-    },
-    "classify": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "accuracy"}},
-    "tag": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
-    "answer": {**_UNDERSTANDING, "train": {**_FINE_TUNING, "metric": "f1"}},
-    "embed": _UNDERSTANDING,
+    ),
+    "instruct": TaskSpec(
+        about="a language model that answers",
+        usage="qkv chat --model {}",
+        family="decoder",
+        files=("records",),
+        data=("template", "bos", "max_length", *_HELD_OUT),
+        train=("label_smoothing", "packing", "valid_bleu"),
+        sections=("decode", "chat"),
+        items="conversations",
+        objective="next_token",
+        result="LanguageModel",
+        metrics={"exact_match": ("exact match",)},
+        defaults={
+            "data": {"max_length": 0},
+            "model": {"preset": "llama-mini"},
+            "train": {**_LANGUAGE, "steps": 2000, "lr": 3e-4, "valid_every": 100},
+            "decode": {"beams": 1},
+        },
+    ),
+    "fill": TaskSpec(
+        about="an encoder",
+        usage='qkv fill --model {} "… <mask> …"',
+        family="encoder",
+        files=("text",),
+        data=_TEXT,
+        train=("label_smoothing", "packing"),
+        sections=("mask", "embed"),
+        items="masking",
+        objective="masked_tokens",
+        result="Encoder",
+        metrics={"accuracy": ("accuracy",), "pair_accuracy": ("pair accuracy",)},
+        defaults={
+            "data": {"max_length": 0, "documents": "line"},
+            "model": {"preset": "bert-mini"},
+            "train": {
+                **_LANGUAGE,
+                "schedule": "linear",
+                "warmup": 500,
+                "weight_decay": 0.01,
+                "batch_tokens": 16_384,
+                "lr": 5e-4,
+            },
+        },
+    ),
+    "denoise": TaskSpec(
+        about="a pre-trained encoder-decoder",
+        usage="qkv train RECIPE.toml --set train.start_from={}",
+        family="encoder-decoder",
+        files=("text",),
+        data=_TEXT,
+        train=("label_smoothing", "packing"),
+        sections=("decode", "denoise"),
+        items="denoise",
+        objective="next_token",
+        result="Translator",
+        metrics={"perplexity": ("perplexity",)},
+        defaults={
+            "data": {"max_length": 0, "documents": "line"},
+            "train": {**_LANGUAGE, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
+        },
+    ),
+    "classify": TaskSpec(
+        about="a classifier",
+        usage='qkv classify --model {} "…"',
+        family="encoder",
+        files=("examples",),
+        data=(*_EXAMPLES, "label_field", "text_field"),
+        train=("label_smoothing", "consistency"),
+        sections=("classify", "teacher"),
+        items="sequences",
+        objective="one_class",
+        result="Classifier",
+        metrics={"accuracy": ("accuracy",), "f1": ("macro F1",), "correlation": ("Pearson",)},
+        defaults={
+            "model": {"preset": "bert-mini"},
+            "train": {**_FINE_TUNING, "metric": "accuracy"},
+        },
+    ),
+    "tag": TaskSpec(
+        about="a tagger",
+        usage='qkv tag --model {} "…"',
+        family="encoder",
+        files=("examples",),
+        data=_EXAMPLES,
+        train=("label_smoothing", "consistency"),
+        sections=("tag",),
+        items="sequences",
+        objective="token_labels",
+        result="Tagger",
+        metrics={"f1": ("entity F1", "macro F1"), "accuracy": ("token accuracy", "accuracy")},
+        defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
+    ),
+    "answer": TaskSpec(
+        about="a model that finds answers",
+        usage='qkv answer --model {} --context FILE "…?"',
+        family="encoder",
+        files=("examples",),
+        data=_EXAMPLES,
+        train=("consistency",),
+        sections=("answer",),
+        items="sequences",
+        objective="spans",
+        result="Answerer",
+        metrics={"f1": ("F1",), "exact_match": ("exact match",)},
+        defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
+    ),
+    "embed": TaskSpec(
+        about="an encoder of sentences",
+        usage='qkv embed --model {} "…"',
+        family="encoder",
+        files=("examples",),
+        data=(*_EXAMPLES, "label_field", "text_field"),
+        sections=("embed",),
+        items="sequences",
+        objective="contrast",
+        result="Encoder",
+        metrics={"accuracy": ("accuracy",)},
+        defaults={"model": {"preset": "bert-mini"}, "train": _FINE_TUNING},
+    ),
 }
-"""What differs, by task, from the defaults of the settings."""
-FAMILIES: dict[str, str] = {
-    "translate": "encoder-decoder",
-    "denoise": "encoder-decoder",
-    "generate": "decoder",
-    "instruct": "decoder",
-}
-"""The family that a task needs; all others need an encoder."""
-MEASURED: dict[str, tuple[str, ...]] = {
-    "translate": ("bleu", "exact_match"),
-    "instruct": ("exact_match",),
-    "fill": ("accuracy",),
-    "embed": ("accuracy",),
-    "tag": ("f1", "accuracy"),
-    "answer": ("f1", "exact_match"),
-}
-"""What a task can be judged by beside its loss."""
+assert tuple(TASKS) == get_args(Task)
 
 
-def usual_settings(task: Task, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The defaults of a task; where it is to find a number, accuracy says nothing."""
-    usual = TASK_DEFAULTS[task]
+def default_settings(task: str, values: Mapping[str, Any]) -> Settings:
+    """Return the defaults of a task; a classifier that gives a number has no accuracy."""
+    defaults = TASKS[task].defaults
     if task == "classify" and values.get("classify", {}).get("kind") == "number":
-        return {**usual, "train": {**usual["train"], "metric": "correlation"}}
-    return usual
+        return {**defaults, "train": {**defaults["train"], "metric": "correlation"}}
+    return defaults

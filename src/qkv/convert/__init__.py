@@ -1,6 +1,18 @@
-"""Other people's checkpoints ⇄ ours: name tables and layout rules."""
+"""Files of weights ⇄ (config, weights, tokenizers): our model folders and other libraries'."""
 
-from qkv.convert.convert import FORMATS, convert, save_huggingface, save_qkv
-from qkv.convert.opening import load, open_model
+from qkv.convert.formats import FORMATS, convert, export_problems, save_huggingface, save_qkv
+from qkv.convert.model_folder import Prompting, StoredModel, Tokenizers, save_model_folder
+from qkv.convert.opening import open_model
 
-__all__ = ["FORMATS", "convert", "load", "open_model", "save_huggingface", "save_qkv"]
+__all__ = [
+    "FORMATS",
+    "Prompting",
+    "StoredModel",
+    "Tokenizers",
+    "convert",
+    "export_problems",
+    "open_model",
+    "save_huggingface",
+    "save_model_folder",
+    "save_qkv",
+]

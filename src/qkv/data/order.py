@@ -1,93 +1,152 @@
-"""Which pairs or examples form which batch: pure functions of data, seed and epoch."""
+"""Which items form which batch: pure functions of the items' sizes, the seed and the epoch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from qkv.data.batch import PackedShape, round_up
-from qkv.data.encoded import Indices
+from qkv.data.ragged import Indices
 
 SORTED_TOGETHER = 65_536
-"""Pairs sorted by length at a time: more pad less, fewer mix a large corpus better."""
+"""Items sorted by length at a time: more pad less, fewer mix a large corpus better."""
 BUCKET_GROWTH = 1.15
 """How much longer the targets of the next bucket are: 1.1 to 1.2 pads least at 2k to 16k tokens."""
-WINDOW = 128
-"""Pairs ahead among which a packed batch looks for those that fill its last places."""
+LOOK_AHEAD = 128
+"""Items ahead among which a packed batch looks for those that fill its last positions."""
+ROUNDS = 8  # of the Feistel network; four are random enough for large sizes, small ones need more
+Words = npt.NDArray[np.uint64]
 
 
 class HasSizes(Protocol):
-    """Pairs, or whatever else takes places on the two sides of a batch."""
+    """Anything that takes positions on the two sides of a batch."""
 
     def __len__(self) -> int: ...
+    @property
+    def source_sizes(self) -> Indices:
+        """Positions among the sources; all 0 where there are none."""
 
     @property
-    def source_sizes(self) -> npt.NDArray[np.int64]:
-        """Places that each takes among the sources; all 0 where there are none."""
-
-    @property
-    def target_sizes(self) -> npt.NDArray[np.int64]:
-        """Places that each takes among the targets."""
+    def target_sizes(self) -> Indices:
+        """Positions among the targets."""
 
 
-def padded_plan(pairs: HasSizes, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
-    """Batches of pairs of like length, each within the budget on both sides, in random order."""
+def is_even(items: HasSizes) -> bool:
+    """Whether all items have one size, so that batches of equally many have one shape."""
+    sizes = items.target_sizes
+    return bool(sizes.min() == sizes.max()) and not items.source_sizes.any()
+
+
+def padded_plan(items: HasSizes, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+    """Cut an epoch into batches of similar length within the budget, in random order."""
     random = _random(seed, epoch)
-    order = random.permutation(len(pairs))
+    order = random.permutation(len(items))
     plan: list[Indices] = []
     for start in range(0, len(order), SORTED_TOGETHER):
-        # A stable sort leaves pairs of the same lengths in their shuffled order.
-        chunk = _by_length(pairs, order[start : start + SORTED_TOGETHER])
-        plan += _cut(pairs, chunk, batch_tokens)
+        # A stable sort leaves items of the same lengths in their shuffled order.
+        chunk = _by_length(items, order[start : start + SORTED_TOGETHER])
+        plan += _cut(items, chunk, batch_tokens)
     return [plan[index] for index in random.permutation(len(plan))]
 
 
-def validation_plan(pairs: HasSizes, batch_tokens: int) -> list[Indices]:
-    """Batches of pairs of like length in an order that never changes."""
-    return _cut(pairs, _by_length(pairs, np.arange(len(pairs))), batch_tokens)
+def validation_plan(items: HasSizes, batch_tokens: int) -> list[Indices]:
+    """Cut all items into batches of similar length in a fixed order."""
+    order = np.arange(len(items))
+    return _cut(items, order if is_even(items) else _by_length(items, order), batch_tokens)
 
 
-def packed_shape(pairs: HasSizes, batch_tokens: int) -> PackedShape:
-    """Choose the one shape that packed batches of `pairs` shall have."""
-    source, target = pairs.source_sizes, pairs.target_sizes
+def packed_shape(items: HasSizes, batch_tokens: int) -> PackedShape:
+    """Choose the one shape that packed batches of these items have."""
+    source, target = items.source_sizes, items.target_sizes
     # No rounding: filler is cut to this length, and must fit a model as long as the text.
     longest = int(max(source.max(), target.max()))
     target_tokens = round_up(max(batch_tokens, longest), 128)
     # Half a percent of headroom fills both sides best: what does not fit is chosen around.
     expected = 1.005 * target_tokens * source.sum() / target.sum()
     source_tokens = round_up(max(math.ceil(expected), longest), 128) if source.any() else 0
-    # Short sentences may come together: a quarter more than the mean, or all of them the shortest.
-    n_pairs = min(
+    # Short items may come together: a quarter more than the mean, or all of them the shortest.
+    n_items = min(
         math.ceil(1.25 * target_tokens / target.mean()) + 16, target_tokens // int(target.min())
     )
-    bare = PackedShape(source_tokens, target_tokens, n_pairs, longest)
-    return replace(bare, sequences=round_up(n_pairs + bare.filler, 8))
+    bare = PackedShape(source_tokens, target_tokens, n_items, longest)
+    return replace(bare, sequences=round_up(n_items + bare.filler, 8))
 
 
-def packed_plan(pairs: HasSizes, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
-    """Batches that fill `shape`, from a random order in which few pairs move up a little."""
-    order = _random(seed, epoch).permutation(len(pairs))
-    waiting = np.stack([order, pairs.source_sizes[order], pairs.target_sizes[order]])
+def packed_plan(items: HasSizes, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
+    """Cut an epoch into batches that fill a shape, from a random order with few moved up."""
+    order = _random(seed, epoch).permutation(len(items))
+    waiting = np.stack([order, items.source_sizes[order], items.target_sizes[order]])
     plan: list[Indices] = []
     start = 0
     while start < len(order):
-        end = start + _fill(waiting[:, start : start + shape.capacity + WINDOW], shape)
+        end = start + _fill(waiting[:, start : start + shape.capacity + LOOK_AHEAD], shape)
         plan.append(waiting[0, start:end].copy())
         start = end
     return plan
 
 
+def even_batch(n_items: int, rows: int, seed: int, number: int) -> Indices:
+    """Return the items of batch `number` where all have one size: epochs laid end to end.
+
+    Indices count on from epoch to epoch: epoch · n_items + item.
+    """
+    index = np.arange(number * rows, (number + 1) * rows)
+    epochs, turns = np.divmod(index, n_items)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        turns[here] = permuted(turns[here], n_items, seed, int(epoch))
+    return epochs * n_items + turns
+
+
+@overload
+def permuted(index: int, size: int, seed: int, epoch: int) -> int: ...
+@overload
+def permuted(index: Indices, size: int, seed: int, epoch: int) -> Indices: ...
+def permuted(index: Indices | int, size: int, seed: int, epoch: int) -> Indices | int:
+    """Return where indices go in a random permutation of range(size), computed when asked for.
+
+    A Feistel network permutes the numbers of an even count of bits, at most 4·size of them. One
+    that lands outside of the range goes on from there until it is back: that too is one to one.
+    """
+    numbers = np.atleast_1d(np.asarray(index, np.int64))
+    if ((numbers < 0) | (numbers >= size)).any():
+        raise ValueError(f"an index is outside of range({size})")
+    sequence = np.random.SeedSequence(seed, spawn_key=(epoch,))
+    keys = sequence.generate_state(ROUNDS, np.uint64).astype(np.uint64)
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    result = _network(numbers.astype(np.uint64), half, keys)
+    while (outside := result >= size).any():
+        result[outside] = _network(result[outside], half, keys)
+    return int(result[0]) if isinstance(index, int) else result.astype(np.int64)
+
+
+def _network(numbers: Words, half: np.uint64, keys: Words) -> Words:
+    """In each round, add to the left half a hash of the right one, and swap them."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = numbers >> half, numbers & mask
+    for key in keys:
+        left, right = right, left ^ (_hashed(right ^ key) & mask)
+    return (left << half) | right
+
+
+def _hashed(words: Words) -> Words:
+    """Mix all 64 bits (the finaliser of SplitMix64: Steele, Lea and Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
 def _fill(waiting: npt.NDArray[np.int64], shape: PackedShape) -> int:
-    """Move pairs that fill a batch to the front of `waiting` (index, sizes), and count them."""
+    """Move items that fill a batch to the front of `waiting` (index, sizes), and count them."""
     source, target = np.cumsum(waiting[1:, : shape.capacity], axis=1)
     count = int(((source <= shape.source_tokens) & (target <= shape.target_tokens)).sum())
     if not count:
-        raise ValueError(f"a pair of sizes {waiting[1:, 0]} overflows {shape}")
-    ahead = waiting[:, count : count + WINDOW]
+        raise ValueError(f"an item of sizes {waiting[1:, 0]} overflows {shape}")
+    ahead = waiting[:, count : count + LOOK_AHEAD]
     chosen = _best_fits(
         ahead,
         shape.source_tokens - int(source[count - 1]),
@@ -102,7 +161,7 @@ def _fill(waiting: npt.NDArray[np.int64], shape: PackedShape) -> int:
 def _best_fits(
     ahead: npt.NDArray[np.int64], source_room: int, target_room: int, most: int
 ) -> list[int]:
-    """Choose columns for what room is left, the longest target that fits first."""
+    """Choose columns for the room that is left, the longest target that fits first."""
     _, source, target = ahead
     free = np.ones(len(target), bool)
     chosen: list[int] = []
@@ -122,9 +181,9 @@ def _random(seed: int, epoch: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
 
 
-def _by_length(pairs: HasSizes, order: Indices) -> Indices:
-    """Sort into buckets of like target length and, in each, by source length."""
-    source, target = pairs.source_sizes[order], pairs.target_sizes[order]
+def _by_length(items: HasSizes, order: Indices) -> Indices:
+    """Sort into buckets of similar target length and, in each, by source length."""
+    source, target = items.source_sizes[order], items.target_sizes[order]
     if not source.any():
         return order[np.argsort(target, kind="stable")]
     bucket = np.floor(np.log(target) / np.log(BUCKET_GROWTH)).astype(np.int64)
@@ -132,14 +191,17 @@ def _by_length(pairs: HasSizes, order: Indices) -> Indices:
     return order[np.lexsort((np.where(bucket % 2, source, -source), bucket))]
 
 
-def _cut(pairs: HasSizes, order: Indices, batch_tokens: int) -> list[Indices]:
+def _cut(items: HasSizes, order: Indices, batch_tokens: int) -> list[Indices]:
     """Cut an order into batches whose rows times width stay within the budget on both sides."""
-    widths = np.maximum(pairs.source_sizes, pairs.target_sizes)[order]
+    widths = np.maximum(items.source_sizes[order], items.target_sizes[order])
+    shortest = max(1, int(widths.min(initial=batch_tokens)))
+    reach = batch_tokens // shortest + 1  # no batch has more rows
+    rows = np.arange(1, reach + 1)
     cuts: list[int] = []
-    start = widest = 0
-    for position, width in enumerate(widths.tolist()):
-        widest = max(widest, width)
-        if position > start and (position + 1 - start) * widest > batch_tokens:
-            cuts.append(position)
-            start, widest = position, width
-    return np.split(order, cuts)
+    start = 0
+    while start < len(order):
+        widest = np.maximum.accumulate(widths[start : start + reach])
+        over = np.flatnonzero(widest * rows[: len(widest)] > batch_tokens)
+        start += max(1, int(over[0])) if len(over) else len(widest)
+        cuts.append(start)
+    return np.split(order, cuts[:-1])

@@ -1,16 +1,14 @@
-"""Examples in their three uses, whatever they are."""
+"""Examples for training, validation and test, whatever they are."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from qkv.config import DataConfig
-from qkv.data.corpus import draw_keys
 from qkv.errors import UserError
 
 Example = TypeVar("Example")
@@ -18,7 +16,7 @@ Example = TypeVar("Example")
 
 @dataclass(frozen=True)
 class Splits(Generic[Example]):
-    """What is learnt from, chosen by and tested on; `test` may be empty."""
+    """Examples to learn from, to choose the best weights by and to test on; `test` may be empty."""
 
     train: list[Example]
     valid: list[Example]
@@ -26,46 +24,71 @@ class Splits(Generic[Example]):
 
 
 def read_splits(
-    config: DataConfig,
+    read: Callable[[str], list[Example]],
+    name: str,
+    size: int,
     seed: int,
-    read: Callable[[Sequence[str], str], list[Example]],
-    key: Callable[[Example], str],
-    labels: Callable[[Example], Collection[str]] = lambda example: (),
+    key: Callable[[Example], Hashable],
+    labels: Callable[[Example], Collection[Hashable]] = lambda example: (),
+    say: Callable[[str], object] = lambda sentence: None,
 ) -> Splits[Example]:
-    """Read the examples that `config` names, and cut a validation split off where it names none.
+    """Read the three splits, and hold validation examples out where none are given.
 
-    `read` takes paths and the prefix of the setting that named them. Examples with the same `key`
-    stay on the same side: what is validated with and trained on as well measures memory. None is
-    cut off that has one of the `labels` which no example would be left to teach.
+    `read` takes the prefix of a split's settings ("", "valid_", "test_") and returns its examples,
+    none where no file is named. `name` is the setting ("pairs", "records", "examples"). At most
+    `size` examples, and a tenth, are held out: all with the same `key` or none, for validation on
+    what is trained on measures memory, and none whose `labels` would be missing in training.
+    Examples that are given in two splits stay in both, and `say` gets a sentence that counts them.
     """
-    train = read(config.examples, "")
-    if config.valid_examples:
-        valid = read(config.valid_examples, "valid_")
-    else:
-        train, valid = _cut_off(train, config.valid_size, seed, key, labels)
-    test = read(config.test_examples, "test_") if config.test_examples else []
+    train, valid, test = (read(prefix) for prefix in ("", "valid_", "test_"))
+    if not train:
+        raise UserError(f"data: no {name} are given; set {name} under [data] to files to train on.")
+    trained_on = {key(example) for example in train}
+    for split, examples in (("valid", valid), ("test", test)):
+        if n_repeated := sum(key(example) in trained_on for example in examples):
+            say(
+                f"{split}: {n_repeated:,} of {len(examples):,} {name} are in the training data "
+                f"too, so their scores measure memory as well"
+            )
+    if not valid:
+        train, valid = _hold_out(train, name, size, seed, key, labels)
     return Splits(train, valid, test)
 
 
-def _cut_off(
+def _hold_out(
     examples: list[Example],
+    name: str,
     size: int,
     seed: int,
-    key: Callable[[Example], str],
-    labels: Callable[[Example], Collection[str]],
+    key: Callable[[Example], Hashable],
+    labels: Callable[[Example], Collection[Hashable]],
 ) -> tuple[list[Example], list[Example]]:
     keys = [key(example) for example in examples]
-    named = list(zip(examples, keys, strict=True))
-    held_out = draw_keys(keys, min(size, len(keys) // 10), seed)
-    taught = {label for one, name in named if name not in held_out for label in labels(one)}
-    held_out -= {name for one, name in named if not taught.issuperset(labels(one))}
+    keyed = list(zip(examples, keys, strict=True))
+    held_out = _draw_keys(keys, min(size, len(keys) // 10), seed)
+    taught = {label for example, k in keyed if k not in held_out for label in labels(example)}
+    held_out -= {k for example, k in keyed if not taught.issuperset(labels(example))}
     if not held_out:
         raise UserError(
-            f"data: {len(keys)} examples are too few, or too alike, to cut a tenth off for "
-            f"validation; give valid_examples."
+            f"data: {len(keys)} {name} are too few, or too alike, to hold a tenth out for "
+            f"validation; give valid_{name}."
         )
-    kept = [one for one, name in named if name not in held_out]
-    return kept, [one for one, name in named if name in held_out]
+    train = [example for example, k in keyed if k not in held_out]
+    return train, [example for example, k in keyed if k in held_out]
+
+
+def _draw_keys(keys: list[Hashable], size: int, seed: int) -> set[Hashable]:
+    """Draw distinct keys at random that together occur `size` times at the most."""
+    counts = Counter(keys)
+    distinct = list(counts)
+    drawn: set[Hashable] = set()
+    for index in np.random.default_rng(seed).permutation(len(distinct)):
+        if size == 0:
+            break
+        if counts[distinct[index]] <= size:
+            drawn.add(distinct[index])
+            size -= counts[distinct[index]]
+    return drawn
 
 
 def draw_examples(
@@ -73,8 +96,8 @@ def draw_examples(
 ) -> list[Example]:
     """Draw `size` of the examples at random, as many of each kind as can be; 0 draws all.
 
-    A larger draw with the same seed holds the smaller one, so that curves over sizes are of one
-    piece.
+    A larger draw with the same seed holds the smaller one, so that curves over sizes are
+    comparable.
     """
     if not size or size >= len(examples):
         return examples

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import count, islice
-from typing import Generic, Literal, TypeVar
+from itertools import count
 
-from qkv.data.batch import Batch, Specials, packed_batch, padded_batch
-from qkv.data.encoded import EncodedPairs, Indices
-from qkv.data.order import HasSizes, packed_plan, packed_shape, padded_plan, validation_plan
+from qkv.data.batch import Batch
+from qkv.data.items.base import Draw, Items
+from qkv.data.order import (
+    even_batch,
+    is_even,
+    packed_plan,
+    padded_plan,
+    validation_plan,
+)
+from qkv.data.ragged import Indices
 
-Mode = Literal["padded", "packed"]
 
-
-Items = TypeVar("Items", bound=HasSizes)
-
-
-class SizedStream(ABC, Generic[Items]):
+class Stream:
     """Endless batches, epoch after epoch; the same arguments and step give the same batches.
 
     Step s consumes batches s·accumulate to (s + 1)·accumulate of all epochs laid end to end, so
@@ -27,23 +27,47 @@ class SizedStream(ABC, Generic[Items]):
     def __init__(
         self,
         items: Items,
-        special: Specials,
-        mode: Mode,
         batch_tokens: int,
+        *,
+        packed: bool = False,
         accumulate: int = 1,
         seed: int = 0,
     ) -> None:
         if not len(items):
-            raise ValueError("a stream needs something to make batches of")
-        self.items, self.special = items, special
-        self.batch_tokens, self.accumulate, self.seed = batch_tokens, accumulate, seed
-        self.shape = packed_shape(items, batch_tokens) if mode == "packed" else None
-        # How many batches an epoch has is known once it is planned. By epoch, not as a list: the
-        # thread that prepares batches and the one that trains may both write the same entry.
+            raise ValueError("a stream needs items")
+        self.items, self.batch_tokens = items, batch_tokens
+        self.accumulate, self.seed = accumulate, seed
+        self.shape = items.packed_shape(batch_tokens) if packed else None
+        self.rows = max(1, batch_tokens // int(items.target_sizes[0])) if is_even(items) else 0
+        # Batches of each epoch that was planned. By epoch, not as a list: the thread that prepares
+        # batches and the one that trains may both write the same entry.
         self._n_batches: dict[int, int] = {}
 
+    @property
+    def one_shape(self) -> bool:
+        """Whether all batches have the same shape."""
+        return self.shape is not None or self.rows > 0
+
+    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
+        """Yield the `accumulate` batches of each step, from `step` on, without end."""
+        batches = self._batches(step * self.accumulate)
+        while True:
+            yield [next(batches) for _ in range(self.accumulate)]
+
+    def _batches(self, first: int) -> Iterator[Batch]:
+        if self.rows:
+            for number in count(first):
+                chosen = even_batch(len(self.items), self.rows, self.seed, number)
+                chosen = chosen if self.items.counts_epochs else chosen % len(self.items)
+                yield self.items.batch(chosen, Draw(self.seed, 0, number), self.shape)
+        start, index = self.position(first)
+        for epoch in count(start):
+            for number, chosen in enumerate(self.plan(epoch)[index:], index):
+                yield self.items.batch(chosen, Draw(self.seed, epoch, number), self.shape)
+            index = 0
+
     def plan(self, epoch: int) -> list[Indices]:
-        """What each batch of an epoch is made of."""
+        """Return the items of each batch of an epoch."""
         if self.shape:
             plan = packed_plan(self.items, self.shape, self.seed, epoch)
         else:
@@ -51,46 +75,19 @@ class SizedStream(ABC, Generic[Items]):
         self._n_batches[epoch] = len(plan)
         return plan
 
-    def position(self, step: int) -> tuple[int, int]:
-        """The epoch and the place in its plan where a step begins."""
-        index = step * self.accumulate
+    def position(self, batch: int) -> tuple[int, int]:
+        """Return the epoch of a batch, and its number there."""
         for epoch in count():
             if epoch not in self._n_batches:
                 self.plan(epoch)
-            if index < self._n_batches[epoch]:
-                break
-            index -= self._n_batches[epoch]
-        return epoch, index
-
-    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
-        """Yield the `accumulate` batches of each step, from `step` on, without end."""
-        batches = self._batches_from(*self.position(step))
-        while True:
-            yield list(islice(batches, self.accumulate))
-
-    def _batches_from(self, epoch: int, index: int) -> Iterator[Batch]:
-        for number, indices in enumerate(self.plan(epoch)[index:], index):
-            yield self.assemble(indices, (epoch, number))
-        for later in count(epoch + 1):
-            for number, indices in enumerate(self.plan(later)):
-                yield self.assemble(indices, (later, number))
-
-    @abstractmethod
-    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
-        """Lay out one batch; its epoch and number there decide whatever is drawn by chance."""
+            if batch < self._n_batches[epoch]:
+                return epoch, batch
+            batch -= self._n_batches[epoch]
+        raise AssertionError
 
 
-class BatchStream(SizedStream[EncodedPairs]):
-    """Endless batches of pairs, from any step on."""
-
-    def assemble(self, indices: Indices, place: tuple[int, int]) -> Batch:
-        """Lay out the pairs of one batch."""
-        if self.shape:
-            return packed_batch(self.items, indices, self.special, self.shape)
-        return padded_batch(self.items, indices, self.special)
-
-
-def validation_batches(pairs: EncodedPairs, batch_tokens: int, special: Specials) -> list[Batch]:
-    """Padded batches of all `pairs`, short ones first, always the same."""
-    plan = validation_plan(pairs, batch_tokens)
-    return [padded_batch(pairs, indices, special) for indices in plan]
+def validation_batches(items: Items, batch_tokens: int, packed: bool = False) -> Iterator[Batch]:
+    """Yield batches of all items, always the same; packed only where all items have one size."""
+    shape = items.packed_shape(batch_tokens) if packed and is_even(items) else None
+    for number, indices in enumerate(validation_plan(items, batch_tokens)):
+        yield items.batch(indices, Draw(number=number), shape)

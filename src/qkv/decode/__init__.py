@@ -1,4 +1,4 @@
-"""Weights to ids: sampling rules, greedy, beam, generate."""
+"""Weights to ids: logits processors, greedy search and sampling, beam search, streaming."""
 
 from qkv.decode.beam import Beam, BeamState
 from qkv.decode.generate import complete, generate
@@ -6,11 +6,10 @@ from qkv.decode.graph import Graphs
 from qkv.decode.greedy import Draw, Greedy, GreedyState
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.state import Search, State, Task
-from qkv.decode.step import Batch, Generative, advance, decode_one, prefill
+from qkv.decode.step import Generative, PromptBatch, advance, decode_one, prefill
 from qkv.decode.stream import Remembered, stream
 
 __all__ = [
-    "Batch",
     "Beam",
     "BeamState",
     "Draw",
@@ -19,6 +18,7 @@ __all__ = [
     "Greedy",
     "GreedyState",
     "Hypothesis",
+    "PromptBatch",
     "Remembered",
     "Search",
     "State",

@@ -1,8 +1,8 @@
 """Beam search: K open hypotheses for each sentence, and the best K that have ended.
 
-Its choices are those of `transformers`: a step looks at the 2·K best continuations; of these, the
-first K may end, and the best K that do not end go on. Length counts generated tokens, with EOS and
-with a token that begins every output (BART's <s>), though that one was given.
+It chooses as `transformers` does: a step takes the 2·K best continuations; of these, the first K
+may end, and the best K that do not end stay open. Length counts generated tokens, EOS included, and
+also a forced token at the start of every output (BART's <s>).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qkv.decode import rules
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.state import State, Task, is_one_of, push, see, start_past, start_seen, take, write
 
-NOTHING = float("-inf")  # the score of a place where there is no hypothesis
+NOTHING = float("-inf")  # the score of an empty slot
 
 
 class Candidates(NamedTuple):
@@ -30,7 +30,7 @@ class Candidates(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The best hypotheses that have ended, best first."""
+    """The best finished hypotheses, best first."""
 
     tokens: Tensor  # (B, K, N) int64: EOS included
     lengths: Tensor  # (B, K) int64
@@ -39,31 +39,31 @@ class Closed(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamState(State):
-    """B sentences, K beams."""
+    """State of beam search: B sentences, K beams."""
 
     tokens: Tensor  # (B, K, N) int64: the open hypotheses
     scores: Tensor  # (B, K) float32: their log P, largest first
     closed_tokens: Tensor  # (B, K, N) int64
     closed_lengths: Tensor  # (B, K) int64
     closed_scores: Tensor  # (B, K) float32
-    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
-    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 where runs may recur
+    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 without a repetition penalty
+    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 without no_repeat
 
     @property
     def closed(self) -> Closed:
-        """The ended hypotheses together."""
+        """The finished hypotheses."""
         return Closed(self.closed_tokens, self.closed_lengths, self.closed_scores)
 
 
 @dataclass(frozen=True)
 class Beam:
-    """Beam search with its settings; the state goes in and comes back."""
+    """Beam search with its settings; each step takes a state and returns the next."""
 
     rows: int  # K
     n_best: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
-    ends: tuple[int, ...]  # EOS, and whatever else ends an output
+    ends: tuple[int, ...]  # EOS and other tokens that end an output
     suppress: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
     no_repeat: int = 0
@@ -72,7 +72,7 @@ class Beam:
     n_given: int = 0  # tokens before the first step that count as generated
 
     def start(self, task: Task) -> BeamState:
-        """One open hypothesis, the empty one; the other beams come to life with the first step."""
+        """Start with one open hypothesis, the empty one; the first step fills the other beams."""
         shape, device = (len(task.limits), self.rows), task.limits.device
         count = torch.zeros(shape, dtype=torch.int64, device=device)
         nothing = torch.full(shape, NOTHING, device=device)
@@ -92,13 +92,13 @@ class Beam:
         )
 
     def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor]:
-        """Continue, close and go on."""
-        found = self.continuations(state, logits)
+        """Extend the open hypotheses by one token, and close those that end."""
+        candidates = self.continuations(state, logits)
         last = (state.step + 1 >= state.limits)[:, None]
-        ends = is_one_of(found.tokens, self.ends) | last
-        closed = self._close(state, found, ends)
-        scores, best = found.scores.masked_fill(ends, NOTHING).topk(self.rows)
-        parents, newest = take(found.parents, best), take(found.tokens, best)
+        ends = is_one_of(candidates.tokens, self.ends) | last
+        closed = self._close(state, candidates, ends)
+        scores, best = candidates.scores.masked_fill(ends, NOTHING).topk(self.rows)
+        parents, newest = take(candidates.parents, best), take(candidates.tokens, best)
         after = BeamState(
             step=state.step + 1,
             limits=state.limits,
@@ -116,17 +116,17 @@ class Beam:
         return after, (parents + first_rows).flatten()
 
     def finish(self, state: BeamState) -> list[list[Hypothesis]]:
-        """The n best of each sentence; fewer where there are not that many sequences."""
+        """Return the n best of each sentence; fewer if there are fewer sequences."""
         columns = [column[:, : self.n_best].tolist() for column in state.closed]
         return [
-            [self._hypothesis(*one) for one in zip(*lists, strict=True) if one[2] != NOTHING]
+            [self._hypothesis(*row) for row in zip(*lists, strict=True) if row[2] != NOTHING]
             for lists in zip(*columns, strict=True)
         ]
 
     def continuations(self, state: BeamState, logits: Tensor) -> Candidates:
-        """The best tokens after any of a sentence's beams: so many that K of them at least go on.
+        """Find each sentence's best continuations: so many that at least K of them do not end.
 
-        A beam can end in as many ways as there are ends, so that one more for each beam will do.
+        A beam can end in as many ways as there are ends, so one more for each beam is enough.
         """
         total = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
         total = total.unflatten(0, state.scores.shape)
@@ -142,12 +142,12 @@ class Beam:
         total = total.add_(state.scores[..., None])
         vocab_size = total.shape[-1]
         flat = total.flatten(1)  # (B, K·V)
-        scores, place = flat.topk(min((1 + len(self.ends)) * self.rows, flat.shape[1]))
-        return Candidates(scores, place // vocab_size, place % vocab_size)
+        scores, index = flat.topk(min((1 + len(self.ends)) * self.rows, flat.shape[1]))
+        return Candidates(scores, index // vocab_size, index % vocab_size)
 
-    def _close(self, state: BeamState, found: Candidates, ends: Tensor) -> Closed:
-        """Let the hypotheses that end now compete with those that ended before."""
-        scores, parents, newest = (x[:, : self.rows] for x in found)
+    def _close(self, state: BeamState, candidates: Candidates, ends: Tensor) -> Closed:
+        """Keep the best of the hypotheses that end now and those that ended before."""
+        scores, parents, newest = (x[:, : self.rows] for x in candidates)
         stays = ~ends[:, : self.rows] | state.done[:, None]
         scores = scores.masked_fill(stays, NOTHING) / self._weight(state.step + 1)
         tokens = write(take(state.tokens, parents), state.step, newest)
@@ -160,11 +160,11 @@ class Beam:
         )
 
     def _settled(self, state: BeamState, scores: Tensor, closed_scores: Tensor) -> Tensor:
-        """Whether a sentence's result can (or shall) no more change, (B,) bool."""
+        """Whether a sentence's result can no longer change, or the search may stop, (B,) bool."""
         worst = closed_scores.amin(dim=-1)  # NOTHING unless K hypotheses have ended
         length = (state.step + 1).expand_as(worst)
         if self.early_stopping == "never" and self.length_penalty > 0:
-            length = state.limits  # there a log P, being negative, is divided by most
+            length = state.limits  # the best score still possible: log P is negative
         settled = ~(scores.amax(dim=-1) / self._weight(length) > worst)
         return settled | (worst != NOTHING) if self.early_stopping is True else settled
 
@@ -180,7 +180,7 @@ class Beam:
 def build_beam(
     config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
 ) -> Beam:
-    """Beam search as the config asks for it."""
+    """Build beam search from the config."""
     return Beam(
         config.beams,
         config.n_best,

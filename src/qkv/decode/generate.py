@@ -1,4 +1,4 @@
-"""`generate` after sources and `complete` after prompts: hypotheses, by the search asked for."""
+"""Generating hypotheses: `generate` from sources, `complete` from prompts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from qkv.decode.greedy import build_greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.loop import Watch, search_fixed, search_growing
 from qkv.decode.state import NONE, Search, Task
-from qkv.decode.step import Batch, Generative
+from qkv.decode.step import Generative, PromptBatch
 from qkv.errors import UserError
 from qkv.model import Decoder, EncoderDecoder
 
-USUAL_LENGTH = 256  # tokens after a prompt, where nobody says how many
+USUAL_LENGTH = 256  # tokens after a prompt, by default
 
 
 @torch.inference_mode()
@@ -41,17 +41,17 @@ def generate(
     """Decode a batch of sources (B, S): for each, `config.n_best` hypotheses, best first.
 
     Every output begins with `prefix`. It ends with EOS, or after `max_lengths` generated tokens
-    (EOS counted, prefix not), by default what `config.max_length` says. Tokens in `suppress` are
-    never generated. Random draws depend on the seed and a sentence's id, by default its place in
-    the batch. `fixed` keeps all shapes fixed, the default on a GPU; there, pass the same `graphs`
-    with every batch so that steps once captured are used again.
+    (EOS counted, prefix not), by default `config.max_length`. Tokens in `suppress` are never
+    generated. Random draws depend on the seed and a sentence's id, by default its index in the
+    batch. `fixed` keeps all shapes fixed, the default on a GPU; there, pass one `graphs` object
+    with every batch, so that captured steps are reused.
     """
     if not len(source):
         return []
     lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
     prompts = [[model.config.bos_id, *prefix]] * len(source)
     limits = token_limits(model.config, config, lengths, len(prefix), max_lengths)
-    longest = max(lengths)  # columns that are all padding, and lengths that say nothing, are left
+    longest = max(lengths)  # drop columns of padding alone, and lengths that are all equal
     batch = replace(
         build_batch(prompts, source.device),
         source=source[:, :longest],
@@ -60,8 +60,10 @@ def generate(
     task = build_task(model.config, config, prompts, limits, ids, source.device)
     n_given = int(list(prefix[:1]) == [model.config.start_id])
     search = build_search(config, model.config.ends, tuple(suppress), n_given)
-    found = run_search(model, search, batch, task, fixed, graphs)
-    return [[replace(one, tokens=[*prefix, *one.tokens]) for one in each] for each in found]
+    results = run_search(model, search, batch, task, fixed, graphs)
+    return [
+        [replace(best, tokens=[*prefix, *best.tokens]) for best in n_best] for n_best in results
+    ]
 
 
 @torch.inference_mode()
@@ -78,7 +80,7 @@ def complete(
     graphs: Graphs | None = None,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Go on from prompts of any lengths (BOS included where there is one), all in one batch.
+    """Continue prompts of any lengths (with BOS, if the model has one) in one batch.
 
     An output ends with any of `ends`, by default EOS. The other arguments are those of `generate`;
     `watch` may close outputs of a greedy search early.
@@ -95,13 +97,13 @@ def complete(
 def run_search(
     model: Generative,
     search: Search[Any],
-    batch: Batch,
+    batch: PromptBatch,
     task: Task,
     fixed: bool | None,
     graphs: Graphs | None,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Search in the way that suits the device."""
+    """Run a search with fixed shapes or a growing cache, whichever suits the device."""
     with evaluating(model):
         if batch.prompts.is_cuda if fixed is None else fixed:
             graphs = Graphs() if graphs is None else graphs
@@ -109,12 +111,12 @@ def run_search(
         return search_growing(model, search, batch, task, watch)
 
 
-def build_batch(prompts: Sequence[Sequence[int]], device: torch.device) -> Batch:
-    """Prompts padded in front; what stands there does not matter, for nobody sees it."""
+def build_batch(prompts: Sequence[Sequence[int]], device: torch.device) -> PromptBatch:
+    """Left-pad prompts; the padding is masked, so its token does not matter."""
     longest = max(map(len, prompts))
     rows = torch.tensor([[0] * (longest - len(prompt)) + [*prompt] for prompt in prompts])
     first = torch.tensor([[longest - len(prompt)] for prompt in prompts])
-    return Batch(rows.to(device), first.to(device) if first.any() else None)
+    return PromptBatch(rows.to(device), first.to(device) if first.any() else None)
 
 
 def build_task(
@@ -125,7 +127,7 @@ def build_task(
     ids: Sequence[int] | None,
     device: torch.device,
 ) -> Task:
-    """What the search is told of a batch."""
+    """Build the search's input for a batch of prompts."""
     seen = None
     if config.repetition_penalty != 1.0:
         seen = torch.zeros(len(prompts), model.vocab_size, dtype=torch.bool)
@@ -151,7 +153,7 @@ def build_task(
 def suppressed(
     config: DecodeConfig, model: ModelConfig, ends: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Tokens that are never generated: by default those that are no text, but for what ends it."""
+    """List the tokens that are never generated: by default special tokens that end nothing."""
     if config.suppress == "special":
         return tuple(sorted({model.pad_id, model.bos_id} - {*model.ends, *ends}))
     for token in config.suppress:
@@ -166,7 +168,7 @@ def suppressed(
 def build_search(
     config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
 ) -> Search[Any]:
-    """Beam search, unless one beam or random draws are asked for."""
+    """Build beam search, or greedy search for one beam or sampling."""
     if config.sample or config.beams == 1:
         return build_greedy(config, ends, suppress)
     return build_beam(config, ends, suppress, n_given)
@@ -179,10 +181,10 @@ def token_limits(
     prefix_length: int,
     max_lengths: Sequence[int] | int | None = None,
 ) -> list[int]:
-    """How many tokens each sentence may generate, whatever batch it is in.
+    """Compute how many tokens each sentence may generate, independent of its batch.
 
-    By default twice its source tokens, those that were passed with EOS if it was, and 20 more; in
-    any case no more than fit into the model together with BOS and the prefix.
+    By default twice its source tokens (as given, with or without EOS) and 20 more; never more than
+    fit into the model together with BOS and the prefix.
     """
     room = model.max_length - 1 - prefix_length
     if room < 1:
@@ -210,7 +212,7 @@ def prompt_limits(
     prompts: Sequence[Sequence[int]],
     max_lengths: Sequence[int] | int | None = None,
 ) -> list[int]:
-    """How many tokens may come after each prompt: as many as asked for, but no more than fit."""
+    """Compute how many tokens may follow each prompt: the limit asked for, or what fits."""
     for number, prompt in enumerate(prompts, start=1):
         if not prompt:
             raise UserError(f"decode: prompt {number} is empty; give it a token, such as BOS.")

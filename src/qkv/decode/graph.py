@@ -16,23 +16,23 @@ from qkv.decode.state import S, Search, Task
 from qkv.decode.step import Generative, advance, empty_cache
 from qkv.model import Cache, KeysValues, Layout, Memory
 
-WARM_UPS = 2  # so that libraries set themselves up before, and not inside, the recording
+WARM_UPS = 2  # so that libraries initialise before the recording
 
 
 class Replay:
-    """A function without arguments that changes tensors in place, recorded where there is a GPU."""
+    """A function that changes tensors in place, replayed as a CUDA graph on a GPU."""
 
     def __init__(self, step: Callable[[], None], device: torch.device, pool: Any = None) -> None:
         self.function = step
         self._call = record(step, device, pool) if device.type == "cuda" else step
 
     def __call__(self) -> None:
-        """Do once more what was recorded; on a CPU, just call the function."""
+        """Replay the recording; on a CPU, call the function."""
         self._call()
 
 
 def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
-    """Run the step a few times on the scratch values of its tensors, then record it."""
+    """Run the step a few times on scratch values, then record it."""
     enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -43,7 +43,7 @@ def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callabl
                 step()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads (a server's, a loader's) may go on using the GPU meanwhile.
+        # Other threads (a server's, a loader's) may use the GPU meanwhile.
         with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
             step()
     return graph.replay
@@ -51,7 +51,7 @@ def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callabl
 
 @dataclass(frozen=True)
 class Slot(Generic[S]):
-    """One search's tensors, at a fixed place, and the step that changes them."""
+    """One search's tensors, at fixed addresses, and the step that changes them."""
 
     memory: Memory | None
     cache: Cache
@@ -59,26 +59,26 @@ class Slot(Generic[S]):
     step: Replay
 
     def load(self, memory: Memory | None, cache: Cache, state: S) -> None:
-        """Put a new batch, whose prompts were read, in place of the last one."""
-        for kept, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
-            kept.copy_(new)
+        """Copy a new batch, after its prefill, over the last one."""
+        for tensor, new in zip(_tensors(self.memory), _tensors(memory), strict=True):
+            tensor.copy_(new)
         self.cache.fill(cache)
         self.state.assign(state)
 
 
 class Graphs:
-    """Captured steps of the shapes met so far, for reuse between batches; the oldest go first.
+    """Captured steps by shape, reused between batches; the oldest are dropped first.
 
-    Each is tied to its model's weights where they lie now: training may change them in place, but
-    after a model has moved, start afresh. One thread at a time. `compiled` fuses a step's kernels
-    before it is captured, which takes a minute a shape.
+    Each is tied to the addresses of its model's weights: training may change them in place, but
+    after a model has moved, make new ones. Not thread-safe. `compiled` fuses a step's kernels
+    before it is captured, which takes a minute for each shape.
     """
 
     def __init__(self, most: int = 16, compiled: bool = False) -> None:
         self.most = most
         self.compiled = compiled
         self._slots: dict[Hashable, Slot[Any]] = {}
-        # One pool of memory for all: steps never overlap, and leave nothing behind in it.
+        # One memory pool for all: steps never overlap and keep nothing in it.
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Graphs:
     def slot(
         self, model: Generative, search: Search[S], memory: Memory | None, cache: Cache, task: Task
     ) -> Slot[S]:
-        """The slot for this search and these shapes, made at the first call."""
+        """Return the slot for this search and these shapes, made at the first call."""
         like = cache.store
         shapes = tuple(tensor.shape for tensor in _tensors(memory))
         padded = cache.first is not None

@@ -1,4 +1,4 @@
-"""One token after another, never looking back: the likeliest (greedy), or one at random."""
+"""Greedy search and sampling: one token after another, the likeliest or a random one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from qkv.decode.state import State, Task, is_one_of, push, see, start_past, star
 
 
 class Choose(Protocol):
-    """How the next token is picked from logits (B, K, V); noise comes from streams (B, K)."""
+    """Chooses the next tokens from logits (B, K, V), with noise from streams (B, K)."""
 
     def __call__(self, logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
-        """The chosen tokens, (B, K)."""
+        """Return the chosen tokens, (B, K)."""
 
 
 def likeliest(logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
-    """The token with the largest logit."""
+    """Choose the token with the largest logit."""
     return logits.argmax(dim=-1)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A random token, among those that the rules leave."""
+    """Samples a token under temperature, top-k, top-p and min-p."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -36,12 +36,12 @@ class Draw:
     min_p: float = 0.0
 
     def __call__(self, logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
-        """Draw from softmax(logits) under the rules, (B, K)."""
-        kept = self.restrict(logits)
-        return (kept + noise.gumbel(streams, step, logits.shape[-1])).argmax(dim=-1)
+        """Sample from softmax(logits) after the rules, (B, K)."""
+        logits = self.restrict(logits)
+        return (logits + noise.gumbel(streams, step, logits.shape[-1])).argmax(dim=-1)
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Apply the rules in `transformers`' order, leaving out those that would change nothing."""
+        """Apply the rules in `transformers`' order, skipping those that change nothing."""
         if self.temperature != 1.0:
             logits = rules.temperature(logits, self.temperature)
         if self.top_k:
@@ -53,25 +53,25 @@ class Draw:
 
 @dataclass(frozen=True)
 class GreedyState(State):
-    """B sentences, K independent outputs of each."""
+    """State of greedy search: B sentences, K independent outputs of each."""
 
-    tokens: Tensor  # (B, K, N) int64: what was generated, EOS included
+    tokens: Tensor  # (B, K, N) int64: generated tokens, EOS included
     lengths: Tensor  # (B, K) int64: how many of them count
-    log_probability: Tensor  # (B, K) float32: of those tokens, by the model as it is (no rules)
+    log_probability: Tensor  # (B, K) float32: of those tokens, before any rules
     open: Tensor  # (B, K) bool: neither ended nor at the limit
-    streams: Tensor  # (B, K) int64: where the random numbers of each output come from
-    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 where repeating is free
-    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 where runs may recur
+    streams: Tensor  # (B, K) int64: random streams, one for each output
+    seen: Tensor  # (B, K, V) bool: tokens of prompt and output; V is 0 without a repetition penalty
+    past: Tensor  # (B, K, L) int64: prompt and output, newest last; L is 0 without no_repeat
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """Greedy search and sampling: the same loop with another way to choose."""
+    """Greedy search or sampling, by how it chooses."""
 
     choose: Choose
     rows: int
     length_penalty: float
-    ends: tuple[int, ...]  # EOS, and whatever else ends an output
+    ends: tuple[int, ...]  # EOS and other tokens that end an output
     suppress: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
     no_repeat: int = 0
@@ -79,7 +79,7 @@ class Greedy:
     force_end: bool = False
 
     def start(self, task: Task) -> GreedyState:
-        """Nothing generated yet."""
+        """Return the state before the first token."""
         shape, device = (len(task.limits), self.rows), task.limits.device
         count = torch.zeros(shape, dtype=torch.int64, device=device)
         done = task.limits < 1
@@ -102,7 +102,7 @@ class Greedy:
         logits = logits.unflatten(0, state.newest.shape)  # (B, K, V)
         choices = rules.suppress(logits.log_softmax(dim=-1), self.suppress)
         allowed = choices
-        if state.seen.shape[2]:  # the rule asks for logits as they are, not normalised
+        if state.seen.shape[2]:  # this rule takes logits before log_softmax
             allowed = rules.repetition(logits, state.seen, self.repetition_penalty)
             allowed = rules.suppress(allowed, self.suppress)
         if state.past.shape[2]:
@@ -130,7 +130,7 @@ class Greedy:
         ), None
 
     def finish(self, state: GreedyState) -> list[list[Hypothesis]]:
-        """Each sentence's outputs, best first."""
+        """Return each sentence's outputs, best first."""
         scores = state.log_probability / state.lengths.float() ** self.length_penalty
         order = scores.argsort(dim=-1, descending=True, stable=True).tolist()
         columns = [x.tolist() for x in (state.tokens, state.lengths, state.log_probability, scores)]
@@ -147,13 +147,13 @@ class Greedy:
 
 
 def close_outputs(state: GreedyState, ended: Tensor) -> GreedyState:
-    """Let these of all the outputs, (B·K,) bool, end where they are."""
+    """End the outputs that are flagged, (B·K,) bool."""
     still_open = state.open & ~ended.view_as(state.open)
     return replace(state, open=still_open, done=~still_open.any(dim=-1))
 
 
 def build_greedy(config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...]) -> Greedy:
-    """Greedy search, or sampling where the config asks for it; without heat a draw is greedy."""
+    """Build greedy search, or sampling if the config asks for it; temperature 0 is greedy."""
     choose: Choose = likeliest
     if config.sample and config.temperature > 0:
         choose = Draw(config.temperature, config.top_k, config.top_p, config.min_p)

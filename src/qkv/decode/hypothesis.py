@@ -1,4 +1,4 @@
-"""What decoding hands back."""
+"""The result of decoding."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output for one source, and how likely the model holds it."""
+    """One output with its log probability and score."""
 
-    tokens: list[int]  # the forced prefix and what was generated; neither BOS nor EOS
-    log_probability: float  # summed over the generated tokens, EOS included where it came
+    tokens: list[int]  # the forced prefix and the generated tokens, without BOS and EOS
+    log_probability: float  # summed over the generated tokens, EOS included if generated
     score: float  # log_probability / length^length_penalty; n-best lists are sorted by it
     finished: bool  # ended by EOS rather than by the length limit
 
     def followed_by(self, rest: Hypothesis) -> Hypothesis:
-        """This output and one that goes on from it, as one; scored by the mean of a token."""
+        """Join this output and its continuation; the score is the mean log P of a token."""
         tokens = [*self.tokens, *rest.tokens]
         log_probability = self.log_probability + rest.log_probability
         score = log_probability / (len(tokens) + rest.finished)

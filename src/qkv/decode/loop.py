@@ -1,4 +1,4 @@
-"""Running a search to its end, with a cache that grows or in tensors of fixed shape."""
+"""The search loop, with a growing KV cache or with fixed shapes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch import Tensor
 from qkv.decode.graph import Graphs
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.state import S, Search, Task
-from qkv.decode.step import Batch, Generative, advance, prefill
+from qkv.decode.step import Generative, PromptBatch, advance, prefill
 from qkv.model import Cache, Memory
 
-CHECK_EVERY = 8  # steps between two looks at what was generated, for which a GPU must be waited for
-WIDTH, LENGTH = 16, 64  # sizes are rounded up to multiples of these, so that few graphs serve all
+CHECK_EVERY = 8  # steps between two looks at the output, each of which waits for the GPU
+WIDTH, LENGTH = 16, 64  # sizes are rounded up to multiples of these, for few graphs
 
 Watch = Callable[[Any], Any]
-"""Looks at a state now and then, and may close outputs that need not go on."""
+"""Called with the state every few steps; may close outputs early."""
 
 
 def search_growing(
-    model: Generative, search: Search[S], batch: Batch, task: Task, watch: Watch | None = None
+    model: Generative, search: Search[S], batch: PromptBatch, task: Task, watch: Watch | None = None
 ) -> list[list[Hypothesis]]:
-    """Least work, as suits a CPU: attention sees what is filled, and done sentences leave."""
+    """Search with least work, for a CPU: a growing cache, and finished sentences leave."""
     room = batch.prompts.shape[1] + task.room
     memory, cache = prefill(model, batch, search.rows, room)
     state = search.start(task)
     sentences = torch.arange(len(batch.prompts), device=batch.prompts.device)
-    found: dict[int, list[Hypothesis]] = {}
+    hypotheses: dict[int, list[Hypothesis]] = {}
     step = 0
     while len(sentences):
         state = advance(model, search, memory, cache, state)
@@ -40,17 +40,17 @@ def search_growing(
             state = watch(state)
         n_done = int(state.done.sum())
         if n_done * 4 < len(sentences):
-            continue  # to move the others would cost more than it saves
+            continue  # moving the others would cost more than it saves
         done, still_open = state.done.nonzero()[:, 0], (~state.done).nonzero()[:, 0]
         results = search.finish(state.select(done))
-        found.update(zip(sentences[done].tolist(), results, strict=True))
+        hypotheses.update(zip(sentences[done].tolist(), results, strict=True))
         sentences, state = sentences[still_open], state.select(still_open)
         memory = drop(memory, cache, still_open, search.rows)
-    return [found[index] for index in range(len(found))]
+    return [hypotheses[index] for index in range(len(hypotheses))]
 
 
 def drop(memory: Memory | None, cache: Cache, kept: Tensor, rows: int) -> Memory | None:
-    """Keep these sentences, each with all its rows in the cache."""
+    """Keep these sentences, each with all its rows of the cache."""
     row = torch.arange(rows, device=kept.device)
     cache.select((kept[:, None] * rows + row).flatten())
     return None if memory is None else memory.select(kept)
@@ -59,12 +59,12 @@ def drop(memory: Memory | None, cache: Cache, kept: Tensor, rows: int) -> Memory
 def search_fixed(
     model: Generative,
     search: Search[S],
-    batch: Batch,
+    batch: PromptBatch,
     task: Task,
     graphs: Graphs,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """The same work each step, as suits a GPU: nothing is asked of it but "all done?" at times."""
+    """Search with fixed shapes, for a GPU: it is only asked now and then whether all is done."""
     n_sentences, n_steps = len(batch.prompts), task.room
     batch, task = round_up(batch, task, model.config.max_length)
     memory, cache = prefill(model, batch, search.rows, batch.prompts.shape[1])
@@ -81,8 +81,8 @@ def search_fixed(
     return search.finish(slot.state.select(real))
 
 
-def round_up(batch: Batch, task: Task, longest: int) -> tuple[Batch, Task]:
-    """Pad a batch to one of a few shapes: more source tokens, more sentences, more room."""
+def round_up(batch: PromptBatch, task: Task, longest: int) -> tuple[PromptBatch, Task]:
+    """Pad a batch to one of a few shapes, in source tokens, sentences and output tokens."""
     n_sentences, n_prompt = batch.prompts.shape
     more = few_sizes(n_sentences) - n_sentences
     batch = replace(
@@ -104,11 +104,11 @@ def round_up(batch: Batch, task: Task, longest: int) -> tuple[Batch, Task]:
 
 
 def _with_more_rows(tensor: Tensor, more: int) -> Tensor:
-    """Append copies of the first row, for a row that holds nothing would break attention."""
+    """Append copies of the first row, since attention fails on an empty row."""
     return torch.cat([tensor, tensor[:1].expand(more, *tensor.shape[1:])])
 
 
-def _wider_source(batch: Batch, more: int, longest: int) -> Batch:
+def _wider_source(batch: PromptBatch, more: int, longest: int) -> PromptBatch:
     source = batch.source
     assert source is not None
     n_sentences, width = source.shape
@@ -119,15 +119,15 @@ def _wider_source(batch: Batch, more: int, longest: int) -> Batch:
     return replace(
         batch,
         source=F.pad(source, (0, wider, 0, more)),
-        source_lengths=F.pad(lengths, (0, more), value=1),  # or attention would be undefined
+        source_lengths=F.pad(lengths, (0, more), value=1),  # attention needs at least one key
     )
 
 
 def multiple(size: int, unit: int) -> int:
-    """The next multiple of `unit`."""
+    """Round up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 
 def few_sizes(size: int) -> int:
-    """The next number with three binary digits and zeros: 1 … 8, 10, 12, 14, 16, 20, 24 …"""
+    """Round up to three binary digits and zeros: 1 … 8, 10, 12, 14, 16, 20, 24 …"""
     return multiple(size, 1 << max(0, (size - 1).bit_length() - 3))

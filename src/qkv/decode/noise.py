@@ -1,7 +1,7 @@
-"""Random numbers as a pure function of where they are used: no generator, no state.
+"""Random numbers as a pure function of their position: no generator, no state.
 
-The number for (seed, sentence, draw, step, token) is a hash of those five. So a sentence gets the
-same text in any batch, on any device, and a step that draws can be compiled or captured as a graph.
+The number for (seed, sentence, draw, step, token) is a hash of those five. So a sentence gets one
+text in any batch, on any device, and a sampling step can be compiled or captured as a graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mix(word: Tensor) -> Tensor:
 
 
 def streams(seed: int, ids: Tensor, n_draws: int) -> Tensor:
-    """A stream of random numbers for each draw of each sentence, (B, draws) int64."""
+    """Return a random stream for each draw of each sentence, (B, draws) int64."""
     low, high = (torch.tensor(part & WORD, device=ids.device) for part in (seed, seed >> 32))
     sentence = mix(mix(mix(low) ^ high) ^ (ids & WORD))
     draw = torch.arange(n_draws, device=ids.device)
@@ -31,7 +31,7 @@ def streams(seed: int, ids: Tensor, n_draws: int) -> Tensor:
 
 
 def uniform(streams: Tensor, step: Tensor, n_tokens: int) -> Tensor:
-    """Numbers in (0, 1) for each token at this step of each stream, (…, V) float32."""
+    """Return numbers in (0, 1) for each token at this step of each stream, (…, V) float32."""
     token = torch.arange(n_tokens, device=streams.device)
     words = mix(mix(streams ^ mix(step + 1))[..., None] ^ mix(token + 1))
     # The cap keeps 1.0, to which the largest words would round, out of the range.
@@ -39,6 +39,6 @@ def uniform(streams: Tensor, step: Tensor, n_tokens: int) -> Tensor:
 
 
 def gumbel(streams: Tensor, step: Tensor, n_tokens: int) -> Tensor:
-    """Gumbel noise: the argmax of logits plus this is a draw from softmax(logits), (…, V)."""
+    """Return Gumbel noise: the argmax of logits plus it samples softmax(logits), (…, V)."""
     # -log(1 - u) rather than -log(u): float32 is finest near 0, and small values decide the draw.
     return -torch.log(-torch.log1p(-uniform(streams, step, n_tokens)))

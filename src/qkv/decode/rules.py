@@ -1,6 +1,6 @@
-"""Rules: functions on logits (…, V) that hide the tokens that may not come, or make some unlikely.
+"""Logits processors: functions on logits (…, V) that mask tokens or change their probabilities.
 
-Each agrees with the one of the same purpose in `transformers`, and so does their order.
+Each equals its counterpart in `transformers`, and so does their order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ HIDDEN = float("-inf")
 
 
 def temperature(logits: Tensor, value: float) -> Tensor:
-    """Below 1 the likely tokens become likelier still, above 1 the draw is more even."""
+    """Divide logits by a temperature: below 1 sharpens the distribution, above 1 flattens it."""
     return logits / value
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and any that tie with the last of them."""
+    """Keep the k likeliest tokens, and ties with the last of them."""
     least = logits.topk(min(k, logits.shape[-1])).values[..., -1:]
     return logits.masked_fill(logits < least, HIDDEN)
 
@@ -28,7 +28,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the smallest set of the likeliest tokens whose probabilities reach p."""
     ascending, order = logits.sort(dim=-1)
     tail = ascending.softmax(dim=-1).cumsum(dim=-1) <= 1 - p
-    tail[..., -1] = False  # the likeliest token stays, whatever p is
+    tail[..., -1] = False  # the likeliest token always stays
     return logits.masked_fill(torch.zeros_like(tail).scatter(-1, order, tail), HIDDEN)
 
 
@@ -40,27 +40,27 @@ def min_p(logits: Tensor, p: float) -> Tensor:
 
 
 def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Make tokens that were seen (…, V) less likely: positive logits are divided, others times."""
+    """Penalise seen tokens (…, V): positive logits are divided, negative ones multiplied."""
     return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 def no_repeat(logits: Tensor, past: Tensor, n: int) -> Tensor:
-    """Hide tokens after which a run of n would be in the past (…, L) twice; -1 is no token."""
+    """Mask tokens that would repeat an n-gram of the past (…, L); -1 is no token."""
     if past.shape[-1] < n:
         return logits
-    last = past[..., n - 1 :]  # the last token of each run, to avoid if those before it recur now
+    last = past[..., n - 1 :]  # the last token of each n-gram, masked if those before it occur now
     again = last >= 0
     for back in range(1, n):
         again = again & (past[..., n - 1 - back : -back] == past[..., -back, None])
     size = logits.shape[-1]
-    # one column more, where runs that do not recur are marked: no shape depends on what is found
+    # One more column takes the n-grams that do not match, so that no shape depends on values.
     banned = logits.new_zeros((*logits.shape[:-1], size + 1), dtype=torch.bool)
     banned = banned.scatter(-1, last.masked_fill(~again, size), True)
     return logits.masked_fill(banned[..., :size], HIDDEN)
 
 
 def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
-    """Hide these tokens, in place, as long as it is early: () bool; an id may be of no token."""
+    """Mask these tokens in place while `early`, () bool; ids beyond the vocabulary are ignored."""
     for token in tokens:
         if token < logits.shape[-1]:
             logits[..., token].masked_fill_(early, HIDDEN)
@@ -68,7 +68,7 @@ def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
 
 
 def force(logits: Tensor, token: int, rows: Tensor) -> Tensor:
-    """Let nothing but this token come where rows, (…) bool, say so; its id may be of no token."""
+    """Allow only this token in the given rows, (…) bool; ignored beyond the vocabulary."""
     if token >= logits.shape[-1]:
         return logits
     only = torch.full_like(logits, HIDDEN)
@@ -77,7 +77,7 @@ def force(logits: Tensor, token: int, rows: Tensor) -> Tensor:
 
 
 def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Hide these tokens, in place."""
-    for token in tokens:  # few; one fill each needs no index tensor, which a graph could not make
+    """Mask these tokens in place."""
+    for token in tokens:  # a fill for each needs no index tensor, which a graph could not make
         logits[..., token] = HIDDEN
     return logits

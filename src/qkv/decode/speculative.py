@@ -1,7 +1,7 @@
 """Speculative decoding: a small model drafts, the large one checks many tokens in one pass.
 
-The large model's own choice at each place is what counts, so that the output is exactly that of a
-greedy search; a draft that guesses well only saves passes (Leviathan et al. 2022, without draws).
+The large model's own choice at each position counts, so the output is exactly that of greedy
+search; a draft that guesses well only saves passes (Leviathan et al. 2022, without sampling).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from qkv.decode.step import empty_cache, read
 from qkv.errors import UserError
 from qkv.model import Cache, Decoder
 
-AHEAD = 5  # tokens that are drafted for each pass of the large model
+AHEAD = 5  # drafted tokens for each pass of the large model
 
 
 @dataclass(frozen=True)
 class Speculation:
-    """What was generated, and how much it took."""
+    """The output, and the passes that it took."""
 
     hypothesis: Hypothesis
     passes: int  # of the large model, after it read the prompt
@@ -45,14 +45,16 @@ def speculate(
     suppress: Sequence[int] = (),
     over: Callable[[list[int]], bool] | None = None,
 ) -> Speculation:
-    """Greedy search after one prompt, with a draft model of the same vocabulary.
+    """Run greedy search after one prompt, with a draft model of the same vocabulary.
 
-    `over` is asked after each pass whether the tokens so far, EOS not among them, are enough.
+    `over` is called after each pass with the tokens so far, without EOS; True stops.
     """
     _check(model, draft, config)
     (limit,) = prompt_limits(model.config, config, [prompt], max_length)
     with evaluating(model), evaluating(draft):
-        writer = _Speculative(_Reader(model, suppress), _Reader(draft, suppress), list(prompt))
+        writer = _Speculative(
+            _CachedModel(model, suppress), _CachedModel(draft, suppress), list(prompt)
+        )
         return writer.run(limit, ahead, over)
 
 
@@ -65,14 +67,14 @@ def _check(model: Decoder, draft: Decoder, config: DecodeConfig) -> None:
     ruled = config.repetition_penalty != 1.0 or config.no_repeat or config.min_length
     if config.sample or config.beams > 1 or ruled or config.force_end:
         raise UserError(
-            "decode: a draft model serves plain greedy search alone; set beams = 1, "
+            "decode: a draft model works with plain greedy search only; set beams = 1, "
             "sample = false, repetition_penalty = 1, no_repeat = 0, min_length = 0 and "
             "force_end = false."
         )
 
 
-class _Reader:
-    """A model that reads tokens after those it has read, and can take some back."""
+class _CachedModel:
+    """A model with its KV cache, which can be cut back."""
 
     def __init__(self, model: Decoder, suppress: Sequence[int]) -> None:
         self.model, self.suppress = model, suppress
@@ -84,11 +86,11 @@ class _Reader:
         return self.cache.length
 
     def forget_after(self, length: int) -> None:
-        """Take back what was read past this many tokens."""
+        """Cut the cache back to this many tokens."""
         self.cache.length = min(self.n_read, length)
 
     def read(self, tokens: list[int]) -> Tensor:
-        """Log P of what comes after each of these tokens, (T, V)."""
+        """Read tokens, and return log P of the token after each, (T, V)."""
         row = torch.tensor([tokens], device=self.cache.store.device)
         hidden = read(self.model, row, None, self.cache)
         logits: Tensor = self.model.output(hidden[0]).float()
@@ -96,21 +98,21 @@ class _Reader:
 
 
 class _Speculative:
-    """The text so far, as tokens, and the two who read it."""
+    """The tokens so far, and the two models."""
 
-    def __init__(self, model: _Reader, draft: _Reader, tokens: list[int]) -> None:
+    def __init__(self, model: _CachedModel, draft: _CachedModel, tokens: list[int]) -> None:
         self.model, self.draft, self.tokens = model, draft, tokens
         self.log_probability, self.passes, self.drafted, self.accepted = 0.0, 0, 0, 0
         if len(tokens) > 1:
             model.read(tokens[:-1])
 
     def run(self, limit: int, ahead: int, over: Callable[[list[int]], bool] | None) -> Speculation:
-        """Draft and check until EOS, the limit, or until it is said to be over."""
+        """Draft and check until EOS, the limit, or `over`."""
         begin = len(self.tokens)
         end, ends = begin + limit, self.model.model.config.ends
         finished = False
         while len(self.tokens) < end and not finished:
-            # One token less than there is room for: the large model adds one of its own.
+            # One token less than the limit allows: the large model adds one of its own.
             guesses = self._guess(min(ahead, end - len(self.tokens) - 1))
             for token in self._check(guesses):
                 self.tokens.append(token)
@@ -125,7 +127,7 @@ class _Speculative:
         return Speculation(hypothesis, self.passes, self.drafted, self.accepted)
 
     def _guess(self, count: int) -> list[int]:
-        """What the draft model would write next."""
+        """Let the draft model generate the next tokens."""
         count = min(count, self.draft.model.config.max_length - len(self.tokens))
         guesses: list[int] = []
         for _ in range(count):
@@ -135,17 +137,16 @@ class _Speculative:
         return guesses
 
     def _check(self, guesses: list[int]) -> list[int]:
-        """The large model's choices after the last token and after each guess that was right."""
+        """Return the large model's choices after the last token and after each right guess."""
         self.passes += 1
-        found = self.model.read([self.tokens[-1], *guesses])  # (1 + guesses, V)
-        best = found.max(dim=-1)
+        best = self.model.read([self.tokens[-1], *guesses]).max(dim=-1)  # of (1 + guesses, V)
         chosen: list[int] = best.indices.tolist()
         agreed = 0
         while agreed < len(guesses) and guesses[agreed] == chosen[agreed]:
             agreed += 1
         ends = self.model.model.config.ends
         kept = chosen[: agreed + 1]
-        last = next((place for place, token in enumerate(kept) if token in ends), agreed)
+        last = next((index for index, token in enumerate(kept) if token in ends), agreed)
         kept = kept[: last + 1]
         self.accepted += min(agreed, len(kept))
         self.log_probability += float(best.values[: len(kept)].sum())

@@ -1,4 +1,4 @@
-"""The verbs in which a model decodes: `prefill` once a batch, then `decode_one` token a step."""
+"""Model calls of decoding: `prefill` once for a batch, then `decode_one` for each token."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ Generative = EncoderDecoder | Decoder
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What is to be continued: prompts and, for an encoder-decoder, the sources they belong to."""
+class PromptBatch:
+    """Prompts to continue and, for an encoder-decoder, their sources."""
 
-    prompts: Tensor  # (B, P) int64: padded in front, so that all end in the last column
+    prompts: Tensor  # (B, P) int64: left-padded, so that all end in the last column
     first: Tensor | None = None  # (B, 1) int64: where each prompt begins; None: no padding
     source: Tensor | None = None  # (B, S) int64
     source_lengths: Tensor | None = None  # (B,) int64; None: no padding
 
 
-def prefill(model: Generative, batch: Batch, rows: int, length: int) -> tuple[Memory | None, Cache]:
-    """Encode each source and read each prompt but for its last token, once; then `rows` of each."""
+def prefill(
+    model: Generative, batch: PromptBatch, rows: int, length: int
+) -> tuple[Memory | None, Cache]:
+    """Encode each source and read each prompt except its last token; then copy each to `rows`."""
     memory = None
     if isinstance(model, EncoderDecoder):
         assert batch.source is not None
@@ -34,21 +36,21 @@ def prefill(model: Generative, batch: Batch, rows: int, length: int) -> tuple[Me
     if batch.prompts.shape[1] > 1:
         read(model, batch.prompts[:, :-1], memory, cache)
     if rows > 1:
-        each = torch.arange(len(batch.prompts), device=batch.prompts.device)
-        cache.select(each.repeat_interleave(rows))
+        sentences = torch.arange(len(batch.prompts), device=batch.prompts.device)
+        cache.select(sentences.repeat_interleave(rows))
     return memory, cache
 
 
 def empty_cache(model: Generative, rows: int, length: int, fixed: bool = False) -> Cache:
-    """Room for `rows` outputs, in the number type that attention works in."""
+    """Allocate a KV cache for `rows` outputs, in the dtype of attention."""
     weight = next(model.parameters())
-    place = weight.device.type
-    half = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else weight.dtype
-    return Cache.empty(model.config, rows, length, weight.new_empty(0, dtype=half), fixed)
+    device = weight.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    return Cache.empty(model.config, rows, length, weight.new_empty(0, dtype=dtype), fixed)
 
 
 def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:
-    """Let every row see these tokens, (rows, T); what comes out of the last layer, (rows, T, D)."""
+    """Read tokens, (rows, T), into the cache, and return the hidden states, (rows, T, D)."""
     if isinstance(model, Decoder):
         return model.hidden(tokens, cache=cache)
     assert memory is not None
@@ -56,7 +58,7 @@ def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache)
 
 
 def decode_one(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:
-    """Read one token in each row, (rows,), and give logits of the next, (rows, V) float32."""
+    """Read one token in each row, (rows,), and return logits of the next, (rows, V) float32."""
     hidden = read(model, tokens[:, None], memory, cache)
     logits: Tensor = model.output(hidden[:, -1])
     return logits.float()
@@ -65,7 +67,7 @@ def decode_one(model: Generative, tokens: Tensor, memory: Memory | None, cache: 
 def advance(
     model: Generative, search: Search[S], memory: Memory | None, cache: Cache, state: S
 ) -> S:
-    """One step of a search: read, choose, and let each row's cache follow its hypothesis."""
+    """Run one step of a search: read, choose, and reorder the cache's rows."""
     logits = decode_one(model, state.newest.flatten(), memory, cache)
     state, rows = search.step(state, logits)
     if rows is not None:

@@ -1,4 +1,4 @@
-"""Tokens as they come, one after another, and a cache that the next question can go on from."""
+"""Streaming: tokens one by one, and a KV cache that later prompts reuse."""
 
 from __future__ import annotations
 
@@ -20,35 +20,33 @@ from qkv.model import Cache, Decoder
 
 @dataclass
 class Remembered:
-    """Tokens that a model has read, and its cache of them."""
+    """Tokens that a model has read, and their KV cache."""
 
     cache: Cache | None = None
     tokens: list[int] = field(default_factory=list)
-    n_read: int = (
-        0  # tokens that were read since this was made; less than were asked for, if reused
-    )
+    n_read: int = 0  # tokens read so far, without those that were reused
 
     def recall(self, model: Decoder, prompt: Sequence[int]) -> Cache:
-        """A cache that holds all of the prompt but its last token, reading only what is new."""
+        """Return a cache of the prompt except its last token, reading only what is new."""
         if self.cache is None:
             self.cache = empty_cache(model, 1, model.config.max_length)
         device = self.cache.store.device
-        kept = _common(self.tokens, prompt[:-1])
-        self.cache.length = kept
-        del self.tokens[kept:]  # whoever is interrupted below has read no more than this
-        fresh = list(prompt[kept:-1])
+        n_common = _common(self.tokens, prompt[:-1])
+        self.cache.length = n_common
+        del self.tokens[n_common:]  # after an interruption below, no more than this was read
+        fresh = list(prompt[n_common:-1])
         if fresh:
             read(model, torch.tensor([fresh], device=device), None, self.cache)
         self.tokens, self.n_read = list(prompt[:-1]), self.n_read + len(fresh)
         return self.cache
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with in common."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
+def _common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Count the tokens that two sequences share at their beginning."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return index
+    return min(len(left), len(right))
 
 
 @torch.inference_mode()
@@ -67,8 +65,8 @@ def stream(
 ) -> Iterator[int]:
     """Yield the tokens after one prompt as they are chosen: those of `complete`, without the end.
 
-    With `remembered`, what it shares with the prompt is not read again, and it goes on to remember
-    the prompt and what was generated.
+    With `remembered`, tokens that it shares with the prompt are not read again, and it then holds
+    the prompt and the output.
     """
     remembered = Remembered() if remembered is None else remembered
     device = next(model.parameters()).device
@@ -104,7 +102,7 @@ def _growing_states(
 def _fixed_states(
     model: Decoder, search: Search[GreedyState], cache: Cache, task: Task, graphs: Graphs
 ) -> Generator[GreedyState]:
-    """Captured steps on a copy of the cache, whose new part is brought back at the end."""
+    """Run captured steps on a copy of the cache, and copy its new part back at the end."""
     assert isinstance(cache.length, int)
     begin = cache.length
     task = task.with_room(multiple(begin + 1 + task.room, LENGTH))

@@ -1,4 +1,4 @@
-"""The best label for each word such that the labels together are a valid sequence (Viterbi)."""
+"""Viterbi: the best sequence of labels among the valid ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Allowed = npt.NDArray[np.bool_] | Tensor
 
 
 def best_path(scores: Tensor, begin: Allowed, follow: Allowed, end: Allowed) -> list[int]:
-    """The valid labels with the highest sum of scores (T, C), as `best_paths` finds them."""
+    """Find the valid labels with the highest sum of scores (T, C), as `best_paths` does."""
     lengths = torch.tensor([len(scores)], device=scores.device)
     return best_paths(scores[None], lengths, begin, follow, end)[0]
 
@@ -19,7 +19,7 @@ def best_path(scores: Tensor, begin: Allowed, follow: Allowed, end: Allowed) -> 
 def best_paths(
     scores: Tensor, lengths: Tensor, begin: Allowed, follow: Allowed, end: Allowed
 ) -> list[list[int]]:
-    """The valid labels of each sequence with the highest sum of scores (B, T, C).
+    """Find the valid labels of each sequence with the highest sum of scores (B, T, C).
 
     Label c may be first where begin[c], last where end[c], and right after b where follow[b, c].
     Of equally good sequences the one with the lowest labels wins, compared from the last backwards.
@@ -27,8 +27,8 @@ def best_paths(
     if scores.shape[1] == 0:
         return [[] for _ in lengths]
     lengths = lengths.to(scores.device)
-    # What each label loses against the best of its place: the best labels of all lose exactly
-    # nothing, so that no rounding can hide them where they are valid.
+    # Each label's loss against the best at its position: the best labels lose exactly 0, so that
+    # no rounding can hide them where they are valid.
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     losses = scores - scores.amax(dim=-1, keepdim=True)
     total, pointers = _advance(losses, lengths, _barrier(begin, scores), _barrier(follow, scores))
@@ -44,7 +44,7 @@ def best_paths(
 def _advance(
     losses: Tensor, lengths: Tensor, begin: Tensor, follow: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """The best sum (B, C) of a sequence by its last label, and for each step the label before."""
+    """Return the best sum (B, C) for each last label, and for each step the label before."""
     n_steps, n_labels = losses.shape[1:]
     stay = torch.arange(n_labels, device=losses.device)
     total = losses[:, 0] + begin
@@ -58,9 +58,9 @@ def _advance(
 
 
 def _barrier(allowed: Allowed, scores: Tensor) -> Tensor:
-    """What to add to scores: 0 where it is allowed, -∞ elsewhere."""
-    there = torch.as_tensor(allowed, device=scores.device)
-    return torch.zeros_like(there, dtype=scores.dtype).masked_fill(~there, -torch.inf)
+    """Return what to add to scores: 0 where allowed, -∞ elsewhere."""
+    flags = torch.as_tensor(allowed, device=scores.device)
+    return torch.zeros_like(flags, dtype=scores.dtype).masked_fill(~flags, -torch.inf)
 
 
 def _check(total: Tensor, lengths: Tensor) -> None:

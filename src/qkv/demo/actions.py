@@ -1,9 +1,9 @@
-"""Sentence patterns about what people do: habits, past, future, what goes on."""
+"""Sentence patterns about actions: habits, past, future and progressive."""
 
 from random import Random
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense, join
 from qkv.demo.lexicon import (
     FREQUENCIES,
@@ -27,25 +27,25 @@ from qkv.demo.verbs import (
 )
 
 _GIFTS = tuple(
-    noun for found in DEEDS if found.chinese in ("买", "吃", "喝") for noun in found.measured
+    noun for deed in DEEDS if deed.chinese in ("买", "吃", "喝") for noun in deed.measured
 )
 _UNCOUNTED = ACTIVITIES + PASTIMES
-# 工作了 and 旅行了 want to say where or how long.
+# 工作了 and 旅行了 need a place or a duration.
 _DONE = (*(deed for deed in _UNCOUNTED if deed.chinese not in "工作旅行"), SEE, *HELPING)
 
 
-def habit(rng: Random) -> Sentence:
+def habit(rng: Random) -> SentencePair:
     """他每天在家里喝两杯茶: the third person's -s, and the time at the end."""
     return _habit(rng, rng.choice(HABITS + OCCASIONS), UNSAID)
 
 
-def frequency(rng: Random) -> Sentence:
+def frequency(rng: Random) -> SentencePair:
     """她周末经常看书: English leaves "often" where it is and moves the weekend."""
     time = rng.choice(OCCASIONS) if draws.chance(rng, 35) else UNSAID
     return _habit(rng, time, rng.choice(FREQUENCIES))
 
 
-def contrast(rng: Random) -> Sentence:
+def contrast(rng: Random) -> SentencePair:
     """我喝茶，他喝咖啡: two subjects, and each verb agrees with its own."""
     first = rng.choice((*SPEAKERS, *NAMED))
     second = draws.somebody_else(rng, first)
@@ -57,7 +57,7 @@ def contrast(rng: Random) -> Sentence:
     )
 
 
-def habit_negative(rng: Random) -> Sentence:
+def habit_negative(rng: Random) -> SentencePair:
     """我早上不喝咖啡: don't and doesn't."""
     person = draws.subject(rng)
     doing = draws.habit(rng, person, place=20)
@@ -71,7 +71,7 @@ def habit_negative(rng: Random) -> Sentence:
     ).sentence()
 
 
-def habit_question(rng: Random) -> Sentence:
+def habit_question(rng: Random) -> SentencePair:
     """你每天喝咖啡吗: do and does come first."""
     person = draws.subject(rng, asked=True)
     doing = draws.habit(rng, person, place=20)
@@ -87,10 +87,10 @@ def habit_question(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_completed(rng: Random) -> Sentence:
+def past_completed(rng: Random) -> SentencePair:
     """他昨天在公园看了两本书: 了 alone makes a past; 昨天 moves to the end."""
     person = draws.subject(rng)
-    deed = rng.choice([found for found in DEEDS if found.measured])
+    deed = rng.choice([deed for deed in DEEDS if deed.measured])
     if draws.chance(rng, 70):
         thing = draws.some(rng, deed.measured, deed.most)
     else:
@@ -108,11 +108,11 @@ def past_completed(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_scene(rng: Random) -> Sentence:
+def past_scene(rng: Random) -> SentencePair:
     """他昨天在公园看书: the time word alone makes the past."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, motion=False, place=100)
-    if not doing.place.chinese:  # swimming and borrowing have no place of their own
+    if not doing.place.chinese:  # swimming and borrowing have no place
         return past_scene(rng)
     return Clause(
         person.subject,
@@ -125,8 +125,8 @@ def past_scene(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_activity(rng: Random) -> Sentence:
-    """他昨天游泳了, 他去年去了北京, 她刚才帮助了我: what one did, with nothing to count."""
+def past_activity(rng: Random) -> SentencePair:
+    """他昨天游泳了, 他去年去了北京, 她刚才帮助了我: a past action without a counted object."""
     person = draws.subject(rng)
     if draws.chance(rng, 20):
         doing = draws.going(rng.choice(draws.DESTINATIONS))
@@ -146,7 +146,7 @@ def past_activity(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_negative(rng: Random) -> Sentence:
+def past_negative(rng: Random) -> SentencePair:
     """他昨天没看书: 没 and no 了."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, place=20)
@@ -162,7 +162,7 @@ def past_negative(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_question(rng: Random) -> Sentence:
+def past_question(rng: Random) -> SentencePair:
     """你昨天买了花吗, 你刚才跑步了吗: did."""
     person = draws.subject(rng, asked=True)
     doing = draws.doing(rng, person, place=0)
@@ -178,7 +178,7 @@ def past_question(rng: Random) -> Sentence:
     ).sentence()
 
 
-def future(rng: Random) -> Sentence:
+def future(rng: Random) -> SentencePair:
     """我明天会去学校, 她下周要买两本书: will."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person)
@@ -197,7 +197,7 @@ def future(rng: Random) -> Sentence:
     ).sentence()
 
 
-def future_polar(rng: Random) -> Sentence:
+def future_polar(rng: Random) -> SentencePair:
     """他明天不会工作, 你明天会去学校吗: won't, and will in front."""
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
@@ -214,7 +214,7 @@ def future_polar(rng: Random) -> Sentence:
     ).sentence()
 
 
-def progressive(rng: Random) -> Sentence:
+def progressive(rng: Random) -> SentencePair:
     """他正在公园跑步, 我妈妈在看一本书: be with -ing."""
     person = draws.subject(rng)
     doing = draws.doing(rng, person, repeating=True, motion=False)
@@ -233,7 +233,7 @@ def progressive(rng: Random) -> Sentence:
     ).sentence()
 
 
-def progressive_polar(rng: Random) -> Sentence:
+def progressive_polar(rng: Random) -> SentencePair:
     """他没在看书, 你在看书吗: isn't, and are in front."""
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
@@ -249,7 +249,7 @@ def progressive_polar(rng: Random) -> Sentence:
     ).sentence()
 
 
-def giving(rng: Random) -> Sentence:
+def giving(rng: Random) -> SentencePair:
     """他给了我一本书: two objects."""
     person = draws.subject(rng)
     other = draws.somebody_else(rng, person)
@@ -272,7 +272,7 @@ def giving(rng: Random) -> Sentence:
     ).sentence()
 
 
-def _habit(rng: Random, time: Adverbial, frequency: Adverbial) -> Sentence:
+def _habit(rng: Random, time: Adverbial, frequency: Adverbial) -> SentencePair:
     person = draws.subject(rng)
     doing = draws.habit(rng, person)
     complement = doing.complement

@@ -1,4 +1,4 @@
-"""One clause, said in Chinese order and in English order.
+"""One clause, written in Chinese order and in English order.
 
 Chinese keeps its verb and its question words where they are and puts time and place before the
 verb; English inflects the verb, moves the auxiliary and the question word to the front, and puts
@@ -31,8 +31,8 @@ _MARKERS = {
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A sentence without its final mark, in both languages, and the pairings of words in it."""
+class SentencePair:
+    """A sentence in both languages, without its final mark, and its combinations of words."""
 
     chinese: str
     english: str
@@ -42,7 +42,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Clause:
-    """What is said; each slot is empty unless the sentence needs it."""
+    """The parts of a clause; each is empty unless the sentence needs it."""
 
     subject: Phrase
     verb: Verb
@@ -60,17 +60,17 @@ class Clause:
     marker: str = ""
     """正在 or 要, where the tense leaves a choice."""
     done: str = ""
-    """Where 了 stands: "verb", "end", or nowhere."""
+    """Position of 了: after the "verb", at the "end", or "" for none."""
 
-    def sentence(self) -> Sentence:
-        """Both sides, with a capital where English starts."""
+    def sentence(self) -> SentencePair:
+        """Write both sides, English with a capital."""
         asks = self._inverted or self.subject.english == "who"
         combinations = frozenset(self._combinations())
-        return Sentence(self._chinese(), _capitalised(self._english()), asks, combinations)
+        return SentencePair(self._chinese(), _capitalised(self._english()), asks, combinations)
 
-    def with_another(self, other: "Clause") -> Sentence:
+    def with_another(self, other: "Clause") -> SentencePair:
         """我喝茶，他喝咖啡: two statements in one sentence."""
-        return Sentence(
+        return SentencePair(
             f"{self._chinese()}，{other._chinese()}",
             _capitalised(f"{self._english()} and {other._english()}"),
             False,
@@ -107,7 +107,7 @@ class Clause:
         else:
             marker = self.marker or _MARKERS[self.tense]
         place = f"在{self.place.chinese}" if self.place.chinese else ""
-        # 正在公园跑步: one 在 says both that it goes on and where.
+        # 正在公园跑步: one 在 marks both the progressive and the place.
         if place and marker.endswith("在"):
             marker = marker[:-1]
         return marker + self.manner.chinese + place
@@ -146,14 +146,14 @@ class Clause:
         verb, subjects = self.verb.chinese, self.subject.heads
         pairs = [("object", verb, head) for head in self.complement.heads]
         inner = [pair for pair in self.complement.combinations if pair[0] == "object"]
-        found = [*pairs, *self.subject.combinations, *self.complement.combinations]
+        combinations = [*pairs, *self.subject.combinations, *self.complement.combinations]
         for subject in subjects:
-            found += [("clause", subject, *pair[1:]) for pair in pairs + inner]
+            combinations += [("clause", subject, *pair[1:]) for pair in pairs + inner]
             if not pairs:
-                found.append(("activity", subject, verb))
+                combinations.append(("activity", subject, verb))
         if self.place.chinese:
-            found.append(("place", verb, self.place.chinese))
-        return found
+            combinations.append(("place", verb, self.place.chinese))
+        return combinations
 
 
 def _capitalised(words: str) -> str:

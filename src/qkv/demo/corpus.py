@@ -12,7 +12,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from random import Random
 
-from qkv.demo.clause import Sentence
+from qkv.demo.clause import SentencePair
 from qkv.demo.grammar import PATTERNS, Pattern
 from qkv.demo.phrases import Combination
 from qkv.demo.verbs import AMBIGUOUS
@@ -25,11 +25,11 @@ _MARKED_SHARE = 0.65
 _FEWEST_ALTERNATIVES = 4
 _FEWEST_SIGHTINGS = 20
 
-# The sentences that the README promises; no seed may let them into training.
+# The README's example sentences, which are in no training set.
 PROMISED = (
-    Sentence("我爱你", "I love you", False, frozenset({("clause", "我", "爱", "你")})),
-    Sentence("我爱学习", "I love studying", False, frozenset({("clause", "我", "爱", "学习")})),
-    Sentence(
+    SentencePair("我爱你", "I love you", False, frozenset({("clause", "我", "爱", "你")})),
+    SentencePair("我爱学习", "I love studying", False, frozenset({("clause", "我", "爱", "学习")})),
+    SentencePair(
         "我吃了一个苹果", "I ate an apple", False, frozenset({("clause", "我", "吃", "苹果")})
     ),
 )
@@ -48,15 +48,15 @@ class DemoCorpus:
 
 @dataclass(frozen=True)
 class Split:
-    """The same three parts before their final marks, with the combinations in each sentence."""
+    """Training, validation and test sentences, without final marks, with their combinations."""
 
-    train: list[Sentence]
-    valid: list[Sentence]
-    test: list[Sentence]
+    train: list[SentencePair]
+    valid: list[SentencePair]
+    test: list[SentencePair]
 
 
 def demo_corpus(seed: int = 0) -> DemoCorpus:
-    """The corpus that this seed draws: 40,000 training, 500 validation and 1,000 test pairs."""
+    """Generate the corpus of a seed: 40,000 training, 500 validation and 1,000 test pairs."""
     rng = Random(seed)
     split = split_sentences(rng)
     promised = [(sentence.chinese, sentence.english) for sentence in PROMISED]
@@ -68,7 +68,7 @@ def demo_corpus(seed: int = 0) -> DemoCorpus:
 
 
 def split_sentences(rng: Random) -> Split:
-    """Draw sentences, hold combinations out, and deal each sentence to the part it may be in."""
+    """Draw sentences, hold combinations out, and assign each sentence to its split."""
     pool = _draw_pool(rng)
     in_test, in_valid = held_out(rng, pool)
     train, valid, test = [], [], []
@@ -88,37 +88,39 @@ def split_sentences(rng: Random) -> Split:
     return Split(train, valid[:N_VALID], test[: N_TEST - len(PROMISED)])
 
 
-def _well_known(sentences: Iterable[Sentence]) -> set[str]:
-    """The English word forms that one can have learned from these sentences."""
+def _well_known(sentences: Iterable[SentencePair]) -> set[str]:
+    """List the English word forms that occur often enough in these sentences to be learned."""
     counts = Counter(word for sentence in sentences for word in sentence.english.split())
     return {word for word, count in counts.items() if count >= _FEWEST_SIGHTINGS}
 
 
-def _draw_pool(rng: Random) -> list[Sentence]:
-    """As many sentences of each pattern, none twice and none of those promised, in any order."""
+def _draw_pool(rng: Random) -> list[SentencePair]:
+    """Draw equally many sentences of each pattern, without repeats and promised ones, shuffled."""
     seen = {sentence.chinese for sentence in PROMISED}
     pool = [sentence for pattern in PATTERNS.values() for sentence in _draw(rng, pattern, seen)]
     rng.shuffle(pool)
     return pool
 
 
-def _draw(rng: Random, pattern: Pattern, seen: set[str]) -> Iterator[Sentence]:
-    found = 0
-    while found < _PER_PATTERN:
+def _draw(rng: Random, pattern: Pattern, seen: set[str]) -> Iterator[SentencePair]:
+    n_drawn = 0
+    while n_drawn < _PER_PATTERN:
         sentence = pattern(rng)
         if sentence.chinese not in seen and len(sentence.chinese) in _LENGTHS:
             seen.add(sentence.chinese)
-            found += 1
+            n_drawn += 1
             yield sentence
 
 
-def held_out(rng: Random, pool: Iterable[Sentence]) -> tuple[set[Combination], set[Combination]]:
-    """Combinations for test and for validation: a share of each relation between words."""
-    test = {each for sentence in PROMISED for each in sentence.combinations}
+def held_out(
+    rng: Random, pool: Iterable[SentencePair]
+) -> tuple[set[Combination], set[Combination]]:
+    """Choose combinations for test and for validation: a share of each relation between words."""
+    test = {pair for sentence in PROMISED for pair in sentence.combinations}
     valid: set[Combination] = set()
-    combinations = sorted({each for sentence in pool for each in sentence.combinations} - test)
-    alternatives = Counter(context for each in combinations for context in _contexts(each))
-    losses = Counter(context for each in test for context in _contexts(each))
+    combinations = sorted({pair for sentence in pool for pair in sentence.combinations} - test)
+    alternatives = Counter(context for pair in combinations for context in _contexts(pair))
+    losses = Counter(context for pair in test for context in _contexts(pair))
     for _, group in groupby(combinations, key=itemgetter(0)):
         related = list(group)
         spared = _spared(rng, related, alternatives, losses)
@@ -133,30 +135,30 @@ def _spared(
     alternatives: Counter[Combination],
     losses: Counter[Combination],
 ) -> Iterator[Combination]:
-    """Combinations, in any order, that one can work out from those that remain."""
+    """Yield combinations, in the given order, that can be inferred from those that remain."""
     rng.shuffle(combinations)
-    for each in combinations:
-        contexts = _contexts(each)
-        if each[:2] != ("object", AMBIGUOUS) and all(
+    for combination in combinations:
+        contexts = _contexts(combination)
+        if combination[:2] != ("object", AMBIGUOUS) and all(
             _can_spare(alternatives[context], losses[context]) for context in contexts
         ):
             losses.update(contexts)
-            yield each
+            yield combination
 
 
 def _contexts(combination: Combination) -> list[Combination]:
-    """The combination with a gap at either end: (吃, _) and (_, 苹果)."""
+    """Return the combination with a gap at either end: (吃, _) and (_, 苹果)."""
     relation, *words = combination
     return [(relation, "_", *words[1:]), (relation, *words[:-1], "_")]
 
 
 def _can_spare(alternatives: int, losses: int) -> bool:
-    """Whether enough words remain for a gap to learn its form from; no more than a quarter goes."""
+    """Whether enough words remain to learn a gap's form from; at most a quarter is held out."""
     return alternatives >= _FEWEST_ALTERNATIVES and 4 * (losses + 1) <= alternatives
 
 
-def _finished(rng: Random, sentence: Sentence) -> Pair:
-    """With final marks on both sides, or, as people type, on neither."""
+def _finished(rng: Random, sentence: SentencePair) -> Pair:
+    """Add final marks to both sides or, as people often type, to neither."""
     if rng.random() > _MARKED_SHARE:
         return sentence.chinese, sentence.english
     chinese_mark, english_mark = "？?" if sentence.question else "。."

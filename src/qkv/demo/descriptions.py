@@ -1,9 +1,9 @@
-"""Sentence patterns with "be": who and what somebody is, how, compared with whom, and where."""
+"""Sentence patterns with "be": identity, quality, comparison and location."""
 
 from random import Random
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Agreement, Tense, comparative, plural, with_article
 from qkv.demo.lexicon import (
     COLOURS,
@@ -17,7 +17,7 @@ from qkv.demo.lexicon import (
     SPOTS,
     THING_QUALITIES,
     YESTERDAY,
-    Kind,
+    Countability,
     Noun,
     Place,
     Quality,
@@ -49,16 +49,16 @@ _SPOTTED = tuple(
     (spot, noun) for spot, names in SPOTS.items() for noun in pick(NOUNS, names) if noun.measure
 )
 _WHEREABOUTS = tuple(place for place in PLACES.values() if place.chinese != "家里")
-# Nobody was in China just now.
+# "Just now" does not go with a country.
 _ROUND_HERE = tuple(place for place in _WHEREABOUTS if "plane" not in place.transports)
 
 
-def identity(rng: Random) -> Sentence:
-    """What somebody does for a living, or whose brother he is."""
+def identity(rng: Random) -> SentencePair:
+    """Somebody's profession or relation to somebody."""
     return _profession(rng) if draws.chance(rng, 70) else _relation(rng)
 
 
-def _profession(rng: Random) -> Sentence:
+def _profession(rng: Random) -> SentencePair:
     """他是老师, 我们是学生: one of them, or many."""
     negative, question = draws.polarity(rng)
     person = rng.choice(rng.choice((SPEAKERS, NAMED, KIN, KIN_OF_NAMED, PAIRS, PAIRS, PAIRS)))
@@ -76,14 +76,14 @@ def _profession(rng: Random) -> Sentence:
     ).sentence()
 
 
-def _relation(rng: Random) -> Sentence:
-    """她是我姐姐, 大卫是小明的老师: whose somebody is."""
+def _relation(rng: Random) -> SentencePair:
+    """她是我姐姐, 大卫是小明的老师: a relation."""
     negative, question = draws.polarity(rng)
     person = rng.choice(rng.choice((SPEAKERS[:4], NAMED)))
     other = rng.choice(rng.choice((KIN, KIN_OF_NAMED)))
     whose = other.subject.chinese[0]
     clash = person.mentions & other.mentions or whose in person.mentions
-    # Only of him and her does one say who their parents are without a joke.
+    # "My father is your father" would be odd: only he and she are said to be parents.
     unlikely = other.elder and person.subject.chinese not in ("他", "她")
     unlike = person.gender and other.gender and person.gender != other.gender
     if clash or unlike or unlikely or (question and person.subject.chinese.startswith("我")):
@@ -93,12 +93,12 @@ def _relation(rng: Random) -> Sentence:
     ).sentence()
 
 
-def this_is(rng: Random) -> Sentence:
+def this_is(rng: Random) -> SentencePair:
     """这是一把雨伞, 那不是小明的书: naming and owning things."""
     negative, question = draws.polarity(rng)
     pointer = rng.choice(tuple(POINTERS))
     noun = rng.choice(_SHOWN)
-    if draws.chance(rng, 50) and noun.kind is Kind.COUNT:
+    if draws.chance(rng, 50) and noun.kind is Countability.COUNT:
         thing = counted("一", noun, draws.quality(rng, noun))
     else:
         noun = rng.choice(BELONGINGS)
@@ -118,7 +118,7 @@ def this(pointer: str, thing: Phrase) -> Phrase:
     return Phrase(pointer, word, (pointer,), agreement=thing.agreement)
 
 
-def person_quality(rng: Random) -> Sentence:
+def person_quality(rng: Random) -> SentencePair:
     """我妈妈很高, 小明不忙: Chinese needs no verb here, English does."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -133,7 +133,7 @@ def person_quality(rng: Random) -> Sentence:
     ).sentence()
 
 
-def past_quality(rng: Random) -> Sentence:
+def past_quality(rng: Random) -> SentencePair:
     """她昨天很忙, 你昨天在家吗: was and were."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -154,7 +154,7 @@ def past_quality(rng: Random) -> Sentence:
     ).sentence()
 
 
-def thing_quality(rng: Random) -> Sentence:
+def thing_quality(rng: Random) -> SentencePair:
     """这本书很有意思, 你的自行车贵吗."""
     negative, question = draws.polarity(rng)
     quality, noun = rng.choice(_PREDICATES)
@@ -167,7 +167,7 @@ def thing_quality(rng: Random) -> Sentence:
     ).sentence()
 
 
-def comparison(rng: Random) -> Sentence:
+def comparison(rng: Random) -> SentencePair:
     """我比他高, 他没有我忙: taller than, and not as tall as."""
     question = draws.chance(rng, 20)
     person = draws.subject(rng, asked=question)
@@ -178,7 +178,7 @@ def comparison(rng: Random) -> Sentence:
     return Clause(person.subject, IS_LIKE, complement=complement, question=question).sentence()
 
 
-def thing_comparison(rng: Random) -> Sentence:
+def thing_comparison(rng: Random) -> SentencePair:
     """这本书比那本书贵."""
     quality, noun = rng.choice(_PREDICATES)
     first = draws.particular(rng, (noun,), SPEAKERS[0])
@@ -189,7 +189,7 @@ def thing_comparison(rng: Random) -> Sentence:
     return Clause(first, IS_LIKE, complement=complement).sentence()
 
 
-def location(rng: Random) -> Sentence:
+def location(rng: Random) -> SentencePair:
     """她现在在家, 我妈妈不在学校: 在 as the verb."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -203,7 +203,7 @@ def location(rng: Random) -> Sentence:
     ).sentence()
 
 
-def thing_location(rng: Random) -> Sentence:
+def thing_location(rng: Random) -> SentencePair:
     """我的书在桌子上, 那只猫不在房间里."""
     negative, question = draws.polarity(rng)
     spot, noun = rng.choice(_SPOTTED)
@@ -222,7 +222,7 @@ def _may_be(person: Person, noun: Noun) -> bool:
 
 
 def _predicate(quality: Quality, negative: bool, question: bool) -> Phrase:
-    # A plain 忙 sounds like half a comparison; 很 fills it, and English says so.
+    # A plain 忙 sounds like half a comparison; 很 completes it, and English has "very".
     very = not (negative or question)
     chinese = f"很{quality.chinese}" if very else quality.chinese
     english = f"very {quality.english}" if very else quality.english

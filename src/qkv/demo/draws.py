@@ -15,7 +15,7 @@ from qkv.demo.lexicon import (
     POINTERS,
     THING_QUALITIES,
     Adverbial,
-    Kind,
+    Countability,
     Noun,
     Place,
     Quality,
@@ -62,7 +62,7 @@ _DEED_WEIGHTS = (45, 75, 89, 100)
 
 @dataclass(frozen=True)
 class Doing:
-    """A deed with its object and, perhaps, its place: 在公园看书."""
+    """A deed with its object and, optionally, its place: 在公园看书."""
 
     deed: Deed
     complement: Phrase = NOTHING
@@ -70,18 +70,18 @@ class Doing:
 
 
 def chance(rng: Random, percent: int) -> bool:
-    """True so many times out of a hundred."""
+    """Return True with this probability in percent."""
     return rng.random() * 100 < percent
 
 
 def polarity(rng: Random) -> tuple[bool, bool]:
-    """Whether to deny and whether to ask: a quarter of the time each."""
+    """Draw whether to negate and whether to ask: a quarter of the time each."""
     roll = rng.random()
     return roll < 0.25, roll > 0.75
 
 
 def subject(rng: Random, *, asked: bool = False) -> Person:
-    """Somebody to speak of; when asked about, neither me nor mine."""
+    """Draw a subject; of a question, not the speaker or the speaker's relatives."""
     while True:
         (group,) = rng.choices(_SUBJECT_GROUPS, cum_weights=_SUBJECT_WEIGHTS)
         person = rng.choice(group)
@@ -90,7 +90,7 @@ def subject(rng: Random, *, asked: bool = False) -> Person:
 
 
 def somebody_else(rng: Random, than: Person) -> Person:
-    """Somebody the other does not name."""
+    """Draw a person who is not named in the given one."""
     while True:
         (group,) = rng.choices(_SUBJECT_GROUPS[:4], cum_weights=(45, 70, 92, 100))
         person = rng.choice(group)
@@ -99,26 +99,26 @@ def somebody_else(rng: Random, than: Person) -> Person:
 
 
 def owner(rng: Random, than: Person) -> Phrase:
-    """Somebody's: with a pronoun it may well be the subject's own."""
+    """Draw an owner; a pronoun may refer to the subject."""
     if chance(rng, 50):
         return rng.choice(SPEAKERS).owner
     return somebody_else(rng, than).owner
 
 
 def numeral(rng: Random, most: int = 6) -> str:
-    """A number, the small ones more often."""
+    """Draw a number, small ones more often."""
     (word,) = rng.choices(_NUMERALS[:most], NUMERAL_WEIGHTS[:most])
     return word
 
 
 def quality(rng: Random, noun: Noun, percent: int = 30) -> Quality | None:
-    """Now and then an adjective that suits the noun."""
+    """Draw an adjective that suits the noun, with this probability in percent."""
     fitting = QUALITIES_OF.get(noun.chinese, ())
     return rng.choice(fitting) if fitting and chance(rng, percent) else None
 
 
 def generic(rng: Random, nouns: Sequence[Noun], *, single: bool = False) -> Phrase:
-    """Things in general, sometimes described, sometimes two kinds of them."""
+    """Draw a generic object, sometimes with an adjective, sometimes two kinds."""
     noun = rng.choice(nouns)
     if len(nouns) > 1 and not single and chance(rng, 12):
         return both(bare(noun), bare(rng.choice([other for other in nouns if other != noun])))
@@ -126,7 +126,7 @@ def generic(rng: Random, nouns: Sequence[Noun], *, single: bool = False) -> Phra
 
 
 def some(rng: Random, nouns: Sequence[Noun], most: int = 6) -> Phrase:
-    """A number or an amount of something, sometimes of two things."""
+    """Draw a number or an amount of something, sometimes of two things."""
     noun = rng.choice(nouns)
     if chance(rng, 15):
         return amount(rng.choice(tuple(AMOUNTS)), noun)
@@ -138,26 +138,26 @@ def some(rng: Random, nouns: Sequence[Noun], most: int = 6) -> Phrase:
 
 
 def particular(rng: Random, nouns: Sequence[Noun], person: Person) -> Phrase:
-    """This one, those, or somebody's."""
+    """Draw a definite object: this one, those, or somebody's."""
     noun = rng.choice(nouns)
     if chance(rng, 50) and noun.english != "movie":
         return owned(owner(rng, person), noun)
-    many = noun.kind is Kind.COUNT and chance(rng, 30)
+    many = noun.kind is Countability.COUNT and chance(rng, 30)
     return pointed(rng.choice(tuple(POINTERS)), noun, many=many)
 
 
 def past(rng: Random, deed: Deed) -> Adverbial:
-    """A past time at which one would still mention the deed."""
+    """Draw a past time that suits the deed."""
     return rng.choice(PAST_TIMES[deed.span])
 
 
 def future(rng: Random, deed: Deed) -> Adverbial:
-    """A future time for which one would plan the deed."""
+    """Draw a future time that suits the deed."""
     return rng.choice(FUTURE_TIMES[deed.span])
 
 
 def deed(rng: Random, *, repeating: bool = False) -> Deed:
-    """Something people do; every day, if repeating."""
+    """Draw a deed; one that people repeat daily, if `repeating`."""
     while True:
         (group,) = rng.choices(_DEED_GROUPS, cum_weights=_DEED_WEIGHTS)
         found: Deed = rng.choice(group)
@@ -168,7 +168,7 @@ def deed(rng: Random, *, repeating: bool = False) -> Deed:
 def doing(
     rng: Random, person: Person, *, repeating: bool = False, motion: bool = True, place: int = 30
 ) -> Doing:
-    """A verb phrase for one occasion; `place` is the percentage that says where."""
+    """Draw a verb phrase for one occasion; `place` is the percentage with a place."""
     if motion and chance(rng, 12):
         return going(rng.choice(NEARBY if repeating else DESTINATIONS))
     found = deed(rng, repeating=repeating)
@@ -176,7 +176,7 @@ def doing(
 
 
 def habit(rng: Random, person: Person, *, place: int = 30) -> Doing:
-    """A verb phrase for what one does again and again, to such things in general."""
+    """Draw a verb phrase for a habit, with a generic object."""
     if chance(rng, 12):
         return going(rng.choice(NEARBY))
     found = deed(rng, repeating=True)
@@ -191,7 +191,7 @@ def going(place: Place) -> Doing:
 
 
 def complement(rng: Random, found: Deed, person: Person, *, habit: bool = False) -> Phrase:
-    """An object of the deed that nothing before or after it has made definite."""
+    """Draw an indefinite object of the deed."""
     if found.people:
         return somebody_else(rng, person).object
     if not found.nouns:
@@ -202,12 +202,12 @@ def complement(rng: Random, found: Deed, person: Person, *, habit: bool = False)
 
 
 def scene(rng: Random, found: Deed, percent: int) -> Adverbial:
-    """So often out of a hundred, a place where the deed is done."""
+    """Draw a place of the deed, with this probability in percent."""
     return rng.choice(found.scenes) if found.scenes and chance(rng, percent) else UNSAID
 
 
 def perhaps_particular(rng: Random, doing: Doing, person: Person) -> Phrase:
-    """The object of the deed, made definite now and then: a book, or that book of hers."""
+    """Return the object of the deed, sometimes made definite: a book, or that book."""
     if doing.deed.measured and chance(rng, 40):
         return particular(rng, doing.deed.measured, person)
     return doing.complement

@@ -1,4 +1,4 @@
-"""English word forms and word order: what Chinese leaves unsaid and a translator must supply."""
+"""English word forms and word order, which Chinese does not mark."""
 
 from enum import Enum
 from functools import cache
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Agreement(Enum):
-    """Which verb form a subject asks for."""
+    """Which verb form a subject requires."""
 
     FIRST = "I"
     THIRD = "he, she, it"
@@ -89,7 +89,7 @@ def with_article(words: str) -> str:
 
 @cache
 def plural(noun: str) -> str:
-    """The plural of a noun; of several words the last one changes."""
+    """Form the plural of a noun; of several words the last one changes."""
     if noun in _IRREGULAR_PLURALS:
         return _IRREGULAR_PLURALS[noun]
     return _add_s(noun)
@@ -97,7 +97,7 @@ def plural(noun: str) -> str:
 
 @cache
 def comparative(adjective: str) -> str:
-    """Taller, bigger, friendlier, more expensive."""
+    """Form the comparative: taller, bigger, friendlier, more expensive."""
     if adjective in _LONG_ADJECTIVES:
         return f"more {adjective}"
     if adjective.endswith("y"):
@@ -107,7 +107,7 @@ def comparative(adjective: str) -> str:
 
 @cache
 def forms(verb: str) -> Forms:
-    """All forms of a verb; of several words ("wait for") the first one changes."""
+    """Form all forms of a verb; of several words ("wait for") the first one changes."""
     base, *rest = verb.split(" ", 1)
     stem = base[:-1] if base.endswith("e") else _double_final(base, {"run", "swim"})
     past = _IRREGULAR_PASTS.get(base, _regular_past(base))
@@ -116,7 +116,7 @@ def forms(verb: str) -> Forms:
 
 
 def verb_group(verb: str, tense: Tense, agreement: Agreement, *, bare: bool) -> VerbGroup:
-    """The verb in its tense; `bare` leaves out the "do" that plain statements do without."""
+    """Put the verb in its tense; `bare` omits "do", as in plain statements."""
     if verb == "be" and tense in _BE:
         return VerbGroup(_BE[tense][agreement], "")
     if verb == "be":
@@ -134,12 +134,12 @@ def verb_group(verb: str, tense: Tense, agreement: Agreement, *, bare: bool) -> 
 
 
 def negated(auxiliary: str) -> str:
-    """The auxiliary with its "not"."""
+    """Negate an auxiliary."""
     return _NEGATED[auxiliary]
 
 
 def join(*parts: str) -> str:
-    """Words with one space between them; empty parts leave no trace."""
+    """Join words by one space; empty parts are skipped."""
     return " ".join(filter(None, parts))
 
 

@@ -1,12 +1,12 @@
-"""The demo language: every sentence pattern by name, and a way to draw sentences from one."""
+"""The demo grammar: all sentence patterns by name."""
 
 from collections.abc import Callable
 from random import Random
 
 from qkv.demo import actions, descriptions, journeys, questions, states, wishes
-from qkv.demo.clause import Sentence
+from qkv.demo.clause import SentencePair
 
-Pattern = Callable[[Random], Sentence]
+Pattern = Callable[[Random], SentencePair]
 
 PATTERNS: dict[str, Pattern] = {
     pattern.__name__: pattern

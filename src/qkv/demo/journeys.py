@@ -1,10 +1,10 @@
-"""Sentence patterns about going somewhere: when, how, and what for."""
+"""Sentence patterns about going somewhere: when, how and why."""
 
 from random import Random
 from typing import NamedTuple
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense, join
 from qkv.demo.lexicon import HABITS, OCCASIONS, TRANSPORTS, Adverbial, Place
 from qkv.demo.phrases import Phrase, infinitive
@@ -19,7 +19,7 @@ from qkv.demo.verbs import (
 
 
 def _worth_a_walk(deed: Deed, place: Place) -> bool:
-    """Whether one goes there to do that: to a restaurant to eat, but not to school."""
+    """Whether people go to the place for the deed: to a restaurant to eat, but not to school."""
     if deed.chinese in ("吃", "喝"):
         return place.chinese == "饭馆"
     return place.chinese in deed.places.split() and deed.english not in ("sell", "watch")
@@ -33,8 +33,8 @@ _OUTINGS = tuple(
 )
 
 
-def travel(rng: Random) -> Sentence:
-    """他每天坐公交车去学校: how one goes, before the verb and after it."""
+def travel(rng: Random) -> SentencePair:
+    """他每天坐公交车去学校: the means of transport, before the verb and after it."""
     question = draws.chance(rng, 25)
     person = draws.subject(rng, asked=question)
     place = rng.choice(draws.DESTINATIONS)
@@ -56,7 +56,7 @@ def travel(rng: Random) -> Sentence:
     ).sentence()
 
 
-def purpose(rng: Random) -> Sentence:
+def purpose(rng: Random) -> SentencePair:
     """她昨天去超市买苹果了: one verb after another, "to" between them."""
     person = draws.subject(rng)
     deed, place = rng.choice(_OUTINGS)

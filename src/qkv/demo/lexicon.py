@@ -1,4 +1,4 @@
-"""The words of the demo language: what each is called in both languages, and what it goes with."""
+"""The lexicon of the demo grammar: words in both languages, and what they combine with."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from enum import Enum
 from qkv.demo.english import Agreement, plural
 
 
-class Kind(Enum):
+class Countability(Enum):
     """How English counts a noun."""
 
     COUNT = "an apple, apples"
@@ -22,17 +22,17 @@ class Noun:
     english: str
     measure: str = ""
     unit: str = ""
-    kind: Kind = Kind.COUNT
+    kind: Countability = Countability.COUNT
 
     @property
     def generic(self) -> str:
-        """The thing in general: apples, tea, shoes."""
-        return plural(self.english) if self.kind is Kind.COUNT else self.english
+        """The generic form: apples, tea, shoes."""
+        return plural(self.english) if self.kind is Countability.COUNT else self.english
 
 
 @dataclass(frozen=True)
 class Quality:
-    """An adjective and the nouns it suits: 红色的苹果 before a noun, 很高 after a subject."""
+    """An adjective and the nouns that it suits: 红色的苹果 before a noun, 很高 after a subject."""
 
     chinese: str
     english: str
@@ -47,7 +47,7 @@ class Adverbial:
     chinese: str
     english: str
     fronted: str = ""
-    """The English question word that it turns into, which goes to the front: 哪里, where."""
+    """Its English question word, which goes to the front: 哪里, where."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Pronoun:
 
 
 @dataclass(frozen=True)
-class Relative:
-    """Somebody who is somebody's: family needs no 的 after 我, friends and teachers do."""
+class RelatedPerson:
+    """A person by relation: family needs no 的 after 我, friends and teachers do."""
 
     chinese: str
     english: str
@@ -84,7 +84,7 @@ class Relative:
 
 
 def pick(table: dict[str, Noun], names: str) -> tuple[Noun, ...]:
-    """The nouns named in a list with spaces between."""
+    """Look up nouns by their names, separated by spaces."""
     return tuple(table[name] for name in names.split())
 
 
@@ -100,17 +100,17 @@ NAMES = {"小明": "Xiaoming", "小红": "Xiaohong", "小华": "Xiaohua", "大�
 NAME_GENDERS = {"小明": "male", "小红": "female", "小华": "", "大卫": "male", "安娜": "female"}
 
 RELATIVES = (
-    Relative("妈妈", "mother", "female", elder=True),
-    Relative("爸爸", "father", "male", elder=True),
-    Relative("爷爷", "grandfather", "male", elder=True),
-    Relative("奶奶", "grandmother", "female", elder=True),
-    Relative("哥哥", "older brother", "male"),
-    Relative("姐姐", "older sister", "female"),
-    Relative("弟弟", "younger brother", "male"),
-    Relative("妹妹", "younger sister", "female"),
-    Relative("朋友", "friend", family=False),
-    Relative("老师", "teacher", family=False),
-    Relative("同学", "classmate", family=False),
+    RelatedPerson("妈妈", "mother", "female", elder=True),
+    RelatedPerson("爸爸", "father", "male", elder=True),
+    RelatedPerson("爷爷", "grandfather", "male", elder=True),
+    RelatedPerson("奶奶", "grandmother", "female", elder=True),
+    RelatedPerson("哥哥", "older brother", "male"),
+    RelatedPerson("姐姐", "older sister", "female"),
+    RelatedPerson("弟弟", "younger brother", "male"),
+    RelatedPerson("妹妹", "younger sister", "female"),
+    RelatedPerson("朋友", "friend", family=False),
+    RelatedPerson("老师", "teacher", family=False),
+    RelatedPerson("同学", "classmate", family=False),
 )
 SIBLINGS = tuple(
     Noun(relative.chinese, relative.english, "个")
@@ -142,14 +142,14 @@ NOUNS = {
         Noun("鸡蛋", "egg", "个"),
         Noun("饺子", "dumpling", "个"),
         Noun("蛋糕", "cake", "个"),
-        Noun("面包", "bread", "片", "slice", Kind.MASS),
-        Noun("米饭", "rice", "碗", "bowl", Kind.MASS),
-        Noun("面条", "noodles", "碗", "bowl", Kind.PLURAL),
-        Noun("水", "water", "杯", "glass", Kind.MASS),
-        Noun("牛奶", "milk", "杯", "glass", Kind.MASS),
-        Noun("果汁", "juice", "杯", "glass", Kind.MASS),
-        Noun("茶", "tea", "杯", "cup", Kind.MASS),
-        Noun("咖啡", "coffee", "杯", "cup", Kind.MASS),
+        Noun("面包", "bread", "片", "slice", Countability.MASS),
+        Noun("米饭", "rice", "碗", "bowl", Countability.MASS),
+        Noun("面条", "noodles", "碗", "bowl", Countability.PLURAL),
+        Noun("水", "water", "杯", "glass", Countability.MASS),
+        Noun("牛奶", "milk", "杯", "glass", Countability.MASS),
+        Noun("果汁", "juice", "杯", "glass", Countability.MASS),
+        Noun("茶", "tea", "杯", "cup", Countability.MASS),
+        Noun("咖啡", "coffee", "杯", "cup", Countability.MASS),
         Noun("书", "book", "本"),
         Noun("小说", "novel", "本"),
         Noun("报纸", "newspaper", "份"),
@@ -167,10 +167,10 @@ NOUNS = {
         Noun("碗", "bowl", "个"),
         Noun("盒子", "box", "个"),
         Noun("衬衫", "shirt", "件"),
-        Noun("裤子", "pants", "条", "pair", Kind.PLURAL),
+        Noun("裤子", "pants", "条", "pair", Countability.PLURAL),
         Noun("帽子", "hat", "顶"),
-        Noun("鞋", "shoes", "双", "pair", Kind.PLURAL),
-        Noun("衣服", "clothes", kind=Kind.PLURAL),
+        Noun("鞋", "shoes", "双", "pair", Countability.PLURAL),
+        Noun("衣服", "clothes", kind=Countability.PLURAL),
         Noun("手机", "phone", "部"),
         Noun("电脑", "computer", "台"),
         Noun("自行车", "bicycle", "辆"),
@@ -182,15 +182,15 @@ NOUNS = {
         Noun("鱼", "fish", "条"),
         Noun("孩子", "child", "个"),
         Noun("朋友", "friend", "个"),
-        Noun("音乐", "music", kind=Kind.MASS),
-        Noun("电视", "TV", kind=Kind.MASS),
-        Noun("足球", "football", kind=Kind.MASS),
-        Noun("篮球", "basketball", kind=Kind.MASS),
-        Noun("英语", "English", kind=Kind.MASS),
-        Noun("中文", "Chinese", kind=Kind.MASS),
-        Noun("数学", "math", kind=Kind.MASS),
-        Noun("钱", "money", kind=Kind.MASS),
-        Noun("时间", "time", kind=Kind.MASS),
+        Noun("音乐", "music", kind=Countability.MASS),
+        Noun("电视", "TV", kind=Countability.MASS),
+        Noun("足球", "football", kind=Countability.MASS),
+        Noun("篮球", "basketball", kind=Countability.MASS),
+        Noun("英语", "English", kind=Countability.MASS),
+        Noun("中文", "Chinese", kind=Countability.MASS),
+        Noun("数学", "math", kind=Countability.MASS),
+        Noun("钱", "money", kind=Countability.MASS),
+        Noun("时间", "time", kind=Countability.MASS),
     )
 }
 
@@ -257,7 +257,7 @@ TRANSPORTS = {
     "train": Adverbial("坐火车", "by train"),
     "plane": Adverbial("坐飞机", "by plane"),
 }
-# Where things lie, and what one finds there.
+# Places of things, and the things there.
 SPOTS = {
     Adverbial("桌子上", "on the table"): (
         "苹果 橙子 鸡蛋 蛋糕 面包 米饭 面条 水 牛奶 果汁 茶 咖啡 书 报纸 信 刀 笔 杯子 碗 电脑 花"
@@ -305,7 +305,7 @@ TOMORROW = (
 )
 _LAST_WEEKS = (Adverbial("上周", "last week"), Adverbial("上个月", "last month"))
 _NEXT_WEEKS = (Adverbial("下周", "next week"), Adverbial("下个月", "next month"))
-# An apple is eaten and forgotten, a book read is news for weeks, a journey for years.
+# How long people mention a deed: eating an apple for days, a book for weeks, a journey for years.
 PAST_TIMES = {
     "days": YESTERDAY,
     "weeks": YESTERDAY[:4] + _LAST_WEEKS,

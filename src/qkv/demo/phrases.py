@@ -1,4 +1,4 @@
-"""Noun phrases and people: what can be a subject or an object, in both languages at once."""
+"""Noun phrases and people: subjects and objects in both languages."""
 
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,23 +14,23 @@ from qkv.demo.lexicon import (
     RELATIVES,
     STRANGERS,
     Adverbial,
-    Kind,
+    Countability,
     Noun,
     Pronoun,
     Quality,
-    Relative,
+    RelatedPerson,
 )
 from qkv.demo.verbs import Verb
 
 Combination = tuple[str, ...]
-"""A relation and the content words that stand in it: ("object", "吃", "苹果")."""
+"""A relation and its content words: ("object", "吃", "苹果")."""
 
 UNSAID = Adverbial("", "")
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words in both languages, the content words they rest on, and the pairings they make."""
+    """Words in both languages, their content words, and their combinations."""
 
     chinese: str
     english: str
@@ -38,43 +38,43 @@ class Phrase:
     combinations: tuple[Combination, ...] = ()
     agreement: Agreement = Agreement.THIRD
     fronted: str = ""
-    """English words that go to the front of the question which they make: 什么, what."""
+    """English question words, which go to the front: 什么, what."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody, as a subject, as an object and as an owner."""
+    """A person as subject, as object and as owner."""
 
     subject: Phrase
     object: Phrase
     owner: Phrase
     mentions: frozenset[str]
-    """Whom the words name; a clause that names somebody twice would need a "himself"."""
+    """The people named; a clause that names one twice would need "himself"."""
     gender: str = ""
     elder: bool = False
 
 
 def bare(noun: Noun, quality: Quality | None = None, *, single: bool = False) -> Phrase:
-    """红色的苹果: apples in general, or one of them where Chinese need not say so."""
-    one = single and noun.kind is Kind.COUNT
+    """红色的苹果: apples in general, or one apple, which Chinese does not mark."""
+    one = single and noun.kind is Countability.COUNT
     words = join(quality.english if quality else "", noun.english if one else noun.generic)
     chinese = (quality.before_noun if quality else "") + noun.chinese
     english = with_article(words) if one else words
-    many = noun.kind is Kind.PLURAL or (noun.kind is Kind.COUNT and not one)
+    many = noun.kind is Countability.PLURAL or (noun.kind is Countability.COUNT and not one)
     agreement = Agreement.PLURAL if many else Agreement.THIRD
     return Phrase(chinese, english, (noun.chinese,), _described(quality, noun), agreement)
 
 
 def any_of(noun: Noun, quality: Quality | None = None) -> Phrase:
-    """The thing as one asks for it or does without: a hat, any money."""
+    """The object of a question or negation: a hat, any money."""
     thing = bare(noun, quality, single=True)
-    if noun.kind is Kind.COUNT:
+    if noun.kind is Countability.COUNT:
         return thing
     return replace(thing, english=f"any {thing.english}")
 
 
 def counted(numeral: str, noun: Noun, quality: Quality | None = None) -> Phrase:
-    """两杯茶, 一本旧书: a number, a measure word, and the plural that English wants."""
+    """两杯茶, 一本旧书: a number, a measure word, and the English plural."""
     many = numeral != "一"
     words = _measured(noun, quality, many=many)
     return Phrase(
@@ -94,7 +94,7 @@ def how_many(noun: Noun) -> Phrase:
 
 def whose(noun: Noun) -> Phrase:
     """谁的书: whose book."""
-    many = noun.kind is Kind.PLURAL
+    many = noun.kind is Countability.PLURAL
     return Phrase(
         f"谁的{noun.chinese}",
         "",
@@ -106,8 +106,8 @@ def whose(noun: Noun) -> Phrase:
 
 
 def amount(word: str, noun: Noun) -> Phrase:
-    """很多苹果, 一些茶: no measure word, and English takes the plural or the mass."""
-    mass = noun.kind is Kind.MASS
+    """很多苹果, 一些茶: no measure word; the English plural or mass noun."""
+    mass = noun.kind is Countability.MASS
     return Phrase(
         word + noun.chinese,
         f"{AMOUNTS[word]} {noun.generic}",
@@ -133,13 +133,13 @@ def pointed(pointer: str, noun: Noun, *, many: bool = False) -> Phrase:
 
 
 def owned(owner: Phrase, noun: Noun) -> Phrase:
-    """我的书, 我妈妈的书: one thing of somebody's, unless English has no singular of it."""
+    """我的书, 我妈妈的书: one owned thing, unless English has no singular of it."""
     return Phrase(
         owner.chinese + noun.chinese,
         f"{owner.english} {noun.english}",
         (noun.chinese,),
         tuple(("owner", head, noun.chinese) for head in owner.heads),
-        Agreement.PLURAL if noun.kind is Kind.PLURAL else Agreement.THIRD,
+        Agreement.PLURAL if noun.kind is Countability.PLURAL else Agreement.THIRD,
     )
 
 
@@ -206,7 +206,7 @@ def _pronoun(pronoun: Pronoun) -> Person:
         subject,
         replace(subject, english=pronoun.object),
         Phrase(f"{pronoun.chinese}的", pronoun.possessive, heads),
-        # 我 and 我们 share 我: "we love me" is nobody's everyday sentence.
+        # 我 and 我们 share 我: "we love me" is not everyday English.
         frozenset(pronoun.chinese[:1]),
         pronoun.gender,
     )
@@ -218,7 +218,7 @@ def _name(chinese: str, english: str) -> Person:
     return Person(phrase, phrase, owner, frozenset([chinese]), NAME_GENDERS[chinese])
 
 
-def _relative(owner: Person, relative: Relative) -> Person:
+def _relative(owner: Person, relative: RelatedPerson) -> Person:
     possessive = owner.owner
     close = relative.family and possessive.chinese in ("我的", "你的", "他的", "她的")
     chinese = (possessive.chinese[:-1] if close else possessive.chinese) + relative.chinese

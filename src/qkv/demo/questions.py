@@ -1,9 +1,9 @@
-"""Sentence patterns with a question word, which Chinese leaves in its place and English moves."""
+"""Sentence patterns with a question word, which only English moves to the front."""
 
 from random import Random
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.descriptions import this
 from qkv.demo.english import Tense
 from qkv.demo.lexicon import (
@@ -59,12 +59,12 @@ _WHERE = Adverbial("哪里", "", "where")
 _WHY = Adverbial("为什么", "", "why")
 
 
-def who(rng: Random) -> Sentence:
-    """The one question word that is already in front in English, too."""
+def who(rng: Random) -> SentencePair:
+    """A question with "who", which is in front in both languages."""
     return _who_does(rng) if draws.chance(rng, 60) else _who_has(rng)
 
 
-def _who_does(rng: Random) -> Sentence:
+def _who_does(rng: Random) -> SentencePair:
     """谁正在公园唱歌, 谁想喝咖啡."""
     if draws.chance(rng, 20):
         doing = draws.habit(rng, ANYBODY)
@@ -90,7 +90,7 @@ def _who_does(rng: Random) -> Sentence:
     ).sentence()
 
 
-def who_did(rng: Random) -> Sentence:
+def who_did(rng: Random) -> SentencePair:
     """谁昨天买了三本书."""
     deed = rng.choice(DEEDS)
     return Clause(
@@ -103,7 +103,7 @@ def who_did(rng: Random) -> Sentence:
     ).sentence()
 
 
-def _who_has(rng: Random) -> Sentence:
+def _who_has(rng: Random) -> SentencePair:
     """谁有雨伞, 谁认识小明, 谁需要这本书, 这是谁的书."""
     roll = rng.random()
     noun = rng.choice(BELONGINGS)
@@ -120,7 +120,7 @@ def _who_has(rng: Random) -> Sentence:
     return Clause(WHO, rng.choice((LIKE, NEED)), complement=wanted).sentence()
 
 
-def what(rng: Random) -> Sentence:
+def what(rng: Random) -> SentencePair:
     """他昨天买了什么, 你想喝什么: an object asked for."""
     person = draws.subject(rng, asked=True).subject
     deed = rng.choice(_ASKABLE)
@@ -129,7 +129,7 @@ def what(rng: Random) -> Sentence:
     return _asked_object(rng, person, deed, WHAT)
 
 
-def whom(rng: Random) -> Sentence:
+def whom(rng: Random) -> SentencePair:
     """你在等谁, 他喜欢谁: a person asked for."""
     person = draws.subject(rng, asked=True).subject
     if draws.chance(rng, 40):
@@ -139,7 +139,7 @@ def whom(rng: Random) -> Sentence:
     return _asked_object(rng, person, rng.choice(HELPING), WHOM)
 
 
-def where(rng: Random) -> Sentence:
+def where(rng: Random) -> SentencePair:
     """你昨天在哪里看书: a place asked for, from the middle of the sentence to the front."""
     person = draws.subject(rng, asked=True)
     deed = rng.choice([found for found in draws.EVERYDAY if found.scenes])
@@ -154,7 +154,7 @@ def where(rng: Random) -> Sentence:
     ).sentence()
 
 
-def where_to(rng: Random) -> Sentence:
+def where_to(rng: Random) -> SentencePair:
     """她明天会去哪里, 我的手机在哪里: where somebody goes, where something is."""
     roll = rng.random()
     if roll < 0.5:
@@ -171,7 +171,7 @@ def where_to(rng: Random) -> Sentence:
     return Clause(person, GO, tense, WHITHER, time=time, done=done).sentence()
 
 
-def why(rng: Random) -> Sentence:
+def why(rng: Random) -> SentencePair:
     """他昨天为什么没去学校: why, and did or didn't after it."""
     person = draws.subject(rng, asked=True)
     doing = draws.doing(rng, person, place=25)
@@ -187,7 +187,7 @@ def why(rng: Random) -> Sentence:
     ).sentence()
 
 
-def why_feel(rng: Random) -> Sentence:
+def why_feel(rng: Random) -> SentencePair:
     """你为什么喜欢猫, 他为什么不想去北京: why, and do or does after it."""
     person = draws.subject(rng, asked=True)
     verb = rng.choice((LIKE, LOVE, WANT))
@@ -208,7 +208,7 @@ def why_feel(rng: Random) -> Sentence:
     ).sentence()
 
 
-def number(rng: Random) -> Sentence:
+def number(rng: Random) -> SentencePair:
     """你有几本书, 他昨天喝了几杯茶: how many."""
     person = draws.subject(rng, asked=True).subject
     if draws.chance(rng, 45):
@@ -235,7 +235,7 @@ def _when(rng: Random, deed: Deed) -> tuple[Tense, Adverbial]:
     return tense, draws.past(rng, deed) if tense is Tense.PAST else draws.future(rng, deed)
 
 
-def _asked_object(rng: Random, person: Phrase, deed: Deed, asked: Phrase) -> Sentence:
+def _asked_object(rng: Random, person: Phrase, deed: Deed, asked: Phrase) -> SentencePair:
     if deed.repeats and draws.chance(rng, 25):
         return Clause(person, deed, Tense.PROGRESSIVE, asked, time=_perhaps_now(rng)).sentence()
     tense, time = _when(rng, deed)

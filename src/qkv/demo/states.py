@@ -1,10 +1,10 @@
-"""Sentence patterns about how things stand: feelings, having, and what there is."""
+"""Sentence patterns about states: feelings, possession and existence."""
 
 from dataclasses import replace
 from random import Random
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.lexicon import AMOUNTS, NOUNS, SIBLINGS, SPOTS, Adverbial, Noun, pick
 from qkv.demo.phrases import Phrase, amount, any_of, bare, both, counted
 from qkv.demo.verbs import (
@@ -28,7 +28,7 @@ _FAMILY = (*SIBLINGS, NOUNS["孩子"])
 _SPOTS = tuple((spot, pick(NOUNS, names)) for spot, names in SPOTS.items())
 
 
-def feeling_for_people(rng: Random) -> Sentence:
+def feeling_for_people(rng: Random) -> SentencePair:
     """我爱你, 他不认识小明, 你想念你妈妈吗."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -41,7 +41,7 @@ def feeling_for_people(rng: Random) -> Sentence:
     ).sentence()
 
 
-def feeling_for_things(rng: Random) -> Sentence:
+def feeling_for_things(rng: Random) -> SentencePair:
     """她喜欢猫: a kind of thing, which English puts in the plural."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -54,7 +54,7 @@ def feeling_for_things(rng: Random) -> Sentence:
     ).sentence()
 
 
-def attitude(rng: Random) -> Sentence:
+def attitude(rng: Random) -> SentencePair:
     """我喜欢这本书, 他需要一把雨伞: particular things, or a number of them."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -68,7 +68,7 @@ def attitude(rng: Random) -> Sentence:
     ).sentence()
 
 
-def having(rng: Random) -> Sentence:
+def having(rng: Random) -> SentencePair:
     """我有三本书, 他妈妈有很多钱: have and has."""
     person = draws.subject(rng)
     if draws.chance(rng, 25):
@@ -79,7 +79,7 @@ def having(rng: Random) -> Sentence:
     return Clause(person.subject, HAVE, complement=thing).sentence()
 
 
-def having_family(rng: Random) -> Sentence:
+def having_family(rng: Random) -> SentencePair:
     """她有两个哥哥和一个妹妹."""
     person = draws.subject(rng)
     first, second = rng.sample([kin for kin in _FAMILY if kin.chinese not in person.mentions], 2)
@@ -89,7 +89,7 @@ def having_family(rng: Random) -> Sentence:
     return Clause(person.subject, HAVE, complement=thing).sentence()
 
 
-def having_polar(rng: Random) -> Sentence:
+def having_polar(rng: Random) -> SentencePair:
     """我没有猫, 你有雨伞吗: English asks for one of them."""
     question = draws.chance(rng, 50)
     person = draws.subject(rng, asked=question)
@@ -103,8 +103,8 @@ def having_polar(rng: Random) -> Sentence:
     ).sentence()
 
 
-def existing(rng: Random) -> Sentence:
-    """桌子上有两本书: there is or there are, as the number has it."""
+def existing(rng: Random) -> SentencePair:
+    """桌子上有两本书: there is or there are, by the number."""
     spot, nouns = rng.choice(_SPOTS)
     noun = rng.choice(nouns)
     if draws.chance(rng, 45):
@@ -116,7 +116,7 @@ def existing(rng: Random) -> Sentence:
     return _there(THERE_IS, thing, spot)
 
 
-def _none_or_any(rng: Random, spot: Adverbial, noun: Noun) -> Sentence:
+def _none_or_any(rng: Random, spot: Adverbial, noun: Noun) -> SentencePair:
     """桌子上没有书, 桌子上有书吗: there are no books; is there a book?"""
     quality = draws.quality(rng, noun)
     if draws.chance(rng, 50):
@@ -125,7 +125,7 @@ def _none_or_any(rng: Random, spot: Adverbial, noun: Noun) -> Sentence:
     return _there(THERE_IS_NOT, replace(thing, english=f"no {thing.english}"), spot)
 
 
-def _there(verb: Verb, thing: Phrase, spot: Adverbial, *, question: bool = False) -> Sentence:
+def _there(verb: Verb, thing: Phrase, spot: Adverbial, *, question: bool = False) -> SentencePair:
     there = Phrase(spot.chinese, "there", (spot.chinese,), agreement=thing.agreement)
     where = Adverbial("", spot.english)
     return Clause(there, verb, complement=thing, place=where, question=question).sentence()

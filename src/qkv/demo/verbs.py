@@ -1,4 +1,4 @@
-"""The verbs of the demo language, each with the things it is done to and the places for it."""
+"""The verbs of the demo grammar, with their objects and places."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from qkv.demo.lexicon import NOUNS, PLACES, Adverbial, Noun, pick
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb; `negation` overrides the 不 or 没 that its tense would ask for."""
+    """A verb; `negation` overrides the 不 or 没 of its tense."""
 
     chinese: str
     english: str
@@ -17,36 +17,36 @@ class Verb:
 
 @dataclass(frozen=True)
 class Deed(Verb):
-    """Something one does; two deeds may share a verb where its objects live differently."""
+    """An action verb; two deeds may share a verb if their objects behave differently."""
 
     objects: str = ""
-    """Nouns it takes, with spaces between; none for 跑步, nor where people are its objects."""
+    """Its objects, separated by spaces; none for 跑步, and none where objects are people."""
     places: str = ""
     people: bool = False
     repeats: bool = True
     """Whether people do it every day."""
     span: str = "days"
-    """How long people speak of it, and how far ahead they plan it: days, weeks or years."""
+    """How long ago and how far ahead it is mentioned: days, weeks or years."""
     single: bool = False
     """Whether a bare object of one occasion is one thing: 他昨天在家里看书, he read a book."""
     bare: bool = True
-    """Whether its object may stand alone: 洗车 leaves open whose car, so we say."""
+    """Whether its object may be bare: 洗车 needs to say whose car."""
     most: int = 6
-    """How many of its objects one may well take on at a time."""
+    """The largest plausible number of its objects."""
 
     @cached_property
     def nouns(self) -> tuple[Noun, ...]:
-        """The objects, looked up."""
+        """Look up the objects."""
         return pick(NOUNS, self.objects)
 
     @cached_property
     def measured(self) -> tuple[Noun, ...]:
-        """The objects that can be counted or measured out."""
+        """List the objects that can be counted or measured."""
         return tuple(noun for noun in self.nouns if noun.measure)
 
     @cached_property
     def scenes(self) -> tuple[Adverbial, ...]:
-        """The places, as phrases that say where."""
+        """List the places as adverbials."""
         found = (PLACES[name] for name in self.places.split())
         return tuple(Adverbial(place.chinese, place.at) for place in found)
 
@@ -70,13 +70,13 @@ GO_FAR = Deed("去", "go", repeats=False, span="years")
 GO_BACK = Deed("回", "go")
 SEE = Deed("看见", "see", people=True, places="公园 学校 超市 图书馆 饭馆 商店", span="weeks")
 
-# What one may like or love, in general.
+# Things that people like or love in general.
 LIKED = pick(
     NOUNS,
     "苹果 橙子 香蕉 鸡蛋 饺子 蛋糕 面包 米饭 面条 牛奶 果汁 茶 咖啡 小说 电影 花 猫 狗 鸟 孩子"
     " 音乐 足球 篮球 英语 中文 数学",
 )
-# What one may like, need or have in particular: this hat, my mother's bicycle.
+# Things that people like, need or have in particular: this hat, my mother's bicycle.
 BELONGINGS = pick(
     NOUNS,
     "书 小说 报纸 照片 票 桌子 椅子 雨伞 刀 笔 杯子 盒子 衬衫 裤子 帽子 鞋 手机 电脑 自行车 车"
@@ -95,7 +95,7 @@ ACTIVITIES = (
     Deed("休息", "rest", places="家里 公园"),
     TRAVEL,
 )
-# Pastimes with an object that nobody counts; with ACTIVITIES they take 了 at the end.
+# Pastimes with an uncounted object; with ACTIVITIES they take 了 at the end.
 PASTIMES = (
     Deed("学习", "study", objects="英语 中文 数学", places="学校 图书馆 家里 教室", span="years"),
     Deed("教", "teach", objects="英语 中文 数学 音乐", places="学校 北京 上海", span="years"),
@@ -170,5 +170,5 @@ HELPING = (
     Deed("照顾", "look after", people=True, places="家里 医院"),
 )
 WAIT = Deed("等", "wait for", people=True, places="公园 学校 饭馆 超市 图书馆 商店")
-# 看 is "read" or "watch": only the object can tell, so no object of it may be new to a learner.
+# 看 is "read" or "watch", by its object: so none of its objects may be new in the test.
 AMBIGUOUS = "看"

@@ -3,7 +3,7 @@
 from random import Random
 
 from qkv.demo import draws
-from qkv.demo.clause import Clause, Sentence
+from qkv.demo.clause import Clause, SentencePair
 from qkv.demo.english import Tense
 from qkv.demo.phrases import UNSAID, WE, gerund, infinitive
 from qkv.demo.verbs import (
@@ -14,7 +14,7 @@ from qkv.demo.verbs import (
 )
 
 
-def liking(rng: Random) -> Sentence:
+def liking(rng: Random) -> SentencePair:
     """我爱学习, 她不喜欢在家里做饭: -ing after like and love."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -28,7 +28,7 @@ def liking(rng: Random) -> Sentence:
     ).sentence()
 
 
-def wanting(rng: Random) -> Sentence:
+def wanting(rng: Random) -> SentencePair:
     """他想买两本书, 你想去北京吗: want to."""
     negative, question = draws.polarity(rng)
     person = draws.subject(rng, asked=question)
@@ -46,7 +46,7 @@ def wanting(rng: Random) -> Sentence:
     ).sentence()
 
 
-def modal(rng: Random) -> Sentence:
+def modal(rng: Random) -> SentencePair:
     """你不可以在教室唱歌, 他应该休息: can and should."""
     negative, question = draws.polarity(rng)
     tense = rng.choice((Tense.CAN, Tense.SHOULD))

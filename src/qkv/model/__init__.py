@@ -1,9 +1,17 @@
 """Batches to logits: one Attention, one Block, one Stack, three families."""
 
-from qkv.model.attention import Attend, Attention, KeysValues, equation, fast, scores, weights
+from qkv.model.attention import (
+    Attend,
+    Attention,
+    KeysValues,
+    equation,
+    fast,
+    scores,
+    use_path,
+    weights,
+)
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
-from qkv.model.disentangled import Disentangled
 from qkv.model.empty import empty_model, parameter_shapes
 from qkv.model.families import (
     Decoder,
@@ -18,10 +26,16 @@ from qkv.model.feed_forward import FeedForward
 from qkv.model.heads import LabelHead, MaskedHead, Pooler, pool
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.patches import Patches
-from qkv.model.paths import use_path
-from qkv.model.positions import Learned, Order, Positions, Sinusoidal, sinusoids
-from qkv.model.relative import Relative
-from qkv.model.rotary import Rotary
+from qkv.model.positions import (
+    Disentangled,
+    Learned,
+    Order,
+    Positions,
+    Relative,
+    Rotary,
+    Sinusoidal,
+    sinusoids,
+)
 from qkv.model.stack import Memory, Stack
 
 __all__ = [

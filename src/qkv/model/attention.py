@@ -5,6 +5,8 @@ Shapes: B batch, T queries, S keys, D d_model, H heads, G key/value heads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,14 +18,9 @@ from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.positions import Order
 
-try:  # a kernel for packed sequences; a private name moved in some builds, so it may be missing
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # pragma: no cover
-    varlen_attn = None  # type: ignore[assignment]
-
 
 class KeysValues(NamedTuple):
-    """What a query looks at: keys and values, each (B, G, S, D/H)."""
+    """Keys and values that queries attend to, each (B, G, S, D/H)."""
 
     key: Tensor
     value: Tensor
@@ -42,18 +39,18 @@ class Attend(Protocol):
         bias: Tensor | None = None,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Queries look at keys and take values: (B, H, T, D/H)."""
+        """Attend to the keys and return the weighted values, (B, H, T, D/H)."""
 
 
 def scores(query: Tensor, key: Tensor, mask: Mask, scale: float, bias: Tensor | None) -> Tensor:
-    """QKᵀ/√d_k + M, with a position scheme's bias where it has one, (B, H, T, S)."""
+    """QKᵀ/√d_k + M, plus a position scheme's bias if it has one, (B, H, T, S)."""
     raw = query @ key.transpose(-2, -1) * scale
     raw = raw if bias is None else raw + bias
     return raw + mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
 
 
 def weights(scores: Tensor) -> Tensor:
-    """softmax over the keys; a row with nothing to see gives zeros, not NaN."""
+    """softmax over the keys; a query that may see none gets zeros, not NaN."""
     blind = scores.isneginf().all(dim=-1, keepdim=True)
     return torch.softmax(scores.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
 
@@ -82,10 +79,13 @@ def fast(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The same by fused kernels, chosen by what the mask says."""
-    if mask.packed and bias is None and dropout == 0.0 and _has_packed_kernel(query):
-        return _packed(query, key, value, mask, scale)
-    if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU's kernel is five times slower
+    """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    has_kernel = mask.packed and bias is None and dropout == 0.0 and half and query.is_cuda
+    kernel = _packed_kernel() if has_kernel else None
+    if kernel is not None:
+        return _packed(kernel, query, key, value, mask, scale)
+    if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU computes in float32
         query, key, value = query.float(), key.float(), value.float()
         with torch.autocast(query.device.type, enabled=False):
             return fast(query, key, value, mask, scale, bias, dropout).bfloat16()
@@ -101,7 +101,7 @@ def fast(
         heads = _grouped(query, key, value, drawn, scale, dropout)
     if drawn is None or not mask.may_be_blind:
         return heads
-    return heads.masked_fill(~drawn.any(dim=-1, keepdim=True), 0.0)  # some kernels leave noise
+    return heads.masked_fill(~drawn.any(dim=-1, keepdim=True), 0.0)  # some kernels leave garbage
 
 
 def _fused(
@@ -128,7 +128,7 @@ def _fused(
 def _grouped(
     query: Tensor, key: Tensor, value: Tensor, drawn: Tensor | None, scale: float, dropout: float
 ) -> Tensor:
-    """Lay the queries that share a key/value head side by side: fast kernels take no groups."""
+    """Fold the queries that share a key/value head into one row: fast kernels take no groups."""
     n_groups = key.shape[1]
     together = query.unflatten(1, (n_groups, -1)).flatten(2, 3)  # (B, G, H/G·T, D/H)
     if drawn is not None and query.shape[1] != n_groups and drawn.shape[-2] > 1:
@@ -137,17 +137,28 @@ def _grouped(
     return heads.unflatten(2, (-1, query.shape[2])).flatten(1, 2)
 
 
-def _has_packed_kernel(query: Tensor) -> bool:
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    return varlen_attn is not None and query.is_cuda and half
+def _packed_kernel() -> Callable[..., Tensor] | None:
+    """Import torch's kernel for packed sequences at its first use: that takes a second."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:  # some builds of torch lack a name that it needs
+        return None
+    return varlen_attn  # type: ignore[return-value]  # a tuple only if asked for more
 
 
-def _packed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
-    """Sequences end to end, (1, H, N, D/H), by a kernel that is told where each one ends."""
+def _packed(
+    kernel: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float,
+) -> Tensor:
+    """Attend within packed sequences, (1, H, N, D/H), by a kernel that takes their offsets."""
     assert mask.query_offsets is not None and mask.key_offsets is not None
     window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
-    heads = varlen_attn(
+    heads = kernel(
         query,
         key,
         value,
@@ -158,7 +169,6 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float)
         scale=scale,
         window_size=window,
     )
-    assert isinstance(heads, Tensor)
     return heads.transpose(0, 1)[None]
 
 
@@ -191,7 +201,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, mask: Mask, order: Order, cache: LayerCache | None = None
     ) -> Tensor:
-        """Self-attention: x looks at itself, and at what the cache remembers."""
+        """Self-attention: x attends to itself and to the KV cache."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
         turned, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
@@ -202,7 +212,7 @@ class Attention(nn.Module):
         return self._combine(query, key, value, mask, None if bias is None else bias * self.scale)
 
     def project(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of vectors that stand for no token, (R, D) to (H, R, D/H) twice."""
+        """Project vectors of distances to queries and keys, (R, D) to (H, R, D/H) twice."""
         fused, size = self.query_key_value, (self.n_heads + self.n_kv_heads) * self.d_head
         both = F.linear(
             vectors, fused.weight[:size], None if fused.bias is None else fused.bias[:size]
@@ -213,15 +223,15 @@ class Attention(nn.Module):
         return query, key
 
     def remember(self, memory: Tensor) -> KeysValues:
-        """K and V of the encoder's output, to be looked at by every target token."""
+        """Project the encoder's output to K and V, once for all target tokens."""
         heads = self._split(self.key_value(memory), 2 * self.n_kv_heads)
         return KeysValues(*heads.chunk(2, dim=1))
 
     def look(self, x: Tensor, memory: KeysValues, mask: Mask) -> Tensor:
-        """Cross-attention: x looks at a remembered source.
+        """Cross-attention: x attends to K and V of the source.
 
-        Several rows of x may share one source (the beams of a sentence): they are laid side by side
-        as queries, so that its keys and values need not be copied for each.
+        Several rows of x may share one source (the beams of a sentence): they become queries of one
+        row, so that its keys and values need not be copied for each.
         """
         rows, length, d_model = x.shape
         x = x.reshape(memory.key.shape[0], -1, d_model)  # (B, beams·T, D)
@@ -238,3 +248,17 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         heads = self.attend(query, key, value, mask, self.scale, bias, dropout)
         return self.output(heads.transpose(1, 2).flatten(2))
+
+
+@contextmanager
+def use_path(model: nn.Module, path: Attend) -> Iterator[None]:
+    """Run all attentions of a model on `equation` or `fast` inside the block."""
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
+    before = [attention.attend for attention in attentions]
+    for attention in attentions:
+        attention.attend = path
+    try:
+        yield
+    finally:
+        for attention, attend in zip(attentions, before, strict=True):
+            attention.attend = attend

@@ -53,7 +53,7 @@ class Block(nn.Module):
         memory: KeysValues | None = None,
         memory_mask: Mask | None = None,
     ) -> Tensor:
-        """One step of the residual stream, (B, T, D)."""
+        """Apply the sublayers to the residual stream, (B, T, D)."""
         x = self.self_attention_residual(x, lambda x: self.self_attention(x, mask, order, cache))
         if memory is not None and memory_mask is not None:
             x = self.cross_attention_residual(

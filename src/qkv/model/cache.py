@@ -1,4 +1,4 @@
-"""The key/value cache: what self-attention has seen so far, kept in one tensor of fixed shape."""
+"""The KV cache: keys and values of the tokens so far, in one tensor of fixed shape."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ class Cache:
 
     store: Tensor  # (layers, 2, B, G, L, D/H)
     length: int | Tensor
-    first: Tensor | None = None  # (B, 1): where each row begins, if prompts are padded in front
+    first: Tensor | None = None  # (B, 1): first position of each row, if prompts are left-padded
 
     @classmethod
     def empty(
         cls, config: ModelConfig, rows: int, length: int, like: Tensor, fixed: bool = False
     ) -> Cache:
-        """Room for `length` tokens in each of `rows` rows, of the type and place of `like`."""
+        """Allocate `length` positions in each of `rows` rows, with dtype and device of `like`."""
         shape = (config.n_decoder_layers, 2, rows, config.kv_heads, length, config.d_head)
         filled = torch.zeros((), dtype=torch.int64, device=like.device) if fixed else 0
         return cls(like.new_zeros(shape), filled)
 
     def layer(self, index: int) -> LayerCache:
-        """The part that one layer reads and extends."""
+        """Return one layer's view, which it reads and extends."""
         return LayerCache(self.store[index, 0], self.store[index, 1], self.length)
 
     def n_keys(self, n_new: int) -> int:
-        """How many keys attention gets once `n_new` tokens are written."""
+        """Number of keys that attention gets once `n_new` tokens are written."""
         return self.store.shape[4] if isinstance(self.length, Tensor) else self.length + n_new
 
     def mask(self, n_new: int, window: int) -> Mask:
-        """What the next `n_new` tokens may see of what is here, and of one another."""
+        """Mask of the next `n_new` tokens over the cached ones and one another."""
         if n_new == 1 and not window and self.first is None and not self.is_fixed:
             return Mask()  # the newest token sees all of a growing cache
         return Mask(causal=True, start=self.length, window=window, first=self.first)
@@ -60,7 +60,7 @@ class Cache:
             self.length += n_tokens
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; one may be asked for more than once."""
+        """Keep these rows, in this order; a row may be repeated."""
         if self.first is not None:
             self.first = self.first[rows]
         if isinstance(self.length, Tensor):
@@ -73,7 +73,7 @@ class Cache:
         self.store[..., : self.length, :] = filled
 
     def follow(self, rows: Tensor) -> None:
-        """Make each row a copy of the one that its hypothesis goes on from, of the same source."""
+        """Reorder rows after a beam step: row i becomes its parent row."""
         if isinstance(self.length, Tensor):
             self.store.copy_(self.store.index_select(2, rows))
             return
@@ -82,7 +82,7 @@ class Cache:
         filled[:, :, moved] = filled[:, :, rows[moved]]  # a row that stays needs no copy
 
     def fill(self, other: Cache) -> None:
-        """Take over what another cache of as many rows holds, at this one's own place."""
+        """Copy the content of another cache with as many rows into this one's fixed memory."""
         assert isinstance(self.length, Tensor) and isinstance(other.length, int)
         self.store[..., : other.length, :] = other.store[..., : other.length, :]
         self.length.fill_(other.length)
@@ -99,15 +99,15 @@ class LayerCache:
     length: int | Tensor
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new keys and values after the filled part; return all that may be looked at."""
+        """Write new keys and values after the filled part; return all that attention gets."""
         n_new = key.shape[2]
         if isinstance(self.length, Tensor):
-            place = self.length + torch.arange(n_new, device=key.device)
-            self.key.index_copy_(2, place, key.to(self.key.dtype))
-            self.value.index_copy_(2, place, value.to(self.value.dtype))
+            positions = self.length + torch.arange(n_new, device=key.device)
+            self.key.index_copy_(2, positions, key.to(self.key.dtype))
+            self.value.index_copy_(2, positions, value.to(self.value.dtype))
             return self.key, self.value
         end = self.length + n_new
-        # `narrow`, for a slice past the end is empty and would swallow the last token
+        # `narrow` fails past the end, where a slice would be empty and lose the token
         self.key.narrow(2, self.length, n_new).copy_(key)
         self.value.narrow(2, self.length, n_new).copy_(value)
         return self.key[:, :, :end], self.value[:, :, :end]

@@ -1,4 +1,4 @@
-"""Neighbouring tokens, seen once beside the first block (DeBERTa-v2's convolution)."""
+"""DeBERTa-v2's convolution over neighbouring tokens, beside the first block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qkv.model.norm import build_norm
 
 
 class Neighbours(nn.Module):
-    """norm(f(x) + gelu(conv(x))): what the first block makes of x, and what a few tokens say."""
+    """norm(f(x) + gelu(conv(x))), where f is the first block."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class Neighbours(nn.Module):
         self.norm = build_norm(config)
 
     def forward(self, x: Tensor, block_output: Tensor, layout: Layout) -> Tensor:
-        """The block's input and output (B, T, D) to the next block's input."""
+        """Combine the block's input and output, (B, T, D), to the next block's input."""
         if layout.offsets is not None:
             raise ValueError("A convolution would run from one packed sequence into the next.")
-        if layout.lengths is not None:  # what stands beyond the end is as if nothing stood there
+        if layout.lengths is not None:  # padding counts as zeros
             real = torch.arange(x.shape[1], device=x.device) < layout.lengths[:, None]
             x = x * real[:, :, None]
-        seen = self.convolution(x.transpose(1, 2)).transpose(1, 2)
-        return self.norm(block_output + F.gelu(self.dropout(seen)))
+        convolved = self.convolution(x.transpose(1, 2)).transpose(1, 2)
+        return self.norm(block_output + F.gelu(self.dropout(convolved)))

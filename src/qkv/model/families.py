@@ -1,8 +1,9 @@
-"""The three families: a stack, plus what it may see."""
+"""The three families: encoder-decoder, encoder and decoder."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +12,17 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.cache import Cache
 from qkv.model.heads import LabelHead, MaskedHead, Pooler
-from qkv.model.initial import initialise
+from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
 from qkv.model.patches import Patches
 from qkv.model.stack import Memory, Stack
 
 FULL = Layout()  # rows without padding
+Then = Callable[[Tensor], Tensor]
+"""Applied to the hidden states inside `forward`, in place of the output projection or head.
+
+A loss computed there belongs to the forward pass, so that hooks around it see all of it.
+"""
 
 
 class Embedding(nn.Module):
@@ -43,7 +49,7 @@ class Output(nn.Module):
             self.projection.weight = tied_to.table.weight
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What is multiplied with W_out, (B, T, D)."""
+        """Scale the vectors that W_out projects, (B, T, D)."""
         return x * self.scale if self.scale != 1.0 else x
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,7 +58,7 @@ class Output(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """The original Transformer: an encoder, and a causal decoder that looks at its output."""
+    """The original Transformer: an encoder, and a causal decoder that attends to its output."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -74,7 +80,7 @@ class EncoderDecoder(nn.Module):
         return self.encoder(self.source_embedding(source), layout)
 
     def remember(self, source: Tensor, layout: Layout = FULL) -> Memory:
-        """Encode a source once, as every decoding step will look at it."""
+        """Encode a source and project it to K and V, once for all decoding steps."""
         return self.decoder.remember(self.encode(source, layout), layout)
 
     def decode(
@@ -86,7 +92,7 @@ class EncoderDecoder(nn.Module):
     def hidden(
         self, source: Tensor, target: Tensor, source_layout: Layout, target_layout: Layout
     ) -> Tensor:
-        """Both passes, teacher-forced, up to the output projection, (B, T, D)."""
+        """Run encoder and decoder, teacher-forced, up to the output projection, (B, T, D)."""
         return self.decode(target, self.remember(source, source_layout), target_layout)
 
     def forward(
@@ -95,16 +101,19 @@ class EncoderDecoder(nn.Module):
         target: Tensor,
         source_layout: Layout = FULL,
         target_layout: Layout = FULL,
+        *,
+        then: Then | None = None,
     ) -> Tensor:
-        """Logits for each target position, (B, T, V)."""
-        return self.output(self.hidden(source, target, source_layout, target_layout))
+        """Logits for each target position, (B, T, V), or the result of `then`."""
+        x = self.hidden(source, target, source_layout, target_layout)
+        return self.output(x) if then is None else then(x)
 
 
 class Encoder(nn.Module):
-    """Encoder-only: everything sees everything but padding; a head says something about it.
+    """Encoder-only: each token sees all but padding; a head predicts from the vectors.
 
-    Heads are parts of the config, so that a folder's weights say what the model is for. A `causal`
-    one is a decoder's body under such a head (Radford et al. 2018).
+    The config names the head, so that a model folder tells what it is for. A `causal` encoder is a
+    decoder's stack under such a head (Radford et al. 2018).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -128,19 +137,26 @@ class Encoder(nn.Module):
     def hidden(
         self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
     ) -> Tensor:
-        """Tokens (B, S), or an image's pixels, to vectors in context (B, S, D)."""
+        """Tokens (B, S), or an image's pixels, to contextual vectors (B, S, D)."""
         x = self.embedding(tokens)
         if self.segments is not None:
-            if segments is None or self.config.n_segments == 1:  # RoBERTa tells no texts apart
+            if segments is None or self.config.n_segments == 1:  # RoBERTa has one segment
                 segments = torch.zeros_like(tokens)
             x = x + self.segments(segments)
         return self.encoder(x, layout)
 
     def forward(
-        self, tokens: Tensor, layout: Layout = FULL, segments: Tensor | None = None
+        self,
+        tokens: Tensor,
+        layout: Layout = FULL,
+        segments: Tensor | None = None,
+        *,
+        then: Then | None = None,
     ) -> Tensor:
-        """What the head says: of each token (B, S, …), or of each sequence (M, …)."""
+        """The head's output for tokens (B, S, …) or sequences (M, …), or the result of `then`."""
         x = self.hidden(tokens, layout, segments)
+        if then is not None:
+            return then(x)
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
@@ -157,19 +173,27 @@ class Decoder(nn.Module):
         initialise(self, config)
 
     def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
-        """Tokens (B, T) to vectors (B, T, D), after what the cache holds."""
+        """Tokens (B, T) to vectors (B, T, D), as a continuation of the cache."""
         return self.decoder(self.embedding(tokens), layout, cache)
 
-    def forward(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
-        """Logits of each next token, (B, T, V)."""
-        return self.output(self.hidden(tokens, layout, cache))
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: Layout = FULL,
+        cache: Cache | None = None,
+        *,
+        then: Then | None = None,
+    ) -> Tensor:
+        """Logits of each next token, (B, T, V), or the result of `then`."""
+        x = self.hidden(tokens, layout, cache)
+        return self.output(x) if then is None else then(x)
 
 
 Model = EncoderDecoder | Encoder | Decoder
 
 
 def build_model(config: ModelConfig) -> Model:
-    """The family that the config names, with fresh weights."""
+    """Build the family that the config names, with fresh weights."""
     families: dict[str, type[Model]] = {
         "encoder-decoder": EncoderDecoder,
         "encoder": Encoder,

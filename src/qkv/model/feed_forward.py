@@ -30,12 +30,12 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def hidden(self, x: Tensor) -> Tensor:
-        """The inner activations, (B, T, F)."""
+        """Compute the inner activations, (B, T, F)."""
         if self.gated:
             gate, x = self.inner(x).chunk(2, dim=-1)
             return self.activation(gate) * x
         return self.activation(self.inner(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each position by itself, (B, T, D)."""
+        """Apply the layer to each position by itself, (B, T, D)."""
         return self.outer(self.dropout(self.hidden(x)))

@@ -1,4 +1,4 @@
-"""What stands on an encoder: a vector for a whole text, and what is said of it or of its tokens."""
+"""Encoder heads: pooling, masked-LM, labels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from qkv.model.norm import build_norm
 
 
 def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
-    """One vector for each sequence, (B, T, D) to (M, D): its first or last token's, or the mean.
+    """Pool each sequence to one vector, (B, T, D) to (M, D): first or last token, or the mean.
 
-    Sequences that are empty give a vector without meaning.
+    The vector of an empty sequence has no meaning.
     """
     if how == "first":
         if layout.offsets is None:
@@ -27,7 +27,7 @@ def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
         if layout.lengths is None:
             return x[:, -1]
         return x[torch.arange(len(x), device=x.device), layout.lengths - 1]
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # long sums drown in bfloat16
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 is too coarse for long sums
     if layout.offsets is not None:
         sizes = layout.offsets.diff()
         total = wide.new_zeros(len(sizes), x.shape[2])
@@ -42,7 +42,7 @@ def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
 
 
 class Pooler(nn.Module):
-    """A text as one vector, with a layer of its own where the config asks for one."""
+    """Pools a text to one vector, with a dense layer if the config has one."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Pooler(nn.Module):
 
 
 class MaskedHead(nn.Module):
-    """Vectors to logits of hidden tokens: a small layer, then the embedding itself."""
+    """Masked-LM head: a dense layer and a norm, then the embedding as output matrix."""
 
     def __init__(self, config: ModelConfig, table: nn.Embedding) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class MaskedHead(nn.Module):
             self.projection.weight = table.weight
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What is multiplied with the embedding, (…, E)."""
+        """Compute the vectors that the embedding projects, (…, E)."""
         return self.norm(self.activation(self.dense(x)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class LabelHead(nn.Module):
     def __init__(self, config: ModelConfig, n_labels: int) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
-        # GPT's W_y stands alone (Radford et al. 2018, equation 3).
+        # GPT's W_y has no bias (Radford et al. 2018, equation 3).
         self.projection = nn.Linear(config.d_model, n_labels, bias=not config.causal)
 
     def forward(self, x: Tensor) -> Tensor:

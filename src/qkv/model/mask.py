@@ -1,6 +1,6 @@
-"""What may be seen: a mask is an object that can be drawn, never a matrix that is passed around.
+"""Masks: which keys a query may see, as an object that is drawn as a matrix on demand.
 
-Nobody else in the package compares positions.
+No other module compares positions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """How token sequences lie in a (B, T) tensor: one to a row, or packed end to end in one row."""
+    """How sequences fill a (B, T) tensor: one in each row, or packed end to end in one row."""
 
     lengths: Tensor | None = None  # (B,) real tokens in each row; None: the rows are full
     offsets: Tensor | None = None  # (M+1,) packed sequence m is tokens offsets[m] … offsets[m+1]
@@ -21,27 +21,27 @@ class Layout:
     first: Tensor | None = None  # (B, T) or (B, 1): the column where each token's sequence begins
 
     def positions(self, n_tokens: int, device: torch.device, start: int | Tensor = 0) -> Tensor:
-        """The place of each token in its own sequence, (T,) or (B, T), from column `start` on."""
-        place = torch.arange(n_tokens, device=device) + start
+        """Position of each token in its own sequence, (T,) or (B, T), from column `start` on."""
+        column = torch.arange(n_tokens, device=device) + start
         if self.first is not None:
-            return (place - self.first).clamp(min=0)  # padding in front stands nowhere
+            return (column - self.first).clamp(min=0)  # left padding has no position
         if self.offsets is None:
-            return place
-        return place - self.offsets[segments(self.offsets, n_tokens)]
+            return column
+        return column - self.offsets[segments(self.offsets, n_tokens)]
 
 
 def segments(offsets: Tensor, n_tokens: int) -> Tensor:
-    """Which packed sequence each token belongs to, (N,)."""
-    place = torch.arange(n_tokens, device=offsets.device, dtype=offsets.dtype)
+    """Number of the packed sequence that each token belongs to, (N,)."""
+    column = torch.arange(n_tokens, device=offsets.device, dtype=offsets.dtype)
     # Searching offsets[1:] would need no -1, but compiled code misreads a view that starts late.
-    return torch.searchsorted(offsets, place, right=True) - 1
+    return torch.searchsorted(offsets, column, right=True) - 1
 
 
 @dataclass(frozen=True)
 class Mask:
     """Which keys each query may see. Drawn on demand, or handed to a kernel as flags and lengths.
 
-    A padded causal row needs no lengths: its padding stands at the end, where no real token looks.
+    A padded causal row needs no lengths: its padding is at the end, which no real token sees.
     """
 
     causal: bool = False
@@ -50,14 +50,14 @@ class Mask:
     key_offsets: Tensor | None = None
     longest_query: int = 0
     longest_key: int = 0
-    start: int | Tensor = 0  # with a cache: the place of the first query among the keys
+    start: int | Tensor = 0  # with a cache: the position of the first query among the keys
     window: int = 0  # a query sees this many keys up to itself; 0: all
     first: Tensor | None = None  # (B, T) or (B, 1): a query sees no key before this one
     drawn: Tensor | None = None  # the boolean matrix, where it was drawn once for all layers
 
     @property
     def packed(self) -> bool:
-        """Whether sequences lie end to end, so that a kernel must be told their offsets."""
+        """Whether sequences are packed end to end, with offsets."""
         return self.query_offsets is not None
 
     @property
@@ -72,7 +72,7 @@ class Mask:
 
     @property
     def may_be_blind(self) -> bool:
-        """Whether a query may have nothing to see; a causal one sees itself at least."""
+        """Whether a query may see no key at all; a causal one always sees itself."""
         return self.packed or self._hides_some
 
     @property
@@ -82,10 +82,10 @@ class Mask:
         return self.causal and from_start and not (self.packed or self.window or self._hides_some)
 
     def draw(self, n_queries: int, n_keys: int, device: torch.device) -> Mask:
-        """The same mask, drawn once so that not every layer draws it, where kernels will need it.
+        """Return the mask with its matrix, so that not every layer draws it, if kernels need it.
 
-        Packed masks stay undrawn, since their kernel is told offsets. Where all queries of a row
-        see the same keys, one query's line serves all.
+        Packed masks stay undrawn, since their kernel takes offsets. Where all queries of a row see
+        the same keys, the matrix has one query.
         """
         if self.hides_nothing or self.only_causal or self.packed:
             return self
@@ -123,7 +123,7 @@ class Mask:
 
 
 def self_mask(layout: Layout, causal: bool, window: int = 0) -> Mask:
-    """The mask of a sequence that looks at itself."""
+    """Mask of self-attention."""
     if layout.offsets is not None:
         return Mask(
             causal=causal,
@@ -140,7 +140,7 @@ def self_mask(layout: Layout, causal: bool, window: int = 0) -> Mask:
 
 
 def cross_mask(queries: Layout, keys: Layout) -> Mask:
-    """The mask of one sequence that looks at another: each target at its own source."""
+    """Mask of cross-attention: each target sees its own source."""
     if (queries.offsets is None) != (keys.offsets is None):
         raise ValueError("Queries and keys must both be packed, or neither.")
     if queries.offsets is not None:

@@ -9,7 +9,7 @@ from qkv.config import ModelConfig
 
 
 class Patches(nn.Module):
-    """Pixels to vectors: each patch laid flat and projected, with a learnt token before them."""
+    """Pixels to vectors: each patch flattened and projected, after a learnt first token."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The stack: positions on the way in, blocks, and a last norm where the blocks are pre-norm."""
+"""The stack: positions, blocks, and a final norm where the blocks are pre-norm."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from qkv.model.cache import Cache
 from qkv.model.convolution import Neighbours
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
-from qkv.model.positions import Order
-from qkv.model.schemes import build_positions
+from qkv.model.positions import Order, build_positions
 
 
 @dataclass(frozen=True)
 class Memory:
-    """An encoded source as a decoder looks at it: K and V of each layer, and how they lie."""
+    """An encoded source for the decoder: K and V of each layer, and their layout."""
 
     layers: tuple[KeysValues, ...]
     layout: Layout
 
     def mask(self, queries: Layout, n_queries: int) -> Mask:
-        """What queries that lie like this may see of it."""
+        """Mask of queries with this layout over the source."""
         key = self.layers[0].key
         return cross_mask(queries, self.layout).draw(n_queries, key.shape[-2], key.device)
 
@@ -38,7 +37,7 @@ class Memory:
 
 
 class Stack(nn.Module):
-    """Blocks of one kind: an encoder's see both ways, a decoder's are causal, some look across."""
+    """Blocks of one kind: bidirectional or causal, with or without cross-attention."""
 
     def __init__(
         self, config: ModelConfig, n_layers: int, causal: bool, cross: bool = False
@@ -64,8 +63,8 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
-        """Embedded tokens in, the last layer's output out, (B, T, D)."""
-        masks, positions, key_positions = self._place(x, layout, cache)
+        """Embedded tokens to the last layer's output, (B, T, D)."""
+        masks, positions, key_positions = self._masks_and_positions(x, layout, cache)
         x = self.widen(self.dropout(self.input_norm(self.positions.add(x, positions))))
         order = Order.of(self.positions, positions, key_positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
@@ -85,10 +84,10 @@ class Stack(nn.Module):
             cache.advance(x.shape[1])
         return self.norm(x)
 
-    def _place(
+    def _masks_and_positions(
         self, x: Tensor, layout: Layout, cache: Cache | None
     ) -> tuple[dict[int, Mask], Tensor, Tensor]:
-        """What these tokens may see, by the layer's window, where they stand, and where keys do."""
+        """Masks by window size, positions of the tokens, and positions of the keys."""
         n_tokens, windows = x.shape[1], sorted(set(self.windows))
         if cache is None:
             masks = {window: self_mask(layout, self.causal, window) for window in windows}
@@ -96,7 +95,7 @@ class Stack(nn.Module):
             return _drawn(masks, n_tokens, n_tokens, x.device), positions, positions
         layout, n_keys = Layout(first=cache.first), cache.n_keys(n_tokens)
         positions = layout.positions(n_tokens, x.device, cache.length)
-        if cache.first is not None:  # rows that are done go on beside the others, past the end
+        if cache.first is not None:  # finished rows continue beside the others, past the end
             positions = positions.clamp(max=self.max_length - 1)
         masks = {window: cache.mask(n_tokens, window) for window in windows}
         key_positions = layout.positions(n_keys, x.device)
@@ -111,5 +110,5 @@ class Stack(nn.Module):
 def _drawn(
     masks: dict[int, Mask], n_queries: int, n_keys: int, device: torch.device
 ) -> dict[int, Mask]:
-    """Each mask drawn once for all the layers that use it."""
+    """Draw each mask once for all layers that use it."""
     return {window: mask.draw(n_queries, n_keys, device) for window, mask in masks.items()}

@@ -1,6 +1,6 @@
 """Proofs, on the user's machine, that a model's numbers are right."""
 
 from qkv.proofs.proof import Proof
-from qkv.proofs.table import ROWS, verify
+from qkv.proofs.rows import ROWS, verify
 
 __all__ = ["ROWS", "Proof", "verify"]

@@ -1,43 +1,42 @@
-"""A text's result does not depend on what stands beside it."""
+"""Proofs that a text's result does not depend on the rest of its batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from qkv.model import Decoder
+from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone, can_pack, in_one_row, in_rows, packed, padded
 from qkv.proofs.proof import Measured, difference, largest
-from qkv.proofs.subject import Example, Subject
 
 TOGETHER = 3  # texts in a batch without padding
 
 
-def batch(subject: Subject) -> Measured:
+def batch(tested: ModelUnderTest) -> Measured:
     """Texts of one length (or images) in a batch, and each by itself."""
-    examples = subject.examples if subject.sees else level(subject.examples)
-    expected = [alone(subject.model, one) for one in examples]
-    return Measured(difference(in_rows(subject.model, examples), expected), subject.limit)
+    examples = tested.examples if tested.sees else level(tested.examples)
+    expected = [alone(tested.model, example) for example in examples]
+    return Measured(difference(in_rows(tested.model, examples), expected), tested.limit)
 
 
-def padding(subject: Subject) -> Measured:
+def padding(tested: ModelUnderTest) -> Measured:
     """Texts of different lengths padded, or end to end, and each by itself."""
-    model, examples = subject.model, subject.examples
-    found, note = [padded(model, examples)], ""
+    model, examples = tested.model, tested.examples
+    layouts, note = [padded(model, examples)], ""
     if can_pack(model):
-        found.append(packed(model, examples))
+        layouts.append(packed(model, examples))
     else:
         note = "padded only: this model's parts do not run end to end"
     if isinstance(model, Decoder):
-        found.append(in_one_row(model, examples))
-    expected = [alone(model, one) for one in examples]
-    return Measured(largest(difference(one, expected) for one in found), subject.limit, note)
+        layouts.append(in_one_row(model, examples))
+    expected = [alone(model, example) for example in examples]
+    apart = largest(difference(outputs, expected) for outputs in layouts)
+    return Measured(apart, tested.limit, note)
 
 
 def level(examples: Sequence[Example]) -> list[Example]:
-    """The longest ones, cut to one length."""
-    longest = sorted(examples, key=lambda one: -len(one.tokens))[:TOGETHER]
-    length, source_length = (
-        min(len(text) for text in texts)
-        for texts in ([one.tokens for one in longest], [one.source for one in longest])
-    )
-    return [one.cut(length, source_length) for one in longest]
+    """The longest examples, cut to one length."""
+    longest = sorted(examples, key=lambda example: -len(example.tokens))[:TOGETHER]
+    length = min(len(example.tokens) for example in longest)
+    source_length = min(len(example.source) for example in longest)
+    return [example.cut(length, source_length) for example in longest]

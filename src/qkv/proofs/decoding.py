@@ -1,4 +1,4 @@
-"""One token after another: with a cache as without, by either search."""
+"""Proofs about writing token by token: with a KV cache as without, greedy as beam search."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode import Batch, Hypothesis, prefill
+from qkv.decode import Hypothesis, PromptBatch, prefill
 from qkv.decode.beam import build_beam
 from qkv.decode.generate import build_batch, build_search, build_task, run_search
 from qkv.decode.step import Generative, empty_cache, read
 from qkv.model import Cache, Decoder, EncoderDecoder
+from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone
 from qkv.proofs.proof import Measured, difference, largest
-from qkv.proofs.subject import Example, Subject
 
 STEPS = 4  # tokens that are read one by one
 WRITTEN = 8  # tokens that are written
 
 
-def cache(subject: Subject) -> Measured:
+def cache(tested: ModelUnderTest) -> Measured:
     """Logits of the last tokens, read one by one after what a cache remembers, and all at once."""
-    model, examples = generative(subject), subject.examples
-    steps = min(STEPS, *(len(one.tokens) - 1 for one in examples))
-    expected = torch.stack([alone(model, one)[-steps - 1 : -1] for one in examples])
-    found = _step_by_step(model, examples, steps)
-    return Measured(largest(difference([one], [expected]) for one in found), subject.limit)
+    model, examples = generative(tested), tested.examples
+    steps = min(STEPS, *(len(example.tokens) - 1 for example in examples))
+    expected = torch.stack([alone(model, example)[-steps - 1 : -1] for example in examples])
+    logits = _step_by_step(model, examples, steps)
+    return Measured(largest(difference([each], [expected]) for each in logits), tested.limit)
 
 
 @torch.inference_mode()
@@ -37,43 +37,45 @@ def _step_by_step(model: Generative, examples: Sequence[Example], steps: int) ->
 
     Once with a cache that grows, and once with one of a fixed shape.
     """
-    batch = _batch(model, examples, [one.tokens[:-steps] for one in examples])
+    batch = _batch(model, examples, [example.tokens[:-steps] for example in examples])
     room = batch.prompts.shape[1] + steps
     memory, growing = prefill(model, batch, 1, room)
-    found = []
+    by_cache = []
     for cache in (_fixed(model, growing, room), growing):
-        said = []
+        logits = []
         for step in range(-steps - 1, -1):
-            tokens = torch.tensor([[one.tokens[step]] for one in examples])
+            tokens = torch.tensor([[example.tokens[step]] for example in examples])
             hidden = read(model, tokens.to(batch.prompts.device), memory, cache)
-            said.append(model.output(hidden[:, -1]))
-        found.append(torch.stack(said, dim=1))
-    return found
+            logits.append(model.output(hidden[:, -1]))
+        by_cache.append(torch.stack(logits, dim=1))
+    return by_cache
 
 
 def _fixed(model: Generative, cache: Cache, room: int) -> Cache:
-    """The same in a cache of one shape, as a GPU has it."""
+    """A copy of a cache in one of a fixed shape, as a GPU has it."""
     fixed = empty_cache(model, cache.store.shape[2], room, fixed=True)
     fixed.first = None if cache.first is None else cache.first.clone()
     fixed.fill(cache)
     return fixed
 
 
-def generative(subject: Subject) -> Generative:
-    """The model, which is known to write."""
-    assert isinstance(subject.model, Decoder | EncoderDecoder)
-    return subject.model
+def generative(tested: ModelUnderTest) -> Generative:
+    """The model as one that generates, which the row's condition makes sure of."""
+    assert isinstance(tested.model, Decoder | EncoderDecoder)
+    return tested.model
 
 
 def _batch(
     model: Generative, examples: Sequence[Example], prompts: Sequence[Sequence[int]]
-) -> Batch:
+) -> PromptBatch:
     device, pad = next(model.parameters()).device, model.config.pad_id
     batch = build_batch(prompts, device)
     if isinstance(model, Decoder):
         return batch
-    lengths = [len(one.source) for one in examples]
-    rows = [[*one.source, *[pad] * (max(lengths) - len(one.source))] for one in examples]
+    lengths = [len(example.source) for example in examples]
+    rows = [
+        [*example.source, *[pad] * (max(lengths) - len(example.source))] for example in examples
+    ]
     return replace(
         batch,
         source=torch.tensor(rows, device=device),
@@ -81,17 +83,17 @@ def _batch(
     )
 
 
-def one_beam(subject: Subject) -> Measured:
+def one_beam(tested: ModelUnderTest) -> Measured:
     """What greedy search writes, and what beam search writes with one beam."""
-    model, examples = generative(subject), subject.examples
+    model, examples = generative(tested), tested.examples
     longest = max(1, model.config.max_length - 1)  # with room for a token after it
-    prompts = [one.tokens[: min(len(one.tokens) // 2 + 1, longest)] for one in examples]
+    prompts = [example.tokens[: min(len(example.tokens) // 2 + 1, longest)] for example in examples]
     greedy, beam = (_written(model, examples, prompts, by_beam) for by_beam in (False, True))
     gaps = [
-        gap(model, replace(one, tokens=prompt), first, second)
-        for one, prompt, first, second in zip(examples, prompts, greedy, beam, strict=True)
+        gap(model, replace(example, tokens=prompt), first, second)
+        for example, prompt, first, second in zip(examples, prompts, greedy, beam, strict=True)
     ]
-    return Measured(largest(gaps), subject.limit)
+    return Measured(largest(gaps), tested.limit)
 
 
 @torch.inference_mode()
@@ -105,29 +107,30 @@ def _written(
     limits = [min(WRITTEN, model.config.max_length - len(prompt)) for prompt in prompts]
     task = build_task(model.config, config, prompts, limits, None, batch.prompts.device)
     search = build_beam(config, ends, ()) if by_beam else build_search(config, ends, ())
-    found = run_search(model, search, batch, task, None, None)
-    return [written(one, model.config.eos_id) for one, *_ in found]
+    outputs = run_search(model, search, batch, task, None, None)
+    return [written(best, model.config.eos_id) for best, *_ in outputs]
 
 
-def written(one: Hypothesis, eos: int) -> list[int]:
-    """An output with the EOS that ended it."""
-    return [*one.tokens, *[eos] * one.finished]
+def written(output: Hypothesis, eos: int) -> list[int]:
+    """The tokens of an output with the EOS that ended it."""
+    return [*output.tokens, *[eos] * output.finished]
 
 
 @torch.inference_mode()
-def gap(model: Generative, prompt: Example, one: list[int], other: list[int]) -> float:
-    """How far apart the logits of the first tokens are in which two outputs differ; 0: nowhere.
+def gap(model: Generative, prompt: Example, first: list[int], second: list[int]) -> float:
+    """The difference of the logits of the first tokens in which two outputs differ, else 0.
 
     Where two tokens are equally likely but for rounding, either may be written.
     """
-    if one == other:
+    if first == second:
         return 0.0
-    place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if place is None:  # one is the beginning of the other
+    pairs = enumerate(zip(first, second, strict=False))
+    position = next((index for index, (ours, theirs) in pairs if ours != theirs), None)
+    if position is None:  # one is the beginning of the other
         return float("inf")
-    tokens = [*prompt.tokens, *one[:place]]
+    tokens = [*prompt.tokens, *first[:position]]
     batch = _batch(model, [prompt], [tokens])
     memory, cache = prefill(model, batch, 1, len(tokens))
     logits = model.output(read(model, batch.prompts[:, -1:], memory, cache)[0, -1]).double()
     scale = logits.square().mean().sqrt().clamp(min=torch.finfo(logits.dtype).tiny)
-    return float((logits[one[place]] - logits[other[place]]).abs() / scale)
+    return float((logits[first[position]] - logits[second[position]]).abs() / scale)

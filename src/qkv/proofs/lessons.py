@@ -1,4 +1,4 @@
-"""Something that a model can learn from, of the kind that its task is trained on."""
+"""Made-up training items of the kind that a model is trained on."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qkv.config import EmbedConfig
 from qkv.data import (
     IGNORE,
-    BatchStream,
-    EncodedPairs,
-    Examples,
-    ExampleStream,
+    ConversationItems,
     Framed,
+    ImageItems,
+    Items,
+    PairItems,
     Ragged,
-    Sequences,
-    SequenceStream,
-    Twins,
-    TwinStream,
+    Scale,
+    SequenceItems,
+    TwinItems,
+    framed_arrays,
 )
-from qkv.data.pixels import ImageSet, ImageStream, Scale
-from qkv.data.stream import SizedStream
 from qkv.model import Decoder, EncoderDecoder
-from qkv.proofs.subject import Subject
+from qkv.proofs.model_under_test import ModelUnderTest
 from qkv.tasks import Answerer
 from qkv.training import (
     Objective,
     contrast,
-    hidden_tokens,
     many_classes,
+    masked_tokens,
     next_token,
     number,
     one_class,
@@ -43,55 +42,53 @@ N_IMAGES = 4
 
 @dataclass(frozen=True)
 class Lesson:
-    """An objective, and made-up batches for it."""
+    """An objective, and made-up items for it."""
 
     objective: Objective
-    stream: SizedStream[Any]
-    n_items: int
+    items: Items
+    batch_tokens: int
     across: bool = False  # the loss compares the texts of a batch with one another
 
 
-def lesson(subject: Subject) -> Lesson:
-    """What this model is trained on, in small."""
-    model, examples = subject.model, subject.examples
-    if subject.sees:
-        return _images(subject)
-    n_items, budget = len(examples), 2 * max(len(one.tokens) for one in examples)
+def lesson(tested: ModelUnderTest) -> Lesson:
+    """Make some items of the kind that the model is trained on."""
+    model, examples, special = tested.model, tested.examples, tested.special
+    if tested.sees:
+        return _images(tested)
+    budget = 2 * max(len(example.tokens) for example in examples)
     if isinstance(model, EncoderDecoder):
-        sources = Ragged.of([one.source[:-1] for one in examples])
-        pairs = EncodedPairs(sources, Ragged.of([one.tokens[1:] for one in examples]))
-        stream: Any = BatchStream(pairs, subject.special, "padded", budget)
-        return Lesson(next_token, stream, n_items)
-    tokens = Ragged.of([one.tokens for one in examples])
+        sources = Ragged.of([example.source[:-1] for example in examples])
+        targets = Ragged.of([example.tokens[1:] for example in examples])
+        return Lesson(next_token, PairItems(sources, targets, special), budget)
+    tokens = Ragged.of([example.tokens for example in examples])
     if isinstance(model, Decoder):
-        learnt = Examples(tokens, np.ones(len(tokens.tokens), np.bool_))
-        stream = ExampleStream(learnt, subject.special, "padded", budget)
-        return Lesson(next_token, stream, n_items)
+        learned = np.ones(len(tokens.tokens), np.bool_)
+        return Lesson(next_token, ConversationItems(tokens, learned, special), budget)
     if model.config.head == "none":
-        backwards = Ragged.of([[one.tokens[0], *one.tokens[:0:-1]] for one in examples])
-        twins = Twins(tokens, backwards, np.arange(n_items))
-        how = getattr(subject.found, "embedding", None)
-        objective = contrast(how.pooling, how.temperature) if how else contrast("mean", 0.05)
-        stream = TwinStream(twins, subject.special, "padded", budget)
-        return Lesson(objective, stream, n_items, across=True)
-    objective, labels, by_token = _labels(subject, tokens)
-    framed = [Framed(one.tokens, one.segments) for one in examples]
-    sequences = Sequences.of(framed, labels, by_token)
-    stream = SequenceStream(sequences, subject.special, "padded", budget)
-    return Lesson(objective, stream, n_items)
+        backwards = Ragged.of([[text.tokens[0], *text.tokens[:0:-1]] for text in examples])
+        groups = np.stack([np.arange(len(examples))] * 2, axis=1)
+        settings = getattr(tested.loaded, "embedding", None) or EmbedConfig()
+        objective = contrast(settings.pooling, settings.temperature)
+        items = TwinItems(tokens, backwards, groups, special)
+        return Lesson(objective, items, budget, across=True)
+    objective, labels, by_token = _labels(tested, tokens)
+    framed = [Framed(example.tokens, example.segments) for example in examples]
+    segments = framed_arrays(framed)["segments"]
+    labelled = SequenceItems(tokens, segments, labels, special, by_token=by_token)
+    return Lesson(objective, labelled, budget)
 
 
-def _labels(subject: Subject, tokens: Ragged) -> tuple[Objective, npt.NDArray[Any], bool]:
+def _labels(tested: ModelUnderTest, tokens: Ragged) -> tuple[Objective, npt.NDArray[Any], bool]:
     """Some labels for the model's head, and whether each token has one."""
-    config, ids = subject.model.config, np.arange(len(tokens.tokens))
+    config, ids = tested.model.config, np.arange(len(tokens.tokens))
     if config.head == "masked":
-        return hidden_tokens(), np.where(ids % 3 == 0, tokens.tokens, IGNORE), True
-    if isinstance(subject.found, Answerer):
+        return masked_tokens(), np.where(ids % 3 == 0, tokens.tokens, IGNORE), True
+    if isinstance(tested.loaded, Answerer):
         last = tokens.lengths - 1
         return spans(), np.stack([last // 3, last // 2], axis=1), False
     if config.head == "token":
         return token_labels(), np.where(ids % 2 == 0, ids % config.n_labels, IGNORE), True
-    kind = getattr(getattr(subject.found, "classes", None), "kind", "class")
+    kind = getattr(getattr(tested.loaded, "classes", None), "kind", "class")
     numbers = np.arange(len(tokens))
     if kind == "number":
         return number, numbers.astype(np.float32) / len(tokens), False
@@ -101,12 +98,11 @@ def _labels(subject: Subject, tokens: Ragged) -> tuple[Objective, npt.NDArray[An
     return one_class(), numbers % config.n_labels, False
 
 
-def _images(subject: Subject) -> Lesson:
-    config = subject.model.config
+def _images(tested: ModelUnderTest) -> Lesson:
+    config = tested.model.config
     shape = (N_IMAGES, config.n_channels, config.image_size, config.image_size)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     scale = Scale((0.5,) * config.n_channels, (0.25,) * config.n_channels)
     labels = np.arange(N_IMAGES) % config.n_labels
-    images = ImageSet(pixels, labels, scale, config.n_positions)
-    stream = ImageStream(images, 2 * config.n_positions)
-    return Lesson(one_class(), stream, N_IMAGES)
+    images = ImageItems(pixels, labels, scale, config.n_positions)
+    return Lesson(one_class(), images, 2 * config.n_positions)

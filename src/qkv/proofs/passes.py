@@ -1,4 +1,4 @@
-"""One pass through a model, with the texts laid out in each of the ways that there are."""
+"""One forward pass over texts in each layout: alone, in rows, padded, packed, in one row."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ import torch
 from torch import Tensor
 
 from qkv.model import Encoder, EncoderDecoder, Layout, Model
-from qkv.proofs.subject import Example
+from qkv.proofs.model_under_test import Example
 
 FILLER = 0  # a token, and a segment, of every model; which one does not matter
 Lay = Callable[[Sequence[list[int]]], tuple[Tensor, Layout]]
 
 
 def alone(model: Model, example: Example) -> Tensor:
-    """What a model says of one text by itself: (T, V), or (C,) where its head says one thing."""
+    """The output for one example alone: (T, V), or (C,) for a classification head."""
     return in_rows(model, [example])[0]
 
 
 @torch.inference_mode()
 def in_rows(model: Model, examples: Sequence[Example]) -> list[Tensor]:
-    """The same of several images, or of texts of one length, in one batch."""
-    images = [one.pixels for one in examples if one.pixels is not None]
+    """The outputs for images, or texts of one length, in one batch."""
+    images = [example.pixels for example in examples if example.pixels is not None]
     if images:
-        said: Tensor = model(torch.stack(images))
-        return list(said)
+        logits: Tensor = model(torch.stack(images))
+        return list(logits)
     return list(_read(model, examples, partial(_rows, model, full=True)))
 
 
 @torch.inference_mode()
 def padded(model: Model, examples: Sequence[Example]) -> list[Tensor]:
-    """The same of texts of any lengths, one a row."""
-    said = _read(model, examples, partial(_rows, model))
-    if _says_one_thing(model):
-        return list(said)
-    return [row[: len(one.tokens)] for row, one in zip(said, examples, strict=True)]
+    """The outputs for texts of any lengths, padded to one length."""
+    outputs = _read(model, examples, partial(_rows, model))
+    if _has_one_output(model):
+        return list(outputs)
+    return [row[: len(example.tokens)] for row, example in zip(outputs, examples, strict=True)]
 
 
 @torch.inference_mode()
 def packed(model: Model, examples: Sequence[Example]) -> list[Tensor]:
-    """The same of texts end to end, told apart by where each one ends."""
-    said = _read(model, examples, partial(_packed, model))
-    if _says_one_thing(model):
-        return list(said)
-    return list(said[0].split([len(one.tokens) for one in examples]))
+    """The outputs for packed texts, told apart by their offsets."""
+    outputs = _read(model, examples, partial(_packed, model))
+    if _has_one_output(model):
+        return list(outputs)
+    return list(outputs[0].split([len(example.tokens) for example in examples]))
 
 
 @torch.inference_mode()
 def in_one_row(model: Model, examples: Sequence[Example]) -> list[Tensor]:
-    """The same of texts end to end, told apart by where each one begins, as a decoder learns."""
-    said = _read(model, examples, partial(_one_row, model))
-    return list(said[0].split([len(one.tokens) for one in examples]))
+    """The outputs for texts in one row, told apart by where each begins, as a decoder learns."""
+    outputs = _read(model, examples, partial(_one_row, model))
+    return list(outputs[0].split([len(example.tokens) for example in examples]))
 
 
 def can_pack(model: Model) -> bool:
@@ -62,17 +62,17 @@ def can_pack(model: Model) -> bool:
     return replace(model.config, attention_dropout=0.0).can_pack
 
 
-def _says_one_thing(model: Model) -> bool:
+def _has_one_output(model: Model) -> bool:
     return model.config.head == "sequence"
 
 
 def _read(model: Model, examples: Sequence[Example], lay: Lay) -> Tensor:
-    tokens, layout = lay([one.tokens for one in examples])
+    tokens, layout = lay([example.tokens for example in examples])
     if isinstance(model, EncoderDecoder):
-        source, source_layout = lay([one.source for one in examples])
+        source, source_layout = lay([example.source for example in examples])
         return model(source, tokens, source_layout, layout)
     if isinstance(model, Encoder):
-        return model(tokens, layout, lay([one.segments for one in examples])[0])
+        return model(tokens, layout, lay([example.segments for example in examples])[0])
     return model(tokens, layout)
 
 

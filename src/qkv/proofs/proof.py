@@ -1,4 +1,4 @@
-"""What a proof says, and how far two results lie apart."""
+"""The result of a proof, and how far two outputs lie apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Proof:
-    """One row of the table: what was compared, how far it lies apart, and whether that will do."""
+    """One row of the table: what was compared, the largest difference, and whether it passed."""
 
     name: str
     meaning: str  # what it tells a user, in a sentence
@@ -23,7 +23,7 @@ class Proof:
 
 
 class Measured(NamedTuple):
-    """What a row has found; without a difference, something is wrong that the note tells."""
+    """The result of a row; without a difference, the note says what is wrong."""
 
     difference: float | None
     limit: float
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
 
 
 class NotApplicableError(Exception):
-    """There is nothing to prove of this model, and this is why."""
+    """A row has nothing to prove of this model; the message says why."""
 
 
 def largest(values: Iterable[float]) -> float:
@@ -39,16 +39,17 @@ def largest(values: Iterable[float]) -> float:
     return float(torch.tensor(list(values), dtype=torch.float64).max())
 
 
-def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest |found - expected|, over the root mean square of all that is expected.
+def difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest |output - expected|, over the root mean square of all expected values.
 
     So it does not matter whether a model's logits are about 1 or about 100.
     """
-    for one, other in zip(found, expected, strict=True):
-        if one.shape != other.shape:
-            raise ValueError(f"{tuple(one.shape)} is compared with {tuple(other.shape)}")
-    one, other = (
-        torch.cat([x.double().flatten().cpu() for x in each]) for each in (found, expected)
+    for output, wanted in zip(outputs, expected, strict=True):
+        if output.shape != wanted.shape:
+            raise ValueError(f"{tuple(output.shape)} is compared with {tuple(wanted.shape)}")
+    ours, theirs = (
+        torch.cat([tensor.double().flatten().cpu() for tensor in tensors])
+        for tensors in (outputs, expected)
     )
-    scale = other.square().mean().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
-    return float((one - other).abs().max() / scale)
+    scale = theirs.square().mean().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+    return float((ours - theirs).abs().max() / scale)

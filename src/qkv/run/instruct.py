@@ -1,148 +1,101 @@
-"""Instruction tuning: conversations in, a decoder that answers out; only answers are learnt."""
+"""Instruction tuning: conversations in, a decoder that answers out; only answers are learned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from qkv.config import ChatConfig
+from qkv.convert import Prompting
 from qkv.data import (
-    Batch,
-    Examples,
-    ExampleStream,
-    Mode,
-    Specials,
-    encode_examples,
-    example_batches,
-    kept_examples,
+    ConversationItems,
+    Splits,
+    encode_conversations,
+    filter_conversations,
     read_conversations,
+    validation_batches,
 )
-from qkv.device import is_on, mixed_precision
-from qkv.evaluate import Score, exact_match, loss
-from qkv.run.job import Finished, Plan, fingerprint, text_length
-from qkv.run.language import eager_loss, fitting_config, fresh_model, save_speaker, total_loss
-from qkv.run.start import Start, find_start
-from qkv.tasks import LanguageModel, Tokenizers
-from qkv.tasks.folder import WEIGHTS, Prompting
-from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer, train_tokenizer
-from qkv.text.turns import ROLES
-from qkv.training import entropy, next_token
-from qkv.training.loop import Scores
-from qkv.weights import load_weights, read_tensors
+from qkv.evaluation import Score, evaluate, loss
+from qkv.run.job import VALID_BATCH_TOKENS, ExampleJob
+from qkv.tasks import LanguageModel
+from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
+from qkv.training import entropy
 
-VALID_BATCH_TOKENS = 4096
-SCORED_ANSWERS = 200  # of the validation records, answered at each validation
+SCORED_ANSWERS = 200  # validation records that are answered at each validation
+
+Conversation = list[Message]
 
 
-class Instruction:
+class InstructJob(ExampleJob[Conversation]):
     """The job of `task = "instruct"`."""
 
-    objective = staticmethod(next_token)
+    result: LanguageModel
+    train_items: ConversationItems
 
-    def __init__(self, plan: Plan) -> None:
-        recipe, device = plan.recipe, plan.device
-        self.plan, start = plan, find_start(recipe, "decoder")
-        self.records = read_conversations(recipe.data, recipe.train.seed)
-        self.asked = {
-            "valid": answered(self.records.valid),
-            "test": answered(self.records.test),
-        }
-        template = chat_template(recipe.chat, start.prompting.chat if start else None)
-        bos = start.prompting.talk_bos if start else recipe.data.bos
-        tokenizer = self._tokenizer(start)
-        tokenizer.add_special(template.special_names)
-        self.tokenizers = Tokenizers(tokenizer, tokenizer)
-        self.config = config = fitting_config(plan, start, tokenizer)
-        length = text_length(recipe, config)
-
-        def encode(name: str, conversations: list[list[Message]]) -> Examples:
-            examples = encode_examples(conversations, template, tokenizer, bos)
-            kept, sentence = kept_examples(examples, length)
-            plan.say(f"{name}: {sentence}")
-            return examples.take(kept)
-
-        train = encode("train", self.records.train)
-        self.valid = encode("valid", self.records.valid)
-        self.model = fresh_model(plan, config, start)
-        self.speaker = LanguageModel(self.model, tokenizer, recipe.decode, Prompting(bos, template))
-        self.one_shape = config.can_pack and is_on(recipe.train.packing, device)
-        mode: Mode = "packed" if self.one_shape else "padded"
-        self.stream = ExampleStream(
-            train,
-            self.special,
-            mode,
-            recipe.train.batch_tokens,
-            recipe.train.accumulate,
-            recipe.train.seed,
+    def read_splits(self) -> Splits[Conversation]:
+        """Read conversations; all that begin with one question are in the same split."""
+        before = self.start.prompting.chat if self.start else None
+        self.template = chat_template(self.recipe.chat, before)
+        data = self.recipe.data
+        self.bos = self.start.prompting.talk_bos if self.start else data.bos
+        return self.split(
+            lambda paths: read_conversations(paths, data.template),
+            key=first_question,
         )
-        self.text = fingerprint(len(train), train.tokens.tokens, self.valid.tokens.tokens)
-        self.frequencies_loss = entropy(np.bincount(train.tokens.tokens[train.counts]))
-        self.loss_sum = eager_loss(plan, self.model)
 
-    def _tokenizer(self, start: Start | None) -> Tokenizer:
-        kept = self.plan.kept_tokenizers or (start.tokenizers if start else None)
-        if kept:
-            return kept.target
-        contents = [turn["content"] for record in self.records.train for turn in record]
-        template = chat_template(self.plan.recipe.chat).to_dict()  # its words must be spelt too
-        return train_tokenizer([*contents, *template.values()], self.plan.recipe.tokenizer)
+    def texts(self) -> Iterable[str]:
+        """Yield all messages, and the template's own words, which must be spelt too."""
+        yield from (turn["content"] for record in self.splits.train for turn in record)
+        yield from (text for text in self.template.to_dict().values() if isinstance(text, str))
 
-    @property
-    def special(self) -> Specials:
-        """The ids of the tokens that are not text."""
-        return Specials(self.config.pad_id, self.config.bos_id, self.config.eos_id)
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name those that the chat template needs."""
+        return self.template.special_names
 
-    def _batches(self) -> Iterator[Batch]:
-        for batch in example_batches(self.valid, VALID_BATCH_TOKENS, self.special):
-            yield batch.to(self.plan.device)
+    def build_result(self, model: Any) -> LanguageModel:
+        """Build a language model that chats."""
+        prompting = Prompting(self.bos, self.template)
+        return LanguageModel(model, self.tokenizer, self.recipe.decode, prompting)
 
-    def evaluate(self) -> Scores:
-        """The loss of the answers, and how many are given word for word."""
-        loss, n_labels = total_loss(self.model, self.loss_sum, self._batches())
-        scores = {"valid_loss": loss / n_labels}
-        config = self.plan.recipe.train
-        if config.valid_bleu and self.asked["valid"]:
-            with mixed_precision(config, self.plan.device):
-                found = answer_score(self.speaker, self.asked["valid"][:SCORED_ANSWERS])
-            scores["exact_match"] = found.value
-        return scores
+    def encode(self, split: str) -> ConversationItems:
+        """Encode the conversations of a split; drop those without answer or too long."""
+        items = encode_conversations(
+            self.examples(split), self.template, self.tokenizer, self.special, self.bos
+        )
+        items, sentence = filter_conversations(items, self.max_length())
+        self.say(f"{split}: {sentence}")
+        return items
 
-    def keep(self) -> None:
-        """Make the run's folder a model folder of the weights as they are now."""
-        save_speaker(self.plan, self.speaker)
+    def baseline(self) -> float:
+        """Return the loss of predicting token frequencies."""
+        return entropy(self.train_items.label_counts())
 
-    def finish(self) -> Finished:
-        """Measure the best weights on validation records, and answer those and the test's."""
-        best = LanguageModel.load(self.plan.folder, self.plan.device)
-        path = self.plan.folder / WEIGHTS
-        load_weights(self.model, read_tensors(path), path)
-        scores = {"valid": [loss(*total_loss(self.model, self.loss_sum, self._batches()))]}
-        wanted = {"valid": self.plan.recipe.train.valid_bleu, "test": True}
-        for name, split in self.asked.items():
-            if split and wanted[name]:
-                scores.setdefault(name, []).append(answer_score(best, split))
-        return Finished(best, scores)
+    def valid_scores(self) -> list[Score]:
+        """Answer some validation records."""
+        return self._answers(self.splits.valid, SCORED_ANSWERS)
+
+    def scores(self, split: str) -> list[Score]:
+        """Measure the loss of the validation answers, and answer all records."""
+        if split == "test":
+            return self._answers(self.splits.test)
+        batches = validation_batches(self.valid_items, VALID_BATCH_TOKENS)
+        return [loss(*self.total_loss(batches)), *self._answers(self.splits.valid)]
+
+    def _answers(self, records: list[Conversation], most: int | None = None) -> list[Score]:
+        answered = [messages for messages in records if messages[-1]["role"] == "assistant"]
+        if not answered or (records is self.splits.valid and not self.recipe.train.valid_bleu):
+            return []
+        return evaluate(self.result, answered[:most]).scores
+
+
+def first_question(messages: Conversation) -> str:
+    """Return what the user says first."""
+    return next(message["content"] for message in messages if message["role"] == "user")
 
 
 def chat_template(config: ChatConfig, before: ChatTemplate | None = None) -> ChatTemplate:
-    """The template that the recipe names, or the one before, with the turns that it writes."""
-    if config.template == "auto":
-        known = (before or TEMPLATES["plain"]).to_dict()
-    else:
-        known = TEMPLATES[config.template].to_dict()
+    """Return the template that the recipe names, or the one before, with the recipe's turns."""
+    template = (before or TEMPLATES["plain"]) if config.template == "auto" else None
+    known = (template or TEMPLATES[config.template]).to_dict()
     own: dict[str, Any] = {role: getattr(config, role) for role in ROLES if getattr(config, role)}
     return ChatTemplate.from_dict({**known, **own}, "[chat]")
-
-
-def answer_score(speaker: LanguageModel, records: list[list[Message]]) -> Score:
-    """The share of records whose last answer the model gives word for word, greedily."""
-    asked = [messages[:-1] for messages in records]
-    found = speaker.answers(asked, beams=1, n_best=1, sample=False)
-    return exact_match(found, [messages[-1]["content"] for messages in records])
-
-
-def answered(records: list[list[Message]]) -> list[list[Message]]:
-    """The records that end with an answer, which can be compared."""
-    return [messages for messages in records if messages[-1]["role"] == "assistant"]

@@ -1,35 +1,67 @@
-"""What a task brings to a run: a model, its batches, its measures and its folder."""
+"""The life of a training run: one `Job` whose phases `run/train.py` calls in order.
+
+A task is a subclass in a file of its own that fills in what differs: what its examples are, how
+they become items, which head and objective they need, and what is measured.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.config import PRESETS, ModelConfig, Recipe
-from qkv.convert import open_model
-from qkv.data import Pair
+from qkv.config import PRESETS, TASKS, ModelConfig, Recipe
+from qkv.convert import Tokenizers
+from qkv.convert.model_folder import WEIGHTS
+from qkv.data import (
+    Batch,
+    HeldOut,
+    Items,
+    Specials,
+    Splits,
+    Stream,
+    TextCorpus,
+    Tokens,
+    describe_example,
+    draw_examples,
+    hold_out,
+    load_corpus,
+    read_splits,
+    training_text,
+    validation_batches,
+)
+from qkv.device import is_on, mixed_precision
 from qkv.errors import UserError
-from qkv.evaluate import Score
-from qkv.model import Model
-from qkv.run.claim import CHECKPOINTS
-from qkv.tasks.folder import Tokenizers, load_config
-from qkv.text import Tokenizer
-from qkv.training import Objective
-from qkv.training.loop import Scores, Stream
+from qkv.evaluation import Score, evaluate
+from qkv.model import build_model
+from qkv.run.display import reading_bar
+from qkv.run.start import Start, open_start
+from qkv.tasks import load
+from qkv.text import Tokenizer, train_tokenizer
+from qkv.training import Objective, build_loss, mean_loss, next_token
+from qkv.weights import load_weights, read_tensors
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
+VALID_BATCH_TOKENS = 4096
+MEASURED = 2_000_000  # tokens of the validation split whose loss is measured while training
+SCORED = 1000  # validation examples that are scored at each validation, where that is slow
+TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learned from; more change little
+CHECKPOINTS = "checkpoints"
+
+Example = TypeVar("Example")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Plan:
-    """What every job is told."""
+    """What every job is given."""
 
     recipe: Recipe
     folder: Path
@@ -37,99 +69,351 @@ class Plan:
     say: Callable[[str], None]
     resume: bool = False
 
+
+class Job(ABC):
+    """One run of a task. Attributes are set by the phases, in their order; none by the constructor.
+
+    `read` → start; `make_tokenizer` → tokenizers; `make_model` → config, model, result;
+    `make_items` → train_items, valid_items; `make_stream` → stream, valid_batches; then `evaluate`
+    and `save` during training, and `measure` after it.
+    """
+
+    objective: Objective = staticmethod(next_token)
+    start: Start | None
+    tokenizers: Tokenizers | None
+    config: ModelConfig
+    model: Any
+    result: Any
+    train_items: Any
+    valid_items: Any
+    stream: Stream
+    valid_batches: list[Batch]
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.recipe, self.say = plan, plan.recipe, plan.say
+        self.spec = TASKS[plan.recipe.task]
+
+    # The phases
+
+    def read(self) -> None:
+        """Open the model that the run starts from, and read the data."""
+        self.start = open_start(self.recipe, self.spec.family)
+        self.read_data()
+
+    def make_tokenizer(self) -> None:
+        """Take the tokenizers of the resumed run or of the start, or train them."""
+        given = self._resumed_tokenizers() or (self.start.tokenizers if self.start else None)
+        self.tokenizers = given or self.train_tokenizers()
+        self.tokenizers.target.add_special(self.special_tokens(self.tokenizers.target))
+
+    def make_model(self) -> None:
+        """Build the model with weights drawn by the seed, or those of the start."""
+        self.config = self.model_config()
+        torch.manual_seed(self.recipe.train.seed)
+        self.model = build_model(self.config)
+        if self.start:
+            self.start.fill(self.model, self.keeps_head(self.start))
+        self.model.to(self.plan.device)
+        self.result = self.build_result(self.model)
+
+    def make_items(self) -> None:
+        """Encode the training and validation data."""
+        self.train_items = self.encode("train")
+        self.valid_items = self.encode("valid")
+
+    def make_stream(self) -> None:
+        """Order the training batches, and lay out those that validation measures."""
+        train = self.recipe.train
+        self.stream = Stream(
+            self.train_items,
+            train.batch_tokens,
+            packed=self.packed,
+            accumulate=train.accumulate,
+            seed=train.seed,
+        )
+        # Padded batches of many shapes, which a compiled step would be compiled for again and again
+        eager = dataclasses.replace(train, compile="off")
+        self.loss_sum = build_loss(self.model, eager, self.plan.device, objective=self.objective)
+        batches = validation_batches(self.valid_items, VALID_BATCH_TOKENS, self.packed)
+        most = max(1, MEASURED // VALID_BATCH_TOKENS)
+        self.valid_batches = list(islice(batches, most))
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure the weights as they are now: the validation loss and the task's metrics."""
+        scores = {"valid_loss": self.loss(self.valid_batches)}
+        with mixed_precision(self.recipe.train, self.plan.device):
+            return scores | self.named(self.valid_scores())
+
+    def measure(self) -> dict[str, list[Score]]:
+        """Score the best weights on the validation and test splits."""
+        path = self.plan.folder / WEIGHTS
+        load_weights(self.model, read_tensors(path), path)
+        self.result = load(self.plan.folder, str(self.plan.device))
+        return {split: self.scores(split) for split in ("valid", "test") if self.has(split)}
+
+    # What a task fills in
+
+    @abstractmethod
+    def read_data(self) -> None:
+        """Read the examples or find the text."""
+
+    @abstractmethod
+    def texts(self) -> Iterable[str]:
+        """Yield training text that a vocabulary is learned from."""
+
+    @abstractmethod
+    def build_result(self, model: Any) -> Any:
+        """Build the object of the task around the model."""
+
+    @abstractmethod
+    def encode(self, split: str) -> Items:
+        """Make the items of a split."""
+
+    @abstractmethod
+    def baseline(self) -> float:
+        """Return the loss of predicting frequencies alone, which training must beat."""
+
+    @abstractmethod
+    def has(self, split: str) -> bool:
+        """Whether there is data of a split."""
+
+    @abstractmethod
+    def scores(self, split: str) -> list[Score]:
+        """Score the result on a split, after training."""
+
+    def valid_scores(self) -> list[Score]:
+        """Score the result at a validation."""
+        return []
+
+    def head(self) -> dict[str, Any]:
+        """Return the settings of the model that the data decides."""
+        return {}
+
+    def keeps_head(self, start: Start) -> bool:
+        """Whether the head of the start means what this run's head means."""
+        return start.task == self.recipe.task
+
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name the special tokens that the task needs; those that are missing are added."""
+        return []
+
+    def save(self) -> None:
+        """Write the run folder as a model folder of the weights as they are now."""
+        self.result.save(self.plan.folder)
+
+    # What tasks share
+
     @property
-    def kept_tokenizers(self) -> Tokenizers | None:
-        """A resumed run's tokenizers, where it got that far; they stand beside its checkpoints."""
-        if not self.resume:
+    def packed(self) -> bool:
+        """Whether batches are packed: where the task and the model can be, and it is on."""
+        train = self.recipe.train
+        can_pack = self.spec.reads("train", "packing") and self.config.can_pack
+        return can_pack and is_on(train.packing, self.plan.device)
+
+    @property
+    def special(self) -> Specials:
+        """Ids of the special tokens that batches need."""
+        return Specials(self.config.pad_id, self.config.bos_id, self.config.eos_id)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The (target's) tokenizer."""
+        assert self.tokenizers is not None
+        return self.tokenizers.target
+
+    def train_tokenizers(self) -> Tokenizers:
+        """Train one tokenizer on the training text."""
+        tokenizer = train_tokenizer(self.texts(), self.recipe.tokenizer)
+        return Tokenizers(tokenizer, tokenizer)
+
+    def _resumed_tokenizers(self) -> Tokenizers | None:
+        """Load a resumed run's tokenizers, which are beside its checkpoints."""
+        if not self.plan.resume:
             return None
         try:
-            return Tokenizers.load(self.folder / CHECKPOINTS)
+            return Tokenizers.load(self.plan.folder / CHECKPOINTS)
         except UserError:
             return None
 
+    def model_config(self) -> ModelConfig:
+        """Describe the model: the preset or the start, with what recipe, tokenizer and data say."""
+        recipe, tokenizers = self.recipe, self.tokenizers
+        head = self.head()
+        for name in head:
+            if name in recipe.model:
+                raise UserError(
+                    f"[model]: {name} follows from the task and its data; leave it out."
+                )
+        if self.start:
+            return self.start.model_config(recipe, tokenizers, head)
+        values = {**PRESETS[recipe.preset], **head, **recipe.model}
+        if tokenizers:
+            for name in BY_TOKENIZER:
+                if name in recipe.model:
+                    raise UserError(
+                        f"[model]: {name} follows from the tokenizer; set it in [tokenizer]."
+                    )
+            target = tokenizers.target
+            values |= {"vocab_size": len(target), "pad_id": target.pad_id}
+            values |= {"bos_id": target.bos_id, "eos_id": target.eos_id}
+            if not tokenizers.shared:
+                values = {"tie": "output", **values, "source_vocab_size": len(tokenizers.source)}
+        return ModelConfig.from_dict(values, "[model]")
 
-@dataclass(frozen=True)
-class Finished:
-    """What a run has to show."""
+    def max_length(self, least: int = 1) -> int:
+        """Return the longest sequence that is trained on."""
+        asked, most = self.recipe.data.max_length, self.config.max_length
+        if asked > most:
+            raise UserError(
+                f"data.max_length ({asked}) is over model.max_length ({most}); raise the one or "
+                f"lower the other."
+            )
+        length = asked or most
+        if length < least:
+            raise UserError(
+                f"data.max_length ({length}) leaves no room for text between the special tokens; "
+                f"raise it to at least {least}."
+            )
+        return length
 
-    result: Any  # the object of the task, with the best weights
-    scores: dict[str, list[Score]]  # of "valid" and, where there is one, "test"
-    pairs: dict[str, list[Pair]] = field(default_factory=dict)  # what was scored, where pairs are
+    def total_loss(self, batches: Iterable[Batch]) -> tuple[float, int]:
+        """Return the loss summed over all labels, and their number."""
+        device = self.plan.device
+        n_labels = 0
 
+        def counted() -> Iterable[Batch]:
+            nonlocal n_labels
+            for batch in batches:
+                n_labels += batch.n_labels
+                yield batch.to(device)
 
-class Job(Protocol):
-    """One task's part of a run. Making it reads the text and builds the model, fresh."""
+        mean = mean_loss(self.model, self.loss_sum, counted())
+        return mean * n_labels, n_labels
 
-    one_shape: bool  # all training batches have the same shape
-    frequencies_loss: float  # what knowing each token's frequency alone would score
-    text: str  # a fingerprint of what is trained on and validated with
+    def loss(self, batches: Iterable[Batch]) -> float:
+        """Return the mean loss of a label."""
+        total, n_labels = self.total_loss(batches)
+        return total / n_labels
 
-    @property
-    def tokenizers(self) -> Tokenizers | None:
-        """The vocabularies; none where the model reads images."""
+    def named(self, scores: Sequence[Score]) -> dict[str, float]:
+        """Return the scores that are logged, by their names in the log."""
+        values = {score.name: score.value for score in scores}
+        return {
+            name: values[score]
+            for name, names in self.spec.metrics.items()
+            for score in names
+            if score in values
+        }
 
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-
-    @property
-    def objective(self) -> Objective:
-        """What it is taught."""
-
-    @property
-    def stream(self) -> Stream:
-        """What it is trained on."""
-
-    def evaluate(self) -> Scores:
-        """Measure the weights as they are now."""
-
-    def keep(self) -> None:
-        """Make the run's folder a model folder of the weights as they are now."""
-
-    def finish(self) -> Finished:
-        """Score the best weights."""
-
-
-def fingerprint(*facts: int | str | npt.NDArray[Any]) -> str:
-    """A short name of some facts, which others are most unlikely to have."""
-    digest = hashlib.blake2b(digest_size=16)
-    for fact in facts:
-        digest.update(np.ascontiguousarray(fact).tobytes())
-    return digest.hexdigest()
-
-
-def model_config(recipe: Recipe, tokenizer: Tokenizer, **more: Any) -> ModelConfig:
-    """The preset, what the recipe changes in it, and what the tokenizer decides."""
-    for name in BY_TOKENIZER:
-        if name in recipe.model:
-            raise UserError(f"[model]: {name} follows from the tokenizer; set it in [tokenizer].")
-    values = {**PRESETS[recipe.preset], **more, **recipe.model, **tokens_of(tokenizer)}
-    return ModelConfig.from_dict(values, "[model]")
-
-
-def tokens_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """What a tokenizer decides of a model."""
-    return {
-        "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
-    }
-
-
-def reads_images(recipe: Recipe) -> bool:
-    """Whether the recipe's model, or the one that it begins from, reads images, and not text."""
-    if recipe.train.start_from:
-        _, config, _ = load_config(open_model(recipe.train.start_from))
-        return bool(config.patch_size)
-    return bool({**PRESETS[recipe.preset], **recipe.model}.get("patch_size"))
+    def digest(self) -> str:
+        """Identify the data, so that a run is resumed with what it began with."""
+        content = self.train_items.digest, self.valid_items.digest
+        return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
 
-def text_length(recipe: Recipe, model: ModelConfig) -> int:
-    """The longest sequence that is trained on."""
-    if recipe.data.max_length > model.max_length:
-        raise UserError(
-            f"data.max_length ({recipe.data.max_length}) is over model.max_length "
-            f"({model.max_length}); raise the one or lower the other."
+class ExampleJob(Job, Generic[Example]):
+    """A job on examples: pairs, conversations, labelled texts or images."""
+
+    splits: Splits[Example]
+
+    @abstractmethod
+    def read_splits(self) -> Splits[Example]:
+        """Read the examples in their three splits, by means of `split`."""
+
+    def split(
+        self,
+        read: Callable[[Sequence[str]], list[Example]],
+        key: Callable[[Example], Hashable],
+        labels: Callable[[Example], Collection[Hashable]] = lambda example: (),
+        kind: Callable[[Example], Hashable] = lambda example: None,
+    ) -> Splits[Example]:
+        """Read the files of each split, and draw `n_examples` to train on, as many of each kind."""
+        data, seed, (name, *_) = self.recipe.data, self.recipe.train.seed, self.spec.files
+
+        def read_split(prefix: str) -> list[Example]:
+            paths = getattr(data, prefix + name)
+            return read(paths) if paths else []
+
+        splits = read_splits(read_split, name, data.valid_size, seed, key, labels, self.say)
+        train = draw_examples(splits.train, data.n_examples, seed, kind)
+        return Splits(train, splits.valid, splits.test)
+
+    def read_data(self) -> None:
+        """Read the examples, and show how many there are and what the first one is."""
+        self.splits = self.read_splits()
+        counts = {name: len(self.examples(name)) for name in ("train", "valid", "test")}
+        shown = (f"{name}: {count:,} examples" for name, count in counts.items() if count)
+        self.say("; ".join(shown))
+        self.say(f"first example: {describe_example(self.splits.train[0])}")
+
+    def examples(self, split: str) -> list[Example]:
+        """Return the examples of a split."""
+        return getattr(self.splits, split)
+
+    def has(self, split: str) -> bool:
+        """Whether there are examples of a split."""
+        return bool(self.examples(split))
+
+    def scores(self, split: str) -> list[Score]:
+        """Score the result on all examples of a split."""
+        examples: Any = self.examples(split)
+        return evaluate(self.result, examples).scores
+
+    def valid_scores(self) -> list[Score]:
+        """Score the result on the validation examples."""
+        return self.scores("valid")
+
+
+class TextJob(Job):
+    """A job on plain text of any size."""
+
+    held_out: HeldOut
+    corpus: TextCorpus
+    test_items: Any
+
+    def read_data(self) -> None:
+        """Choose what is held out, before a vocabulary is learned from the rest."""
+        self.data = self.recipe.data
+        self.held_out = hold_out(self.data)
+
+    def texts(self) -> Iterable[str]:
+        """Yield text from all over the training files."""
+        return training_text(self.data, self.held_out, TOKENIZER_TEXT)
+
+    def make_items(self) -> None:
+        """Encode the text, or open it from the cache."""
+        with reading_bar("reading text") as progress:
+            self.corpus = load_corpus(self.data, self.tokenizer, self.held_out, progress)
+        train, valid = self.corpus.train, self.corpus.valid
+        self.say(
+            f"train: {len(train):,} tokens in {len(train.documents):,} documents; "
+            f"valid: {len(valid):,} tokens"
         )
-    return recipe.data.max_length or model.max_length
+        super().make_items()
+        # A test text that cannot be scored is refused before training, not after it.
+        self.test_items = self.encode("test") if self.has("test") else None
+
+    def tokens(self, split: str) -> Tokens:
+        """Return the tokens of a split."""
+        return getattr(self.corpus, split)
+
+    def has(self, split: str) -> bool:
+        """Whether there is text of a split."""
+        return self.tokens(split) is not None
+
+    def token_counts(self) -> npt.NDArray[np.int64]:
+        """Count the tokens at the beginning of the training text."""
+        return np.bincount(self.corpus.train.read(0, min(len(self.corpus.train), 200_000)))
+
+    def valid_scores(self) -> list[Score]:
+        """Score the validation text, of a long one its beginning."""
+        return self.text_scores("valid", self.valid_batches)
+
+    def scores(self, split: str) -> list[Score]:
+        """Score all text of a split."""
+        items = self.valid_items if split == "valid" else self.test_items
+        return self.text_scores(split, validation_batches(items, VALID_BATCH_TOKENS, self.packed))
+
+    @abstractmethod
+    def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:
+        """Score batches of a split's text."""

@@ -1,7 +1,8 @@
-"""Beginning from a model that is there already, with its tokenizer, instead of from nothing."""
+"""Starting from a model that exists, with its tokenizer, instead of from random weights."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
@@ -11,20 +12,20 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.errors import UserError
-from qkv.model import Encoder, Model
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
-    Source,
+    StoredModel,
     Tokenizers,
     load_config,
     load_prompting,
     load_tokenizers,
 )
+from qkv.errors import UserError
+from qkv.model import Encoder, LabelHead, Model
 from qkv.text import EOS, Tokenizer
 from qkv.weights import load_weights
 
-# Weights know nothing of these; all else would silently make another model of them.
+# Weights do not depend on these; any other setting would silently make another model of them.
 MAY_DIFFER = (
     "dropout",
     "attention_dropout",
@@ -41,82 +42,109 @@ MAY_DIFFER = (
     "pooling",
     "pooler",
 )
-
-
-# What stands on an encoder. One that another task needs begins fresh, and one it lacks is left out.
+NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
 HEADS = ("head.", "pair_head.", "pooler.")
 
 
 @dataclass(frozen=True)
-class Weights:
-    """A model folder's weights to begin from."""
+class Start:
+    """A model to start from: its files, config and vocabularies (none if it reads images)."""
 
-    source: Source
+    source: StoredModel
+    task: str
     config: ModelConfig
+    tokenizers: Tokenizers | None
+    prompting: Prompting
 
-    def changed(self, recipe: Recipe, **more: Any) -> ModelConfig:
-        """The folder's model with what the recipe changes."""
+    def model_config(
+        self, recipe: Recipe, tokenizers: Tokenizers | None, head: dict[str, Any]
+    ) -> ModelConfig:
+        """Describe the model with what the recipe changes, and with room for new tokens."""
         for name, value in recipe.model.items():
             if name not in MAY_DIFFER and value != getattr(self.config, name):
                 raise UserError(
-                    f"[model]: {name} follows from {self.source}, which the run begins from; leave "
+                    f"[model]: {name} follows from {self.source}, which the run starts from; leave "
                     f"it out. What may differ: {', '.join(MAY_DIFFER)}."
                 )
-        return ModelConfig.from_dict({**self.config.to_dict(), **recipe.model, **more}, "[model]")
+        values = {**self.config.to_dict(), **recipe.model}
+        if self.config.family == "encoder":
+            values |= {**NO_HEAD, **head}
+        if tokenizers:  # some models know more tokens than their tokenizer has
+            values["vocab_size"] = max(self.config.vocab_size, len(tokenizers.target))
+        if self.config.positions == "disentangled":  # distances keep the buckets they had
+            values["relative_length"] = self.config.relative_length or self.config.max_length
+        return ModelConfig.from_dict(values, "[model]")
 
-    def fill(self, model: Model) -> None:
-        """Put the folder's weights into the model; tokens that are new begin as the mean of all."""
-        path = self.source.path
+    def fill(self, model: Model, keep_head: bool) -> None:
+        """Copy the weights into a model; new tokens start as the mean of all embeddings.
+
+        Labels of another meaning start with fresh weights, even where there are just as many.
+        """
         weights = dict(self.source.read_weights())
         before, now = self.config.vocab_size, model.config.vocab_size
-        if now > before:
-            shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-            for name, tensor in weights.items():
-                if name in shapes and len(tensor) == before and shapes[name][0] == now:
-                    weights[name] = _grown(tensor, now)
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        for name, tensor in weights.items() if now > before else ():
+            if name in shapes and len(tensor) == before and shapes[name][0] == now:
+                weights[name] = _grown(tensor, now)
         self._cut_positions(model, weights)
-        if isinstance(model, Encoder):
-            weights = _with_heads_of(model, weights)
-        load_weights(model, weights, path)
+        if not isinstance(model, Encoder):
+            load_weights(model, weights, self.source.path)
+            return
+        fresh = copy.deepcopy(model.head.state_dict())
+        load_weights(model, _with_heads_of(model, weights), self.source.path)
+        same_head = keep_head and self.config.head == model.config.head
+        if isinstance(model.head, LabelHead) and not same_head:
+            model.head.load_state_dict(fresh)
 
     def _cut_positions(self, model: Model, weights: dict[str, Tensor]) -> None:
-        """Leave out learnt places that a shorter model has no use for."""
+        """Drop learned positions beyond a shorter model's length."""
         for name, parameter in model.named_parameters():
             if not name.endswith(".positions.table.weight") or name not in weights:
                 continue
             if len(parameter) > len(weights[name]):
                 raise UserError(
                     f"[model]: max_length ({len(parameter)}) is over the {len(weights[name])} "
-                    f"places that {self.source} has learnt; leave it out or lower it."
+                    f"positions that {self.source} has learned; leave it out or lower it."
                 )
             weights[name] = weights[name][: len(parameter)]
 
 
-@dataclass(frozen=True)
-class Start(Weights):
-    """A model of text to begin from, with its vocabulary."""
-
-    tokenizers: Tokenizers
-    prompting: Prompting
-
-    def model_config(self, recipe: Recipe, tokenizer: Tokenizer) -> ModelConfig:
-        """The folder's model with what the recipe changes, and with room for new tokens."""
-        # Some of other people's models know more tokens than their tokenizer has.
-        more = {"vocab_size": max(self.config.vocab_size, len(tokenizer))}
-        if self.config.positions == "disentangled":  # distances keep the buckets they had
-            more["relative_length"] = self.config.relative_length or self.config.max_length
-        return self.changed(recipe, **more)
+def open_start(recipe: Recipe, family: str) -> Start | None:
+    """Open the model that a recipe starts from, where it names one."""
+    name = recipe.train.start_from
+    if not name:
+        return None
+    source = open_model(name)
+    task, config, _ = load_config(source)
+    if (recipe.task, config.family) == ("classify", "decoder"):
+        source = _without_output(source, config)
+        _, config, _ = load_config(source)
+    if config.family != family:
+        raise UserError(
+            f"train.start_from: {source} holds a model of family {config.family!r}, but task = "
+            f"'{recipe.task}' needs {family!r}."
+        )
+    if config.patch_size:
+        if recipe.task != "classify":
+            raise UserError(
+                f"train.start_from: {source} reads images, but task = '{recipe.task}' reads text; "
+                f"start from an encoder of text."
+            )
+        return Start(source, task, config, None, Prompting())
+    tokenizers = load_tokenizers(source, config)
+    config = _with_end(config, tokenizers.target)
+    return Start(source, task, config, tokenizers, load_prompting(source))
 
 
 def _with_heads_of(model: Encoder, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the body, and those of heads where both models have one of that shape."""
-    found = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
+    """Keep the heads that both models have in one shape; others are the model's own."""
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(HEADS)}
     for name, parameter in model.named_parameters():
         if name.startswith(HEADS):
             before = weights.get(name)
             fits = before is not None and before.shape == parameter.shape
-            found[name] = before if before is not None and fits else parameter.detach()
-    return found
+            kept[name] = before if before is not None and fits else parameter.detach()
+    return kept
 
 
 def _grown(tensor: Tensor, size: int) -> Tensor:
@@ -125,7 +153,7 @@ def _grown(tensor: Tensor, size: int) -> Tensor:
 
 
 def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """Texts that never end are taught to: by the tokenizer's own end or, lacking one, a new one."""
+    """Give a model without EOS the tokenizer's own or, where it has none, a new one."""
     if config.eos_id < config.vocab_size:
         return config
     if "end" not in tokenizer.names:
@@ -135,8 +163,8 @@ def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
     return dataclasses.replace(config, eos_id=end, bos_id=begin, pad_id=end)
 
 
-def body_of(source: Source, config: ModelConfig) -> Source:
-    """A decoder without its output, as an encoder that sees backwards only."""
+def _without_output(source: StoredModel, config: ModelConfig) -> StoredModel:
+    """Turn a decoder without its output into a causal encoder (GPT's own classifiers)."""
     body = dataclasses.replace(
         config,
         family="encoder",
@@ -155,27 +183,3 @@ def body_of(source: Source, config: ModelConfig) -> Source:
 
     content = {**source.content, "model": body.to_dict()}
     return dataclasses.replace(source, content=content, read_weights=weights)
-
-
-def find_start(recipe: Recipe, family: str) -> Start | None:
-    """The folder that the recipe begins from, where it names one."""
-    if not recipe.train.start_from:
-        return None
-    folder = open_model(recipe.train.start_from)
-    _, config, _ = load_config(folder)
-    if (recipe.task, config.family) == ("classify", "decoder"):
-        folder = body_of(folder, config)
-        _, config, _ = load_config(folder)
-    if config.family != family:
-        raise UserError(
-            f"train.start_from: {folder} holds a model of family {config.family!r}, but task = "
-            f"'{recipe.task}' needs {family!r}."
-        )
-    if config.patch_size:
-        raise UserError(
-            f"train.start_from: {folder} holds a model of images, but task = '{recipe.task}' reads "
-            f"text; begin from an encoder of text."
-        )
-    tokenizers = load_tokenizers(folder, config)
-    config = _with_end(config, tokenizers.target)
-    return Start(folder, config, tokenizers, load_prompting(folder))

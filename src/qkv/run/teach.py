@@ -1,4 +1,4 @@
-"""Learning from other classifiers: what they say of the texts that a run trains on."""
+"""Distillation: what other classifiers say of the texts that a run trains on."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy.typing as npt
 import torch
 
 from qkv.convert import open_model
+from qkv.convert.model_folder import StoredModel, load_config, load_section
 from qkv.errors import UserError
 from qkv.run.job import Plan
 from qkv.tasks.classify import Classes, Classifier
-from qkv.tasks.folder import Source, load_config, load_section
 
 TEXTS = {1: "single texts", 2: "pairs of texts"}
 
 
-def opinions(
+def teacher_probabilities(
     plan: Plan, texts: Sequence[tuple[str, ...]], labels: Sequence[str]
 ) -> npt.NDArray[np.float32]:
-    """The mean of what the teachers say of each text, (N, C), at the recipe's temperature."""
+    """Return the mean of the teachers' probabilities, (N, C), at the recipe's temperature."""
     settings = plan.recipe.teacher
     total = torch.zeros(len(texts), len(labels))
-    # Reading takes long, so whoever cannot teach is told so before any of them begins.
+    # Reading takes long, so all teachers are checked before the first one begins.
     sources = [find_teacher(name, plan.folder) for name in settings.models]
     for name, source in zip(settings.models, sources, strict=True):
         check_classes(name, load_section(source, "classify", Classes), labels, len(texts[0]))
@@ -37,8 +37,8 @@ def opinions(
     return np.asarray(total / len(settings.models), np.float32)
 
 
-def find_teacher(name: str, folder: Path) -> Source:
-    """A classifier of texts that a run in this folder can learn from."""
+def find_teacher(name: str, folder: Path) -> StoredModel:
+    """Open a classifier of texts that is not the run's own folder."""
     source = open_model(name)
     if source.path.resolve() == folder.resolve():
         raise UserError(
@@ -48,13 +48,13 @@ def find_teacher(name: str, folder: Path) -> Source:
     task, config, _ = load_config(source)
     if task != "classify" or config.patch_size:
         raise UserError(
-            f"teacher.models: {name} labels no texts (its task is {task!r}); name a classifier."
+            f"teacher.models: {name} is no classifier of texts (its task is {task!r}); name one."
         )
     return source
 
 
 def check_classes(name: str, known: Classes, labels: Sequence[str], n_texts: int) -> None:
-    """Refuse a teacher that does not say these very labels of such texts."""
+    """Refuse a teacher of other labels, or of other texts."""
     if known.kind != "class":
         raise UserError(
             f"teacher.models: {name} gives several classes at once, or a number (its kind is "
@@ -67,6 +67,6 @@ def check_classes(name: str, known: Classes, labels: Sequence[str], n_texts: int
         )
     if known.n_texts not in (0, n_texts):
         raise UserError(
-            f"teacher.models: {name} has learnt to label {TEXTS[known.n_texts]}, but the examples "
+            f"teacher.models: {name} was trained to label {TEXTS[known.n_texts]}, but the examples "
             f"are {TEXTS[n_texts]}; name a teacher of such texts."
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,56 +9,56 @@ from typing import Any
 
 from rich.console import Console
 
-from qkv.config import Recipe, load_recipe, recipe_to_dict
-from qkv.config.toml import to_toml
-from qkv.data import Pair
+from qkv.config import PRESETS, Recipe, load_recipe
+from qkv.convert import export_problems, open_model
+from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
-from qkv.evaluate import Score
-from qkv.files import write_text
-from qkv.run.answer import Answering
-from qkv.run.card import reading, write_card
-from qkv.run.claim import (
+from qkv.evaluation import Score
+from qkv.run.answer import AnswerJob
+from qkv.run.card import describe_input, write_card
+from qkv.run.classify import ClassifyJob
+from qkv.run.denoise import DenoiseJob
+from qkv.run.embed import EmbedJob
+from qkv.run.fill import FillJob
+from qkv.run.folder import (
     CHECKPOINTS,
     CURVES,
     LOG,
-    RECIPE,
     check_claim,
-    check_text,
+    check_data,
     forget_run,
     has_begun,
     is_run_on,
+    locked,
+    write_recipe,
 )
-from qkv.run.classify import Classifying
-from qkv.run.denoise import Denoising
-from qkv.run.embed import Contrasting
-from qkv.run.fill import Filling
-from qkv.run.instruct import Instruction
-from qkv.run.job import Job, Plan, reads_images
-from qkv.run.language import Language
-from qkv.run.tag import TaggingJob
-from qkv.run.translate import Translation
-from qkv.run.vision import ImageClassifying
+from qkv.run.generate import GenerateJob
+from qkv.run.images import ImageJob
+from qkv.run.instruct import InstructJob
+from qkv.run.job import Job, Plan
+from qkv.run.tag import TagJob
+from qkv.run.translate import TranslateJob
 from qkv.training import (
     Curves,
     Display,
     JsonLog,
-    Progress,
     Reporter,
     Trainer,
+    TrainState,
     build_loss,
     tensorboard_installed,
 )
 
-JOBS: dict[str, Callable[[Plan], Job]] = {
-    "translate": Translation,
-    "generate": Language,
-    "instruct": Instruction,
-    "fill": Filling,
-    "denoise": Denoising,
-    "classify": Classifying,
-    "tag": TaggingJob,
-    "answer": Answering,
-    "embed": Contrasting,
+JOBS: dict[str, type[Job]] = {
+    "translate": TranslateJob,
+    "generate": GenerateJob,
+    "instruct": InstructJob,
+    "fill": FillJob,
+    "denoise": DenoiseJob,
+    "classify": ClassifyJob,
+    "tag": TagJob,
+    "answer": AnswerJob,
+    "embed": EmbedJob,
 }
 
 
@@ -68,10 +67,10 @@ class Run:
     """A finished run."""
 
     folder: Path
-    progress: Progress
+    state: TrainState
     scores: dict[str, list[Score]]  # of "valid" and, where there is one, "test"
-    pairs: dict[str, list[Pair]]  # the text that was scored, where it is pairs
     result: Any  # the object of the task, as `qkv.load` gives it
+    splits: Any  # the examples that were read, where the task learns from examples
 
 
 def train(
@@ -79,12 +78,12 @@ def train(
     out: str | Path | None = None,
     *,
     resume: bool = False,
-    anew: bool = False,
+    replace: bool = False,
     console: Console | None = None,
 ) -> Run:
     """Train what a recipe describes and leave it in `out`, a run folder and a model folder.
 
-    A run that is there already is continued (`resume`), replaced (`anew`; but one of your own is
+    A run that is there already is resumed (`resume`), replaced (`replace`; but a run of your own is
     never replaced by the packaged demo, nor the other way round), or else left alone.
     """
     if not isinstance(recipe, Recipe):
@@ -92,59 +91,81 @@ def train(
         recipe = load_recipe(Path(recipe))
     folder = Path(out or "runs/model")
     console = console or Console(stderr=True)
-    device = pick_device(recipe.train.device)
-    replace = anew and is_run_on(folder, recipe.data.corpus)
+    replace = replace and is_run_on(folder, recipe.data.corpus)
     if not replace:
         check_claim(folder, recipe, resume)
-    # One that was killed before its first checkpoint begins again, be its settings others or not.
-    resume = resume and has_begun(folder)
-    job = job_of(recipe)(Plan(recipe, folder, device, partial(_say, console), resume))
-    if replace:
-        forget_run(folder)
-    check_text(folder, job.text, resume)
-    write_text(folder / RECIPE, to_toml(recipe_to_dict(recipe)))
-    if job.tokenizers:
-        job.tokenizers.save(folder / CHECKPOINTS)
-    progress = _train(recipe, job, folder, resume, console)
-    finished = job.finish()
-    write_card(folder, recipe, job.model, finished.scores)
-    return Run(folder, progress, finished.scores, finished.pairs, finished.result)
+    with locked(folder):
+        # One that was killed before its first checkpoint starts again.
+        resume = resume and has_begun(folder)
+        job = prepare(recipe, folder, console, resume)
+        if replace:
+            forget_run(folder)
+        check_data(folder, job.digest(), resume)
+        write_recipe(folder, recipe)
+        if job.tokenizers:
+            job.tokenizers.save(folder / CHECKPOINTS)
+        state = _train(job, console)
+        scores = job.measure()
+        write_card(folder, recipe, job.model, scores)
+    return Run(folder, state, scores, job.result, getattr(job, "splits", None))
 
 
-def job_of(recipe: Recipe) -> Callable[[Plan], Job]:
-    """The job of a task; what is classified may be text or images, as the model has it."""
-    if recipe.task == "classify" and reads_images(recipe):
-        return ImageClassifying
-    return JOBS[recipe.task]
+def prepare(
+    recipe: Recipe, folder: Path, console: Console | None = None, resume: bool = False
+) -> Job:
+    """Run the phases of a job up to its stream: everything that comes before the first step."""
+    say = partial(_say, console or Console(stderr=True))
+    plan = Plan(recipe, folder, pick_device(recipe.train.device), say, resume)
+    job = (ImageJob if reads_images(recipe) else JOBS[recipe.task])(plan)
+    for phase in (job.read, job.make_tokenizer, job.make_model):
+        phase()
+    for problem in export_problems(job.config, recipe.task):
+        if problem.startswith("huggingface"):
+            say(f"this model could not be exported to {problem}")
+    job.make_items()
+    job.make_stream()
+    return job
 
 
-def _say(console: Console, remark: str) -> None:
-    console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)
+def reads_images(recipe: Recipe) -> bool:
+    """Whether the recipe's model, or the one that it starts from, reads images and not text."""
+    if recipe.task != "classify":
+        return False
+    if recipe.train.start_from:
+        return bool(load_config(open_model(recipe.train.start_from))[1].patch_size)
+    return bool({**PRESETS[recipe.preset], **recipe.model}.get("patch_size"))
 
 
-def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Console) -> Progress:
-    config, device = recipe.train, pick_device(recipe.train.device)
-    trainer = Trainer(
+def make_trainer(job: Job) -> Trainer:
+    """Build the trainer of a job that is prepared."""
+    recipe, device, folder = job.recipe, job.plan.device, job.plan.folder
+    one_shape = job.stream.one_shape
+    return Trainer(
         model=job.model,
         stream=job.stream,
-        loss_sum=build_loss(job.model, config, device, job.one_shape, job.objective),
-        config=config,
+        loss_sum=build_loss(job.model, recipe.train, device, one_shape, job.objective),
+        config=recipe.train,
         device=device,
         folder=folder / CHECKPOINTS,
         evaluate=job.evaluate,
-        keep=job.keep,
+        keep=job.save,
         reporters=[],
-        frequencies_loss=job.frequencies_loss,
+        baseline=job.baseline(),
     )
-    if resume and trainer.resume():
-        _say(console, f"going on from step {trainer.progress.step}")
-    n_parameters = sum(p.numel() for p in job.model.parameters())
-    beginning = config.start_from or recipe.preset
+
+
+def _train(job: Job, console: Console) -> TrainState:
+    recipe, folder = job.recipe, job.plan.folder
+    trainer = make_trainer(job)
+    if job.plan.resume:
+        trainer.resume(job.say)
+    n_parameters = sum(parameter.numel() for parameter in job.model.parameters())
     _say(
         console,
-        f"{beginning}: {n_parameters:,} parameters, {reading(job.model.config)}, on {device}",
+        f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters, "
+        f"{describe_input(job.config)}, on {job.plan.device}",
     )
-    trainer.reporters = _reporters(recipe, folder, trainer.progress.step, console)
+    trainer.reporters = _reporters(recipe, folder, trainer.state, console)
     try:
         return trainer.run()
     finally:
@@ -152,12 +173,15 @@ def _train(recipe: Recipe, job: Job, folder: Path, resume: bool, console: Consol
             reporter.close()
 
 
-def _reporters(recipe: Recipe, folder: Path, from_step: int, console: Console) -> list[Reporter]:
-    """Everybody who is told how the run goes."""
-    found: list[Reporter] = [
-        JsonLog(folder / LOG, from_step),
-        Display(console, recipe.train.steps, from_step),
+def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console) -> list[Reporter]:
+    reporters: list[Reporter] = [
+        JsonLog(folder / LOG, state.step),
+        Display(console, recipe.train, state),
     ]
     if recipe.train.tensorboard and tensorboard_installed():
-        found.append(Curves(folder / CURVES, from_step))
-    return found
+        reporters.append(Curves(folder / CURVES, state.step))
+    return reporters
+
+
+def _say(console: Console, remark: str) -> None:
+    console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)

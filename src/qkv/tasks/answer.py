@@ -13,37 +13,39 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qkv.config.understand import AnswerConfig
+from qkv.config import AnswerConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
-from qkv.decode.spans import SpanScore, best_spans, null_score
+from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
-from qkv.tasks.reading import Progress, Reader, check_text, load_encoder, save_encoder
+from qkv.tasks.reading import Reader, load_encoder, save_encoder
+from qkv.tasks.texts import Progress, check_text
 from qkv.text import Tokenizer
-from qkv.text.spans import Span, Spelt
+from qkv.text.offsets import TokenSpans
+from qkv.text.words import Span
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
 
-CHUNK = 256  # questions that are read at a time, so that a large file takes little memory
-POOL = 100  # spans that share the probability; those after them have next to none
+CHUNK = 256  # questions read at a time, so that a large file takes little memory
+POOL = 100  # spans that share the probability; the others have next to none
 NOWHERE: Span = (-1, -1)
 
 
 @dataclass(frozen=True)
 class Answers(AnswerConfig):
-    """How answers are looked for, and whether there may be none; stored with the model."""
+    """How answers are searched, and whether there may be none; stored with the model."""
 
     unanswerable: bool = False  # training had questions that the text does not answer
 
 
 @dataclass(frozen=True)
 class Found:
-    """A stretch of the text that may be the answer; an empty one, at -1, says that there is none.
+    """A span of the text that may be the answer; an empty one, at -1, says that there is none.
 
-    Probabilities are shared by the 100 best stretches (more, where more are asked for), and by no
+    Probabilities are shared by the 100 best spans (more, where more are asked for), and by no
     answer where the model has learnt that there may be none.
     """
 
@@ -66,12 +68,12 @@ class Context:
     """A text to look for answers in, with its tokens."""
 
     text: str
-    spelt: Spelt
+    spelt: TokenSpans
     visible: Tensor  # bool: which tokens are more than white space
 
     @classmethod
-    def of(cls, text: str, spelt: Spelt) -> Context:
-        """See which tokens an answer may start and end at."""
+    def of(cls, text: str, spelt: TokenSpans) -> Context:
+        """Find the tokens at which an answer may start and end."""
         visible = [bool(text[start:end].strip()) for start, end in spelt.spans]
         return cls(text, spelt, torch.tensor(visible, dtype=torch.bool))
 
@@ -87,7 +89,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Part:
-    """One window over a text, framed with the question."""
+    """A window over a text, framed with the question."""
 
     framed: Framed
     owner: int  # the number of the question
@@ -95,19 +97,19 @@ class Part:
 
     @property
     def begin(self) -> int:
-        """The place of the window's first token in the frame, whose last token is EOS."""
+        """Position of the window's first token in the frame, whose last token is EOS."""
         first, beyond = self.window
         return len(self.framed.tokens) - 1 - (beyond - first)
 
     def allowed(self, visible: Tensor) -> Tensor:
-        """Which tokens of the frame an answer may start and end at."""
-        found = torch.zeros(len(self.framed.tokens), dtype=torch.bool)
-        found[self.begin : -1] = visible[slice(*self.window)]
-        return found
+        """Mask of the frame's tokens at which an answer may start and end."""
+        mask = torch.zeros(len(self.framed.tokens), dtype=torch.bool)
+        mask[self.begin : -1] = visible[slice(*self.window)]
+        return mask
 
 
 class Answerer:
-    """An encoder with a head that says of each token whether the answer starts or ends there."""
+    """An encoder with two logits a token: the answer starts here, the answer ends here."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, settings: Answers) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
@@ -130,22 +132,22 @@ class Answerer:
         return cls(model, tokenizer, load_section(folder, "answer", Answers))
 
     def save(self, folder: Path) -> None:
-        """Make a folder a model folder of this."""
+        """Write a model folder."""
         settings = dataclasses.asdict(self.settings)
         save_encoder(folder, "answer", self.model, self.tokenizer, answer=settings)
 
     def answer(self, question: str, context: str, n_best: int = 1) -> Answered:
-        """Find what answers a question in a text."""
+        """Find the span of a text that answers a question."""
         [found] = self.answers([(question, context)], n_best)
         return Answered(**vars(found[0]), n_best=tuple(found))
 
     def answers(
         self,
-        pairs: Sequence[tuple[str, str]],
+        pairs: Iterable[tuple[str, str]],
         n_best: int = 1,
         progress: Progress | None = None,
     ) -> list[list[Found]]:
-        """Answer many questions, each with the text to look in; for each `n_best`, best first.
+        """Answer questions, each with the text that holds its answer: the `n_best`, best first.
 
         Where there may be no answer, that comes first unless the best span scores more than
         `no_answer` above it: the larger that is, the more questions are left unanswered (it is
@@ -153,34 +155,36 @@ class Answerer:
         """
         if n_best < 1:
             raise UserError(f"n_best is {n_best}, but must be at least 1.")
+        whole = list(pairs)
+        for number, pair in enumerate(whole, start=1):
+            _check_pair(pair, number)
         answers: list[list[Found]] = []
         contexts: dict[str, Context] = {}
-        for first in range(0, len(pairs), CHUNK):
-            some = pairs[first : first + CHUNK]
-            contexts = self.spell((context for _, context in some), contexts)
-            answers += self._answer(some, contexts, n_best)
+        for first in range(0, len(whole), CHUNK):
+            chunk = whole[first : first + CHUNK]
+            contexts = self.spell((context for _, context in chunk), contexts)
+            answers += self._answer(chunk, contexts, n_best)
             if progress:
-                progress(len(some))
+                progress(len(chunk))
         return answers
 
     def trace(self, source: tuple[str, str], target: str | None = None) -> Trace:
-        """Look into the pass that reads a question and a text; `target` is the true answer."""
-        from qkv.inspect.tracing import trace_answer
+        """Trace the pass that reads a question and a text; `target` is the true answer."""
+        from qkv.inspect.trace.from_task import trace_answer
 
         return trace_answer(self, source, target)
 
     def spell(
         self, texts: Iterable[str], known: Mapping[str, Context] | None = None
     ) -> dict[str, Context]:
-        """The tokens of texts, each read once, however often it comes; `known` ones not at all."""
+        """The tokens of texts, each encoded once; those of `known` ones are not computed again."""
         found = {text: (known or {}).get(text) for text in texts}
         new = [text for text, context in found.items() if context is None]
-        check_text(new)
-        spelt = dict(zip(new, self.tokenizer.spell_many(new), strict=True))
+        spelt = dict(zip(new, self.tokenizer.encode_spans_many(new), strict=True))
         return {text: old or Context.of(text, spelt[text]) for text, old in found.items()}
 
     def frame(self, questions: Sequence[str], contexts: Sequence[Context]) -> list[Part]:
-        """Each question with each window over its text: BOS question EOS window EOS."""
+        """Frame each question with each window over its text: BOS question EOS window EOS."""
         room, settings = self.reader.room(pair=True), self.settings
         longest = min(settings.max_question, room // 2)
         encoded = self.reader.encode(questions)
@@ -201,21 +205,21 @@ class Answerer:
         parts = self.frame([question for question, _ in pairs], texts)
         logits = self.reader.run([part.framed for part in parts])
         of_pair: list[list[tuple[Part, Tensor]]] = [[] for _ in pairs]
-        for part, said in zip(parts, logits, strict=True):
-            of_pair[part.owner].append((part, said))
+        for part, output in zip(parts, logits, strict=True):
+            of_pair[part.owner].append((part, output))
         return [
-            self._best(bool(question.strip()), context, said, n_best)
-            for (question, _), context, said in zip(pairs, texts, of_pair, strict=True)
+            self._best(bool(question.strip()), context, outputs, n_best)
+            for (question, _), context, outputs in zip(pairs, texts, of_pair, strict=True)
         ]
 
     def _best(
-        self, asked: bool, context: Context, said: Sequence[tuple[Part, Tensor]], n_best: int
+        self, asked: bool, context: Context, outputs: Sequence[tuple[Part, Tensor]], n_best: int
     ) -> list[Found]:
-        """The best answers from what the model says of each window, (T, 2)."""
-        ends = [logits[:, 0] for _, logits in said], [logits[:, 1] for _, logits in said]
+        """The best answers from the logits (T, 2) of each window."""
+        ends = [logits[:, 0] for _, logits in outputs], [logits[:, 1] for _, logits in outputs]
         found: dict[Span, float] = {}
         if asked:
-            found = self._spans(context, [part for part, _ in said], ends, max(n_best, POOL))
+            found = self._spans(context, [part for part, _ in outputs], ends, max(n_best, POOL))
         if self.settings.unanswerable or not found:
             found = {NOWHERE: null_score(*ends), **found}
         shares = torch.tensor(list(found.values()), dtype=torch.float64).softmax(0).tolist()
@@ -236,10 +240,10 @@ class Answerer:
         ends: tuple[Sequence[Tensor], Sequence[Tensor]],
         count: int,
     ) -> dict[Span, float]:
-        """The best stretches of the text with their scores, best first.
+        """The best spans of the text with their scores, best first.
 
-        Two windows, or two bytes of one character, may find the same stretch: its best score
-        counts. So more spans of tokens are asked for until there are enough stretches.
+        Two windows, or two bytes of one character, may find the same characters: the best score
+        counts. So more spans of tokens are asked for until there are enough spans of characters.
         """
         allowed = [part.allowed(context.visible) for part in parts]
         asked = count
@@ -247,14 +251,23 @@ class Answerer:
             spans = best_spans(*ends, allowed, asked, self.settings.max_answer)
             found: dict[Span, float] = {}
             for span in spans:
-                found.setdefault(_place(span, context, parts), span.score)
+                found.setdefault(_characters(span, context, parts), span.score)
             if len(found) >= count or len(spans) < asked:
                 return dict(islice(found.items(), count))
             asked *= 2
 
 
-def _place(span: SpanScore, context: Context, parts: Sequence[Part]) -> Span:
+def _characters(span: SpanScore, context: Context, parts: Sequence[Part]) -> Span:
     """The characters of a span of a window's tokens."""
-    part, places = parts[span.window], context.spelt.spans
+    part, spans = parts[span.window], context.spelt.spans
     shift = part.window[0] - part.begin
-    return places[span.start + shift][0], places[span.end + shift][1]
+    return spans[span.start + shift][0], spans[span.end + shift][1]
+
+
+def _check_pair(pair: object, number: int) -> None:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(
+            f"Text {number} is {repr(pair)[:40]}, but must be a pair: a question and a text."
+        )
+    for text in pair:
+        check_text(text, number)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.folder import Where, load_section
-from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
+from qkv.tasks.texts import Progress, check_text
 from qkv.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -28,17 +29,17 @@ Texts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Classes:
-    """What a classifier says, and how long texts are read; stored with the model."""
+    """What a classifier predicts, and how long texts are read; stored with the model."""
 
     labels: tuple[str, ...] = ()
     kind: Literal["class", "classes", "number"] = "class"
-    threshold: float = setting(0.5, "classes: those at least this probable are given", least=0)
-    overlap: int = setting(64, "tokens that the windows over a long text share", least=0)
-    mean: float = 0.0  # number: what the model says, times the deviation, plus the mean
+    threshold: float = setting(0.5, "classes: give those at least this probable", least=0)
+    overlap: int = setting(64, "tokens that neighbouring windows over a long text share", least=0)
+    mean: float = 0.0  # number: the model's output times the deviation, plus the mean
     deviation: float = 1.0
     n_texts: int = setting(0, "1: single texts are labelled; 2: pairs; 0: either", least=0, most=2)
     frame: tuple[tuple[int, ...], ...] = ()
-    """The ids before, between and after texts, where they are not BOS, EOS and EOS."""
+    """Ids before, between and after texts, where these are not BOS, EOS and EOS."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "classify")
@@ -51,20 +52,20 @@ class Classes:
 
 @dataclass(frozen=True)
 class Classification:
-    """What is said of one text."""
+    """The labels of one text, or its number; of a blank text, neither."""
 
-    labels: Texts  # the likeliest one; any number, where classes come many at once
+    labels: Texts  # the likeliest one; any number of them for a classifier of several classes
     probabilities: dict[str, float] = field(default_factory=dict)  # of every label
-    value: float | None = None  # where a number is asked for
+    value: float | None = None  # where the model predicts a number
 
     @property
     def label(self) -> str:
-        """The answer in one word."""
+        """The labels, or the number, as text."""
         return f"{self.value:.6g}" if self.value is not None else "|".join(self.labels)
 
     @property
     def probability(self) -> float | None:
-        """How sure the answer is, as far as the model's probabilities can be trusted."""
+        """The probability of the first label; None where there is none."""
         return self.probabilities[self.labels[0]] if self.labels else None
 
 
@@ -87,62 +88,76 @@ class Classifier:
         return cls(model, tokenizer, classes)
 
     def save(self, folder: Path) -> None:
-        """Make a folder a model folder of this."""
+        """Write a model folder."""
         classes = dataclasses.asdict(self.classes)
         save_encoder(folder, "classify", self.model, self.tokenizer, classify=classes)
 
-    def classify(
+    @overload
+    def classify(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
         self,
-        texts: str | Texts | Sequence[str | Texts],
+        texts: str | Texts,
         threshold: float | None = None,
         progress: Progress | None = None,
-    ) -> Any:
-        """Label one text (or a tuple of two, a pair), or a list of them in one go."""
+    ) -> Classification: ...
+    @overload
+    def classify(
+        self,
+        texts: Iterable[str | Texts],
+        threshold: float | None = None,
+        progress: Progress | None = None,
+    ) -> list[Classification]: ...
+    def classify(
+        self,
+        texts: str | Texts | Iterable[str | Texts],
+        threshold: float | None = None,
+        progress: Progress | None = None,
+    ) -> Classification | list[Classification]:
+        """Label a text (or a tuple of two, a pair), or each of many; a blank one has no label."""
         if isinstance(texts, str | tuple):
-            return self.classify([texts], threshold)[0]
-        if not texts:
-            return []
-        logits = torch.stack(self.logits(texts, progress))
-        if self.classes.kind == "number":
-            values = logits[:, 0].tolist()
-            mean, deviation = self.classes.mean, self.classes.deviation
-            return [Classification((), {}, value * deviation + mean) for value in values]
-        one_class = self.classes.kind == "class"
-        probable = logits.softmax(-1) if one_class else logits.sigmoid()
-        return [self._read(row, threshold) for row in probable.tolist()]
+            return self.classify([texts], threshold, progress)[0]
+        whole = _as_tuples(texts)
+        found = [Classification(())] * len(whole)
+        rows = [row for row, parts in enumerate(whole) if any(part.strip() for part in parts)]
+        if progress and len(rows) < len(whole):
+            progress(len(whole) - len(rows))
+        logits = self.logits([whole[row] for row in rows], progress)
+        for row, output in zip(rows, logits, strict=True):
+            found[row] = self._read(output, threshold)
+        return found
 
     def trace(
         self, source: str | Texts | Sequence[str | Texts], target: str | Sequence[str] | None = None
     ) -> Trace:
-        """Look into the pass that labels a text (or a pair); `target` is the true label."""
-        from qkv.inspect.tracing import trace_classes
+        """Trace the pass that labels a text (or a pair); `target` is the true label."""
+        from qkv.inspect.trace.from_task import trace_classes
 
         return trace_classes(self, source, target)
 
     def logits(
-        self, texts: Sequence[str | Texts], progress: Progress | None = None
+        self, texts: Iterable[str | Texts], progress: Progress | None = None
     ) -> list[Tensor]:
-        """What the head says of each text, (C,), averaged over the windows of a long one."""
-        framed, owners = self.frame([(one,) if isinstance(one, str) else one for one in texts])
-        advance = progress and by_text(progress, len(texts), len(framed))
+        """The head's output for each text, (C,), averaged over the windows of a long one."""
+        whole = _as_tuples(texts)
+        framed, owners = self.frame(whole)
         if not framed:
             return []
-        said = torch.stack(self.reader.run(framed, progress=advance))
+        advance = progress and by_text(progress, len(whole), len(framed))
+        outputs = torch.stack(self.reader.run(framed, progress=advance))
         if self.classes.kind == "number":
-            return list(_averaged(said, owners, len(texts)))
+            return list(_averaged(outputs, owners, len(whole)))
         one_class = self.classes.kind == "class"
-        means = _averaged(said.softmax(-1) if one_class else said.sigmoid(), owners, len(texts))
+        probable = outputs.softmax(-1) if one_class else outputs.sigmoid()
+        means = _averaged(probable, owners, len(whole))
         return list(means.log() if one_class else torch.logit(means, eps=1e-7))
 
     def frame(self, texts: Sequence[Texts]) -> tuple[list[Framed], list[int]]:
-        """Texts as the model reads them, long ones in windows, and whose each window is."""
-        check_text(["\t".join(one) for one in texts])
-        self._check_sizes({len(one) for one in texts})
-        flat = iter(self.reader.encode([part for one in texts for part in one]))
+        """Texts as the model reads them, long ones in windows, and each window's text by index."""
+        self._check_sizes({len(parts) for parts in texts})
+        flat = iter(self.reader.encode(part for parts in texts for part in parts))
         framed: list[Framed] = []
         owners: list[int] = []
-        for owner, one in enumerate(texts):
-            parts = [next(flat) for _ in one]
+        for owner, whole in enumerate(texts):
+            parts = [next(flat) for _ in whole]
             new = self._pair(*parts) if len(parts) == 2 else self._windows(parts[0])
             framed += new
             owners += [owner] * len(new)
@@ -162,7 +177,7 @@ class Classifier:
             raise UserError(f"A model of max_length {length} has no room for a pair of texts.")
 
     def _pair(self, first: list[int], second: list[int]) -> list[Framed]:
-        """A pair that is too long loses the ends of its longer text, as `transformers` cuts it."""
+        """Frame a pair; if too long, the longer text is cut at its end, as `transformers` does."""
         room = self.reader.room(pair=True)
         less = min(len(first), len(second), room // 2)
         more = room - less
@@ -174,18 +189,32 @@ class Classifier:
         stride = max(1, room - min(self.classes.overlap, room // 2))
         return [self.reader.frame(tokens[a:b]) for a, b in windows(len(tokens), room, stride)]
 
-    def _read(self, probable: list[float], threshold: float | None) -> Classification:
+    def _read(self, logits: Tensor, threshold: float | None) -> Classification:
         classes = self.classes
-        found = dict(zip(classes.labels, probable, strict=True))
+        if classes.kind == "number":
+            return Classification((), {}, float(logits[0]) * classes.deviation + classes.mean)
+        probable = logits.softmax(-1) if classes.kind == "class" else logits.sigmoid()
+        found = dict(zip(classes.labels, probable.tolist(), strict=True))
+        ranked = sorted(found, key=lambda label: -found[label])
         if classes.kind == "class":
-            return Classification((max(found, key=lambda label: found[label]),), found)
+            return Classification((ranked[0],), found)
         least = classes.threshold if threshold is None else threshold
-        given = sorted((one for one in found if found[one] >= least), key=lambda one: -found[one])
-        return Classification(tuple(given), found)
+        return Classification(tuple(label for label in ranked if found[label] >= least), found)
+
+
+def _as_tuples(texts: Iterable[str | Texts]) -> list[Texts]:
+    """Texts and pairs as tuples; what is neither is refused by its position."""
+    found = [(text,) if isinstance(text, str) else text for text in texts]
+    for number, parts in enumerate(found, start=1):
+        if not isinstance(parts, tuple | list):
+            check_text(parts, number)
+        for part in parts:
+            check_text(part, number)
+    return [tuple(parts) for parts in found]
 
 
 def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
-    """Refuse a model folder whose head has no label of its own for each output."""
+    """Refuse a model folder whose head does not have one label for each output."""
     if not n_labels:
         raise UserError(f"{folder} has no head of labels for its task; restore config.json.")
     if len(labels) != n_labels:
@@ -199,6 +228,6 @@ def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
 
 def _averaged(values: Tensor, owners: Sequence[int], n_texts: int) -> Tensor:
     """The mean (N, C) over each text's windows."""
-    places = torch.tensor(owners)
-    counts = torch.bincount(places, minlength=n_texts)[:, None]
-    return torch.zeros(n_texts, values.shape[1]).index_add_(0, places, values) / counts
+    rows = torch.tensor(owners)
+    counts = torch.bincount(rows, minlength=n_texts)[:, None]
+    return torch.zeros(n_texts, values.shape[1]).index_add_(0, rows, values) / counts

@@ -1,4 +1,4 @@
-"""A conversation: turns that a model answers, read once each, the oldest forgotten at need."""
+"""A conversation: messages that a model answers, each read once, the oldest dropped at need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 
 
 class Conversation:
-    """Messages so far, and the cache of what the model has read of them."""
+    """Messages so far, and the KV cache of those that the model has read."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Conversation:
         if settings.beams > 1 and not settings.sample:
             raise UserError("decode: an answer is given as it comes; chat with beams = 1.")
         if settings.n_best > 1:
-            raise UserError("decode: a talk goes on from one answer; chat with n_best = 1.")
+            raise UserError("decode: a conversation goes on from one answer; chat with n_best = 1.")
         self.speaker, self.template = speaker, template
         self.messages: list[Message] = (
             check_messages(messages, "The conversation") if messages else []
@@ -51,13 +51,13 @@ class Conversation:
         return "".join(self.stream(content))
 
     def stream(self, content: str) -> Iterator[str]:
-        """Say something and get the answer piece by piece; both are then part of the talk.
+        """Say something and get the answer piece by piece; both join the conversation.
 
-        An answer that nobody listens to up to its end counts as far as it was heard.
+        An answer that is not read to its end joins it as far as it was read.
         """
         before = list(self.messages)
         self.messages.append({"role": "user", "content": content})
-        heard: list[str] = []
+        answer: list[str] = []
         try:
             prompt = self._prompt()
             room = self._room(prompt)
@@ -70,25 +70,25 @@ class Conversation:
                 id=len(self.messages),  # or each turn would get the same draws
             )
             for piece in pieces:
-                is_space = self.template.answer_space and not heard  # which is no word
-                heard.append(piece.removeprefix(" ") if is_space else piece)
-                yield heard[-1]
+                is_first = self.template.answer_space and not answer
+                answer.append(piece.removeprefix(" ") if is_first else piece)
+                yield answer[-1]
         except UserError:
             self.messages = before  # as if it had not been said
             raise
         finally:
             if len(self.messages) > len(before):
-                self.messages.append({"role": "assistant", "content": "".join(heard)})
+                self.messages.append({"role": "assistant", "content": "".join(answer)})
         is_full = len(self.remembered.tokens) + 1 >= self._context
         if is_full and room != self.settings.max_length:  # else it is as long as was asked for
-            self.tell("the answer was cut off, for the model's context is full")
+            self.tell("the answer was cut off: the model's context is full")
 
     @property
     def _context(self) -> int:
         return self.speaker.model.config.max_length
 
     def _wanted(self) -> int:
-        """Room that an answer should have: as much as asked for, but no more than half."""
+        """Tokens to reserve for an answer: as many as asked for, at most half the context."""
         return min(self.settings.max_length or USUAL_LENGTH, self._context // 2)
 
     def _room(self, prompt: list[int]) -> int:
@@ -96,8 +96,8 @@ class Conversation:
         return min(asked, self._context - len(prompt))
 
     def _prompt(self) -> list[int]:
-        """The tokens of as much of the talk as fits: the oldest exchanges go first."""
-        system = [one for one in self.messages if one["role"] == "system"]
+        """The tokens of as much of the conversation as fits: the oldest exchanges are dropped."""
+        system = [message for message in self.messages if message["role"] == "system"]
         turns = self.messages[len(system) + self.forgotten :]
         dropped = 0
         while True:

@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import EmbedConfig
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, pool
-from qkv.tasks.folder import Where, load_section
-from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
+from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
+from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
-from qkv.text.spans import UNSPACED
+from qkv.text.words import UNSPACED
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
 
 GAP = re.compile(r"<mask>|\[MASK\]")
-WORDS = "0123456789abcdefghijklmnopqrstuvwxyz"  # what may stand in for the word in a gap
-LINES_AT_ONCE = 8192  # that are looked through, and
-QUERIES_AT_ONCE = 1024  # for so many: 32 MiB of scores
+WORDS = "0123456789abcdefghijklmnopqrstuvwxyz"  # candidates for the word that replaces a gap
+LINES_AT_ONCE = 8192  # compared with
+QUERIES_AT_ONCE = 1024  # queries: 32 MiB of scores
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One of the lines that are most like a text."""
+    """A line that is similar to a text."""
 
     index: int
     text: str
@@ -46,7 +47,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand in a gap."""
+    """A token that may fill a gap."""
 
     token: int
     text: str
@@ -55,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text without its gaps, and what may stand in each of them while all are hidden."""
+    """A text with its gaps filled, and the candidates of each gap while all are hidden."""
 
     text: str
     masks: tuple[tuple[Candidate, ...], ...]
@@ -67,12 +68,12 @@ class _Gapped:
 
     parts: list[str]  # around the gaps, as they were typed
     tokens: list[int]
-    places: list[int]  # of the gaps among the tokens
+    gaps: list[int]  # positions among the tokens
     masks: list[tuple[Candidate, ...]] = field(default_factory=list)
 
 
 class Encoder:
-    """An encoder without a head, or with the one that guesses hidden tokens."""
+    """An encoder without a head, or with a masked-LM head."""
 
     def __init__(
         self, model: EncoderModel, tokenizer: Tokenizer, embedding: EmbedConfig | None = None
@@ -83,42 +84,43 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Encoder:
-        """Read a model folder; one of another task gives the encoder under its head."""
+        """Read a model folder; of another task, the encoder under its head."""
         model, tokenizer = load_encoder(folder, device)
         return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))
 
     def save(self, folder: Path, task: Literal["fill", "embed"]) -> None:
-        """Make a folder a model folder of this."""
+        """Write a model folder."""
         embedding = dataclasses.asdict(self.embedding)
         save_encoder(folder, task, self.model, self.tokenizer, embed=embedding)
 
     def embed(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         pooling: Literal["mean", "first"] | None = None,
         normalize: bool | None = None,
         progress: Progress | None = None,
     ) -> Tensor:
-        """A vector (D,) of one text, or vectors (N, D) of many in one go, in float32 on the CPU.
+        """Embed a text as a vector (D,), or many as (N, D), in float32 on the CPU.
 
-        A text that is longer than the model is read in windows, whose vectors count by their
-        tokens.
+        A text that is longer than the model is read in windows, whose vectors are averaged by their
+        number of tokens.
         """
         if isinstance(texts, str):
             return self.embed([texts], pooling, normalize, progress)[0]
         how = pooling or self.embedding.pooling
         if how not in ("mean", "first"):
             raise UserError(f"pooling is {how!r}, but must be 'mean' or 'first'.")
+        texts = listed_texts(texts)
         if not texts:
             return torch.empty(0, self.model.config.d_model)
 
-        def say(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
+        def pooled(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
             return pool(self.model.hidden(tokens, layout, segments).float(), layout, how)
 
         framed, owners = self._windows(texts)
         advance = progress and by_text(progress, len(texts), len(framed))
-        vectors = torch.stack(self.reader.run(framed, say, advance)).double()
-        weights = torch.tensor([[len(one.tokens)] for one in framed], dtype=torch.float64)
+        vectors = torch.stack(self.reader.run(framed, pooled, advance)).double()
+        weights = torch.tensor([[len(window.tokens)] for window in framed], dtype=torch.float64)
         total = torch.zeros(len(texts), 1 + vectors.shape[1], dtype=torch.float64)
         weighted = torch.cat([weights, weights * vectors], dim=1)
         total.index_add_(0, torch.tensor(owners), weighted)
@@ -127,7 +129,7 @@ class Encoder:
         return F.normalize(means, dim=-1) if scaled else means
 
     def _windows(self, texts: Sequence[str]) -> tuple[list[Framed], list[int]]:
-        """Texts as the model reads them, and whose each window is."""
+        """Texts as the model reads them, and each window's text by index."""
         room = self.reader.room()
         framed: list[Framed] = []
         owners: list[int] = []
@@ -138,13 +140,13 @@ class Encoder:
         return framed, owners
 
     def similarity(
-        self, one: str | Sequence[str] | Tensor, other: str | Sequence[str] | Tensor
+        self, texts: str | Iterable[str] | Tensor, others: str | Iterable[str] | Tensor
     ) -> Tensor:
-        """The cosine of each of one with each of the other, (N, M): texts, or their vectors."""
-        return self._directions(one) @ self._directions(other).T
+        """Cosine of each text with each of the others, (N, M); both may be given as vectors."""
+        return self._directions(texts) @ self._directions(others).T
 
     def _directions(
-        self, given: str | Sequence[str] | Tensor, progress: Progress | None = None
+        self, given: str | Iterable[str] | Tensor, progress: Progress | None = None
     ) -> Tensor:
         """Vectors of length 1, (N, D)."""
         if isinstance(given, Tensor):
@@ -155,23 +157,24 @@ class Encoder:
 
     def nearest(
         self,
-        queries: str | Sequence[str] | Tensor,
-        lines: Sequence[str],
+        queries: str | Iterable[str] | Tensor,
+        lines: Iterable[str],
         k: int = 5,
         progress: Progress | None = None,
     ) -> list[list[Neighbour]]:
-        """For each query the k lines most like it, best first, equal ones in their order.
+        """The k lines most similar to each query, best first, equal ones in their order.
 
-        All lines are compared, some thousands at a time; blank ones are nobody's neighbours.
-        `progress` is told how many lines are done.
+        Lines are compared some thousands at a time; blank ones are left out. `progress` is called
+        with the number of lines done since the last call.
         """
         if k < 1:
             raise UserError(f"k is {k}, but must be at least 1.")
-        places: dict[str, list[int]] = {}
+        lines = listed_texts(lines)
+        indices: dict[str, list[int]] = {}
         for index, line in enumerate(lines):
             if line.strip():
-                places.setdefault(line.strip(), []).append(index)
-        texts = list(places)  # each is read once, so that lines that are equal have equal scores
+                indices.setdefault(line, []).append(index)
+        texts = list(indices)  # each is read once, so that equal lines have equal scores
         blocks = self._directions(queries).split(QUERIES_AT_ONCE)
         best = [(torch.empty(len(block), 0),) * 2 for block in blocks]
         for start in range(0, len(texts), LINES_AT_ONCE):
@@ -181,72 +184,77 @@ class Encoder:
                 for known, block in zip(best, blocks, strict=True)
             ]
         rows = [row for both in best for row in zip(*both, strict=True)]
-        return [_neighbours(*row, texts, places, lines)[:k] for row in rows]
+        return [_neighbours(*row, texts, indices, lines)[:k] for row in rows]
 
+    @overload
+    def fill(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
+        self, texts: str, top_k: int = 5, progress: Progress | None = None
+    ) -> Filled: ...
+    @overload
     def fill(
-        self, texts: str | Sequence[str], top_k: int = 5, progress: Progress | None = None
-    ) -> Any:
-        """Fill the gaps, "<mask>" or "[MASK]", of one text (`Filled`), or of a list of texts.
+        self, texts: Iterable[str], top_k: int = 5, progress: Progress | None = None
+    ) -> list[Filled]: ...
+    def fill(
+        self, texts: str | Iterable[str], top_k: int = 5, progress: Progress | None = None
+    ) -> Filled | list[Filled]:
+        """Fill the gaps, "<mask>" or "[MASK]", of a text, or of each of many.
 
-        The surest gap is filled first, and then the others are looked at again, so that words
+        The surest gap is filled first, and then the others are predicted again, so that words
         agree. A blank text stays as it is.
         """
         if isinstance(texts, str):
             return self.fill([texts], top_k, progress)[0]
-        self._check(texts, top_k)
-        gapped = [self._gapped(text, number) for number, text in enumerate(texts, start=1)]
-        asked = [one for one in gapped if one.places]
-        for rows in self.reader.batches([self.reader.frame(one.tokens) for one in asked]):
+        if self.model.config.head != "masked":
+            raise UserError(
+                "This model can embed texts, but not fill gaps in them: it has no masked-LM head; "
+                "use one that was trained with task = 'fill'."
+            )
+        if top_k < 1:
+            raise UserError(f"top_k is {top_k}, but must be at least 1.")
+        listed = listed_texts(texts)
+        gapped = [self._gapped(text, number) for number, text in enumerate(listed, start=1)]
+        asked = [text for text in gapped if text.gaps]
+        for rows in self.reader.batches([self.reader.frame(text.tokens) for text in asked]):
             self._fill([asked[row] for row in rows], top_k)
             if progress:
                 progress(len(rows))
-        return [Filled(self._written(one), tuple(one.masks)) for one in gapped]
+        return [Filled(self._written(text), tuple(text.masks)) for text in gapped]
 
     def trace(
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
-        """Look into the pass that reads a text; `target` is the text without its gaps."""
-        from qkv.inspect.tracing import trace_encoder
+        """Trace the pass that reads a text; `target` is the text without its gaps."""
+        from qkv.inspect.trace.from_task import trace_encoder
 
         return trace_encoder(self, source, target)
 
     def tokens(self, text: str, number: int = 1) -> list[int]:
-        """A text's tokens with its gaps, where the model knows what these are; nothing around."""
+        """A text's tokens, with those of its gaps where the model has any; no BOS, no EOS."""
         if self.model.config.head == "masked" and GAP.search(text):
             return self._gapped(text, number).tokens
         return self.reader.encode([text])[0]
 
-    def _check(self, texts: Sequence[str], top_k: int) -> None:
-        if self.model.config.head != "masked":
-            raise UserError(
-                "This model can embed texts, but not fill gaps in them, for it has no head that "
-                "guesses hidden tokens; use one that was trained with task = 'fill'."
-            )
-        if top_k < 1:
-            raise UserError(f"top_k is {top_k}, but must be at least 1.")
-        check_text(texts)
-
     def _gapped(self, text: str, number: int) -> _Gapped:
-        """Find the gaps of a text, and its tokens as it has them with words in the gaps."""
+        """Find the gaps of a text, and its tokens as they are with words in the gaps."""
         parts = GAP.split(text)
         if len(parts) == 1 and text.strip():
             raise UserError(
-                f'Line {number} has no gap to fill; mark one with <mask>, as in "the <mask> sat".'
+                f'Text {number} has no gap to fill; mark one with <mask>, as in "the <mask> sat".'
             )
         tokens: list[int] = []
-        places: list[int] = []
-        inner = GAP.split(text.strip())
-        for index, part in enumerate(inner):
-            tokens += self._pieces(part, index > 0, index < len(inner) - 1)
-            if index < len(inner) - 1:
-                places.append(len(tokens))
+        gaps: list[int] = []
+        last = len(parts) - 1
+        for index, part in enumerate(parts):
+            tokens += self._pieces(part, index > 0, index < last)
+            if index < last:
+                gaps.append(len(tokens))
                 tokens.append(self.tokenizer.mask_id)
         if len(tokens) > self.reader.room():
             raise UserError(
-                f"Line {number} has {len(tokens)} tokens, but this model reads at most "
+                f"Text {number} has {len(tokens)} tokens, but this model reads at most "
                 f"{self.reader.room()}; leave some text out."
             )
-        return _Gapped(parts, tokens, places)
+        return _Gapped(parts, tokens, gaps)
 
     def _pieces(self, part: str, after_gap: bool, before_gap: bool) -> list[int]:
         """The tokens that a part has beside words in the gaps around it.
@@ -258,19 +266,19 @@ class Encoder:
             return []
         before = self._word if after_gap and not part[:1].isalnum() else ""
         after = self._word if before_gap and not part[-1:].isalnum() else ""
-        spelt = self.tokenizer.spell(before + part + after)
+        spelt = self.tokenizer.encode_spans(before + part + after)
         start, end = len(before), len(before) + len(part)
-        kept: list[int] = []
+        ids: list[int] = []
         for id, (first, last) in zip(spelt.ids, spelt.spans, strict=True):
             if start <= first and last <= end:
-                kept.append(id)
-            elif first < end and last > start:  # one piece for a part of both
+                ids.append(id)
+            elif first < end and last > start:  # a token that is part of both
                 return self.tokenizer.encode(part.strip())
-        return kept
+        return ids
 
     @cached_property
     def _word(self) -> str:
-        """A word that is one token together with the space before it, where there are such."""
+        """A word that is one token together with the space before it, if there is any."""
         for word in WORDS:
             both = self.tokenizer.encode(f"{word} {word}")
             if len(both) == 2 and self.tokenizer.decode(both) == f"{word} {word}":
@@ -279,16 +287,16 @@ class Encoder:
 
     @cached_property
     def _never(self) -> list[int]:
-        """Tokens that are no text: special ones, and rows of the embedding that nothing names."""
-        unnamed = range(len(self.tokenizer), self.model.config.vocab_size)
-        return [*self.tokenizer.special_ids, *unnamed]
+        """Ids that are no text: special tokens, and rows of the embedding without a token."""
+        unused = range(len(self.tokenizer), self.model.config.vocab_size)
+        return [*self.tokenizer.special_ids, *unused]
 
     def _fill(self, texts: Sequence[_Gapped], top_k: int) -> None:
         """Choose a token for every gap, one gap of each text at a time."""
         count = min(top_k, self.model.config.vocab_size - len(self._never))
-        hidden = [list(one.places) for one in texts]
+        hidden = [list(text.gaps) for text in texts]
         while any(hidden):
-            waiting = [row for row, places in enumerate(hidden) if places]
+            waiting = [row for row, gaps in enumerate(hidden) if gaps]
             probable, ids = self._guess([texts[row] for row in waiting], count)
             sizes = [len(hidden[row]) for row in waiting]
             guesses = zip(waiting, probable.split(sizes), ids.split(sizes), strict=True)
@@ -301,8 +309,8 @@ class Encoder:
 
     @torch.inference_mode()
     def _guess(self, texts: Sequence[_Gapped], count: int) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens of all hidden places, and how likely they are, (K, count)."""
-        framed = [self.reader.frame(one.tokens) for one in texts]
+        """The probabilities and ids of the likeliest tokens of all hidden gaps, (K, count)."""
+        framed = [self.reader.frame(text.tokens) for text in texts]
         with evaluating(self.model):
             tokens, layout, segments = self.reader.pad(framed)
             x = self.model.hidden(tokens, layout, segments)
@@ -317,22 +325,22 @@ class Encoder:
         return tuple(Candidate(id, self._name(id), value) for id, value in pairs)
 
     def _name(self, id: int) -> str:
-        """What a token writes; a part of a character, or nothing, is named."""
+        """The text of a token; its name where that is nothing, or a part of a character."""
         text = self._spelt([id])
         readable = text and "\ufffd" not in text
         return (text.strip() or text) if readable else self.tokenizer.tokens([id])[0]
 
     def _spelt(self, ids: Sequence[int]) -> str:
-        """What tokens write after a word, with a space in front where they put one."""
+        """The text of tokens after a word, with a space in front where they put one."""
         word = self.tokenizer.encode(self._word)
         return self.tokenizer.decode([*word, *ids])[len(self.tokenizer.decode(word)) :]
 
     def _written(self, gapped: _Gapped) -> str:
-        """The text as it was typed, with the tokens in its gaps; gaps side by side are one."""
+        """The text as it was typed, with the tokens in its gaps; adjacent gaps are one."""
         text, run = gapped.parts[0], []
-        for place, part in zip(gapped.places, gapped.parts[1:], strict=True):
-            run.append(gapped.tokens[place])
-            if part or place == gapped.places[-1]:
+        for gap, part in zip(gapped.gaps, gapped.parts[1:], strict=True):
+            run.append(gapped.tokens[gap])
+            if part or gap == gapped.gaps[-1]:
                 text = _joined(text, self._spelt(run)) + part
                 run = []
         return text
@@ -350,7 +358,7 @@ def _joined(before: str, filling: str) -> str:
 def _best(
     known: tuple[Tensor, Tensor], scores: Tensor, start: int, k: int
 ) -> tuple[Tensor, Tensor]:
-    """The k highest scores so far with the numbers of their texts, (Q, k), earlier ones first."""
+    """The k highest scores so far with the indices of their texts, (Q, k), earlier ones first."""
     numbers = torch.arange(start, start + scores.shape[1]).expand_as(scores)
     values = torch.cat([known[0], scores], dim=1)
     values, order = values.sort(dim=1, descending=True, stable=True)
@@ -362,13 +370,13 @@ def _neighbours(
     scores: Tensor,
     numbers: Tensor,
     texts: Sequence[str],
-    places: dict[str, list[int]],
+    indices: dict[str, list[int]],
     lines: Sequence[str],
 ) -> list[Neighbour]:
     """All lines that have these texts, best first, equally good ones in their order."""
     found = [
         Neighbour(index, lines[index], score)
         for score, number in zip(scores.tolist(), numbers.tolist(), strict=True)
-        for index in places[texts[number]]
+        for index in indices[texts[number]]
     ]
-    return sorted(found, key=lambda one: (-one.score, one.index))
+    return sorted(found, key=lambda neighbour: (-neighbour.score, neighbour.index))

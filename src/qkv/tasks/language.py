@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 
 from qkv.config import DecodeConfig
-from qkv.config.fields import from_mapping
-from qkv.decode import Hypothesis, Remembered
-from qkv.errors import UserError
-from qkv.model import Decoder
-from qkv.tasks.conversation import Conversation, Tell
-from qkv.tasks.few_shot import Choice, Normalize
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Prompting,
+    Tokenizers,
     Where,
-    lay_by_columns,
     load_config,
     load_family,
     load_prompting,
     load_tokenizers,
-    place,
+    model_content,
+    save_model_folder,
 )
+from qkv.decode import Hypothesis, Remembered
+from qkv.device import lay_by_columns, place
+from qkv.errors import UserError
+from qkv.model import Decoder
+from qkv.tasks.conversation import Conversation, Tell
+from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
+from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 from qkv.tasks.writer import Writer
-from qkv.text import TextFlow, Tokenizer, cut_at_stop
+from qkv.text import TextStream, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
+
+
+class GenerateSettings(BatchSettings, total=False):
+    """Keywords of `LanguageModel.generate`."""
+
+    draft: LanguageModel | None  # a smaller model that makes a greedy search faster
 
 
 @dataclass(frozen=True)
@@ -70,68 +79,90 @@ class LanguageModel:
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
 
-    def generate(self, prompts: str | Sequence[str] = "", **settings: Any) -> Any:
-        """What comes after one prompt, or after each of many, in one go.
+    def save(self, folder: Path) -> None:
+        """Write a model folder."""
+        content = model_content("generate", self.model.config, self.decode, self.prompting)
+        tokenizers = Tokenizers(self.tokenizer, self.tokenizer)
+        save_model_folder(folder, content, self.model, tokenizers)
 
-        `settings` are those of `DecodeConfig`, and what `n_best` takes. A text that outgrows the
-        context goes on from its newer half.
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
+        self, prompts: str = "", **settings: Unpack[GenerateSettings]
+    ) -> str: ...
+    @overload
+    def generate(
+        self, prompts: Iterable[str], **settings: Unpack[GenerateSettings]
+    ) -> list[str]: ...
+    def generate(
+        self, prompts: str | Iterable[str] = "", **settings: Unpack[GenerateSettings]
+    ) -> str | list[str]:
+        """Return what comes after a prompt, or after each of many.
+
+        `settings` are those of `DecodeConfig` and `n_best`. A text that outgrows the context goes
+        on from its newer half.
         """
         if isinstance(prompts, str):
             return self.generate([prompts], **settings)[0]
-        return [found[0].text for found in self.n_best(prompts, **settings)]
+        return [completions[0].text for completions in self.n_best(prompts, **settings)]
 
     def n_best(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Iterable[str],
         *,
         draft: LanguageModel | None = None,
         truncate: bool = False,
-        progress: Callable[[int], None] | None = None,
-        **settings: Any,
+        progress: Progress | None = None,
+        first: int = 0,
+        **settings: Unpack[DecodeSettings],
     ) -> list[list[Completion]]:
-        """As `generate`, with `n_best` completions of each prompt and what is known of them.
+        """The `n_best` completions of each prompt, with what is known of them.
 
         A smaller `draft` of the same vocabulary makes a greedy search faster, never different.
-        `truncate` forgets the beginning of a prompt that is too long for the context.
+        `truncate` drops the beginning of a prompt that is too long for the context. `first` is the
+        index of the first prompt, where these go on from others: it decides random draws.
         """
-        prompts = [prompts] if isinstance(prompts, str) else prompts
         config = self.settings(settings)
-        encoded = self._encode(prompts, truncate)
-        found: list[list[Completion]] = [[] for _ in prompts]
+        encoded = self._encode([prompts] if isinstance(prompts, str) else prompts, truncate)
+        found: list[list[Completion]] = [[] for _ in encoded]
         for rows in self.writer.batches(encoded, config):
-            batch = [encoded[row] for row in rows]
-            helper = draft.model if draft else None
-            hypotheses = self.writer.search_on(batch, rows, config, helper)
-            for row, each in zip(rows, hypotheses, strict=True):
-                found[row] = [self._read(one, encoded[row], config) for one in each]
+            batch, ids = [encoded[row] for row in rows], [first + row for row in rows]
+            results = self.writer.search_on(batch, ids, config, draft.model if draft else None)
+            for row, hypotheses in zip(rows, results, strict=True):
+                found[row] = [self._read(best, encoded[row], config) for best in hypotheses]
             if progress:
                 progress(len(rows))
         return found
 
-    def answers(self, conversations: Sequence[Messages], **settings: Any) -> list[str]:
-        """Answer the last message of each of many conversations, in one go.
+    def answers(
+        self,
+        conversations: Iterable[Messages],
+        *,
+        progress: Progress | None = None,
+        **settings: Unpack[DecodeSettings],
+    ) -> list[str]:
+        """Answer the last message of each of many conversations.
 
-        One that is too long for the context gets no answer.
+        One that is too long for the context gets an empty answer.
         """
         template = self._template(None)
         ends = template.ends(self.tokenizer)
-        over = sorted(ends.ids | {*self.model.config.ends})
+        end_ids = sorted(ends.ids | {*self.model.config.ends})
         config = self.settings(settings)
         config = dataclasses.replace(config, stop=(*config.stop, *filter(None, [ends.text])))
         prompts = [
             template.prompt(messages, self.tokenizer, self.prompting.talk_bos)
             for messages in conversations
         ]
-        fitting = [
-            row for row, one in enumerate(prompts) if len(one) < self.model.config.max_length
-        ]
+        limit = self.model.config.max_length
+        fitting = [row for row, prompt in enumerate(prompts) if len(prompt) < limit]
         found = [""] * len(prompts)
-        for some in self.writer.batches([prompts[row] for row in fitting], config):
-            rows = [fitting[row] for row in some]
-            batch = [prompts[row] for row in rows]
-            hypotheses = self.writer.search(batch, rows, config, over)
-            for row, each in zip(rows, hypotheses, strict=True):
-                found[row] = self._read(each[0], [], config).text
+        for batch in self.writer.batches([prompts[row] for row in fitting], config):
+            rows = [fitting[row] for row in batch]
+            results = self.writer.search([prompts[row] for row in rows], rows, config, end_ids)
+            for row, (best, *_) in zip(rows, results, strict=True):
+                found[row] = self._read(best, [], config).text
+            if progress:
+                progress(len(rows))
         return found
 
     def stream(
@@ -139,10 +170,11 @@ class LanguageModel:
         prompt: str = "",
         *,
         truncate: bool = False,
+        first: int = 0,
         remembered: Remembered | None = None,
-        **settings: Any,
+        **settings: Unpack[DecodeSettings],
     ) -> Iterator[str]:
-        """The text of `generate`, piece by piece as it comes; no piece ends within a character."""
+        """Yield the text of `generate` as it comes; no piece ends within a character."""
         config = self.settings(settings)
         if config.beams > 1 and not config.sample:
             raise UserError(
@@ -150,8 +182,8 @@ class LanguageModel:
             )
         if config.n_best > 1:
             raise UserError("decode: a stream is one text; stream with n_best = 1.")
-        tokens = self._encode([prompt], truncate)[0]
-        yield from self.flow(tokens, config, after=tokens, remembered=remembered)
+        [tokens] = self._encode([prompt], truncate)
+        yield from self.flow(tokens, config, after=tokens, remembered=remembered, id=first)
 
     def flow(
         self,
@@ -163,8 +195,8 @@ class LanguageModel:
         remembered: Remembered | None = None,
         id: int = 0,
     ) -> Iterator[str]:
-        """Text after a prompt of tokens; it is spelt as it stands `after` these tokens."""
-        text = TextFlow(self.tokenizer, config.stop, after)
+        """Yield text after a prompt of tokens, spelt as it is `after` these tokens."""
+        text = TextStream(self.tokenizer, config.stop, after)
         for token in self.writer.stream(prompt, config, ends, remembered, id):
             if piece := text.push([token]):
                 yield piece
@@ -173,7 +205,7 @@ class LanguageModel:
         if piece := text.finish():
             yield piece
 
-    def chat(self, messages: str | Messages, **settings: Any) -> str:
+    def chat(self, messages: str | Messages, **settings: Unpack[DecodeSettings]) -> str:
         """Answer a message, or the last of a conversation; see `conversation` for many turns."""
         turns: Messages = (
             [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
@@ -192,9 +224,9 @@ class LanguageModel:
         messages: Sequence[Mapping[str, object]] = (),
         template: str | ChatTemplate | None = None,
         tell: Tell | None = None,
-        **settings: Any,
+        **settings: Unpack[DecodeSettings],
     ) -> Conversation:
-        """A chat that goes on turn by turn, each reading only what is new.
+        """Begin a chat that goes on turn by turn, each reading only what is new.
 
         `tell` is called with a sentence when something must be forgotten; by default, a warning.
         """
@@ -221,14 +253,18 @@ class LanguageModel:
             )
         return template
 
-    def score(self, texts: str | Sequence[str]) -> Any:
-        """How likely one text, or each of many, is to the model."""
+    @overload
+    def score(self, texts: str) -> Likelihood: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Iterable[str]) -> list[Likelihood]: ...
+    def score(self, texts: str | Iterable[str]) -> Likelihood | list[Likelihood]:
+        """Return how likely a text, or each of many, is to the model."""
         if isinstance(texts, str):
             return self.score([texts])[0]
         return self.likelihoods([self._start(tokens) for tokens in self._tokens(texts)])
 
     def likelihoods(self, sequences: Sequence[list[int]]) -> list[Likelihood]:
-        """The same of tokens, each from its first one on."""
+        """Return how likely sequences of tokens are, each after its first token."""
         return likelihoods(self.model, sequences, self.tokenizer)
 
     def choose(
@@ -237,14 +273,14 @@ class LanguageModel:
         options: Sequence[Sequence[str]],
         normalize: Normalize = "none",
     ) -> list[Choice]:
-        """Which of its options each prompt most likely goes on with."""
+        """Choose the option with which each prompt most likely goes on."""
         return choices(self, prompts, options, normalize)
 
     def trace(
         self, source: str | Sequence[str], target: str | Sequence[str] | None = None
     ) -> Trace:
-        """Look into the pass that reads a text; a `target` goes on from it and is what counts."""
-        from qkv.inspect.tracing import trace_language
+        """Trace the pass that reads a text; a `target` goes on from it and is what counts."""
+        from qkv.inspect.trace.from_task import trace_language
 
         return trace_language(self, source, target)
 
@@ -252,20 +288,12 @@ class LanguageModel:
         """A text's tokens as the model reads them, with BOS where it knows it."""
         return self._start(self._tokens([text])[0])
 
-    def settings(self, differences: Mapping[str, Any]) -> DecodeConfig:
-        """How to decode: as the model's folder says, with what differs."""
-        given = dict(differences)
-        if given.get("beams") not in (None, 1):
-            given.setdefault("sample", False)  # whoever names beams wants a search
-        if isinstance(given.get("stop"), str):
-            given["stop"] = (given["stop"],)
-        return from_mapping(DecodeConfig, dataclasses.asdict(self.decode) | given, "decode")
+    def settings(self, differences: Mapping[str, object]) -> DecodeConfig:
+        """The model's own settings of decoding, with what differs."""
+        return decode_config(self.decode, differences)
 
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        for number, text in enumerate(texts, start=1):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise UserError(f"Text {number} holds bytes that are not UTF-8; convert it first.")
-        return self.tokenizer.encode_many(list(texts))
+    def _tokens(self, texts: Iterable[str]) -> list[list[int]]:
+        return self.tokenizer.encode_many(listed_texts(texts))
 
     def _start(self, tokens: list[int]) -> list[int]:
         """Put BOS first, where the model knows it; a text needs some token to begin after."""
@@ -275,22 +303,22 @@ class LanguageModel:
         known = (id for id in (special.eos_id, special.bos_id, 0) if id < special.vocab_size)
         return tokens or [next(known)]
 
-    def _encode(self, prompts: Sequence[str], truncate: bool) -> list[list[int]]:
+    def _encode(self, prompts: Iterable[str], truncate: bool) -> list[list[int]]:
         limit = self.model.config.max_length - 1
         encoded = [self._start(tokens) for tokens in self._tokens(prompts)]
         for number, tokens in enumerate(encoded, start=1):
             if len(tokens) > limit and not truncate:
                 raise UserError(
-                    f"Prompt {number} has {len(tokens):,} tokens, but this model's context of "
-                    f"{limit + 1:,} must hold it and what comes after; shorten it, or let its "
-                    f"beginning go with --truncate."
+                    f"Text {number} has {len(tokens):,} tokens, but this model's context of "
+                    f"{limit + 1:,} must hold it and what comes after; shorten it, or drop its "
+                    f"beginning with truncate=True."
                 )
         return [tokens[-limit:] for tokens in encoded]
 
-    def _read(self, one: Hypothesis, prompt: list[int], config: DecodeConfig) -> Completion:
-        tokens, text, stopped = cut_at_stop(self.tokenizer, one.tokens, config.stop, prompt)
+    def _read(self, output: Hypothesis, prompt: list[int], config: DecodeConfig) -> Completion:
+        tokens, text, stopped = cut_at_stop(self.tokenizer, output.tokens, config.stop, prompt)
         if not stopped:
-            return Completion(text, tokens, one.log_probability, one.finished, stopped)
+            return Completion(text, tokens, output.log_probability, output.finished, stopped)
         # A search notices a stop some tokens late: only those up to it count.
         (whole,) = self.likelihoods([[*prompt, *tokens]])
         gained = sum(whole.log_probabilities[len(whole.log_probabilities) - len(tokens) :])

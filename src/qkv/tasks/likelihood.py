@@ -1,4 +1,8 @@
-"""How likely texts are: summed log-probabilities, and which of several options is likeliest."""
+"""How likely texts are: summed log-probabilities, and which of several options is likeliest.
+
+Few-shot prompts begin with the same examples, and the options of one question with the same
+prompt: the first are read once into the KV cache, the second once as a row of the batch.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,24 @@ from torch import Tensor
 
 from qkv.decode.generate import evaluating
 from qkv.errors import UserError
-from qkv.model import Decoder, Layout
-from qkv.tasks.continuations import BATCH_TOKENS, common, continuation_log_probabilities
+from qkv.model import Cache, Decoder, Layout
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 
 if TYPE_CHECKING:
     from qkv.tasks.language import LanguageModel
 
-LOGITS = 2**25  # numbers that stand in memory at one time: tokens times vocabulary
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
+LOGITS = 2**25  # numbers in memory at one time: tokens times vocabulary
+CACHED = {"cpu": 2**28, "cuda": 2**33}  # numbers in the KV cache, for all rows of a batch
+LEAST_SHARED = 16  # tokens; caching fewer would cost more than reading them again
+
+Inputs = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What a model holds of a text."""
+    """How likely a text is to a model."""
 
     log_probability: float  # in nats, of every token but the first (BOS, where there is one)
     n_tokens: int  # how many tokens that counts
@@ -35,12 +43,12 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        """e to the mean loss of a token."""
+        """Exponential of the mean loss of a token."""
         return math.exp(-self.log_probability / max(self.n_tokens, 1))
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between vocabularies, as perplexity is not."""
+        """Loss of a byte in bits, which compares models whatever their vocabularies."""
         return -self.log_probability / math.log(2) / max(self.n_bytes, 1)
 
 
@@ -61,8 +69,8 @@ def likelihoods(
         batch, windows = windows[:count], windows[count:]
         gained = token_log_probabilities(model, [sequences[row][a:b] for row, a, b, _ in batch])
         for (row, start, _, fresh), values in zip(batch, gained, strict=True):
-            for place in range(fresh, start + len(values)):
-                found[row][place] = values[place - start]
+            for position in range(fresh, start + len(values)):
+                found[row][position] = values[position - start]
     return [
         Likelihood(
             math.fsum(values), len(values), len(tokenizer.decode(tokens).encode()), tokens, values
@@ -72,7 +80,7 @@ def likelihoods(
 
 
 def _windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """(start, end, first place that is new): overlapping by half, so that all have some context."""
+    """Yield (start, end, first new position), overlapping by half, so that all have context."""
     start, fresh = 0, 0
     while True:
         end = min(start + context, length)
@@ -84,12 +92,12 @@ def _windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
 
 @torch.inference_mode()
 def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-    """log P of each token but the first of every row, given those before it."""
+    """Log-probability of each token but the first of every row, given those before it."""
     device = next(model.parameters()).device
     lengths = [len(row) for row in rows]
     table = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)
-    for place, row in zip(table, rows, strict=True):
-        place[: len(row)] = torch.tensor(row, dtype=torch.int64)
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row)] = torch.tensor(row, dtype=torch.int64)
     table = table.to(device)
     with evaluating(model):
         hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
@@ -98,12 +106,12 @@ def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> li
 
 
 def _of_labels(model: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """log P of labels (B, T), the logits made and dropped a few at a time."""
-    flat, wanted = hidden.flatten(0, 1), labels.flatten()
+    """Log-probability of labels (B, T), computing the logits of a few at a time."""
     size = max(1, LOGITS // model.config.vocab_size)
+    chunks = zip(hidden.flatten(0, 1).split(size), labels.flatten().split(size), strict=True)
     parts = [
-        model.output(some).float().log_softmax(dim=-1).gather(1, label[:, None])[:, 0]
-        for some, label in zip(flat.split(size), wanted.split(size), strict=True)
+        model.output(vectors).float().log_softmax(dim=-1).gather(1, label[:, None])[:, 0]
+        for vectors, label in chunks
     ]
     return torch.cat(parts).view_as(labels) if parts else hidden.new_zeros(labels.shape)
 
@@ -116,45 +124,121 @@ def choices(
 ) -> list[Choice]:
     """Rank each prompt's options by the log-probability of what they add to the prompt."""
     _check(prompts, options, normalize)
-    wholes = [
-        [speaker.encode(prompt + option) for option in each]
-        for prompt, each in zip(prompts, options, strict=True)
-    ]
-    # A prompt's last tokens may merge with an option's first: all options count from the same.
-    begins = [
-        max(1, min(common([speaker.encode(prompt), whole]) for whole in each))
-        for prompt, each in zip(prompts, wholes, strict=True)
-    ]
-    likely = iter(_continued(speaker, wholes, begins))
+    sequences: list[list[int]] = []
+    starts: list[int] = []
+    for prompt, of_prompt in zip(prompts, options, strict=True):
+        begin = speaker.encode(prompt)
+        wholes = [speaker.encode(prompt + option) for option in of_prompt]
+        # A prompt's last tokens may merge with an option's first: all options count from the same.
+        sequences += wholes
+        starts += [max(1, min(common([begin, whole]) for whole in wholes))] * len(wholes)
+    gained = iter(_continued(speaker, sequences, starts))
     found = []
-    for each in options:
+    for of_prompt in options:
         scores = []
-        for option in each:
-            gained = next(likely)
-            units = {"none": 1, "tokens": len(gained), "bytes": len(option.encode())}[normalize]
-            scores.append(math.fsum(gained) / max(units, 1))
+        for option in of_prompt:
+            values = next(gained)
+            units = {"none": 1, "tokens": len(values), "bytes": len(option.encode())}[normalize]
+            scores.append(math.fsum(values) / max(units, 1))
         found.append(Choice(max(range(len(scores)), key=scores.__getitem__), scores))
     return found
 
 
 def _continued(
-    speaker: LanguageModel, wholes: Sequence[Sequence[list[int]]], begins: Sequence[int]
+    speaker: LanguageModel, sequences: Sequence[list[int]], starts: Sequence[int]
 ) -> list[list[float]]:
-    """log P of each option's tokens; where one is too long for the context, all by windows."""
-    sequences = [tokens for each in wholes for tokens in each]
-    starts = [begin for each, begin in zip(wholes, begins, strict=True) for _ in each]
+    """Log-probabilities of each option's tokens; by windows if one does not fit the context."""
     if max(map(len, sequences), default=0) <= speaker.model.config.max_length:
         return continuation_log_probabilities(speaker.model, sequences, starts)
     scored = speaker.likelihoods(sequences)
-    return [one.log_probabilities[start - 1 :] for one, start in zip(scored, starts, strict=True)]
+    pairs = zip(scored, starts, strict=True)
+    return [likelihood.log_probabilities[start - 1 :] for likelihood, start in pairs]
 
 
 def _check(prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: str) -> None:
     if isinstance(prompts, str) or len(prompts) != len(options):
         raise UserError("Give a list of prompts and, for each of them, a list of options.")
-    for number, each in enumerate(options, start=1):
-        if isinstance(each, str) or not each:
-            raise UserError(f"Prompt {number} has the options {each!r}; give a list of them.")
+    for number, of_prompt in enumerate(options, start=1):
+        if isinstance(of_prompt, str) or not of_prompt:
+            raise UserError(f"Text {number} has the options {of_prompt!r}; give a list of them.")
     if normalize not in get_args(Normalize):
         known = ", ".join(get_args(Normalize))
         raise UserError(f"normalize is {normalize!r}, but must be one of {known}.")
+
+
+def common(sequences: Sequence[Sequence[int]]) -> int:
+    """Length of the longest prefix that all sequences share."""
+    first, last = min(map(list, sequences)), max(map(list, sequences))
+    pairs = zip(first, last, strict=False)
+    different = (index for index, (left, right) in enumerate(pairs) if left != right)
+    return next(different, min(len(first), len(last)))
+
+
+@torch.inference_mode()
+def continuation_log_probabilities(
+    model: Decoder, sequences: Sequence[Sequence[int]], starts: Sequence[int]
+) -> list[list[float]]:
+    """Log-probabilities of each sequence's tokens from its start (at least 1), given those before.
+
+    No sequence may be longer than the context.
+    """
+    if not sequences:
+        return []
+    first: dict[Inputs, int] = {}  # the smallest start of each distinct input
+    for tokens, start in zip(sequences, starts, strict=True):
+        inputs = tuple(tokens[:-1])
+        first[inputs] = min(start, first.get(inputs, start))
+    shared = min(common(list(first)), min(starts) - 1)
+    shared = shared if shared >= LEAST_SHARED and len(first) > 1 else 0
+    hidden: dict[Inputs, Tensor] = {}
+    with evaluating(model):
+        prefix = _prefill(model, min(first)[:shared]) if shared else None
+        for rows in _batches(model, sorted(first, key=len, reverse=True), shared):
+            for inputs, vectors in zip(rows, _hidden(model, rows, shared, prefix), strict=True):
+                # Token t is predicted at position t - 1.
+                hidden[inputs] = vectors[first[inputs] - 1 - shared : len(inputs) - shared].clone()
+        return [
+            _gained(model, hidden[tuple(tokens[:-1])], tokens, start)
+            for tokens, start in zip(sequences, starts, strict=True)
+        ]
+
+
+def _prefill(model: Decoder, tokens: Inputs) -> Cache:
+    """Read the shared prefix into a KV cache of one row."""
+    weight = next(model.parameters())
+    cache = Cache.empty(model.config, 1, len(tokens), weight)
+    model.hidden(torch.tensor([tokens], device=weight.device), cache=cache)
+    return cache
+
+
+def _batches(model: Decoder, rows: list[Inputs], shared: int) -> Iterator[list[Inputs]]:
+    """Yield rows of similar length, the longest first, as many as there is memory for."""
+    device, config = next(model.parameters()).device.type, model.config
+    by_token = 2 * config.n_decoder_layers * config.kv_heads * config.d_head  # numbers
+    while rows:
+        width = max(1, len(rows[0]) - shared)
+        fitting = CACHED[device] // (by_token * len(rows[0])) if shared else len(rows)
+        count = max(1, min(BATCH_TOKENS[device] // width, fitting))
+        yield rows[:count]
+        rows = rows[count:]
+
+
+def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Cache | None) -> Tensor:
+    """Hidden states after the shared prefix, (B, T, D); no row attends to its padding."""
+    weight, width = next(model.parameters()), max(1, len(rows[0]) - shared)
+    table = torch.zeros((len(rows), width), dtype=torch.int64)
+    for padded, row in zip(table, rows, strict=True):
+        padded[: len(row) - shared] = torch.tensor(row[shared:], dtype=torch.int64)
+    if prefix is None:
+        return model.hidden(table.to(weight.device))
+    cache = Cache.empty(model.config, len(rows), shared + width, weight)
+    cache.store[..., :shared, :] = prefix.store
+    cache.length = shared
+    return model.hidden(table.to(weight.device), cache=cache)
+
+
+def _gained(model: Decoder, hidden: Tensor, tokens: Sequence[int], start: int) -> list[float]:
+    labels = torch.tensor(tokens[start:], device=hidden.device)
+    logits = model.output(hidden[len(hidden) - len(labels) :])
+    found: list[float] = logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0].tolist()
+    return found

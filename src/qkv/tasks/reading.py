@@ -1,37 +1,33 @@
-"""Framed texts through an encoder: what the verbs of understanding have in common."""
+"""Framed texts through an encoder: what embed, fill, classify, tag and answer share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.data import Framed, Ragged, Specials, frame
-from qkv.data.batch import in_rows
-from qkv.data.sequences import side
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder, Layout
-from qkv.tasks.folder import (
+from qkv.convert.model_folder import (
     Tokenizers,
     Where,
     load_config,
     load_family,
     load_tokenizers,
-    place,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
+from qkv.data import Framed, Ragged, Specials, arrange, frame
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder, Layout
+from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
-from qkv.text.template import HALF_CHARACTER
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # padding included
-MOST_PADDING = 1 / 32  # of these; where there were more, another batch takes less time
-
-Progress = Callable[[int], None]
+MOST_PADDING = 1 / 32  # of these; with more, another batch takes less time
 
 
 class Reader:
@@ -40,7 +36,7 @@ class Reader:
     def __init__(
         self, model: Encoder, tokenizer: Tokenizer, around: Sequence[Sequence[int]] = ()
     ) -> None:
-        # What stands before, between and after texts, where it is not BOS, EOS and EOS
+        # Ids before, between and after texts, where these are not BOS, EOS and EOS
         self.model, self.tokenizer, self.around = model, tokenizer, around
         if self.room() < 1:
             raise UserError(
@@ -56,7 +52,7 @@ class Reader:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model's weights."""
         return next(self.model.parameters()).device
 
     def room(self, pair: bool = False) -> int:
@@ -74,14 +70,14 @@ class Reader:
         tokens = [*before, *first, *rest] or [self.special.pad]  # the last one is looked at
         return Framed(tokens, [0] * len(tokens))
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, without special tokens."""
-        check_text(texts)
-        return self.tokenizer.encode_many([text.strip() for text in texts])
+    def encode(self, texts: Iterable[str]) -> list[list[int]]:
+        """Token ids of texts as they are, without special tokens; blank texts have none."""
+        texts = listed_texts(texts)
+        return self.tokenizer.encode_many([text if text.strip() else "" for text in texts])
 
     def batches(self, framed: Sequence[Framed]) -> Iterator[list[int]]:
-        """What to run together: of similar length, within the budget, with little padding."""
-        sizes = [len(one.tokens) for one in framed]
+        """Rows to run together: of similar length, within the budget, with little padding."""
+        sizes = [len(text.tokens) for text in framed]
         rows = sorted(range(len(framed)), key=sizes.__getitem__, reverse=True)
         budget = BATCH_TOKENS[self.device.type]
         start = padding = 0
@@ -96,40 +92,40 @@ class Reader:
             yield rows[start:]
 
     def pad(self, framed: Sequence[Framed]) -> tuple[Tensor, Layout, Tensor]:
-        """Tokens (B, T), how they lie, and their segments."""
-        tokens = Ragged.of([one.tokens for one in framed])
-        segments = Ragged.of([one.segments for one in framed])
-        places = in_rows(tokens.lengths, 1)
-        laid = side(tokens, segments, places, self.special.pad).to(self.device)
-        assert laid.segments is not None
-        full = len(tokens.tokens) == laid.tokens.numel()
-        return laid.tokens, Layout(None if full else laid.lengths), laid.segments
+        """Tokens (B, T), their layout, and their segments (B, T)."""
+        tokens = Ragged.of([text.tokens for text in framed])
+        segments = Ragged.of([text.segments for text in framed])
+        placement = arrange(tokens.lengths)
+        side = placement.side(placement.write(tokens, self.special.pad), segments).to(self.device)
+        assert side.segments is not None
+        full = len(tokens.tokens) == side.tokens.numel()
+        return side.tokens, Layout(None if full else side.lengths), side.segments
 
     @torch.inference_mode()
     def run(
         self,
         framed: Sequence[Framed],
-        say: Callable[[Tensor, Layout, Tensor], Tensor] | None = None,
+        forward: Callable[[Tensor, Layout, Tensor], Tensor] | None = None,
         progress: Progress | None = None,
     ) -> list[Tensor]:
-        """What the model says of each, in float32 on the CPU: (C,), or (T, C) of its tokens.
+        """The model's output for each text, in float32 on the CPU: (C,), or (T, C) by token.
 
-        `say` may ask the model for another thing: tokens, layout and segments to (B, …).
+        `forward` may be another function of tokens, layout and segments, to (B, …).
         """
         found: list[Tensor] = [torch.empty(0)] * len(framed)
-        by_sequence = self.model.config.head == "sequence" or say is not None
+        by_sequence = self.model.config.head == "sequence" or forward is not None
         with evaluating(self.model):
             for rows in self.batches(framed):
-                said = (say or self.model)(*self.pad([framed[row] for row in rows])).float().cpu()
-                for row, one in zip(rows, said, strict=True):
-                    found[row] = one if by_sequence else one[: len(framed[row].tokens)]
+                outputs = (forward or self.model)(*self.pad([framed[row] for row in rows]))
+                for row, output in zip(rows, outputs.float().cpu(), strict=True):
+                    found[row] = output if by_sequence else output[: len(framed[row].tokens)]
                 if progress:
                     progress(len(rows))
         return found
 
 
 def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:
-    """Tell how many texts are read, where long ones are read in several windows."""
+    """Count texts instead of windows, of which a long text has several."""
     done = 0
 
     def advance(count: int) -> None:
@@ -141,7 +137,7 @@ def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:
 
 
 def load_encoder(folder: Where, device: torch.device | None) -> tuple[Encoder, Tokenizer]:
-    """An encoder with its head, and its vocabulary, from a model folder."""
+    """Read an encoder with its head, and its vocabulary, from a model folder."""
     _, config, _ = load_config(folder)
     model = place(load_family(folder, config, Encoder), device)
     return model, load_tokenizers(folder, config).target
@@ -150,14 +146,6 @@ def load_encoder(folder: Where, device: torch.device | None) -> tuple[Encoder, T
 def save_encoder(
     folder: Path, task: str, model: Encoder, tokenizer: Tokenizer, **sections: Any
 ) -> None:
-    """Make a folder a model folder; `sections` are what the task knows beside the model."""
-    Tokenizers(tokenizer, tokenizer).save(folder)
-    save_config(folder, task, model.config, **sections)
-    save_weights(folder, model)
-
-
-def check_text(texts: Sequence[str]) -> None:
-    """Refuse what is no text, naming its line."""
-    for number, text in enumerate(texts, start=1):
-        if HALF_CHARACTER.search(text):
-            raise UserError(f"Line {number} holds bytes that are not UTF-8; convert it first.")
+    """Write a model folder; `sections` are what the task knows beside the model."""
+    content = model_content(task, model.config, **sections)
+    save_model_folder(folder, content, model, Tokenizers(tokenizer, tokenizer))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 import torch
@@ -16,32 +16,35 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config.fields import check_ranges, setting
+from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
-from qkv.tasks.folder import Where, load_section
-from qkv.tasks.reading import Progress, Reader, by_text, check_text, load_encoder, save_encoder
-from qkv.text import Tokenizer, schemes
-from qkv.text.spans import Span, SpeltWords
-from qkv.text.words import split_words
+from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
+from qkv.tasks.texts import Progress, check_text
+from qkv.text import Tokenizer, tagging
+from qkv.text.offsets import WordTokens
+from qkv.text.words import Span, split_words
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
 
 Words = Sequence[str]
-SEARCHED = 256  # sentences whose best labels are looked for at once
+SEARCHED = 256  # sentences whose best labels are searched at once
 
 
 @dataclass(frozen=True)
 class Tags:
-    """What a tagger says of a word, and how long sentences are read; stored with the model."""
+    """What a tagger predicts of a word, and how long sentences are read; stored with the model."""
 
     labels: tuple[str, ...] = ()
     scheme: Literal["iob1", "iob2", "bioes", "none"] = "none"  # none: any label may follow any
-    overlap: int = setting(32, "tokens that the windows over a long sentence share", least=0)
+    overlap: int = setting(
+        32, "tokens that neighbouring windows over a long sentence share", least=0
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, "tag")
@@ -49,9 +52,9 @@ class Tags:
 
 @dataclass(frozen=True)
 class Entity:
-    """Some words that name one thing, and the characters [start, end) of the text that they are.
+    """Words that name one thing, and the characters [start, end) that they are in the text.
 
-    Its probability is that of all its words' labels: the product of theirs.
+    The probability is the product of those of the words' labels.
     """
 
     type: str
@@ -63,13 +66,13 @@ class Entity:
 
 @dataclass(frozen=True)
 class Tagging:
-    """What is said of one sentence."""
+    """The labels of one sentence's words, and the entities that they spell."""
 
     text: str
     words: tuple[str, ...]
     labels: tuple[str, ...]  # of each word; together they are valid by the scheme
     probabilities: tuple[float, ...]  # of each word's label, whatever the others are
-    spans: tuple[Span, ...]  # where each word stands in the text
+    spans: tuple[Span, ...]  # of each word, in characters of the text
     entities: tuple[Entity, ...]
 
 
@@ -80,17 +83,17 @@ class Window:
     framed: Framed
     sentence: int
     words: list[int]
-    places: list[int]  # of these words' first tokens
+    places: list[int]  # positions of these words' first tokens
 
 
 class Tagger:
-    """An encoder with a head of labels for each word, which stands on the word's first token."""
+    """An encoder with a head that labels each word at its first token."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, tags: Tags) -> None:
         self.model, self.tokenizer, self.tags = model, tokenizer, tags
         self.reader = Reader(model, tokenizer)
         self.scheme = None if tags.scheme == "none" else tags.scheme
-        self.valid = schemes.transitions(tags.labels, self.scheme)
+        self.valid = tagging.transitions(tags.labels, self.scheme)
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
@@ -106,56 +109,62 @@ class Tagger:
             raise UserError(f"{folder}: {error}; restore config.json.") from error
 
     def save(self, folder: Path) -> None:
-        """Make a folder a model folder of this."""
+        """Write a model folder."""
         save_encoder(folder, "tag", self.model, self.tokenizer, tag=dataclasses.asdict(self.tags))
 
+    @overload
+    def tag(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
+        self, texts: str | tuple[str, ...], progress: Progress | None = None
+    ) -> Tagging: ...
+    @overload
     def tag(
-        self, texts: str | tuple[str, ...] | Sequence[str | Words], progress: Progress | None = None
-    ) -> Any:
-        """Label the words of one text (or a tuple of words as they are), or of a list of them.
+        self, texts: Iterable[str | Words], progress: Progress | None = None
+    ) -> list[Tagging]: ...
+    def tag(
+        self, texts: str | tuple[str, ...] | Iterable[str | Words], progress: Progress | None = None
+    ) -> Tagging | list[Tagging]:
+        """Label the words of a text (or a tuple of words as they are), or of each of many.
 
-        Places are characters of the text; where words are given, of those with spaces between.
+        Spans are characters of the text; where words are given, of these with spaces between.
         """
         if isinstance(texts, str | tuple):
             return self.tag([texts], progress)[0]
-        split = [_split(one) for one in texts]
+        split = [_split(text, number) for number, text in enumerate(texts, start=1)]
         sentences = [[text[start:end] for start, end in spans] for text, spans in split]
         scores = self.scores(sentences, progress)
-        paths = self._best(scores)
         return [
-            self._read(*one, said, path)
-            for one, said, path in zip(split, scores, paths, strict=True)
+            self._read(text, spans, of_words, path)
+            for (text, spans), of_words, path in zip(split, scores, self._best(scores), strict=True)
         ]
 
     def trace(self, source: str | Words, target: Sequence[str] | None = None) -> Trace:
-        """Look into the pass that tags a sentence; `target` is the true label of each word."""
-        from qkv.inspect.tracing import trace_tags
+        """Trace the pass that tags a sentence; `target` is the true label of each word."""
+        from qkv.inspect.trace.from_task import trace_tags
 
         return trace_tags(self, source, target)
 
     def scores(self, sentences: Sequence[Words], progress: Progress | None = None) -> list[Tensor]:
-        """Log-probabilities of the labels of each sentence's words, (T, C), each by itself."""
+        """Log-probabilities of the labels of each sentence's words, (T, C)."""
         found = [torch.empty(len(words), len(self.tags.labels)) for words in sentences]
         parts = self.frame(sentences)
         advance = progress and by_text(progress, len(sentences), len(parts))
-        said = self.reader.run([part.framed for part in parts], progress=advance)
-        for part, logits in zip(parts, said, strict=True):
+        outputs = self.reader.run([part.framed for part in parts], progress=advance)
+        for part, logits in zip(parts, outputs, strict=True):
             found[part.sentence][part.words] = logits[part.places].log_softmax(dim=-1)
         return found
 
     def frame(self, sentences: Sequence[Words]) -> list[Window]:
-        """Sentences as the model reads them, long ones in windows; each word is in one's care."""
-        check_text([" ".join(words) for words in sentences])
-        spelt = self.tokenizer.spell_words_many(sentences)
+        """Sentences as the model reads them, long ones in windows; one window decides each word."""
+        spelt = self.tokenizer.encode_words_many(sentences)
         return [
             part
-            for number, one in enumerate(spelt)
-            if one.word
-            for part in self._windows(number, one)
+            for number, words in enumerate(spelt)
+            if words.word
+            for part in self._windows(number, words)
         ]
 
-    def _windows(self, sentence: int, spelt: SpeltWords) -> Iterator[Window]:
-        """Windows cut between words; a word is in the care of the one that sees most around it."""
+    def _windows(self, sentence: int, spelt: WordTokens) -> Iterator[Window]:
+        """Windows cut between words; the one that sees most around a word decides it."""
         word = np.array(spelt.word)
         first = np.diff(word, prepend=-1) > 0
         room = self.reader.room()
@@ -172,44 +181,51 @@ class Tagger:
     def _best(self, scores: Sequence[Tensor]) -> list[list[int]]:
         """The likeliest labels of each sentence that are valid together."""
         if self.scheme is None:
-            return [one.argmax(dim=-1).tolist() for one in scores]
+            return [of_words.argmax(dim=-1).tolist() for of_words in scores]
         found: list[list[int]] = [[] for _ in scores]
         rows = sorted(range(len(scores)), key=lambda row: len(scores[row]))
         for start in range(0, len(rows), SEARCHED):
-            some = rows[start : start + SEARCHED]
-            lengths = torch.tensor([len(scores[row]) for row in some])
-            padded = pad_sequence([scores[row] for row in some], batch_first=True)
+            batch = rows[start : start + SEARCHED]
+            lengths = torch.tensor([len(scores[row]) for row in batch])
+            padded = pad_sequence([scores[row] for row in batch], batch_first=True)
             valid = self.valid.begin, self.valid.follow, self.valid.end
-            for row, path in zip(some, best_paths(padded, lengths, *valid), strict=True):
+            for row, path in zip(batch, best_paths(padded, lengths, *valid), strict=True):
                 found[row] = path
         return found
 
     def _read(self, text: str, spans: Sequence[Span], scores: Tensor, path: list[int]) -> Tagging:
         labels = tuple(self.tags.labels[label] for label in path)
-        sure = [math.exp(one[label]) for one, label in zip(scores.tolist(), path, strict=True)]
-        found = schemes.entities(labels, self.scheme) if self.scheme else []
+        chosen = [row[label] for row, label in zip(scores.tolist(), path, strict=True)]
+        sure = list(map(math.exp, chosen))
+        entities = tagging.entities(labels, self.scheme) if self.scheme else []
         return Tagging(
             text=text,
             words=tuple(text[start:end] for start, end in spans),
             labels=labels,
             probabilities=tuple(sure),
             spans=tuple(spans),
-            entities=tuple(_entity(one, text, spans, sure) for one in found),
+            entities=tuple(
+                _entity(kind, text, spans[start:end], sure[start:end])
+                for kind, start, end in entities
+            ),
         )
 
 
-def _split(given: str | Words) -> tuple[str, list[Span]]:
-    """A text and where its words stand."""
+def _split(given: str | Words, number: int) -> tuple[str, list[Span]]:
+    """A text and the spans of its words."""
     if isinstance(given, str):
+        check_text(given, number)
         return given, split_words(given)
-    ends = list(accumulate(len(word) + 1 for word in given))
-    spans = [(end - len(word) - 1, end - 1) for word, end in zip(given, ends, strict=True)]
-    return " ".join(given), spans
+    if not isinstance(given, Iterable):
+        check_text(given, number)
+    words = list(given)
+    for word in words:
+        check_text(word, number)
+    ends = list(accumulate(len(word) + 1 for word in words))
+    spans = [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+    return " ".join(words), spans
 
 
-def _entity(
-    found: schemes.Entity, text: str, spans: Sequence[Span], sure: Sequence[float]
-) -> Entity:
-    start, end = spans[found.start][0], spans[found.end - 1][1]
-    probability = math.prod(sure[found.start : found.end])
-    return Entity(found.kind, text[start:end], start, end, probability)
+def _entity(kind: str, text: str, spans: Sequence[Span], sure: Sequence[float]) -> Entity:
+    start, end = spans[0][0], spans[-1][1]
+    return Entity(kind, text[start:end], start, end, math.prod(sure))

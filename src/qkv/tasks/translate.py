@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.config.fields import from_mapping
+from qkv.convert.model_folder import (
+    Tokenizers,
+    Where,
+    load_config,
+    load_family,
+    load_tokenizers,
+    model_content,
+    save_model_folder,
+)
 from qkv.decode import Graphs, Hypothesis, generate
 from qkv.decode.generate import suppressed
+from qkv.device import place
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.folder import Tokenizers, Where, load_config, load_family, load_tokenizers, place
+from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -24,9 +33,15 @@ if TYPE_CHECKING:
 BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
 
 
+class TranslateSettings(BatchSettings, total=False):
+    """Keywords of `Translator.translate`."""
+
+    prefix: str  # how each translation must begin
+
+
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a source, with its scores."""
+    """A translation of a text, with its scores."""
 
     text: str
     score: float  # log-probability over length^penalty: what the search ranks by
@@ -47,38 +62,56 @@ class Translator:
         model = place(load_family(folder, config, EncoderDecoder), device)
         return cls(model, load_tokenizers(folder, config), decode)
 
-    def translate(self, texts: str | Sequence[str], **settings: Any) -> Any:
-        """Translate one text, or many in one go; `settings` are those of `DecodeConfig`.
+    def save(self, folder: Path, task: str = "translate") -> None:
+        """Write a model folder."""
+        content = model_content(task, self.model.config, self.decode)
+        save_model_folder(folder, content, self.model, self.tokenizers)
 
-        A blank text gives an empty one, in its place.
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
+        self, texts: str, **settings: Unpack[TranslateSettings]
+    ) -> str: ...
+    @overload
+    def translate(
+        self, texts: Iterable[str], **settings: Unpack[TranslateSettings]
+    ) -> list[str]: ...
+    def translate(
+        self, texts: str | Iterable[str], **settings: Unpack[TranslateSettings]
+    ) -> str | list[str]:
+        """Translate a text, or each of many; `settings` are those of `DecodeConfig` and `n_best`.
+
+        A blank text gives an empty one.
         """
         if isinstance(texts, str):
             return self.translate([texts], **settings)[0]
-        return [found[0].text if found else "" for found in self.n_best(texts, **settings)]
+        found = self.n_best(texts, **settings)
+        return [translations[0].text if translations else "" for translations in found]
 
     def n_best(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         *,
         prefix: str = "",
         truncate: bool = False,
-        progress: Callable[[int], None] | None = None,
-        **settings: Any,
+        progress: Progress | None = None,
+        first: int = 0,
+        **settings: Unpack[DecodeSettings],
     ) -> list[list[Translation]]:
-        """The best translations of each text with their scores; blank texts have none.
+        """The best translations of each text with their scores; a blank text has none.
 
-        `prefix` is how each translation must begin. `progress` is told how many texts are done.
+        `prefix` is how each translation must begin. `truncate` cuts texts that are too long.
+        `progress` is called with the number of texts done since the last call. `first` is the index
+        of the first text, where these go on from others: it decides random draws.
         """
-        texts = [texts] if isinstance(texts, str) else texts
         config = self.settings(settings)
         start = self._begin(config) + (self.tokenizers.target.encode(prefix) if prefix else [])
-        sources = self.encode(texts, truncate)
-        found: list[list[Translation]] = [[] for _ in texts]
+        sources = self.encode([texts] if isinstance(texts, str) else texts, truncate)
+        found: list[list[Translation]] = [[] for _ in sources]
         rows_each = config.n_best if config.sample else config.beams
         for rows in self._batches(sources, rows_each):
-            for row, hypotheses in zip(
-                rows, self._search([sources[row] for row in rows], rows, config, start), strict=True
-            ):
+            ids = [first + row for row in rows]
+            results = self._search([sources[row] for row in rows], ids, config, start)
+            for row, hypotheses in zip(rows, results, strict=True):
                 found[row] = [self._read(hypothesis) for hypothesis in hypotheses]
             if progress:
                 progress(len(rows))
@@ -88,43 +121,45 @@ class Translator:
         self,
         source: str | Sequence[str],
         target: str | Sequence[str] | None = None,
-        **settings: Any,
+        **settings: Unpack[DecodeSettings],
     ) -> Trace:
-        """Look into the pass that translates a text, by default into what the model gives."""
-        from qkv.inspect.tracing import trace_translation
+        """Trace the pass that translates a text, by default into what the model gives."""
+        from qkv.inspect.trace.from_task import trace_translation
 
-        return trace_translation(self, source, target, settings)
+        return trace_translation(self, source, target, {**settings})
 
-    def output_tokens(self, texts: Sequence[str], **settings: Any) -> list[list[int]]:
-        """The best output of each text as the model gave it, EOS included where it ended so."""
+    def output_tokens(
+        self, texts: Sequence[str], **settings: Unpack[DecodeSettings]
+    ) -> list[list[int]]:
+        """The best output of each text as the model gave it, with EOS where it ended so."""
         config, sources = self.settings(settings), self.encode(texts)
         found = self._search(sources, list(range(len(texts))), config, self._begin(config))
-        ends = [[self.model.config.eos_id] if each[0].finished else [] for each in found]
-        return [[*each[0].tokens, *end] for each, end in zip(found, ends, strict=True)]
+        ends = [[self.model.config.eos_id] if best.finished else [] for best, *_ in found]
+        return [[*best.tokens, *end] for (best, *_), end in zip(found, ends, strict=True)]
 
-    def settings(self, differences: Mapping[str, Any]) -> DecodeConfig:
-        """How to decode: as the model's folder says, with what differs."""
-        given = dataclasses.asdict(self.decode) | dict(differences)
-        return from_mapping(DecodeConfig, given, "decode")
+    def settings(self, differences: Mapping[str, object]) -> DecodeConfig:
+        """The model's own settings of decoding, with what differs."""
+        return decode_config(self.decode, differences)
 
-    def encode(self, texts: Sequence[str], truncate: bool = False) -> list[list[int]]:
+    def encode(self, texts: Iterable[str], truncate: bool = False) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
-        limit = self.model.config.max_length - 1 - len(self.first)  # EOS takes a place
-        for number, text in enumerate(texts, start=1):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise UserError(f"Line {number} holds bytes that are not UTF-8; convert it first.")
-        encoded = self.tokenizers.source.encode_many([text.strip() for text in texts])
+        texts = listed_texts(texts)
+        limit = self.model.config.max_length - 1 - len(self.first)  # one is for EOS
+        encoded = self.tokenizers.source.encode_many(texts)
         for number, tokens in enumerate(encoded, start=1):
             if len(tokens) > limit and not truncate:
                 raise UserError(
-                    f"Line {number} has {len(tokens)} tokens, but this model reads at most "
-                    f"{limit}; split it into sentences, or cut it off with --truncate."
+                    f"Text {number} has {len(tokens)} tokens, but this model reads at most "
+                    f"{limit}; split it into sentences, or cut it off with truncate=True."
                 )
-        return [[*self.first, *tokens[:limit]] if tokens else [] for tokens in encoded]
+        return [
+            [*self.first, *tokens[:limit]] if text.strip() and tokens else []
+            for text, tokens in zip(texts, encoded, strict=True)
+        ]
 
     @property
     def first(self) -> list[int]:
-        """What stands before each text, on both sides."""
+        """The tokens that come before each text, on both sides."""
         first = self.model.config.start_id
         return [] if first < 0 else [first]
 
@@ -148,7 +183,7 @@ class Translator:
     def _search(
         self,
         sources: Sequence[Sequence[int]],
-        rows: list[int],
+        ids: list[int],
         config: DecodeConfig,
         prefix: Sequence[int],
     ) -> list[list[Hypothesis]]:
@@ -159,7 +194,7 @@ class Translator:
             lengths,
             config,
             prefix=prefix,
-            ids=rows,
+            ids=ids,
             suppress=suppressed(config, self.model.config),
             graphs=self.graphs,
         )

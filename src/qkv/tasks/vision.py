@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.data.images import read_image
-from qkv.data.pixels import BRIGHTEST, Scale
-from qkv.decode.generate import evaluating
-from qkv.errors import UserError
-from qkv.model import Encoder
-from qkv.tasks.classify import Classification, check_labels
-from qkv.tasks.folder import (
-    SOURCE_TOKENIZER,
-    TOKENIZER,
+from qkv.convert.model_folder import (
     Where,
     load_config,
     load_family,
     load_section,
-    place,
-    save_config,
-    save_weights,
+    model_content,
+    save_model_folder,
 )
-from qkv.tasks.reading import BATCH_TOKENS, Progress
+from qkv.data import Scale, read_image
+from qkv.data.items.pixels import BRIGHTEST
+from qkv.decode.generate import evaluating
+from qkv.device import place
+from qkv.errors import UserError
+from qkv.model import Encoder
+from qkv.tasks.classify import Classification, check_labels
+from qkv.tasks.reading import BATCH_TOKENS
+from qkv.tasks.texts import Progress
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -41,10 +40,10 @@ Image = str | Path | Array
 
 @dataclass(frozen=True)
 class ImageClasses:
-    """What a classifier of images says, and how pixels are scaled; stored with the model."""
+    """What a classifier of images predicts, and how pixels are scaled; stored with the model."""
 
     labels: tuple[str, ...] = ()
-    mean: tuple[float, ...] = (0.0,)  # of the images that were learnt from, by channel
+    mean: tuple[float, ...] = (0.0,)  # of the training images, by channel
     deviation: tuple[float, ...] = (1.0,)
 
     @property
@@ -79,29 +78,36 @@ class ImageClassifier:
         return cls(place(load_family(folder, config, Encoder), device), classes)
 
     def save(self, folder: Path) -> None:
-        """Make a folder a model folder of this."""
-        for name in (TOKENIZER, SOURCE_TOKENIZER):
-            (folder / name).unlink(missing_ok=True)  # of a model that was here before
-        save_config(
-            folder, "classify", self.model.config, classify=dataclasses.asdict(self.classes)
-        )
-        save_weights(folder, self.model)
+        """Write a model folder."""
+        classes = dataclasses.asdict(self.classes)
+        content = model_content("classify", self.model.config, classify=classes)
+        save_model_folder(folder, content, self.model)
 
-    def classify(self, images: Image | Sequence[Image], progress: Progress | None = None) -> Any:
-        """Label one image, or a list (or an array of four dimensions) of them in one go.
+    @overload
+    def classify(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
+        self, images: Image, progress: Progress | None = None
+    ) -> Classification: ...
+    @overload
+    def classify(
+        self, images: Iterable[Image], progress: Progress | None = None
+    ) -> list[Classification]: ...
+    def classify(
+        self, images: Image | Iterable[Image], progress: Progress | None = None
+    ) -> Classification | list[Classification]:
+        """Label an image, or each of many (also those of an array of four dimensions).
 
         An image is a file's path, which is scaled to the model's size, or an array (C, H, W),
-        (H, W, C) or, in grey, (H, W): whole numbers from 0 to 255, or others from 0 to 1.
+        (H, W, C) or, in grey, (H, W): whole numbers from 0 to 255, or fractions from 0 to 1.
         """
         if isinstance(images, np.ndarray | Tensor) and images.ndim == 4:
             images = list(images)
         if isinstance(images, str | Path | np.ndarray | Tensor):
             return self.classify([images], progress)[0]
-        return [self._read(one) for one in self.logits(images, progress)]
+        return [self._read(output) for output in self.logits(list(images), progress)]
 
     @torch.inference_mode()
     def logits(self, images: Sequence[Image], progress: Progress | None = None) -> list[Tensor]:
-        """What the head says of each image, (C,), in float32 on the CPU."""
+        """The head's output for each image, (C,), in float32 on the CPU."""
         device = next(self.model.parameters()).device
         count = max(1, BATCH_TOKENS[device.type] // self.model.config.n_positions)
         found: list[Tensor] = []
@@ -114,15 +120,15 @@ class ImageClassifier:
         return found
 
     def trace(self, source: Image, target: str | None = None) -> Trace:
-        """Look into the pass that labels an image; `target` is the true label."""
-        from qkv.inspect.tracing import trace_image
+        """Trace the pass that labels an image; `target` is the true label."""
+        from qkv.inspect.trace.from_task import trace_image
 
         return trace_image(self, source, target)
 
     def pixels(self, images: Sequence[Image], first: int = 1) -> Tensor:
         """Images as the model reads them, (B, C, H, W); `first` is the number of the first one."""
         weight = next(self.model.parameters())
-        given = torch.stack([self._pixels(*one) for one in enumerate(images, first)])
+        given = torch.stack([self._pixels(*image) for image in enumerate(images, first)])
         return self.classes.scale(given).to(weight.device, weight.dtype)
 
     def _pixels(self, number: int, image: Image) -> Tensor:
@@ -130,6 +136,10 @@ class ImageClassifier:
         size, channels = self.model.config.image_size, self.model.config.n_channels
         if isinstance(image, str | Path):
             image = read_image(image, size, channels)
+        if not isinstance(image, np.ndarray | Tensor):
+            raise UserError(
+                f"Image {number} is {repr(image)[:40]}, but must be a file's path or an array."
+            )
         values = _between_0_and_1(number, image)
         if values.shape == (size, size):
             values = values[None]
@@ -148,12 +158,12 @@ class ImageClassifier:
 
 
 def _between_0_and_1(number: int, image: Array) -> Tensor:
-    # Copied, for arrays may be read-only or run backwards, which torch does not bear.
+    # Copied, because torch takes no arrays that are read-only or have negative strides.
     given = image if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
     values = given.float().cpu() / (1 if given.is_floating_point() else BRIGHTEST)
     if given.dtype == torch.bool or not ((values >= 0) & (values <= 1)).all():
         raise UserError(
             f"Image {number} has pixels that are out of range or no numbers; give whole numbers "
-            f"from 0 to 255, or others from 0 to 1."
+            f"from 0 to 255, or fractions from 0 to 1."
         )
     return values

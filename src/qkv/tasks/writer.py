@@ -1,4 +1,4 @@
-"""Tokens after tokens: what a language model's verbs have in common, below the level of text."""
+"""Token generation: what a language model's verbs have in common, below the level of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qkv.model import Decoder
 from qkv.text import Tokenizer, cut_at_stop
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}  # of prompts and room for what comes after, in all
-TURN = 1 << 20  # each time that a text outgrows the context, its draws come from elsewhere
+TURN = 1 << 20  # added to an id each time that a text outgrows the context, for other draws
 
 
 class Writer:
@@ -46,7 +46,7 @@ class Writer:
         ends: Sequence[int] = (),
         limits: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        """What comes after each prompt, as far as the context reaches."""
+        """Complete each prompt as far as the context reaches."""
         return complete(
             self.model,
             prompts,
@@ -66,34 +66,35 @@ class Writer:
         config: DecodeConfig,
         draft: Decoder | None = None,
     ) -> list[list[Hypothesis]]:
-        """The same; but single outputs that fill the context go on from their newer half.
+        """Complete each prompt; a single output that fills the context goes on from its newer half.
 
         A `draft` helps with greedy ones.
         """
         search = partial(self._speculate, draft) if draft else self.search
         found = search(prompts, ids, config)
-        one_each = config.n_best == 1 and (config.sample or config.beams == 1)
+        single = config.n_best == 1 and (config.sample or config.beams == 1)
         turn = 0
-        while one_each and (cut := self._cut_short(prompts, found, config)):
+        while single and (cut := self._cut_short(prompts, found, config)):
             turn += 1
-            longer = [self._newer_half([*prompts[at], *found[at][0].tokens]) for at in cut]
-            left = [_wanted(config) - len(found[at][0].tokens) for at in cut]
-            later = replace(config, min_length=max(0, config.min_length - _fewest(found, cut)))
-            more = search(longer, [ids[at] + turn * TURN for at in cut], later, limits=left)
-            for at, (one, *_) in zip(cut, more, strict=True):
-                found[at] = [found[at][0].followed_by(one)]
+            longer = [self._newer_half([*prompts[row], *found[row][0].tokens]) for row in cut]
+            written = [len(found[row][0].tokens) for row in cut]
+            left = [_wanted(config) - count for count in written]
+            later = replace(config, min_length=max(0, config.min_length - min(written)))
+            more = search(longer, [ids[row] + turn * TURN for row in cut], later, limits=left)
+            for row, (best, *_) in zip(cut, more, strict=True):
+                found[row] = [found[row][0].followed_by(best)]
         return found
 
     def _cut_short(
         self, prompts: Sequence[list[int]], found: list[list[Hypothesis]], config: DecodeConfig
     ) -> list[int]:
-        """Which outputs have neither ended nor all the tokens that were asked for."""
+        """Rows whose output has neither ended nor all the tokens that were asked for."""
         return [
-            at
-            for at, (one, *_) in enumerate(found)
-            if not one.finished
-            and len(one.tokens) < _wanted(config)
-            and not cut_at_stop(self.tokenizer, one.tokens, config.stop, prompts[at])[2]
+            row
+            for row, (best, *_) in enumerate(found)
+            if not best.finished
+            and len(best.tokens) < _wanted(config)
+            and not cut_at_stop(self.tokenizer, best.tokens, config.stop, prompts[row])[2]
         ]
 
     def stream(
@@ -104,7 +105,7 @@ class Writer:
         remembered: Remembered | None = None,
         id: int = 0,
     ) -> Iterator[int]:
-        """The tokens of `search_on` for one prompt, as they come; `id` names its draws."""
+        """Yield the tokens of `search_on` for one prompt as they come; `id` names its draws."""
         wanted, finished, turn = _wanted(config), False, 0
         never = suppressed(config, self.model.config, ends)
         while wanted and not finished:
@@ -136,23 +137,21 @@ class Writer:
         config: DecodeConfig,
         limits: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Greedy outputs that a smaller model helped with."""
+        """Complete each prompt greedily with the help of a smaller model."""
         never = suppressed(config, self.model.config)
-        given = limits or [_wanted(config)] * len(prompts)
-        return [
-            [
-                speculate(
-                    self.model,
-                    draft,
-                    prompt,
-                    config,
-                    limit,
-                    suppress=never,
-                    over=lambda tokens: self._has_stop(tokens, config),
-                ).hypothesis
-            ]
-            for prompt, limit in zip(prompts, given, strict=True)
-        ]
+        found = []
+        for prompt, limit in zip(prompts, limits or [_wanted(config)] * len(prompts), strict=True):
+            speculated = speculate(
+                self.model,
+                draft,
+                prompt,
+                config,
+                limit,
+                suppress=never,
+                over=lambda tokens: self._has_stop(tokens, config),
+            )
+            found.append([speculated.hypothesis])
+        return found
 
     def _has_stop(self, tokens: list[int], config: DecodeConfig) -> bool:
         text = self.tokenizer.decode(tokens) if config.stop else ""
@@ -162,7 +161,7 @@ class Writer:
         return tokens[-max(1, self.model.config.max_length // 2) :]
 
     def _watch(self, config: DecodeConfig) -> Callable[[GreedyState], GreedyState] | None:
-        """Notice now and then that a stop string has come, so that nobody works on for nothing."""
+        """Return a check that closes rows in which a stop string has come."""
         if not config.stop or (config.beams > 1 and not config.sample):
             return None
 
@@ -175,11 +174,6 @@ class Writer:
             return close_outputs(state, torch.tensor(ended, device=state.open.device))
 
         return watch
-
-
-def _fewest(found: list[list[Hypothesis]], cut: list[int]) -> int:
-    """How many tokens even the shortest of these outputs has."""
-    return min(len(found[at][0].tokens) for at in cut)
 
 
 def _wanted(config: DecodeConfig) -> int:

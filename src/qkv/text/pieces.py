@@ -1,35 +1,29 @@
-"""The pieces that stand in a vocabulary before any text is seen, and those that text brings."""
+"""Names of special tokens, pieces that stand for bytes, and how pieces are shown to people."""
 
-from collections import Counter
+import re
 
-PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
+PAD, UNK, BOS, EOS, MASK = "<pad>", "<unk>", "<bos>", "<eos>", "<mask>"
 SPECIALS = (PAD, UNK, BOS, EOS)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-
-# SentencePiece's default: characters rarer than this would fill a vocabulary with embeddings that
-# are hardly ever trained; they are spelt in bytes instead.
-COVERAGE = 0.9995
+BYTE_PIECE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-def alphabet(counts: Counter[str], room: int, coverage: float) -> list[str]:
-    """Choose the commonest characters, until `coverage` of the text or `room` is reached."""
-    kept: list[str] = []
-    missing = sum(counts.values()) * coverage
-    # Ties go by code point, so that the same text always gives the same alphabet.
-    for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        if missing <= 0 or len(kept) == room:
-            break
-        kept.append(character)
-        missing -= counts[character]
-    return sorted(kept)
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's characters for bytes: Latin-1's visible ones for themselves, then those from U+0100.
+
+    Hence "Ġ", U+0120, for the space, the 33rd byte without a visible character.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    shown = [*visible, *range(0x100, 0x100 + len(hidden))]
+    return dict(zip(map(chr, shown), [*visible, *hidden], strict=True))
+
+
+BYTE_LEVEL = _byte_level_alphabet()
+_ASCII = {BYTES[byte]: chr(byte) for byte in (*b"\t\n", *range(0x20, 0x7F))}
+_VISIBLE = str.maketrans({" ": "▁", "\n": "⏎", "\t": "⇥"})
 
 
 def readable(piece: str) -> str:
     """Show a piece to a person: white space as marks, an ASCII byte as its character."""
-    if piece in _BYTE_CHARACTERS:
-        piece = _BYTE_CHARACTERS[piece]
-    return piece.translate(_VISIBLE)
-
-
-_BYTE_CHARACTERS = {BYTES[byte]: chr(byte) for byte in (*b"\t\n", *range(0x20, 0x7F))}
-_VISIBLE = str.maketrans({" ": "▁", "\n": "⏎", "\t": "⇥"})
+    return _ASCII.get(piece, piece).translate(_VISIBLE)

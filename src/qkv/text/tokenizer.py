@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,19 +13,11 @@ import tokenizers
 
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
+from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
 from qkv.text.pieces import BOS, EOS, PAD, UNK, readable
-from qkv.text.spans import (
-    ADDED_SPACE,
-    Span,
-    Spelt,
-    SpeltWords,
-    join_words,
-    locate,
-    moved,
-    own_tokens,
-)
+from qkv.text.words import Span, join_words
 
-# What other people's tokenizers call the same tokens, the likeliest name first.
+# The usual names of special tokens by role, the likeliest first.
 USUAL_NAMES = {
     "padding": (PAD, "[PAD]", "<|pad|>"),
     "unknown": (UNK, "[UNK]", "<|unk|>"),
@@ -32,8 +25,7 @@ USUAL_NAMES = {
     "end": (EOS, "</s>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
 }
-
-# The field's own words for the roles. BERT's line has no start and end, and uses its own two so.
+# The keys of `special_tokens_map.json`. BERT has no start and end, and uses its own two instead.
 ROLE_KEYS = {
     "padding": ("pad_token",),
     "unknown": ("unk_token",),
@@ -64,59 +56,56 @@ class Tokenizer:
         return type(self), (self._backend, self._given)
 
     @property
-    def names(self) -> dict[str, str]:
-        """What the tokens of the known roles are called: those given, else the usual names."""
-        found = {role: self._name(role) for role in USUAL_NAMES}
-        return {role: name for role, name in found.items() if name is not None}
+    def digest(self) -> str:
+        """Identify the vocabulary and its special tokens."""
+        content = self._backend.to_str() + json.dumps(self.names)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
-    @cached_property
-    def _spaced(self) -> bool:
-        """Whether a text that begins with a word gets a space before it."""
-        tokens = self._backend.encode("a", add_special_tokens=False).tokens
-        return "".join(tokens).startswith(ADDED_SPACE)
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the special tokens by role: those given, else the usual ones."""
+        names = {role: self._name(role) for role in USUAL_NAMES}
+        return {role: name for role, name in names.items() if name is not None}
 
     @property
     def pad_id(self) -> int:
-        """The token that fills a batch."""
-        return self._special("padding")
+        """The pad token, which fills a batch."""
+        return self._role_id("padding")
 
     @property
     def unk_id(self) -> int:
-        """The token for what the vocabulary cannot spell."""
-        return self._special("unknown")
+        """The unknown token, for text that the vocabulary cannot spell."""
+        return self._role_id("unknown")
 
     @property
     def bos_id(self) -> int:
         """The token that starts a sequence."""
-        return self._special("start")
+        return self._role_id("start")
 
     @property
     def eos_id(self) -> int:
         """The token that ends a sequence."""
-        return self._special("end")
+        return self._role_id("end")
 
     @property
     def mask_id(self) -> int:
-        """The token that stands where one is to be guessed."""
-        return self._special("mask")
+        """The mask token, in place of a token to predict."""
+        return self._role_id("mask")
 
     @property
     def special_ids(self) -> list[int]:
         """All special tokens, in the order of their ids."""
-        added = self._backend.get_added_tokens_decoder()
-        return sorted(id for id, token in added.items() if token.special)
+        return sorted(self._special_tokens())
 
     @property
     def special_names(self) -> list[str]:
-        """What all special tokens are called, in the order of their ids."""
-        added = self._backend.get_added_tokens_decoder()
-        return [added[id].content for id in self.special_ids]
+        """The names of all special tokens, in the order of their ids."""
+        return [token.content for _, token in sorted(self._special_tokens().items())]
 
     def special_id(self, name: str) -> int:
         """Look up a special token by its name."""
         id = self._backend.token_to_id(name)
-        added = self._backend.get_added_tokens_decoder()
-        if id not in added or not added[id].special:
+        if id not in self._special_tokens():
             raise UserError(
                 f"The tokenizer has no special token {name!r}; choose a tokenizer that has it, or "
                 f"a chat template that does without, such as 'plain'."
@@ -139,43 +128,47 @@ class Tokenizer:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
-    def spell(self, text: str) -> Spelt:
-        """Encode a text, and say which of its characters each token stands for."""
-        return self.spell_many([text])[0]
+    def encode_spans(self, text: str) -> TokenSpans:
+        """Encode a text, with the span of characters that each token covers."""
+        return self.encode_spans_many([text])[0]
 
-    def spell_many(self, texts: Sequence[str]) -> list[Spelt]:
-        """Encode texts in parallel, and say which of its characters each token stands for."""
+    def encode_spans_many(self, texts: Sequence[str]) -> list[TokenSpans]:
+        """Encode texts in parallel, with the span of characters that each token covers."""
         encodings = self._backend.encode_batch(texts, add_special_tokens=False)
         return [
-            Spelt(encoding.ids, locate(text, encoding, self._backend.normalizer))
+            TokenSpans(encoding.ids, locate(text, encoding, self._backend.normalizer))
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
-    def spell_words(self, words: Sequence[str]) -> SpeltWords:
-        """Encode words as in a sentence, and say which of them each token belongs to.
+    def encode_words(self, words: Sequence[str]) -> WordTokens:
+        """Encode words as in a sentence, with the number of the word that each token belongs to.
 
-        Each word has at least one token, be it the unknown one, and none in common with another:
-        where the sentence has one piece for two words, they are spelt each by itself.
+        Each word has at least one token, be it the unknown one, and shares none with another: where
+        the sentence has one piece for two words, each of them is encoded by itself.
         """
-        return self.spell_words_many([words])[0]
+        return self.encode_words_many([words])[0]
 
-    def spell_words_many(self, sentences: Sequence[Sequence[str]]) -> list[SpeltWords]:
-        """Encode the words of sentences in parallel, each as `spell_words` does."""
+    def encode_words_many(self, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
+        """Encode the words of sentences in parallel, each as `encode_words` does."""
         joined = [join_words(words) for words in sentences]
-        whole = self.spell_many([text for text, _ in joined])
+        whole = self.encode_spans_many([text for text, _ in joined])
         return [
-            self._by_word(words, spelt, places)
-            for words, spelt, (_, places) in zip(sentences, whole, joined, strict=True)
+            self._by_word(words, tokens, spans)
+            for words, tokens, (_, spans) in zip(sentences, whole, joined, strict=True)
         ]
 
-    def _by_word(self, words: Sequence[str], whole: Spelt, places: Sequence[Span]) -> SpeltWords:
-        ids, spans, word = [], [], []
-        for number, own in enumerate(own_tokens(whole, places, self._spaced)):
-            alone = own or moved(self.spell(words[number]), places[number][0])
-            ids += alone.ids or [self.unk_id]
-            spans += alone.spans or [places[number]]
-            word += [number] * (len(alone.ids) or 1)
-        return SpeltWords(ids, spans, word)
+    def _by_word(
+        self, words: Sequence[str], whole: TokenSpans, spans: Sequence[Span]
+    ) -> WordTokens:
+        made = WordTokens([], [], [])
+        for number, tokens in enumerate(tokens_by_word(whole, spans, self._spaced)):
+            start = 0
+            if not tokens:
+                tokens, start = self.encode_spans(words[number]), spans[number][0]
+            made.ids.extend(tokens.ids or [self.unk_id])
+            made.spans.extend([(a + start, b + start) for a, b in tokens.spans] or [spans[number]])
+            made.word.extend([number] * (len(tokens.ids) or 1))
+        return made
 
     def decode(self, ids: Sequence[int]) -> str:
         """Turn ids into text; special tokens are skipped."""
@@ -194,7 +187,7 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json`, which the `tokenizers` library itself loads.
 
-        Special tokens that go by unusual names are told in a `special_tokens_map.json` beside it.
+        Unusual names of special tokens go into a `special_tokens_map.json` beside it.
         """
         write_text(path, self._backend.to_str(pretty=True))
         unusual = {
@@ -209,7 +202,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a `tokenizer.json`, ours or anybody's."""
+        """Read a `tokenizer.json`, made here or elsewhere."""
         try:
             backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -222,7 +215,17 @@ class Tokenizer:
             ) from error
         return cls(backend, _read_names(_map_path(path)))
 
-    def _special(self, role: str) -> int:
+    @cached_property
+    def _spaced(self) -> bool:
+        """Whether a text that begins with a word gets a space before it."""
+        tokens = self._backend.encode("a", add_special_tokens=False).tokens
+        return "".join(tokens).startswith(ADDED_SPACE)
+
+    def _special_tokens(self) -> dict[int, tokenizers.AddedToken]:
+        added = self._backend.get_added_tokens_decoder()
+        return {id: token for id, token in added.items() if token.special}
+
+    def _role_id(self, role: str) -> int:
         name = self._name(role)
         id = None if name is None else self._backend.token_to_id(name)
         if id is None:
@@ -246,7 +249,7 @@ class Tokenizer:
         if piece is None:
             return f"<no piece {id}>"
         if isinstance(self._backend.decoder, tokenizers.decoders.ByteLevel):
-            # GPT-2's way writes 我 as "æĪĳ"; keep that for parts of characters only.
+            # GPT-2 writes 我 as "æĪĳ"; keep that for parts of characters only.
             text = self._backend.decode([id], skip_special_tokens=False)
             piece = piece if "\ufffd" in text else text
         return readable(piece)
@@ -256,23 +259,18 @@ def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:
     """Read the roles from a Hugging Face mapping, "pad_token" and the like → a token's name."""
     names = {}
     for role, keys in ROLE_KEYS.items():
-        contents = (_content(tokens.get(key)) for key in keys)
-        name = next((content for content in contents if content), None)
-        if name:
-            names[role] = name
+        for key in reversed(keys):
+            token = tokens.get(key)  # its name or, in older files, an object that holds it
+            content = token.get("content") if isinstance(token, dict) else token
+            if content and isinstance(content, str):
+                names[role] = content
     return names
 
 
-def _content(token: Any) -> str | None:
-    """A token stands as its name or, in older files, as an object that holds it."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None
-
-
 def _map_path(path: Path) -> Path:
-    """The map's name beside a tokenizer's: `source_tokenizer.json` has one of its own."""
-    own = "tokenizer.json"
-    before = path.name.removesuffix(own) if path.name.endswith(own) else f"{path.stem}_"
+    """The map's name beside a tokenizer's: `source_tokenizer.json` has its own map."""
+    name = "tokenizer.json"
+    before = path.name.removesuffix(name) if path.name.endswith(name) else f"{path.stem}_"
     return path.with_name(f"{before}special_tokens_map.json")
 
 

@@ -1,8 +1,8 @@
 """Unigram vocabularies (Kudo 2018, section 3.2): start from many pieces, drop the least missed.
 
 The library's own `UnigramTrainer` adds floats in the order of a hash map that is seeded anew in
-each process, so that the same text gives another vocabulary every time. This one is repeatable,
-counts the best segmentation only, and leaves segmenting, which is the work, to the library.
+each process, so that one text gives another vocabulary every time. This one is repeatable, counts
+the best segmentation only, and leaves the segmenting to the library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def learn_unigram(words: Mapping[str, int], seeds: Iterable[str], room: int) -> 
 
 
 def _estimate(words: Mapping[str, int], scores: Mapping[str, float]) -> dict[str, float]:
-    """Segment each word in its likeliest way, and take the pieces' log frequencies as scores."""
+    """Segment each word in its likeliest way; scores are the pieces' log frequencies."""
     segmenter = tokenizers.Tokenizer(models.Unigram([*scores.items(), (UNK, 0.0)], len(scores)))
     counts: Counter[int] = Counter()
     encodings = segmenter.encode_batch_fast(list(words))

@@ -1,4 +1,4 @@
-"""Facts about pieces: which of them start a word, and which end a sentence."""
+"""Flags of tokens: which of them start a word, and which end a sentence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, models, normalizers
 
-from qkv.text.flow import BYTE_LEVEL, BYTE_PIECE
-from qkv.text.road import CONTINUES, UNSPACED
+from qkv.text.pieces import BYTE_LEVEL, BYTE_PIECE
 from qkv.text.tokenizer import Tokenizer
+from qkv.text.training import CONTINUES
+from qkv.text.words import UNSPACED_CLASSES
 
 Flags = npt.NDArray[np.bool_]
 
-# Letters and digits of scripts with spaces; joiners stand within a word only, as in می‌خواهم.
-NO_LETTER = Regex(rf"[^\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]|[{UNSPACED}]")
+# All but letters and digits of scripts with spaces, and joiners, as within می‌خواهم.
+NO_LETTER = Regex(rf"[^\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]|[{UNSPACED_CLASSES}]")
 CLOSING = r"[\"'”’»)\]}）］】」』》]"
 SENTENCE_END = re.compile(rf"[.!?。！？…؟।\n]{CLOSING}*\s*\Z")
 # Bytes that are no whole character, as Python's "surrogateescape" writes them. What two bytes
@@ -28,7 +29,7 @@ WITHIN_CHARACTER = re.compile("[\udc80-\udcbf]+")
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What one can know of pieces without their neighbours: a flag for each id of a tokenizer.
+    """What is known of pieces without their neighbours: a flag for each id of a tokenizer.
 
     A word is a run of letters and digits. Punctuation, symbols, a bare space, and each piece in a
     script without spaces (Chinese, Thai) are words of their own, and so are special tokens.
@@ -36,11 +37,11 @@ class Vocabulary:
 
     special: Flags
     starts_word: Flags
-    """False where a piece goes on with a word, if there is one right before it."""
+    """False for pieces that continue a word, if there is one right before."""
     glued: Flags
-    """Pieces that go on with whatever is before: "##ing", and bytes from within a character."""
+    """Pieces that always continue what is before: "##ing", and bytes from within a character."""
     within: Flags
-    """Pieces of nothing but bytes from within a character; its first byte says what it is."""
+    """Pieces of nothing but bytes from within a character; its first byte tells its kind."""
     ends_in_letter: Flags
     """Pieces at whose end a word may go on."""
     ends_sentence: Flags
@@ -50,7 +51,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """Look at each piece of a tokenizer once."""
+        """Compute the flags of a tokenizer's pieces."""
         backend = tokenizer._backend
         pieces = [backend.id_to_token(id) or "" for id in range(len(tokenizer))]
         special = _flags(not piece for piece in pieces)  # an id without a piece is no text either
@@ -60,15 +61,14 @@ class Vocabulary:
         within = _flags(WITHIN_CHARACTER.fullmatch(text) for text in texts)
         glued = _flags(WITHIN_CHARACTER.match(text) for text in texts)
         if isinstance(backend.model, models.WordPiece):
-            # Its pieces say themselves where a word goes on.
+            # Its pieces tell by a prefix that they continue a word.
             prefix = backend.model.continuing_subword_prefix or CONTINUES
-            glued = _flags(piece.startswith(prefix) for piece in pieces)
-            follows = np.zeros(len(pieces), np.bool_)
+            glued = continues = _flags(piece.startswith(prefix) for piece in pieces)
         else:
-            follows = _flags(text[:1] in letters for text in texts)
+            continues = glued | _flags(text[:1] in letters for text in texts)
         return cls(
             special=special,
-            starts_word=special | ~(follows | glued),
+            starts_word=special | ~continues,
             glued=glued & ~special,
             within=within & ~special,
             ends_in_letter=_flags(text[-1:] in letters for text in texts) & ~special,
@@ -78,18 +78,19 @@ class Vocabulary:
         )
 
     def word_starts(self, tokens: npt.NDArray[Any]) -> Flags:
-        """Which tokens of a sequence start a word; the first does, and each after a special one."""
-        places = np.arange(len(tokens))
-        spoken = np.maximum.accumulate(np.where(self.within[tokens], 0, places))
+        """Flag the tokens that start a word: the first, each after a special one, and others."""
+        positions = np.arange(len(tokens))
+        first_byte = np.maximum.accumulate(np.where(self.within[tokens], 0, positions))
         goes_on = self.glued[tokens]
-        goes_on[1:] |= ~self.starts_word[tokens[1:]] & self.ends_in_letter[tokens[spoken[:-1]]]
+        in_word = self.ends_in_letter[tokens[first_byte[:-1]]]
+        goes_on[1:] |= ~self.starts_word[tokens[1:]] & in_word
         goes_on[1:] &= ~self.special[tokens[:-1]]
         goes_on[:1] = False
         starts: Flags = ~goes_on
         return starts
 
     def sentence_ends(self, tokens: npt.NDArray[Any]) -> Flags:
-        """Which tokens of a sequence end a sentence: no "." in "U.S.", but a quote right after."""
+        """Flag the tokens that end a sentence: not the "." in "U.S.", but a quote after a stop."""
         ends = self.ends_sentence[tokens]
         ends[:-1] &= self.starts_word[tokens[1:]] | self.ends_in_space[tokens[:-1]]
         closed = ends[:-1] & self.closes[tokens[1:]]
@@ -103,26 +104,24 @@ def _flags(values: Any) -> Flags:
 
 
 def _texts(pieces: list[str], backend: Any) -> list[str]:
-    """What pieces spell; "▁" for a space stays, and lone bytes are surrogates."""
-    decode = backend.decoder.decode if backend.decoder else "".join
-    is_byte_level = decode(["æĪĳ"]) == "我"
+    """Decode pieces one by one; "▁" for a space stays, and lone bytes become surrogates."""
+    is_byte_level = backend.decoder is not None and backend.decoder.decode(["æĪĳ"]) == "我"
     suffix = getattr(backend.model, "end_of_word_suffix", None) or ""
 
-    def spelt(piece: str) -> str:
+    def text(piece: str) -> str:
         if suffix and piece.endswith(suffix):
             return piece.removesuffix(suffix) + " "
-        byte = BYTE_PIECE.fullmatch(piece)
-        if byte:
+        if byte := BYTE_PIECE.fullmatch(piece):
             return bytes.fromhex(byte[1]).decode(errors="surrogateescape")
         if is_byte_level and all(character in BYTE_LEVEL for character in piece):
             return bytes(map(BYTE_LEVEL.__getitem__, piece)).decode(errors="surrogateescape")
         return piece
 
-    return list(map(spelt, pieces))
+    return list(map(text, pieces))
 
 
 def _letters(texts: list[str]) -> frozenset[str]:
-    """The first and last characters of texts that words are written with."""
+    """Choose the letters among the first and last characters of texts."""
     ends = {character for text in texts if text for character in (text[0], text[-1])}
     whole = "".join(sorted(end for end in ends if not "\ud800" <= end <= "\udfff"))
     return frozenset(normalizers.Replace(NO_LETTER, "").normalize_str(whole)) | FIRST_OF_TWO

@@ -1,16 +1,15 @@
-"""Logits to loss to weights: loss, optimiser, schedule, loop, checkpoints, progress."""
+"""Logits to loss to weights: loss, objectives, optimizer, schedule, loop, checkpoints, progress."""
 
-from qkv.training.checkpoint import Progress
-from qkv.training.display import Display
-from qkv.training.log import Curves, JsonLog, Reporter, tensorboard_installed
+from qkv.training.checkpoint import TrainState
+from qkv.training.interrupt import TrainingInterrupt
 from qkv.training.loop import Trainer
 from qkv.training.loss import cross_entropy
 from qkv.training.objectives import (
     Objective,
     contrast,
-    hidden_tokens,
     layout_of,
     many_classes,
+    masked_tokens,
     next_token,
     number,
     one_class,
@@ -18,18 +17,20 @@ from qkv.training.objectives import (
     token_labels,
 )
 from qkv.training.optimizer import build_optimizer
+from qkv.training.progress import Curves, Display, JsonLog, Reporter, tensorboard_installed
 from qkv.training.schedule import learning_rate, peak_learning_rate
 from qkv.training.step import accumulate, build_loss, update
-from qkv.training.validate import complaint, entropy, label_entropy, mean_loss, with_wrong_sources
+from qkv.training.validate import complaint, entropy, mean_loss, with_wrong_sources
 
 __all__ = [
     "Curves",
     "Display",
     "JsonLog",
     "Objective",
-    "Progress",
     "Reporter",
+    "TrainState",
     "Trainer",
+    "TrainingInterrupt",
     "accumulate",
     "build_loss",
     "build_optimizer",
@@ -37,11 +38,10 @@ __all__ = [
     "contrast",
     "cross_entropy",
     "entropy",
-    "hidden_tokens",
-    "label_entropy",
     "layout_of",
     "learning_rate",
     "many_classes",
+    "masked_tokens",
     "mean_loss",
     "next_token",
     "number",

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run remembers, in one file that is whole or not there."""
+"""Checkpoints: all state of a run in one file, which is whole or not there."""
 
 from __future__ import annotations
 
@@ -13,87 +13,96 @@ from torch import Tensor, nn
 from qkv.errors import UserError
 from qkv.weights import load_weights, read_metadata, read_tensors, write_tensors
 
+CHECKPOINT_FILES = "step-*.safetensors"
+FORMAT = "1"  # raised when an older qkv could no longer read what a newer one writes
+
 
 @dataclass
-class Progress:
-    """Where a run stands; with the weights and the optimiser's state, all that it remembers."""
+class TrainState:
+    """Counters of a run; with the weights and the optimizer's state, all that it remembers."""
 
     step: int = 0  # steps taken
     seconds: float = 0.0  # time spent training
-    best: float | None = None  # the best validation so far, by the run's metric
+    best: float | None = None  # best validation so far, by the run's metric; higher is better
     best_step: int = 0
-    validated: int = 0  # the step of the last validation
+    validated: int = 0  # step of the last validation
     stale: int = 0  # validations since the best
     snapshots: list[int] = field(default_factory=list)  # steps whose weights are kept to average
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
 ) -> Path:
-    """Write the run's state as of `progress.step`, beside and moved into place."""
-    path = folder / f"step-{progress.step:08d}.safetensors"
+    """Write weights, optimizer and counters as of `state.step`; return the file."""
+    path = folder / f"step-{state.step:08d}.safetensors"
     tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    write_tensors(path, tensors, {"progress": json.dumps(dataclasses.asdict(progress))})
+    metadata = {"format": FORMAT, "state": json.dumps(dataclasses.asdict(state))}
+    write_tensors(path, tensors, metadata)
     return path
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint's state into the model and the optimiser; return where the run stood."""
-    tensors = read_tensors(path)
-    load_weights(model, _under("model.", tensors), path)
-    for name, parameter in model.named_parameters():
-        state = optimizer.state[parameter]
-        for key, value in tensors.items():
-            kind, _, rest = key.removeprefix("optimizer.").partition(".")
-            if key.startswith("optimizer.") and rest == name:
-                state[kind] = value.to(parameter.device)
-    return read_progress(path)
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
+    """Load a checkpoint into the model and the optimizer; return its counters."""
+    state, tensors = read_state(path), read_tensors(path)
+    weights = {key: value for key, value in tensors.items() if key.startswith("model.")}
+    load_weights(model, {k.removeprefix("model."): v for k, v in weights.items()}, path)
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, kind, name = key.split(".", 2)
+            optimizer.state[parameters[name]][kind] = value.to(parameters[name].device)
+    return state
 
 
-def read_progress(path: Path) -> Progress:
-    """Where the run stood when it wrote this checkpoint."""
-    return Progress(**json.loads(read_metadata(path)["progress"]))
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def newest_checkpoints(folder: Path, count: int) -> list[Path]:
-    """The newest checkpoints that are whole, the newest first; truncated ones are passed over."""
-    paths = sorted(folder.glob("step-*.safetensors"), reverse=True)
-    return [path for path in paths if _is_whole(path)][:count]
-
-
-def _is_whole(path: Path) -> bool:
+def read_state(path: Path) -> TrainState:
+    """Read a checkpoint's counters; raise UserError if the file is damaged or too new."""
+    metadata = read_metadata(path)
+    version = metadata.get("format")
+    if version not in (None, FORMAT):  # the first checkpoints had no number
+        raise UserError(
+            f"{path} is a checkpoint of format {version}, but this qkv reads format {FORMAT}; "
+            f"continue with the newer qkv that wrote it."
+        )
     try:
-        read_metadata(path)
-    except UserError:
-        return False
-    return True
+        return TrainState(**json.loads(metadata["state" if version else "progress"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no checkpoint: its training state is missing.") from error
+
+
+def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, UserError]]:
+    """List the readable checkpoints, newest first, and why the others cannot be read."""
+    readable: list[Path] = []
+    unreadable: dict[Path, UserError] = {}
+    for path in sorted(folder.glob(CHECKPOINT_FILES), reverse=True):
+        try:
+            read_state(path)
+            readable.append(path)
+        except UserError as error:
+            unreadable[path] = error
+    return readable, unreadable
 
 
 def snapshot_path(folder: Path, step: int) -> Path:
-    """Where the weights of a validated step are kept, to average them at the end."""
+    """Path of a validated step's weights, which are averaged at the end."""
     return folder / f"weights-{step:08d}.safetensors"
 
 
-def tidy(folder: Path) -> None:
-    """Keep two checkpoints, in case the newer is cut, and the weights that they will average."""
-    checkpoints = newest_checkpoints(folder, 2)
-    steps = {step for path in checkpoints for step in read_progress(path).snapshots}
+def delete_old(folder: Path) -> None:
+    """Delete all but the two newest checkpoints and the weights that they will average."""
+    checkpoints = find_checkpoints(folder)[0][:2]
+    steps = {step for path in checkpoints for step in read_state(path).snapshots}
     needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
-    ours = ("step-*.safetensors", "weights-*.safetensors", ".*.writing")  # the last: of a kill
+    ours = (CHECKPOINT_FILES, "weights-*.safetensors", ".*.writing")  # the last: of a kill
     for path in (path for pattern in ours for path in folder.glob(pattern)):
         if path not in needed:
             path.unlink()
 
 
 def averaged(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of several files' weights, summed in float64."""
+    """Average the weights of several files, in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
         for name, tensor in read_tensors(path).items():

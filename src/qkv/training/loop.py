@@ -1,4 +1,4 @@
-"""The training loop: step, validate, keep, until done; exact when it is killed and resumed."""
+"""The training loop: step, validate, save, until done; exact when it is killed and resumed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from typing import Any, Protocol
 import torch
 
 from qkv.config import TrainConfig
-from qkv.data import Batch, prefetch
+from qkv.data import prefetch
+from qkv.data.batch import Batch
+from qkv.device import memory_errors
 from qkv.errors import UserError
 from qkv.model import Model
 from qkv.training.checkpoint import (
-    Progress,
+    CHECKPOINT_FILES,
+    TrainState,
     averaged,
+    delete_old,
+    find_checkpoints,
     load_checkpoint,
-    newest_checkpoints,
     save_checkpoint,
     snapshot_path,
-    tidy,
 )
-from qkv.training.log import Reporter
+from qkv.training.interrupt import TrainingInterrupt, noted_signals
 from qkv.training.optimizer import build_optimizer, set_learning_rate
+from qkv.training.progress import Reporter
 from qkv.training.schedule import learning_rate
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.validate import complaint
@@ -34,10 +38,12 @@ from qkv.weights import load_weights, write_tensors
 
 Scores = dict[str, float]
 LOG_EVERY = 10  # steps between looks at the losses; on a GPU each look waits for it
+LOG_SECONDS = 10.0  # where steps are slow, look after so long
+MODEL = "model.safetensors"  # the best weights, in the folder above the checkpoints
 
 
 class Stream(Protocol):
-    """Batches without end, from any step on: the same step gives the same batches."""
+    """Endless batches, from any step on: the same step gives the same batches."""
 
     def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
         """Yield the batches of each step."""
@@ -45,7 +51,7 @@ class Stream(Protocol):
 
 @dataclass
 class Trainer:
-    """Everything a run works with. What it remembers from step to step is `progress`."""
+    """Trains a model; what it remembers from step to step is in `state`."""
 
     model: Model
     stream: Stream
@@ -56,64 +62,103 @@ class Trainer:
     evaluate: Callable[[], Scores]  # measures valid_loss at least
     keep: Callable[[], None]  # saves the model as the best so far
     reporters: Sequence[Reporter]
-    frequencies_loss: float  # what knowing each token's frequency alone would score
-    progress: Progress = field(default_factory=Progress)
+    baseline: float  # loss of predicting token or label frequencies
+    state: TrainState = field(default_factory=TrainState)
 
     def __post_init__(self) -> None:
         self.optimizer = build_optimizer(self.model, self.config)
         self.pending: list[dict[str, Any]] = []  # steps whose loss nobody has looked at yet
+        self.unsaved = False  # whether `state` has changed since the last checkpoint
         self.tokens, self.clock = 0, time.perf_counter()
 
-    def resume(self) -> bool:
-        """Go on from the newest whole checkpoint; False where there is none."""
-        newest = newest_checkpoints(self.folder, 1)
-        if newest:
-            self.progress = load_checkpoint(newest[0], self.model, self.optimizer)
-        return bool(newest)
+    def resume(self, say: Callable[[str], None] | None = None) -> bool:
+        """Load the newest readable checkpoint; return False where training never got that far.
 
-    def run(self) -> Progress:
-        """Train until the steps, the time or the patience are used up."""
+        Says which checkpoints cannot be read. Raises UserError where none can, or where there is a
+        trained model without any, because starting over would replace it.
+        """
+        say = say or self.say
+        readable, unreadable = find_checkpoints(self.folder)
+        model_file = self.folder.parent / MODEL
+        if not readable and unreadable:
+            path, error = next(iter(unreadable.items()))
+            raise UserError(
+                f"No checkpoint in {self.folder} can be read, {path.name} because: {error} "
+                f"Without one the run cannot be resumed; train again in another folder."
+            )
+        if not readable and model_file.exists():
+            raise UserError(
+                f"{model_file.parent} has a trained model but no checkpoint in {self.folder.name}/ "
+                f"to resume from; restore the checkpoints, or train again in another folder."
+            )
+        if not readable:
+            return False
+        self.state = load_checkpoint(readable[0], self.model, self.optimizer)
+        for path, error in unreadable.items():
+            if path.name > readable[0].name:
+                say(f"warning: passed over {path.name}: {error}")
+        say(f"resuming from step {self.state.step}")
+        if self.state.best_step == self.state.step and not model_file.exists():
+            self.keep()  # killed between the first checkpoint and the first model
+        return True
+
+    def run(self) -> TrainState:
+        """Train until the steps, the time or the patience are used up.
+
+        In the main thread, SIGINT and SIGTERM raise TrainingInterrupt, a KeyboardInterrupt, once
+        the step is finished and its checkpoint written.
+        """
         self.model.train()
         self.clock = time.perf_counter()
-        done = self.finished()
-        with closing(self._batches()) as steps:
-            while not done:
-                self.take_step(next(steps))
+        advice = (
+            f"lower train.batch_tokens ({self.config.batch_tokens}) and raise train.accumulate in "
+            f"return, or lower data.max_length or the model's sizes"
+        )
+        with memory_errors(self.device, advice):
+            self._loop()
+            self.keep_average()
+        return self.state
+
+    def _loop(self) -> None:
+        config, state = self.config, self.state
+        with noted_signals(self.say) as signals, closing(self._batches()) as steps:
+            while True:
                 done = self.finished()
-                if done or self._due(self.config.valid_every):
+                if (done or self._due(config.valid_every)) and state.validated < state.step:
                     self.validate()
                     done = self.finished()
-                elif self._due(LOG_EVERY):
+                elif self._due(LOG_EVERY) or self._elapsed() >= LOG_SECONDS:
                     self.flush()
-                if done or self._due(self.config.checkpoint_every):
+                if self.unsaved and (done or signals or self._due(config.checkpoint_every)):
                     self.save()
-        if self.progress.validated < self.progress.step:  # resumed, and over before any step
-            self.validate()
-            self.save()
-        self.keep_average()
-        return self.progress
+                if signals:
+                    raise TrainingInterrupt(signals[0], state.step)
+                if done:
+                    return
+                self.take_step(next(steps))
 
     def _batches(self) -> Generator[list[Batch]]:
         def to_device(batches: list[Batch]) -> list[Batch]:
             return [batch.to(self.device) for batch in batches]
 
-        return prefetch(self.stream.steps_from(self.progress.step), to_device)
+        return prefetch(self.stream.steps_from(self.state.step), to_device)
 
     def _due(self, every: int) -> bool:
-        """Whether something that happens every so many steps happens now."""
-        return self.progress.step % every == 0
+        """Whether the current step is a multiple of `every`."""
+        return self.state.step % every == 0
 
     def finished(self) -> bool:
         """Whether the run's steps, seconds or patience are used up."""
-        config, progress = self.config, self.progress
-        out_of_time = config.seconds and progress.seconds + self._elapsed() >= config.seconds
-        out_of_patience = config.patience and progress.stale >= config.patience
-        return bool(progress.step >= config.steps or out_of_time or out_of_patience)
+        config, state = self.config, self.state
+        out_of_time = config.seconds and state.seconds + self._elapsed() >= config.seconds
+        out_of_patience = config.patience and state.stale >= config.patience
+        return bool(state.step >= config.steps or out_of_time or out_of_patience)
 
     def take_step(self, batches: list[Batch]) -> None:
-        """One update. Dropout's randomness is a pure function of the seed and the step."""
-        self.progress.step += 1
-        step, config = self.progress.step, self.config
+        """Update the weights once; dropout is a pure function of the seed and the step."""
+        self.state.step += 1
+        self.unsaved = True
+        step, config = self.state.step, self.config
         torch.manual_seed(config.seed * 1_000_003 + step)
         rate = learning_rate(step, config, self.model.config.d_model)
         set_learning_rate(self.optimizer, rate)
@@ -126,7 +171,7 @@ class Trainer:
         return time.perf_counter() - self.clock
 
     def settle(self) -> None:
-        """Look at the losses since the last look; stop at one that is not a number."""
+        """Read the pending losses from the device; raise UserError at one that is not finite."""
         fresh = [record for record in self.pending if "tokens_per_second" not in record]
         losses = [float(record["loss"]) for record in fresh]  # waits for the GPU
         elapsed = self._elapsed()
@@ -136,18 +181,17 @@ class Trainer:
             record |= {"loss": loss, "tokens_per_second": rate}
 
     def flush(self, scores: Scores | None = None) -> None:
-        """Report the steps since the last report."""
+        """Report all pending steps, the last one with `scores`."""
         self.settle()
         if scores and self.pending:
             self.pending[-1] |= scores
-        for record in self.pending:
-            for reporter in self.reporters:
-                reporter.record(record)
+        for reporter in self.reporters if self.pending else ():
+            reporter.record(self.pending)
         self.pending, self.tokens = [], 0
         self._restart_clock()
 
     def _restart_clock(self) -> None:
-        self.progress.seconds += self._elapsed()
+        self.state.seconds += self._elapsed()
         self.clock = time.perf_counter()
 
     def _check_finite(self, what: str, value: float, step: int) -> None:
@@ -160,81 +204,84 @@ class Trainer:
             )
 
     def _check_weights(self) -> None:
-        """A loss can be finite and its gradient not: such weights are neither measured nor kept."""
+        """Reject weights that are not finite: a loss can be finite and its gradient not."""
         largest = torch.stack([p.detach().abs().max() for p in self.model.parameters()]).max()
-        self._check_finite("largest weight", float(largest), self.progress.step)
+        self._check_finite("largest weight", float(largest), self.state.step)
 
     def validate(self) -> None:
-        """Measure, remember whether it was the best, and keep the weights to average."""
-        progress = self.progress
+        """Measure the weights, report it, and keep them if they are the best so far."""
+        state = self.state
         self.settle()
         self._check_weights()
         scores = self.evaluate()
-        self._check_finite("validation loss", scores["valid_loss"], progress.step)
+        self._check_finite("validation loss", scores["valid_loss"], state.step)
         self._complain(scores)
         value = self._value(scores)
-        progress.validated = progress.step
-        if progress.best is None or value > progress.best:
-            progress.best, progress.best_step, progress.stale = value, progress.step, 0
-            self.keep()
+        better = state.best is None or value > state.best
+        if better:
+            state.best, state.best_step, state.stale = value, state.step, 0
         else:
-            progress.stale += 1
+            state.stale += 1
+        state.validated, self.unsaved = state.step, True
         self._snapshot()
         self.flush(scores)
+        if better:
+            if not any(self.folder.glob(CHECKPOINT_FILES)):
+                self.save()  # where there is a model, there is a checkpoint: `resume` relies on it
+            self.keep()
 
     def _complain(self, scores: Scores) -> None:
-        """Say so when a run that has warmed up has learnt nothing.
+        """Warn when a run that has warmed up has learnt nothing.
 
-        A loss may rise while labels get better: a run that is judged by those says how good it is.
+        Not where labels are scored: their loss may rise while they get better.
         """
         by_labels = self.config.metric in ("accuracy", "f1", "correlation")
-        if by_labels or self.progress.step < 2 * self.config.warmup:
+        if by_labels or self.state.step < 2 * self.config.warmup:
             return
-        sentence = complaint(
-            scores["valid_loss"], self.frequencies_loss, scores.get("wrong_source_loss")
-        )
+        sentence = complaint(scores["valid_loss"], self.baseline, scores.get("wrong_source_loss"))
         if sentence:
             self.say(f"warning: {sentence}")
 
     def _value(self, scores: Scores) -> float:
-        """What 'best' goes by: higher is better."""
+        """The score that decides which weights are best; higher is better."""
         return -scores["valid_loss"] if self.config.metric == "loss" else scores[self.config.metric]
 
     def _snapshot(self) -> None:
-        """Keep these weights for the average of the last few."""
+        """Store these weights for the average of the last few validations."""
         if self.config.average < 2:
             return
         weights = {name: p.detach() for name, p in self.model.named_parameters()}
-        write_tensors(snapshot_path(self.folder, self.progress.step), weights, {})
-        self.progress.snapshots.append(self.progress.step)
-        del self.progress.snapshots[: -self.config.average]
+        write_tensors(snapshot_path(self.folder, self.state.step), weights, {})
+        self.state.snapshots.append(self.state.step)
+        del self.state.snapshots[: -self.config.average]
 
     def save(self) -> None:
-        """Write a checkpoint to resume from, and delete what it makes superfluous."""
+        """Write a checkpoint to resume from, and delete those that it replaces."""
         self.flush()
         self._check_weights()
-        save_checkpoint(self.folder, self.model, self.optimizer, self.progress)
-        tidy(self.folder)
+        save_checkpoint(self.folder, self.model, self.optimizer, self.state)
+        self.unsaved = False
+        delete_old(self.folder)
         self._restart_clock()
 
     def keep_average(self) -> None:
-        """Keep the mean of the last validations' weights, if it measures better than the best."""
-        progress = self.progress
-        if len(progress.snapshots) < 2:
+        """Keep the mean of the last validations' weights, if it scores better than the best."""
+        state = self.state
+        if len(state.snapshots) < 2:
             return
-        weights = averaged([snapshot_path(self.folder, step) for step in progress.snapshots])
+        weights = averaged([snapshot_path(self.folder, step) for step in state.snapshots])
         load_weights(self.model, weights, self.folder)
         value = self._value(self.evaluate())
-        better = progress.best is None or value > progress.best
+        better = state.best is None or value > state.best
         if better:
-            progress.best = value
+            state.best = value
             self.keep()
         self.say(
-            f"the average of the last {len(progress.snapshots)} validations "
+            f"the average of the last {len(state.snapshots)} validations "
             f"{'is better than the best of them and was kept' if better else 'is no better'}"
         )
 
     def say(self, sentence: str) -> None:
-        """Tell whoever listens."""
+        """Pass a remark on to all reporters."""
         for reporter in self.reporters:
             reporter.say(sentence)

@@ -16,27 +16,29 @@ from qkv.training.schedule import peak_learning_rate
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser over all weights but frozen ones; its rate is set anew at each step."""
+    """Build the optimizer of all weights but frozen ones; its learning rate is set at each step."""
     freeze(model, config.freeze)
-    adam = {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
+    betas = (config.beta1, config.beta2)
+    adam: dict[str, Any] = {"betas": betas, "eps": config.epsilon, "fused": True}
     if config.optimizer == "muon":
         return _muon(model, config, adam)
-    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[config.optimizer]
-    return kind(_groups(_trained(model), config.weight_decay), lr=0.0, **adam)
+    # "adam" decays in the same way: L2 in the gradient, as in torch.optim.Adam, would be divided by
+    # Adam's denominator, so that weights with large gradients hardly decay (Loshchilov & Hutter).
+    return torch.optim.AdamW(_groups(_trained(model), config.weight_decay), lr=0.0, **adam)
 
 
-def freeze(model: nn.Module, beginnings: Sequence[str]) -> None:
-    """Leave the weights as they are whose names begin with one of these."""
-    names = dict(model.named_parameters())
-    for beginning in beginnings:
-        found = [name for name in names if name.startswith(beginning)]
-        if not found:
+def freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
+    """Exclude from training the weights whose names begin with one of these prefixes."""
+    weights = dict(model.named_parameters())
+    for prefix in prefixes:
+        frozen = [weight for name, weight in weights.items() if name.startswith(prefix)]
+        if not frozen:
             raise UserError(
-                f"train.freeze: no weight's name begins with {beginning!r}; they are called "
-                f"{next(iter(names))}, {list(names)[-1]} and the like."
+                f"train.freeze: no weight's name begins with {prefix!r}; they are called "
+                f"{next(iter(weights))}, {list(weights)[-1]} and the like."
             )
-        for name in found:
-            names[name].requires_grad_(False)
+        for weight in frozen:
+            weight.requires_grad_(False)
     if not _trained(model):
         raise UserError("train.freeze: nothing is left to train; freeze less.")
 
@@ -46,7 +48,7 @@ def _trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, and the gains of norms, do not."""
+    """Group parameters: matrices decay; biases and the gains of norms do not."""
     parameters = list(parameters)
     return [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": decay},
@@ -55,7 +57,7 @@ def _groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
 
 
 def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
-    """Muon for the matrices inside the blocks, AdamW for embeddings, output, norms and biases."""
+    """Build Muon for the matrices inside the blocks and AdamW for all other weights."""
     hidden = {p: rows for p, rows in hidden_weights(model).items() if p.requires_grad}
     others = [p for p in _trained(model) if p not in hidden]
     assert isinstance(model.config, ModelConfig)
@@ -68,6 +70,6 @@ def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use `rate` from the next step on; a group with a share of its own uses that much of it."""
+    """Set the rate of the next step; a group with a `share` gets that much of it."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("share", 1.0)

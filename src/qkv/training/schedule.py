@@ -10,12 +10,12 @@ MOST_AUTOMATIC = 1e-3  # small models with a short warm-up would get a rate that
 
 
 def peak_learning_rate(config: TrainConfig, d_model: int) -> float:
-    """The rate at the end of warm-up: as set, or the paper's 1/√(d_model · warmup), limited."""
+    """Learning rate after warm-up: as set, or the paper's 1/√(d_model · warmup), limited."""
     return config.lr or min((d_model * max(config.warmup, 1)) ** -0.5, MOST_AUTOMATIC)
 
 
 def learning_rate(step: int, config: TrainConfig, d_model: int) -> float:
-    """The rate of step 1, 2, …: a linear rise over `warmup` steps, then the schedule's fall."""
+    """Learning rate of step 1, 2, …: a linear rise over `warmup` steps, then the schedule."""
     peak = peak_learning_rate(config, d_model)
     if step < config.warmup:
         return peak * step / config.warmup

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import TrainConfig
-from qkv.data import Batch
+from qkv.data.batch import Batch
 from qkv.device import is_on, mixed_precision
 from qkv.model import Model
 from qkv.training.objectives import Objective, next_token
@@ -23,10 +23,10 @@ def build_loss(
     one_shape: bool = False,
     objective: Objective = next_token,
 ) -> LossSum:
-    """The loss of a batch, in the chosen precision, compiled where that is on.
+    """Build the summed loss of a batch, in the chosen precision and compiled if that is on.
 
-    By itself it is on only where `one_shape` says that all batches are alike: compiling takes
-    longer than many a fine-tuning, and shapes without end would make it do so again and again.
+    "auto" compiles only where all batches have one shape (`one_shape`): compiling takes longer than
+    many a fine-tuning, and every new shape would compile again.
     """
     compute = objective
     if is_on(config.compile, device) and (one_shape or config.compile == "on"):
@@ -45,7 +45,7 @@ def accumulate(loss_sum: LossSum, batches: Sequence[Batch], smoothing: float) ->
     Each batch's sum is divided by the labels of the whole step, so that the result does not depend
     on how the step was split into batches.
     """
-    # There may be none: in a text of unknown characters, there is nothing to guess.
+    # There may be none, as in a text of unknown characters.
     n_labels = max(1, sum(batch.n_labels for batch in batches))
     losses = []
     for batch in batches:
@@ -56,7 +56,7 @@ def accumulate(loss_sum: LossSum, batches: Sequence[Batch], smoothing: float) ->
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float) -> None:
-    """Clip the gradient's norm, move the weights, forget the gradient."""
+    """Clip the gradient's norm, update the weights, drop the gradient."""
     if clip:
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()

@@ -1,15 +1,16 @@
-"""Measuring a model on text it does not train on, and noticing when it does not learn."""
+"""Validation loss, its baselines, and warnings for a run that does not learn."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from qkv.data import Batch, EncodedPairs, Side
+from qkv.data.batch import Batch, Side
 from qkv.model import Model
 from qkv.training.step import LossSum
 
@@ -18,7 +19,7 @@ LEAST_SOURCE_GAIN = 0.05
 
 
 def mean_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> float:
-    """Cross-entropy for each label, in nats, without smoothing and without dropout."""
+    """Mean loss per label over batches, in nats, without smoothing and without dropout."""
     losses, n_labels = [], 0
     model.eval()
     with torch.no_grad():
@@ -29,34 +30,53 @@ def mean_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> floa
     return float(torch.stack(losses).sum()) / n_labels
 
 
-def with_wrong_sources(batch: Batch) -> Batch:
-    """The same targets, each with its neighbour's source."""
-    source = batch.source
-    assert source is not None and source.lengths is not None
-    rolled = Side(source.tokens.roll(1, 0), source.lengths.roll(1, 0), None, source.longest)
-    return dataclasses.replace(batch, source=rolled)
+def with_wrong_sources(batches: Sequence[Batch]) -> list[Batch]:
+    """Replace each source of padded batches by the next one that differs, across all batches.
+
+    Returns no batches where all sources are equal, so that none is wrong.
+    """
+    sources = [
+        row[:length]
+        for side in (batch.source for batch in batches if batch.source)
+        for row, length in zip(side.tokens, _lengths(side), strict=True)
+    ]
+    texts = [tuple(source.tolist()) for source in sources]
+    if len(set(texts)) < 2:
+        return []
+    wrong = [0] * len(sources)
+    for index in reversed(range(2 * len(sources))):  # twice round, for the last ones' next is first
+        row, after = index % len(sources), (index + 1) % len(sources)
+        wrong[row] = after if texts[after] != texts[row] else wrong[after]
+    replaced, rest = [], iter(wrong)
+    for batch in batches:
+        rows = [sources[next(rest)] for _ in range(len(batch.target.tokens))]
+        tokens = pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=tokens.device)
+        side = Side(tokens, lengths, None, tokens.shape[1])
+        replaced.append(dataclasses.replace(batch, source=side))
+    return replaced
 
 
-def label_entropy(pairs: EncodedPairs) -> float:
-    """The loss of one who knows how frequent each token is and nothing else, in nats."""
-    return entropy(np.append(np.bincount(pairs.target.tokens), len(pairs)))  # each target ends once
+def _lengths(side: Side) -> list[int]:
+    assert side.lengths is not None, "a padded batch has lengths"
+    return side.lengths.tolist()
 
 
 def entropy(counts: npt.NDArray[np.int64]) -> float:
-    """The loss of always giving each token the share that it has among these, in nats."""
+    """Cross-entropy of predicting these frequencies, in nats: the baseline of a loss."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
 
 
 def complaint(
-    valid_loss: float, frequencies_loss: float, wrong_source_loss: float | None = None
+    valid_loss: float, baseline: float, wrong_source_loss: float | None = None
 ) -> str | None:
-    """A sentence for a run that should have learnt something by now and has not."""
+    """Say what is wrong with a run that should have learnt something by now and has not."""
     remedy = "try a lower learning rate, a longer warm-up or norm_position = 'pre'"
-    if valid_loss >= frequencies_loss:
+    if valid_loss >= baseline:
         return (
             f"the model does not learn: its validation loss ({valid_loss:.2f}) is no better than "
-            f"knowing how frequent each token is ({frequencies_loss:.2f}); {remedy}"
+            f"knowing how frequent each token is ({baseline:.2f}); {remedy}"
         )
     if wrong_source_loss is not None and wrong_source_loss - valid_loss < LEAST_SOURCE_GAIN:
         return (

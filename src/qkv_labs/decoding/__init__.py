@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from qkv.demo import demo_corpus
-from qkv.evaluate import bleu, exact_match
+from qkv.evaluation import bleu, exact_match
 from qkv.tasks import Translator
 from qkv_labs import tools
 from qkv_labs.chinese import Texts

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import complete, generate
-from qkv.evaluate import bleu
+from qkv.evaluation import bleu
 from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer
 from qkv_labs import tools

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from qkv.demo import PATTERNS, Sentence, held_out
+from qkv.demo import PATTERNS, SentencePair, held_out
 from qkv_labs.shared import Pair
 
 # Time, place and means move to the end, verbs and auxiliaries agree, and questions turn round.
@@ -25,7 +25,7 @@ class Language:
 
 def language(patterns: Sequence[str], each: int) -> Language:
     """Draw sentences; validation and test have combinations of words that training has not."""
-    random, drawn = Random(0), dict[str, Sentence]()
+    random, drawn = Random(0), dict[str, SentencePair]()
     for pattern in patterns:
         for _ in range(each):
             sentence = PATTERNS[pattern](random)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.demo import lexicon
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.model import Attend, Attention, EncoderDecoder, Layout, Mask, scores, weights
 from qkv.tasks import Translator
 from qkv_labs.shared import EncodedPairs, Pair
@@ -162,8 +162,8 @@ def silencing_curves(
 def aligned(subject: Translator, pair: Pair) -> Rows:
     """Return target positions that predict a known noun, and its tokens in the source."""
     source, target = pair
-    source_spans = subject.tokenizers.source.spell(source).spans
-    target_spans = subject.tokenizers.target.spell(target).spans
+    source_spans = subject.tokenizers.source.encode_spans(source).spans
+    target_spans = subject.tokenizers.target.encode_spans(target).spans
     rows = []
     for chinese, english in _DICTIONARY.items():
         starts = [match.start() for match in re.finditer(rf"\b{english}(?:e?s)?\b", target)]

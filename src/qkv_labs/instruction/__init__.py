@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig, TokenizerConfig
-from qkv.evaluate import exact_match
+from qkv.evaluation import exact_match
 from qkv.model import Decoder
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer

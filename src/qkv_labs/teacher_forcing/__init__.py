@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode import Batch, generate, prefill
+from qkv.decode import PromptBatch, generate, prefill
 from qkv.demo import demo_corpus
 from qkv.model import EncoderDecoder
 from qkv_labs import tools
@@ -101,7 +101,7 @@ def logits_of(model: EncoderDecoder, batch: Translations, target: Tensor | None 
 def step_by_step(model: EncoderDecoder, batch: Translations) -> tuple[Tensor, int]:
     """Predict one position after the other; return logits and the number of passes."""
     target, lengths = batch.target, batch.layout.lengths
-    prompts = Batch(target[:, :1], source=batch.source, source_lengths=lengths)
+    prompts = PromptBatch(target[:, :1], source=batch.source, source_lengths=lengths)
     memory, cache = prefill(model, prompts, 1, target.shape[1])
     assert memory is not None
     # `prefill` leaves the last token of a prompt, here BOS, to the first step.

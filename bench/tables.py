@@ -1,0 +1,185 @@
+"""Write the tables of figures in README and docs from docs/benchmarks.json.
+
+A table stands between two comments. The first one names its rows: `<!-- figures: KEY DEVICE -->`
+for the records whose keys begin so, or `<!-- figures: headline en -->` for the README's summary.
+
+python -m bench.tables            # write all tables
+python -m bench.tables --check    # exit with 1 if one is stale
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bench.records import ROOT, Figure, Record, load, shown
+
+DOCUMENTS = (ROOT / "README.md", ROOT / "README.zh.md", ROOT / "docs" / "benchmarks.md")
+BLOCK = re.compile(r"(<!-- figures: (.+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+MISSING = "Not measured in this format yet: run `make bench` there.\n"
+
+# label; in Chinese; the peers; the keys of one row or two
+SPEED = """
+training a translator, real sentence lengths; 训练翻译模型，真实句长; \
+MarianMTModel, nn.Transformer; train.translate.real
+training a translator, one sentence length; 训练翻译模型，句子等长; \
+MarianMTModel, nn.Transformer; train.translate.equal
+training GPT-2 / Llama; 训练 GPT-2 / Llama; transformers; train.gpt2 train.llama
+pre-training BERT, real / equal lengths; 预训练 BERT，真实句长 / 等长; transformers; \
+train.bert.real train.bert.equal
+beam search (4), many sentences / one; 束搜索（4），多句 / 一句; transformers `generate`; \
+decode.translate.beam.many decode.translate.beam.one
+greedy search, many sentences / one; 贪心搜索，多句 / 一句; transformers `generate`; \
+decode.translate.greedy.many decode.translate.greedy.one
+one prompt, GPT-2 / Llama; 一个提示，GPT-2 / Llama; transformers `generate`; \
+decode.gpt2.one decode.llama.one
+64 prompts, GPT-2 / Llama; 64 个提示，GPT-2 / Llama; transformers `generate`; \
+decode.gpt2.many decode.llama.many
+vectors of texts, the peer's sorted by length; 文本向量（对方按长度排序）; transformers; \
+embed.bert.sorted
+"""
+# label; in Chinese; the key of the row; its column
+QUALITY = """
+Multi30k English → German, BLEU; Multi30k 英译德，BLEU; quality.multi30k.mean; test2016 BLEU
+Tiny Shakespeare, validation loss; 小莎士比亚，验证损失; quality.shakespeare.mean; validation loss
+Tiny Shakespeare on a CPU; 小莎士比亚，CPU; quality.shakespeare.cpu; validation loss
+SST-2, `minilm` taught by `smollm2`, accuracy; SST-2，`smollm2` 教 `minilm`，准确率; \
+quality.taught.taught; mean
+packaged demo, exact match, %; 随包演示，完全一致，%; quality.demo.demo; exact match, %
+"""
+Rows = list[list[str]]
+
+
+def markdown(header: Sequence[str], rows: Rows) -> str:
+    """Lay out a table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def sources(records: Iterable[Record]) -> str:
+    """Name dates, machines, versions and commands of some records, each combination once."""
+    seen: dict[str, list[str]] = {}
+    for record in records:
+        libraries = [f"{name} {number}" for name, number in record.versions.items()]
+        where = ", ".join([record.date, record.machine, *libraries])
+        commands = seen.setdefault(where, [])
+        if record.command not in commands:
+            commands.append(record.command)
+    lines = [f"{where}; {', '.join(f'`{c}`' for c in given)}" for where, given in seen.items()]
+    return "\\\n".join(lines) + "\n\n"
+
+
+def group(records: Sequence[Record]) -> str:
+    """Return the table of a group, with where it comes from."""
+    if not records:
+        return MISSING
+    if isinstance(records[0].ours, Mapping):
+        return sources(records) + columns(records)
+    unit, checked = records[0].unit, any(record.check for record in records)
+    header = ["", f"qkv, {unit}", f"best peer, {unit}", "ratio", *(["check"] if checked else [])]
+    rows = []
+    for record in records:
+        best = max(record.peers, key=lambda name: record.peers[name])
+        cells = [record.name, shown(record.ours), f"{best} {shown(record.peers[best])}"]
+        rows.append([*cells, f"{record.ratio:.2f}", *([record.check] if checked else [])])
+    return sources(records) + markdown(header, rows)
+
+
+def columns(records: Sequence[Record]) -> str:
+    """Return a table with the columns that the records have; each shows as many decimals."""
+    names = list(dict.fromkeys(name for record in records for name in figures_of(record)))
+    cells = {
+        name: column([figures_of(record).get(name, "") for record in records]) for name in names
+    }
+    rows = [[record.name, *(cells[name][i] for name in names)] for i, record in enumerate(records)]
+    return markdown(["", *names], rows)
+
+
+def figures_of(record: Record) -> Mapping[str, Figure]:
+    return record.ours if isinstance(record.ours, Mapping) else {record.unit: record.ours}
+
+
+def column(figures: Sequence[Figure]) -> list[str]:
+    """Format the figures of one column with as many decimals as the most precise one has."""
+    numbers = [figure for figure in figures if isinstance(figure, float)]
+    decimals = max((len(repr(number).partition(".")[2]) for number in numbers), default=0)
+    whole = all(number.is_integer() for number in numbers)
+    return [
+        f"{figure:,.{0 if whole else decimals}f}" if isinstance(figure, float) else shown(figure)
+        for figure in figures
+    ]
+
+
+def headline(records: Sequence[Record], chinese: bool) -> str:
+    """Return the README's summary: ratios to the best peer by device, then quality."""
+    speed = [record for record in records if record.ratio and not record.key.startswith("quality")]
+    speed.sort(key=lambda record: record.device, reverse=True)  # the GPU first
+    machines = {record.device: f"{record.machine}, {record.date}" for record in speed}
+    rows: Rows = []
+    for *labels, peers, keys in listed(SPEED):
+        cells = [ratios(speed, keys.split(), device) for device in machines]
+        if any(cells):
+            rows.append([labels[chinese], peers, *cells])
+    text = markdown(["", "对比对象" if chinese else "compared with", *machines.values()], rows)
+    by_key = {record.key: record for record in records}
+    rows = []
+    for *labels, key, name in listed(QUALITY):
+        if key in by_key:
+            record = by_key[key]
+            where = f"{record.machine}, {record.date}"
+            figure = shown(figures_of(record)[name])
+            rows.append([labels[chinese], figure, where, f"`{record.command}`"])
+    header = ["", "qkv", *(["机器", "命令"] if chinese else ["machine", "command"])]
+    return f"{text}\n{markdown(header, rows)}"
+
+
+def listed(text: str) -> Rows:
+    """Split lines into their parts."""
+    return [line.split("; ") for line in text.strip().splitlines()]
+
+
+def ratios(records: Sequence[Record], keys: Sequence[str], device: str) -> str:
+    """Return the ratios of some rows, or nothing if none was measured on this device."""
+    found = []
+    for key in keys:
+        rows = [r for r in records if r.device == device and f"{r.key}.".startswith(f"{key}.")]
+        found.append(f"{rows[0].ratio:.2f}×" if rows else "–")
+    return "" if set(found) == {"–"} else " / ".join(found)
+
+
+def block(wanted: str, records: Sequence[Record]) -> str:
+    """Return what belongs between the comments of one table."""
+    name, _, device = wanted.rpartition(" ")
+    if name == "headline":
+        return headline(records, device == "zh")
+    return group([r for r in records if r.key.startswith(f"{name}.") and r.device in device])
+
+
+def written(text: str, records: Sequence[Record]) -> str:
+    """Return a document with all of its tables made anew."""
+    return BLOCK.sub(lambda match: match[1] + block(match[2], records) + match[4], text)
+
+
+def stale(documents: Iterable[Path] = DOCUMENTS) -> list[Path]:
+    """Return the documents that hold anything but what the records say."""
+    records = load()
+    texts = {path: path.read_text("utf-8") for path in documents}
+    return [path for path, text in texts.items() if written(text, records) != text]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.tables", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args(arguments).check
+    old = stale()
+    for path in [] if check else old:
+        path.write_text(written(path.read_text("utf-8"), load()), "utf-8")
+    print(f"{'stale' if check else 'written'}: {', '.join(path.name for path in old) or 'none'}")
+    if check and old:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Options that several commands have, each defined once; those of decoding come from its config."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from qkv.errors import UserError
+
+DRAWING = ("temperature", "top_k", "top_p", "min_p")  # settings that ask for random draws
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names of pulled models, folders and GGUF files that begin so, for the shell."""
+    from qkv.shelf import pulled
+
+    names = [model.name for model in pulled() if model.name.startswith(incomplete)]
+    folder, slash, begin = incomplete.rpartition("/")
+    here = Path(folder + slash or ".")
+    paths = sorted(here.iterdir()) if here.is_dir() else []
+    return names + [
+        f"{folder}{slash}{path.name}{'/' if path.is_dir() else ''}"
+        for path in paths
+        if path.name.startswith(begin)
+        and (begin or not path.name.startswith("."))
+        and (path.is_dir() or path.suffix.lower() == ".gguf")
+    ]
+
+
+Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")]
+Model = Annotated[
+    str,
+    typer.Option(help="Model folder, GGUF file or pulled name.", autocompletion=complete_model),
+]
+Input = Annotated[
+    Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
+]
+TextField = Annotated[
+    list[str] | None, typer.Option(help="Column or key of the text; twice for a pair.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
+Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
+
+
+def with_decoding(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of these settings of `DecodeConfig`.
+
+    Its **settings receive those that are given.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            settings = {name: given.pop(name) for name in names}
+            if settings.get("stop") is not None:
+                settings["stop"] = tuple(settings["stop"])
+            command(**given, **{n: value for n, value in settings.items() if value is not None})
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in _decoding_options().items()
+            if name in names
+        ]
+        call.__signature__ = signature.replace(parameters=own + options)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _decoding_options() -> dict[str, Any]:
+    from qkv.config import DecodeConfig
+
+    hints = get_type_hints(DecodeConfig) | {"stop": list[str]}
+    return {
+        field.name: Annotated[
+            hints[field.name] | None,
+            typer.Option(help=f"{field.metadata['help'][0].upper()}{field.metadata['help'][1:]}."),
+        ]
+        for field in fields(DecodeConfig)
+    }
+
+
+def search_or_draw(settings: dict[str, Any], greedy: bool) -> dict[str, Any]:
+    """Settings of a language model: to name a temperature is to ask for draws."""
+    drawn = [name for name in (*DRAWING, "seed") if name in settings]
+    beams = settings.get("beams")
+    searched = "--greedy" if greedy else "--beams" if beams is not None else ""
+    if searched and drawn:
+        option = drawn[0].replace("_", "-")
+        raise UserError(f"--{option} is about random draws, which {searched} rules out; drop one.")
+    if greedy and beams not in (None, 1):
+        raise UserError(f"--greedy is a search with one beam, but --beams is {beams}; drop one.")
+    if searched:
+        return {"beams": 1, **settings, "sample": False}
+    # A seed alone does not ask for draws where the model decodes greedily.
+    return {**settings, "sample": True} if drawn not in ([], ["seed"]) else settings

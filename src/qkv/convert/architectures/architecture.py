@@ -1,0 +1,205 @@
+"""An architecture of checkpoints: its tables of names, its config and a few rules."""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.tokenizers.frame import Frame
+from qkv.errors import UserError
+
+Values = dict[str, Any]
+Spare = Mapping[str, tuple[int, ...] | str]
+"""Tensors of theirs by name: a shape of zeros, or the name of the tensor that they repeat."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How one kind of checkpoint is read and written."""
+
+    name: str  # as people say it
+    model_type: str  # as config.json says it
+    family: str
+    classes: Mapping[str, str]
+    """What our heads are called there: "masked" may be BertForMaskedLM."""
+    read_config: Callable[[Mapping[str, Any], Collection[str], str], Values]
+    """Their config, their tensors' names and the head, to what ModelConfig says."""
+    write_config: Callable[[ModelConfig], Values]
+    rules: Callable[[ModelConfig, str], Iterable[Rule]]
+    """For a config and a head; a rule for a weight that the model lacks is left out."""
+    frame: Callable[[ModelConfig], Frame] = lambda config: Frame()
+    """What stands around a text; but whether a decoder's begins with BOS is told elsewhere."""
+    bodies: tuple[str, ...] = ()  # classes of bodies alone, whose output may be the embedding
+    prefix: str = ""  # of the body's names, which a body that was saved alone lacks
+    renamed: tuple[tuple[str, str], ...] = ()  # other spellings of names, as patterns
+    ignored: str = r"(?!)"  # a pattern of tensors that hold nothing learnt
+    copies: Mapping[str, str] | None = None  # tensors that may repeat another one
+    left_out: Callable[[Mapping[str, Any]], str] = lambda config: r"(?!)"
+    """A pattern of biases that ours has and a config of theirs leaves out: they are zeros."""
+    spare: Callable[[ModelConfig, str], Spare] = lambda config, head: {}
+    """What their model has and ours lacks, for a config and a head."""
+    pair_separators: int = 1  # by which one of two that compute the same is chosen
+    causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
+
+    def canonical(self, name: str) -> str:
+        """A tensor's name as the rules spell it."""
+        for pattern, replacement in self.renamed:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+
+# By model_type, the ids that a config.json means where it does not say them
+USUAL_IDS: Mapping[str, Mapping[str, int]] = {
+    "bert": {"pad_token_id": 0},
+    "deberta-v2": {"pad_token_id": 0},
+    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "albert": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
+    "gpt2": {"bos_token_id": 50_256, "eos_token_id": 50_256},
+    "llama": {"bos_token_id": 1, "eos_token_id": 2},
+    "mistral": {"bos_token_id": 1, "eos_token_id": 2},
+    "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
+    "bart": {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "decoder_start_token_id": 2,
+        "eos_token_id": 2,
+    },
+    "t5": {"pad_token_id": 0, "eos_token_id": 1},
+}
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+# What a value of their config.json or generation_config.json must be, and of which names
+_KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "a whole number of at least 1",
+        lambda value: _whole(value, 1),
+        "hidden_size num_attention_heads num_hidden_layers intermediate_size vocab_size "
+        "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
+        "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
+        "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels",
+    ),
+    (
+        "a whole number of at least 1, or null",
+        lambda value: value is None or _whole(value, 1),
+        "num_key_value_heads head_dim n_inner n_positions n_ctx num_decoder_layers "
+        "decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
+        "original_max_position_embeddings num_beams num_return_sequences",
+    ),
+    (
+        "a whole number of at least 0, or null",
+        lambda value: value is None or _whole(value, 0),
+        "conv_kernel_size sliding_window max_length min_length max_new_tokens min_new_tokens "
+        "no_repeat_ngram_size top_k",
+    ),
+    (
+        "a whole number of at least 0",
+        lambda value: _whole(value, 0),
+        "type_vocab_size",
+    ),
+    (
+        "a whole number of at least -1",
+        lambda value: _whole(value, -1),
+        "position_buckets max_relative_positions",
+    ),
+    (
+        "a token's id, or null",
+        lambda value: value is None or _whole(value, -1),
+        "pad_token_id bos_token_id decoder_start_token_id",
+    ),
+    (
+        "a token's id, a list of such ids, or null",
+        lambda value: all(
+            id is None or _whole(id, -1) for id in (value if isinstance(value, list) else [value])
+        ),
+        "eos_token_id",
+    ),
+    (
+        "a number",
+        _number,
+        "layer_norm_eps rms_norm_eps layer_norm_epsilon hidden_dropout_prob dropout dropout_rate "
+        "attention_probs_dropout_prob resid_pdrop attn_pdrop activation_dropout",
+    ),
+    (
+        "a number, or null",
+        lambda value: value is None or _number(value),
+        "attention_dropout rope_theta length_penalty repetition_penalty temperature top_p min_p",
+    ),
+    (
+        "true or false, or null",
+        lambda value: value is None or isinstance(value, bool),
+        "tie_word_embeddings share_encoder_decoder_embeddings scale_embedding scale_attn_weights "
+        "scale_decoder_outputs is_gated_act legacy attention_bias mlp_bias do_sample",
+    ),
+    ("a name", lambda value: isinstance(value, str), "feed_forward_proj"),
+    (
+        "a JSON object, or null",
+        lambda value: value is None or isinstance(value, dict),
+        "rope_scaling rope_parameters id2label qkv",
+    ),
+    (
+        "a list of names, or null",
+        lambda value: (
+            value is None
+            or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+        ),
+        "architectures layer_types",
+    ),
+)
+
+
+def check_values(config: Mapping[str, Any]) -> None:
+    """Refuse a value of the wrong type, or one that no model can have, by its field's name."""
+    for rule, fits, names in _KINDS:
+        for name in names.split():
+            if name in config and not fits(config[name]):
+                raise UserError(
+                    f"config.json: {name} is {reprlib.repr(config[name])}, but must be {rule}; "
+                    f"correct it, or fetch the file again."
+                )
+
+
+def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], default: Any) -> Any:
+    """A field of their config that must have one of the values that our parts can do."""
+    found = config.get(name, default)
+    found = default if found is None else found
+    if isinstance(found, list | dict) or found not in values:
+        known = ", ".join(map(repr, values))
+        raise UserError(f"config.json: {name} is {found!r}, but only {known} can be read.")
+    return found
+
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+
+def activation(config: Mapping[str, Any], name: str, default: str) -> str:
+    """Their activation in our words."""
+    return ACTIVATIONS[wanted(config, name, ACTIVATIONS, default)]

@@ -1,0 +1,151 @@
+"""DeBERTa's second and third version (He et al. 2021, 2023): distances instead of places."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
+from qkv.convert.architectures.bert import (
+    EMBEDDINGS,
+    HEADS,
+    LAYER,
+    encoder_config,
+    encoder_values,
+    frame,
+    has_pooler,
+    label_classes,
+    masked_copies,
+    masked_output,
+    spare,
+)
+from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.errors import UserError
+
+BODY: Table = {
+    **EMBEDDINGS,
+    "encoder.positions.table": "encoder.rel_embeddings",
+    "encoder.positions.norm": "encoder.LayerNorm",
+    "encoder.neighbours.convolution": "encoder.conv.conv",
+    "encoder.neighbours.norm": "encoder.conv.LayerNorm",
+}
+BLOCK: Table = {
+    **LAYER,
+    "self_attention.query_key_value": (
+        "attention.self.query_proj",
+        "attention.self.key_proj",
+        "attention.self.value_proj",
+    ),
+}
+
+
+def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """DeBERTa's config in our words."""
+    _check(config)
+    values = encoder_values(config, "deberta-base")
+    act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
+    plain_head = not config.get("legacy", True)  # which has no matrix of its own
+    return {
+        **values,
+        **_distances(config, values["max_length"]),
+        "n_segments": config.get("type_vocab_size", 0),
+        "convolution": config.get("conv_kernel_size", 0),
+        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "tie": "output" if plain_head else values["tie"],
+    }
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    """Refuse what is not as released models have it."""
+    wanted(config, "relative_attention", (True,), False)
+    wanted(config, "share_att_key", (True,), False)
+    wanted(config, "norm_rel_ebd", ("layer_norm",), "none")
+    wanted(config, "position_biased_input", (False,), True)
+    for name in ("embedding_size", "pooler_hidden_size"):
+        wanted(config, name, (config["hidden_size"],), config["hidden_size"])
+    width = config["hidden_size"] // config["num_attention_heads"]
+    wanted(config, "attention_head_size", (width,), width)
+    if config.get("conv_kernel_size", 0):
+        wanted(config, "conv_act", ("gelu",), "tanh")
+        wanted(config, "conv_groups", (1,), 1)
+    kinds = config.get("pos_att_type") or []
+    kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
+    if {kind.strip() for kind in kinds} != {"c2p", "p2c"}:
+        raise UserError(
+            f"config.json: pos_att_type is {config.get('pos_att_type')!r}, but only 'c2p|p2c' can "
+            f"be read."
+        )
+
+
+def _distances(config: Mapping[str, Any], max_length: int) -> Values:
+    """Theirs has buckets, the far ones of which grow, or one for each distance."""
+    farthest = config.get("max_relative_positions", -1)
+    buckets = config.get("position_buckets", -1)
+    if buckets > 0:
+        return {"relative_buckets": buckets, "relative_length": max(farthest, 0)}
+    return {"relative_buckets": farthest if farthest > 0 else max_length, "relative_length": 1}
+
+
+def has_bucket_for_each(config: ModelConfig) -> bool:
+    """Whether disentangled distances are told apart one by one, as far as there are buckets."""
+    farthest = config.relative_length or config.n_positions
+    return farthest - 1 <= config.relative_buckets // 2
+
+
+def write_config(config: ModelConfig) -> Values:
+    """DeBERTa's config, from ours."""
+    each = has_bucket_for_each(config)
+    farthest = config.relative_buckets if each else config.relative_length or -1
+    return {
+        **encoder_config(config),
+        "type_vocab_size": config.n_segments,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "position_buckets": -1 if each else config.relative_buckets,
+        "max_relative_positions": farthest,
+        "conv_kernel_size": config.convolution,
+        "conv_act": "gelu",
+        "pooler_hidden_act": config.pooler.replace("none", "gelu"),
+    }
+
+
+def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where DeBERTa keeps each weight."""
+    yield from modules(config, "", "deberta.", BODY)
+    yield from layers(
+        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", BLOCK, config.n_encoder_layers
+    )
+    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
+    yield from masked_output(config, head, "cls.predictions.")
+
+
+def own_spare(config: ModelConfig, head: str) -> Spare:
+    """Only the other bias: a model of theirs may have no segments and no pooler."""
+    found = spare(config, head, body="", masked="cls.predictions.", pooler="")
+    return {name: given for name, given in found.items() if isinstance(given, str)}
+
+
+DEBERTA = Architecture(
+    name="DeBERTa",
+    model_type="deberta-v2",
+    family="encoder",
+    classes=label_classes("DebertaV2"),
+    read_config=read_config,
+    write_config=write_config,
+    rules=rules,
+    frame=frame,
+    prefix="deberta.",
+    # The third version's own head, which later files have under BERT's names
+    renamed=(
+        (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", r"cls.predictions.transform.\1."),
+        (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
+    ),
+    # What its pre-training needed beside the model
+    ignored=r"mask_predictions\..*|(.*\.)?embeddings\.position_(ids|embeddings\..*)",
+    copies=masked_copies("deberta.", "cls.predictions."),
+    spare=own_spare,
+)

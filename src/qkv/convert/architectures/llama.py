@@ -1,0 +1,250 @@
+"""Llama (Touvron et al. 2023), and Mistral (Jiang et al. 2023), which is Llama with a window."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.config.presets import PRESETS
+from qkv.convert.architectures.architecture import (
+    THEIR_ACTIVATIONS,
+    Architecture,
+    Values,
+    activation,
+    wanted,
+)
+from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.errors import UserError
+
+BODY: Table = {"embedding.table": "embed_tokens", "decoder.norm": "norm"}
+LAYER: Table = {
+    "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.output": "self_attn.o_proj",
+    "self_attention_residual.norm": "input_layernorm",
+    "feed_forward.inner": ("mlp.gate_proj", "mlp.up_proj"),
+    "feed_forward.outer": "mlp.down_proj",
+    "feed_forward_residual.norm": "post_attention_layernorm",
+}
+OUTPUT: Table = {"output.projection": "lm_head"}
+BIASES = {"attention_bias": "self_attn", "mlp_bias": "mlp"}
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
+
+
+def _values(config: Mapping[str, Any]) -> Values:
+    """The values that both configs share."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    key = config.get("head_dim") or width // heads
+    return {
+        **PRESETS["llama-7b"],
+        "n_decoder_layers": config["num_hidden_layers"],
+        "vocab_size": config["vocab_size"],
+        "d_model": width,
+        "n_heads": heads,
+        "d_key": 0 if key * heads == width else key,
+        "d_ff": config["intermediate_size"],
+        "activation": activation(config, "hidden_act", "silu"),
+        "norm_epsilon": config.get("rms_norm_eps", 1e-6),
+        "attention_dropout": float(config.get("attention_dropout") or 0.0),
+        "tie": "output" if config.get("tie_word_embeddings", False) else "none",
+        **_read_angles(config),
+    }
+
+
+def _groups(config: Mapping[str, Any], default: int) -> int:
+    groups = int(config.get("num_key_value_heads", default) or config["num_attention_heads"])
+    return 0 if groups == config["num_attention_heads"] else groups
+
+
+def _config(config: ModelConfig) -> Values:
+    """The config fields that both share, from ours."""
+    return {
+        "num_hidden_layers": config.n_decoder_layers,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.d_head,
+        "intermediate_size": config.d_ff,
+        "hidden_act": THEIR_ACTIVATIONS[config.activation],
+        "max_position_embeddings": config.max_length,
+        "rms_norm_eps": config.norm_epsilon,
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": config.tie in ("all", "output"),
+        "rope_parameters": _write_angles(config),
+    }
+
+
+def read_llama(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """Llama's config in our words."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if width % heads:
+        raise UserError(
+            f"config.json: hidden_size ({width}) is not a multiple of num_attention_heads "
+            f"({heads}), which Llama does not allow."
+        )
+    bias = any(config.get(name) for name in BIASES)
+    return {
+        **_values(config),
+        "n_kv_heads": _groups(config, heads),
+        "bias": bias,
+        "max_length": config.get("max_position_embeddings", 2048),
+    }
+
+
+def without_bias(config: Mapping[str, Any]) -> str:
+    """The biases that a config leaves out; ours stand in all layers or in none."""
+    parts = [part for name, part in BIASES.items() if not config.get(name)]
+    return rf"model\.layers\.\d+\.({'|'.join(parts)})\.\w+\.bias" if parts else r"(?!)"
+
+
+def write_llama(config: ModelConfig) -> Values:
+    """Llama's config, from ours."""
+    return {**_config(config), "attention_bias": config.bias, "mlp_bias": config.bias}
+
+
+def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """Mistral's config in our words."""
+    kinds = set(config.get("layer_types") or ())
+    if len(kinds) > 1:
+        raise UserError(
+            "config.json: layer_types has layers with a window and layers without, but a Mistral "
+            "can only be read with the same window in all layers."
+        )
+    window = 0 if kinds == {"full_attention"} else config.get("sliding_window", 4096) or 0
+    return {
+        **_values(config),
+        "n_kv_heads": _groups(config, 8),
+        "max_length": config.get("max_position_embeddings", 131_072),
+        "window": window,
+    }
+
+
+def write_mistral(config: ModelConfig) -> Values:
+    """Mistral's config, from ours."""
+    return {**_config(config), "sliding_window": config.window or None}
+
+
+def _read_angles(config: Mapping[str, Any]) -> Values:
+    """How queries and keys are turned; older files say it in two places."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    said = {**config, **rope}
+    wanted(said, "partial_rotary_factor", (1.0,), 1.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "dynamic":
+        _tell_of_dynamic(config)
+        kind = "default"
+    if kind not in SCALINGS:
+        raise UserError(
+            f"config.json: the rotary scaling (rope_type) is {kind!r}, but only "
+            f"{', '.join(map(repr, SCALINGS))} can be read."
+        )
+    found: Values = {
+        "rotary_base": float(said.get("rope_theta") or 10_000.0),
+        "rotary_scaling": SCALINGS[kind],
+    }
+    if kind == "default":
+        return found
+    before = config.get("original_max_position_embeddings")
+    before = before or rope.get("original_max_position_embeddings")
+    before = before or config["max_position_embeddings"]
+    factor = rope.get("factor") or config["max_position_embeddings"] / before
+    found["rotary_factor"] = float(factor)
+    if kind == "linear":
+        return found
+    found["rotary_trained_length"] = int(before)
+    slow, fast = (
+        ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
+    )
+    found["rotary_slow"] = float(rope.get(slow) or 1.0)
+    found["rotary_fast"] = float(rope.get(fast) or (4.0 if kind == "llama3" else 32.0))
+    if kind == "yarn":
+        _check_yarn(rope, factor)
+    return found
+
+
+def _tell_of_dynamic(config: Mapping[str, Any]) -> None:
+    """That scaling sets in where the context ends here; up to there it changes nothing."""
+    length = config.get("max_position_embeddings", "max_position_embeddings")
+    warnings.warn(
+        f"Left out of config.json: dynamic rotary scaling, which is for texts of more than "
+        f"{length} tokens, where the context ends here.",
+        stacklevel=2,
+    )
+
+
+def _check_yarn(rope: Mapping[str, Any], factor: float) -> None:
+    """Refuse the variants that came after the paper."""
+    wanted(rope, "truncate", (True,), True)
+    usual = 0.1 * math.log(factor) + 1.0
+    louder = rope.get("attention_factor")
+    if louder is None and rope.get("mscale") and rope.get("mscale_all_dim"):
+        one, other = (
+            0.1 * rope[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim")
+        )
+        louder = one / other
+    if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
+        raise UserError(
+            f"config.json: yarn multiplies scores by {louder:.4g} squared, but only the paper's "
+            f"{usual:.4g} (0.1·ln factor + 1) can be read."
+        )
+
+
+def _write_angles(config: ModelConfig) -> Values:
+    kind = THEIR_SCALINGS.get(config.rotary_scaling, config.rotary_scaling)
+    found: Values = {"rope_type": kind, "rope_theta": config.rotary_base}
+    if kind == "default":
+        return found
+    found["factor"] = config.rotary_factor
+    if kind == "linear":
+        return found
+    found["original_max_position_embeddings"] = config.trained_length
+    if kind == "llama3":
+        ends = {
+            "low_freq_factor": config.rotary_slow,
+            "high_freq_factor": config.rotary_fast or 4.0,
+        }
+    else:
+        ends = {"beta_slow": config.rotary_slow, "beta_fast": config.rotary_fast or 32.0}
+    return {**found, **ends}
+
+
+def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where both keep each weight."""
+    yield from modules(config, "", "model.", BODY)
+    yield from layers(
+        config, "decoder.blocks.{}.", "model.layers.{}.", LAYER, config.n_decoder_layers
+    )
+    yield from modules(config, "", "", OUTPUT)
+
+
+LLAMA = Architecture(
+    name="Llama",
+    model_type="llama",
+    family="decoder",
+    classes={"causal": "LlamaForCausalLM"},
+    bodies=("LlamaModel",),
+    read_config=read_llama,
+    write_config=write_llama,
+    rules=rules,
+    left_out=without_bias,
+    prefix="model.",
+    ignored=r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
+    copies={"lm_head.weight": "model.embed_tokens.weight"},
+)
+MISTRAL = Architecture(
+    name="Mistral",
+    model_type="mistral",
+    family="decoder",
+    classes={"causal": "MistralForCausalLM"},
+    bodies=("MistralModel",),
+    read_config=read_mistral,
+    write_config=write_mistral,
+    rules=rules,
+    prefix="model.",
+    ignored=LLAMA.ignored,
+    copies=LLAMA.copies,
+)

@@ -1,0 +1,102 @@
+"""Tables of names: our modules and theirs, and how a tensor is laid out in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qkv.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one tensor of theirs is laid out: to ours, and back."""
+
+    read: Callable[[Tensor], Tensor]
+    write: Callable[[Tensor], Tensor]
+
+
+AS_IS = Form(lambda theirs: theirs, lambda ours: ours)
+TRANSPOSED = Form(torch.t, torch.t)  # a bias stays as it is
+FLIPPED = Form(lambda theirs: theirs.flip(0), lambda ours: ours.flip(0))
+IN_A_ROW = Form(lambda theirs: theirs[0], lambda ours: ours[None])  # a first dimension of 1
+
+
+def after(rows: int) -> Form:
+    """Theirs has rows before ours, which no model reads."""
+    return Form(
+        lambda theirs: theirs[rows:],
+        lambda ours: torch.cat([ours.new_zeros(rows, *ours.shape[1:]), ours]),
+    )
+
+
+class Part(NamedTuple):
+    """A module or tensor of theirs, and its form where that is not ours."""
+
+    name: str
+    form: Form = AS_IS
+
+
+Theirs = str | Part | tuple[str | Part, ...]
+"""One module of theirs, or several whose rows one of ours holds one under the other."""
+Table = Mapping[str, Theirs]
+"""Our modules' names, and theirs."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One weight of ours, the tensors that it is made of, and how many of its rows are of each."""
+
+    ours: str
+    parts: tuple[Part, ...]
+    rows: tuple[int, ...] = ()
+
+    def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Our weight, from theirs."""
+        rows = [part.form.read(tensors[part.name]) for part in self.parts]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def write(self, weight: Tensor) -> dict[str, Tensor]:
+        """Their tensors, from our weight; of shapes alone where it has no memory."""
+        pieces = weight.split(self.rows) if self.rows else [weight]
+        return {
+            part.name: part.form.write(piece)
+            for part, piece in zip(self.parts, pieces, strict=True)
+        }
+
+
+def modules(config: ModelConfig, ours: str, theirs: str, table: Table) -> Iterator[Rule]:
+    """A rule for the weight and one for the bias of each module in a table, after prefixes."""
+    for mine, others in table.items():
+        parts = others if isinstance(others, tuple) and not isinstance(others, Part) else (others,)
+        for kind in ("weight", "bias"):
+            yield Rule(
+                f"{ours}{mine}.{kind}",
+                tuple(_named(part, theirs, kind) for part in parts),
+                _rows(mine, config) if len(parts) > 1 else (),
+            )
+
+
+def layers(
+    config: ModelConfig, ours: str, theirs: str, table: Table, n_layers: int
+) -> Iterator[Rule]:
+    """The rules of a table for every layer, whose number replaces {} in the prefixes."""
+    for layer in range(n_layers):
+        yield from modules(config, ours.format(layer), theirs.format(layer), table)
+
+
+def _named(part: str | Part, prefix: str, kind: str) -> Part:
+    name, form = (part, AS_IS) if isinstance(part, str) else part
+    return Part(f"{prefix}{name}.{kind}", form)
+
+
+def _rows(module: str, config: ModelConfig) -> tuple[int, ...]:
+    """How many rows of a fused matrix belong to each of the matrices that it holds."""
+    queries, keys = config.n_heads * config.d_head, config.kv_heads * config.d_head
+    if module.endswith("query_key_value"):
+        return queries, keys, keys
+    return (keys, keys) if module.endswith("key_value") else (config.d_ff, config.d_ff)

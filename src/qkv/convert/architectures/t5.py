@@ -1,0 +1,157 @@
+"""T5 (Raffel et al. 2020) and its version 1.1: distances in buckets, no bias, scores undivided."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.config.presets import PRESETS
+from qkv.convert.architectures.architecture import (
+    THEIR_ACTIVATIONS,
+    Architecture,
+    Values,
+    activation,
+)
+from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.tokenizers.frame import Frame
+from qkv.errors import UserError
+
+MODEL: Table = {
+    "source_embedding.table": "shared",
+    "output.projection": "lm_head",
+    "encoder.norm": "encoder.final_layer_norm",
+    "decoder.norm": "decoder.final_layer_norm",
+    # All layers add what the first one's table says.
+    "encoder.positions.table": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+    "decoder.positions.table": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+}
+SELF_ATTENTION: Table = {
+    "self_attention.query_key_value": tuple(f"layer.0.SelfAttention.{part}" for part in "qkv"),
+    "self_attention.output": "layer.0.SelfAttention.o",
+    "self_attention_residual.norm": "layer.0.layer_norm",
+}
+CROSS_ATTENTION: Table = {
+    "cross_attention.query": "layer.1.EncDecAttention.q",
+    "cross_attention.key_value": ("layer.1.EncDecAttention.k", "layer.1.EncDecAttention.v"),
+    "cross_attention.output": "layer.1.EncDecAttention.o",
+    "cross_attention_residual.norm": "layer.1.layer_norm",
+}
+OUTPUT, TABLES = "lm_head.weight", ("shared.weight", "encoder.embed_tokens.weight")
+
+
+def feed_forward(gated: bool, sublayer: int) -> Table:
+    """The feed-forward layer, which is the last of a block's two or three sublayers."""
+    prefix = f"layer.{sublayer}.DenseReluDense."
+    inner = (f"{prefix}wi_0", f"{prefix}wi_1") if gated else f"{prefix}wi"
+    return {
+        "feed_forward.inner": inner,
+        "feed_forward.outer": f"{prefix}wo",
+        "feed_forward_residual.norm": f"layer.{sublayer}.layer_norm",
+    }
+
+
+def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """T5's config in our words."""
+    kind, dropout = config.get("feed_forward_proj", "relu"), float(config.get("dropout_rate", 0.1))
+    n_buckets = config.get("relative_attention_num_buckets", 32)
+    farthest = config.get("relative_attention_max_distance", 128)
+    if n_buckets < 4 or farthest <= n_buckets // 2:  # theirs divides by zero, or leaves the table
+        raise UserError(
+            f"{n_buckets} buckets for distances up to {farthest}; T5 needs 4 buckets at least, and "
+            f"distances over half their number."
+        )
+    # By "gated-gelu" the approximation is meant, unless the other is named.
+    usual = "gelu_new" if kind == "gated-gelu" else kind.split("-")[-1]
+    # Version 1.1 used to say by the output's matrix that it does not divide.
+    scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    return {
+        **PRESETS["t5-base"],
+        "n_encoder_layers": config["num_layers"],
+        "n_decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
+        "vocab_size": config["vocab_size"],
+        "d_model": config["d_model"],
+        "n_heads": config["num_heads"],
+        "d_key": config["d_kv"],
+        "d_ff": config["d_ff"],
+        "activation": activation(config, "dense_act_fn", usual),
+        "gated": bool(config.get("is_gated_act", kind.startswith("gated-"))),
+        "norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
+        "relative_buckets": n_buckets,
+        "relative_length": farthest,
+        "max_length": config.get("n_positions") or 512,
+        "output_scale": bool(scaled),
+        # A file may hold the output's matrix alone, or that of the embeddings, where they are one.
+        "tie": "inputs" if OUTPUT in names and any(name in names for name in TABLES) else "all",
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "activation_dropout": dropout,
+    }
+
+
+def write_config(config: ModelConfig) -> Values:
+    """T5's config, from ours."""
+    name = THEIR_ACTIVATIONS[config.activation]
+    kind = "gelu" if config.gated and name == "gelu_new" else name
+    farthest = config.relative_length or config.max_length
+    buckets = {
+        "relative_attention_num_buckets": config.relative_buckets,
+        "relative_attention_max_distance": farthest,
+    }
+    return {
+        **(buckets if config.positions == "relative" else {}),  # else they mean nothing
+        "num_layers": config.n_encoder_layers,
+        "num_decoder_layers": config.n_decoder_layers,
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "num_heads": config.n_heads,
+        "d_kv": config.d_head,
+        "d_ff": config.d_ff,
+        "feed_forward_proj": f"gated-{kind}" if config.gated else kind,
+        "dense_act_fn": name,
+        "is_gated_act": config.gated,
+        "layer_norm_epsilon": config.norm_epsilon,
+        "n_positions": config.max_length,
+        "scale_decoder_outputs": config.output_scale,
+        "tie_word_embeddings": config.tie == "all",
+        "dropout_rate": config.dropout,
+    }
+
+
+def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where T5 keeps each weight."""
+    yield from modules(config, "", "", MODEL)
+    for side, table, depth in (
+        ("encoder", {**SELF_ATTENTION, **feed_forward(config.gated, 1)}, config.n_encoder_layers),
+        (
+            "decoder",
+            {**SELF_ATTENTION, **CROSS_ATTENTION, **feed_forward(config.gated, 2)},
+            config.n_decoder_layers,
+        ),
+    ):
+        yield from layers(config, f"{side}.blocks.{{}}.", f"{side}.block.{{}}.", table, depth)
+
+
+def frame(config: ModelConfig) -> Frame:
+    """A text ends in EOS, and so does each of a pair."""
+    return Frame((), (config.eos_id,), (config.eos_id,))
+
+
+T5 = Architecture(
+    name="T5",
+    model_type="t5",
+    family="encoder-decoder",
+    classes={"seq2seq": "T5ForConditionalGeneration"},
+    bodies=("T5Model", "T5WithLMHeadModel"),
+    read_config=read_config,
+    write_config=write_config,
+    rules=rules,
+    frame=frame,
+    # Published files have a table beside cross-attention that nobody reads.
+    ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    copies={
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+        OUTPUT: "shared.weight",
+    },
+)

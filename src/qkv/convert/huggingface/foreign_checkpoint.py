@@ -1,0 +1,171 @@
+"""A Hugging Face folder as plain values and tensors that are read when asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qkv.convert.architectures.architecture import USUAL_IDS
+from qkv.convert.huggingface.foreign_weights import Tensors
+from qkv.errors import UserError
+from qkv.files import refuse_special
+from qkv.weights import StoredTensors
+
+CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
+GENERATION = "generation_config.json"
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
+
+
+@dataclass(frozen=True)
+class ForeignCheckpoint:
+    """A checkpoint of another library: the values of its files, in that library's words."""
+
+    path: Path
+    config: Mapping[str, Any]
+    tensors: Tensors
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)  # tokenizer_config.json
+    chat: str | None = None  # a Jinja program
+    pooling: Mapping[str, Any] | None = None  # of a sentence-transformers folder
+    normalize: bool = False
+    images: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tensors."""
+        return frozenset(self.tensors.shapes)
+
+
+def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoint:
+    """Read a folder's other small files, and which tensors it holds."""
+    config = {**USUAL_IDS.get(str(config.get("model_type")), {}), **config}
+    tokenizer = read_values(folder / "tokenizer_config.json")
+    if (folder / "tokenizer.json").is_file():
+        for flag in ("add_bos_token", "add_eos_token"):
+            tokenizer.pop(flag, None)  # that file knows, and this word may be stale
+    generation = read_values(folder / GENERATION)
+    # Older folders say it in config.json.
+    tasks = config.get("task_specific_params")
+    only = [*tasks.values()] if isinstance(tasks, dict) and len(tasks) == 1 else [{}]
+    legacy = {**config, **(only[0] if isinstance(only[0], dict) else {})}
+    return ForeignCheckpoint(
+        path=folder,
+        config=config,
+        tensors=_open_weights(_weight_files(folder)),
+        generation=generation or legacy,
+        tokenizer=tokenizer,
+        chat=_chat(folder, tokenizer),
+        pooling=read_values(folder / "1_Pooling" / CONFIG) or None,
+        normalize=_normalizes(folder),
+        images=read_values(folder / "preprocessor_config.json"),
+    )
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is no such file."""
+    content = _read_json(path, {})
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no JSON object; fetch it again.")
+    return content
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    refuse_special(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return default
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
+
+
+def _open_weights(files: list[Path]) -> StoredTensors:
+    """The tensors of all files, each of which may stand in one of them only."""
+    found: dict[str, Path] = {}
+    for file in files:
+        for name in StoredTensors(file) if len(files) > 1 else ():
+            if name in found:
+                raise UserError(
+                    f"{file.parent} has {name} in {found[name].name} and in {file.name}, but each "
+                    f"tensor may be in one file only; fetch the files again."
+                )
+            found[name] = file
+    return StoredTensors(*files)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        parts = read_values(folder / INDEX).get("weight_map")
+        if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
+            raise UserError(f"{folder / INDEX} has no 'weight_map' of files; fetch it again.")
+        names = sorted(set(parts.values()))
+        outside = [name for name in names if Path(name).name != name]
+        if outside:
+            raise UserError(
+                f"{folder / INDEX} names {outside[0]!r}, but weights are only read from files of "
+                f"the same folder; put them there, and only their names into the index."
+            )
+        files = [folder / name for name in names]
+        lost = [file.name for file in files if not file.is_file()]
+        if lost:
+            raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
+        return files
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    others = sorted(folder.glob("*.safetensors"))
+    if len(others) == 1:
+        return others
+    pickles = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
+    if pickles:
+        raise UserError(
+            f"{folder} has its weights in {pickles[0]}, and such a file can run any code when it "
+            f"is opened, so it is not; take a version with {WEIGHTS}, or write one with "
+            f"transformers: AutoModel.from_pretrained(…).save_pretrained(…)."
+        )
+    if others:
+        raise UserError(
+            f"{folder} has {len(others)} safetensors files but no {INDEX} that says which of them "
+            f"are the model; fetch it too."
+        )
+    raise UserError(f"{folder} has no weights ({WEIGHTS}); fetch them too.")
+
+
+def _all_text(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
+    """The chat template, of which some folders have several."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 ({error}); fetch it again.") from error
+    given = tokenizer.get("chat_template") or read_values(folder / "chat_template.json").get(
+        "chat_template"
+    )
+    if isinstance(given, list):
+        several = [one for one in given if isinstance(one, dict)]
+        given = next((one.get("template") for one in several if one.get("name") == "default"), None)
+    return given if isinstance(given, str) else None
+
+
+def _normalizes(folder: Path) -> bool:
+    """Whether a sentence-transformers folder scales vectors to length 1."""
+    path = folder / "modules.json"
+    parts = _read_json(path, [])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UserError(f"{path} is no list of JSON objects; fetch it again.")
+    kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
+    if unknown := [kind for kind in kinds if kind not in MODULES]:
+        raise UserError(
+            f"{path} has the module {unknown[0]}, but only {', '.join(MODULES)} can be read."
+        )
+    return "Normalize" in kinds

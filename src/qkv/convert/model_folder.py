@@ -1,0 +1,328 @@
+"""Our model folder: config.json, model.safetensors, tokenizer.json and a small README.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from qkv import __version__
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.config.fields import from_mapping
+from qkv.errors import UserError
+from qkv.files import refuse_special, write_json
+from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model, parameter_shapes
+from qkv.text import Tokenizer
+from qkv.text.chat import ChatTemplate
+from qkv.weights import StoredTensors, check_fit, fill_empty, read_metadata, write_tensors
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+TOKENIZER_FILES = (
+    TOKENIZER,
+    SOURCE_TOKENIZER,
+    "special_tokens_map.json",
+    "source_special_tokens_map.json",
+)
+FORMAT = 1  # of config.json; a larger number is from a later version of qkv
+SAVED_AS = "saved_as"  # in config.json and the weights' metadata: one digest for one save
+M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The vocabularies of source and target; one object where they are shared."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def shared(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.source is self.target
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, and source_tokenizer.json where the source has its own."""
+        self.target.save(folder / TOKENIZER)
+        if self.shared:
+            for name in (SOURCE_TOKENIZER, "source_special_tokens_map.json"):
+                (folder / name).unlink(missing_ok=True)  # of a model saved here before
+        else:
+            self.source.save(folder / SOURCE_TOKENIZER)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizers:
+        """Read the tokenizers that `save` wrote."""
+        refuse_special(folder / TOKENIZER, folder / SOURCE_TOKENIZER)
+        target = Tokenizer.load(folder / TOKENIZER)
+        own = folder / SOURCE_TOKENIZER
+        return cls(Tokenizer.load(own) if own.exists() else target, target)
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model on disk, ours or another library's, as our config.json would describe it."""
+
+    path: Path  # for error messages
+    content: Mapping[str, Any]  # of config.json, in our words
+    read_tokenizers: Callable[[], Tokenizers]
+    read_weights: Callable[[], Mapping[str, Tensor]]  # by our names
+    read_chat: Callable[[], Mapping[str, Any]] | None = None
+    """The values of "chat" and "chat_bos", where a Jinja program must be run to know them."""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def full_content(self) -> dict[str, Any]:
+        """The content with the chat template, for those who write it to a file."""
+        return {**self.content, **(self.read_chat() if self.read_chat else {})}
+
+
+Where = Path | StoredModel
+"""A model folder of ours, or a model that was opened already."""
+
+
+def open_model_folder(folder: Path, content: Mapping[str, Any] | None = None) -> StoredModel:
+    """Open a model folder of ours; its tokenizers are parsed once, when first asked for."""
+    content = read_config(folder) if content is None else content
+    return StoredModel(
+        folder,
+        content,
+        cache(lambda: Tokenizers.load(folder)),
+        lambda: _read_weights(folder, content),
+    )
+
+
+def _read_weights(folder: Path, content: Mapping[str, Any]) -> StoredTensors:
+    """Open the weights, unless they and config.json are from different saves."""
+    saved_as = read_metadata(folder / WEIGHTS).get(SAVED_AS)
+    if saved_as and saved_as != content.get(SAVED_AS):
+        raise UserError(
+            f"{folder} holds the {CONFIG} of one save and the {WEIGHTS} of another, so a save was "
+            f"cut short or a file was copied alone; save the model again, resume its training, or "
+            f"copy all files from one folder."
+        )
+    return StoredTensors(folder / WEIGHTS)
+
+
+def _stored(where: Where) -> StoredModel:
+    return open_model_folder(where) if isinstance(where, Path) else where
+
+
+ReadChat = Callable[[], tuple[ChatTemplate | None, bool | None]]
+
+
+@dataclass(frozen=True)
+class Prompting:
+    """How prompts and conversations begin and are written, as they were in training."""
+
+    bos: bool = True  # a text begins with BOS
+    chat_template: ChatTemplate | ReadChat | None = None  # or a function that finds it out
+    chat_bos: bool | None = None  # a conversation begins with BOS; None: as a text does
+
+    @cached_property
+    def _chat(self) -> tuple[ChatTemplate | None, bool | None]:
+        if callable(self.chat_template):
+            return self.chat_template()
+        return self.chat_template, self.chat_bos
+
+    @property
+    def chat(self) -> ChatTemplate | None:
+        """The template of a model that was taught to answer."""
+        return self._chat[0]
+
+    @property
+    def talk_bos(self) -> bool:
+        """Whether a conversation begins with BOS."""
+        return self.bos if self._chat[1] is None else self._chat[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values for config.json."""
+        chat, chat_bos = self._chat
+        content = {"bos": self.bos, "chat": chat.to_dict() if chat else None}
+        return content if chat_bos is None else {**content, "chat_bos": chat_bos}
+
+
+def model_content(
+    task: str,
+    model: ModelConfig,
+    decode: DecodeConfig | None = None,
+    prompting: Prompting | None = None,
+    **sections: Any,
+) -> dict[str, Any]:
+    """The content of config.json: the task, the model, its decoding and the task's own sections."""
+    content: dict[str, Any] = {"task": task, "model": model.to_dict()}
+    if decode:
+        content["decode"] = dataclasses.asdict(decode)
+    return {**content, **(prompting.to_dict() if prompting else {}), **sections}
+
+
+def save_model_folder(
+    folder: Path,
+    content: Mapping[str, Any],
+    weights: Model | Mapping[str, Tensor],
+    tokenizers: Tokenizers | None = None,
+) -> None:
+    """Write a model folder so that no mixture of an old and a new model can be loaded.
+
+    All files are written beside the old ones first, so that an error or a full disk changes
+    nothing. Then the weights are moved into place, the tokenizers, and config.json last. The
+    weights and config.json carry one digest: after a kill between two moves they differ, and the
+    folder is refused.
+    """
+    named = dict(weights.named_parameters() if isinstance(weights, nn.Module) else weights)
+    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in named.items()}
+    beside = folder / f".{os.getpid()}.writing"
+    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+    try:
+        beside.mkdir(parents=True)
+        if tokenizers:
+            tokenizers.save(beside)
+        digest = _digest(content, tensors, beside)
+        # One entry alone: safetensors writes several in any order, and equal models should be equal
+        # files.
+        write_tensors(beside / WEIGHTS, tensors, {SAVED_AS: digest})
+        write_json(
+            beside / CONFIG,
+            {"format": FORMAT, "qkv": __version__, **content, SAVED_AS: digest},
+        )
+        for name in (WEIGHTS, *TOKENIZER_FILES, CONFIG):
+            if (beside / name).exists():
+                (beside / name).replace(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)  # of a model saved here before
+    except OSError as error:  # named by the path that people know
+        error.filename = str(error.filename or folder).replace(str(beside), str(folder))
+        raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor], beside: Path) -> str:
+    """A digest of all that a save writes: equal saves have equal digests."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for name in TOKENIZER_FILES:
+        if (beside / name).exists():
+            digest.update((beside / name).read_bytes())
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json, ours or another library's."""
+    path = folder / CONFIG
+    refuse_special(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        hint = "train one with `qkv train` or `qkv demo`, or check the path"
+        raise UserError(f"{folder} is not a model folder (no {CONFIG}); {hint}.") from error
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is truncated or not JSON ({error}); restore it or fetch it again."
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no JSON object; restore it or fetch it again.")
+    return content
+
+
+def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
+    """Read the task, the model and its decoding."""
+    stored = _stored(where)
+    content, path = stored.content, stored.path / CONFIG
+    number = content.get("format", FORMAT)
+    if not isinstance(number, int) or number > FORMAT:
+        raise UserError(
+            f"{path} has format {number!r}, but this version of qkv ({__version__}) reads formats "
+            f"up to {FORMAT}; install a newer qkv to read it."
+        )
+    for name, kind in (("task", str), ("model", dict)):
+        if not isinstance(content.get(name), kind):
+            raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
+    model = ModelConfig.from_dict(content["model"], str(path))
+    return content["task"], model, load_section(stored, "decode", DecodeConfig)
+
+
+def load_section(where: Where, name: str, cls: type[T]) -> T:
+    """Read a section of config.json as the dataclass `cls`."""
+    stored = _stored(where)
+    section, path = stored.content.get(name, {}), stored.path / CONFIG
+    if not isinstance(section, dict):
+        raise UserError(f"{path}: {name!r} must be an object; restore the file.")
+    return from_mapping(cls, section, f"{path}: {name}")
+
+
+def load_prompting(where: Where) -> Prompting:
+    """Read how a language model is prompted; a Jinja program is left unrun until it is needed."""
+    stored = _stored(where)
+    bos, read_chat = stored.content.get("bos", True), stored.read_chat
+    if not isinstance(bos, bool):
+        raise UserError(f"{stored.path / CONFIG}: 'bos' must be true or false; restore the file.")
+    if read_chat:
+        return Prompting(bos, lambda: _chat(stored.path, read_chat()))
+    return Prompting(bos, *_chat(stored.path, stored.content))
+
+
+def _chat(path: Path, content: Mapping[str, Any]) -> tuple[ChatTemplate | None, bool | None]:
+    chat, chat_bos = content.get("chat"), content.get("chat_bos")
+    if not isinstance(chat_bos, bool | None):
+        raise UserError(f"{path / CONFIG}: 'chat_bos' must be true or false; restore the file.")
+    if not isinstance(chat, dict | None):
+        raise UserError(f"{path / CONFIG}: 'chat' must be a template or null; restore the file.")
+    return ChatTemplate.from_dict(chat, f"{path / CONFIG}: chat") if chat else None, chat_bos
+
+
+def fitting_weights(where: Where, config: ModelConfig) -> Mapping[str, Tensor]:
+    """Open the weights, and check that each has its name and shape before any is read."""
+    stored = _stored(where)
+    weights = stored.read_weights()
+    if isinstance(weights, StoredTensors):  # those of other libraries check themselves
+        shapes = parameter_shapes(config)
+        empty = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        check_fit(empty, weights, stored.path / WEIGHTS)
+    return weights
+
+
+def load_model(where: Where, config: ModelConfig) -> Model:
+    """Build the model around its weights, naming each tensor that does not fit."""
+    stored = _stored(where)
+    model = empty_model(config)
+    fill_empty(model, stored.read_weights(), stored.path / WEIGHTS)
+    return model.eval()
+
+
+def load_family(where: Where, config: ModelConfig, family: type[M]) -> M:
+    """Load a model that must be of a certain family."""
+    model = load_model(where, config)
+    if not isinstance(model, family):
+        needed = "encoder-decoder" if family is EncoderDecoder else family.__name__.lower()
+        raise UserError(f"{where} holds a model of family {config.family!r}, not {needed}.")
+    return model
+
+
+def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
+    """Read the vocabularies and check that the model knows all of their tokens."""
+    tokenizers = _stored(where).read_tokenizers()
+    for tokenizer, size in (
+        (tokenizers.source, config.source_vocab_size or config.vocab_size),
+        (tokenizers.target, config.vocab_size),
+    ):
+        if len(tokenizer) > size:
+            raise UserError(
+                f"{where}: the tokenizer has {len(tokenizer):,} tokens, but the model knows only "
+                f"{size:,}; take both from the same run."
+            )
+    return tokenizers

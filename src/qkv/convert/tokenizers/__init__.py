@@ -1,0 +1,1 @@
+"""Tokenizers of other libraries, read and written."""

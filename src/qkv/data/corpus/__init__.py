@@ -1,0 +1,1 @@
+"""Text and encoded data of any size: documents, shards, streams of tokens."""

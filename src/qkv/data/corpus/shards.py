@@ -1,0 +1,228 @@
+"""Encoded data on disk: arrays made once for each content, mapped into memory, kept in the cache.
+
+An entry is a folder with one file an array and an index.json. It is written in chunks with a
+journal beside it, so that encoding that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qkv.data.ragged import Ragged, offsets_of
+from qkv.errors import UserError
+from qkv.files import write_json
+from qkv.shelf import home
+
+if sys.platform != "win32":
+    import fcntl
+
+FORMAT = 3  # goes up when the same data would be encoded in another way
+INDEX, JOURNAL = "index.json", "journal.json"
+CHUNK = 4096  # examples encoded at a time
+FLUSHED = 1 << 22  # bytes held before they are written and noted in the journal
+UNUSED_DAYS = 30  # after which an entry is deleted when another one is written
+Arrays = Mapping[str, npt.NDArray[Any]]
+Encode = Callable[[int, Mapping[str, int]], Iterator["Chunk"]]
+"""From the records that are encoded already, and their facts, to the chunks after them."""
+Example = TypeVar("Example")
+
+
+class Chunk(NamedTuple):
+    """Some encoded records: how many, their arrays, and numbers to add up in `Shards.facts`."""
+
+    n_records: int
+    arrays: Arrays
+    facts: Mapping[str, int] = {}
+
+
+class Shards(Mapping[str, npt.NDArray[Any]]):
+    """The arrays of an entry, mapped into memory."""
+
+    def __init__(self, folder: Path, index: Mapping[str, Any]) -> None:
+        self.facts: Mapping[str, int] = index["facts"]
+        self.digest: str = index["digest"]
+        self._arrays = {
+            name: _mapped(folder / f"{name}.bin", dtype, shape)
+            for name, (dtype, shape) in index["arrays"].items()
+        }
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def ragged(self, name: str) -> Ragged:
+        """Return the sequences whose tokens and lengths were stored under this name."""
+        return Ragged(self[name], offsets_of(self[f"{name}.lengths"]))
+
+
+def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
+    """Open the entry of a key, or make it."""
+    name = hashlib.sha256(json.dumps([FORMAT, key]).encode()).hexdigest()[:20]
+    root = root or home() / "tokens"
+    folder = root / name
+    if (found := _open(folder)) is not None:
+        return found
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / f".{name}.lock"):
+        found = _open(folder)
+        if found is None:
+            _write(folder, encode)
+            found = _open(folder)
+    assert found is not None
+    return found
+
+
+def cached_examples(
+    examples: Sequence[Example],
+    key: object,
+    encode: Callable[[Sequence[Example]], Arrays],
+    root: Path | None = None,
+) -> Shards:
+    """Encode examples a chunk at a time; `key` names all else that the arrays depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+
+    def chunks(done: int, facts: Mapping[str, int]) -> Iterator[Chunk]:
+        for start in range(done, len(examples), CHUNK):
+            some = examples[start : start + CHUNK]
+            yield Chunk(len(some), encode(some))
+
+    return cached([key, digest.hexdigest(), len(examples)], chunks, root)
+
+
+def _write(folder: Path, encode: Encode) -> None:
+    """Write an entry beside its folder, from where an earlier try stopped, and move it there."""
+    _delete_unused(folder.parent)
+    beside = folder.with_name(f".{folder.name}.writing")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # without an index: not whole
+        beside.mkdir(exist_ok=True)
+        writer = _Writer(beside)
+        for chunk in encode(writer.records, writer.facts):
+            writer.add(chunk)
+        writer.finish()
+        beside.rename(folder)
+    except OSError as error:
+        error.filename = error.filename or str(folder)
+        raise
+
+
+class _Writer:
+    """Appends chunks to files; the journal says up to where they are whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.held, self.held_bytes = folder, list[Chunk](), 0
+        try:
+            journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            journal = {"records": 0, "arrays": {}, "facts": {}}
+        self.records: int = journal["records"]
+        self.arrays: dict[str, tuple[str, list[int]]] = journal["arrays"]
+        self.facts: dict[str, int] = journal["facts"]
+        for path in folder.glob("*.bin"):
+            dtype, shape = self.arrays.get(path.stem, ("u1", [0]))
+            os.truncate(path, _n_bytes(dtype, shape))
+
+    def add(self, chunk: Chunk) -> None:
+        """Hold a chunk, and write all held ones once they are large enough."""
+        self.held.append(chunk)
+        self.held_bytes += sum(array.nbytes for array in chunk.arrays.values())
+        if self.held_bytes >= FLUSHED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append what is held to the files, see it to the disk, and note it in the journal."""
+        for chunk in self.held:
+            self.records += chunk.n_records
+            for name, array in chunk.arrays.items():
+                _, shape = self.arrays.setdefault(name, (array.dtype.str, [0, *array.shape[1:]]))
+                shape[0] += len(array)
+            for name, value in chunk.facts.items():
+                self.facts[name] = self.facts.get(name, 0) + value
+        for name in self.arrays:
+            with (self.folder / f"{name}.bin").open("ab") as file:
+                for chunk in self.held:
+                    file.write(np.ascontiguousarray(chunk.arrays[name]).tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        self.held, self.held_bytes = [], 0
+        journal = {"records": self.records, "arrays": self.arrays, "facts": self.facts}
+        write_json(self.folder / JOURNAL, journal)
+
+    def finish(self) -> None:
+        """Write what is left, and the index, which makes the entry whole."""
+        self.flush()
+        digest = hashlib.blake2b(digest_size=16)
+        for name in sorted(self.arrays):
+            with (self.folder / f"{name}.bin").open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        index = {"arrays": self.arrays, "facts": self.facts, "digest": digest.hexdigest()}
+        write_json(self.folder / INDEX, index)
+        (self.folder / JOURNAL).unlink()
+
+
+def _open(folder: Path) -> Shards | None:
+    """Open an entry; None where there is none or it is not whole."""
+    path = folder / INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+        path.touch()  # it is used
+    except (OSError, ValueError):
+        return None
+    return Shards(folder, index)
+
+
+def _mapped(path: Path, dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
+    expected = _n_bytes(dtype, shape)
+    size = path.stat().st_size if path.exists() else 0
+    if size != expected:
+        raise UserError(
+            f"{path} has {size:,} bytes but should have {expected:,}; delete the folder "
+            f"{path.parent}, and the data is encoded again."
+        )
+    if not expected:  # an empty file cannot be mapped
+        return np.zeros(shape, dtype)
+    return np.asarray(np.memmap(path, dtype, "r", shape=tuple(shape)))
+
+
+def _n_bytes(dtype: str, shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock; the lock of a killed process is free."""
+    with path.open("w") as file:
+        if sys.platform != "win32":
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _delete_unused(root: Path) -> None:
+    """Delete entries, whole or not, that nobody has used for long."""
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for folder in [path for path in root.iterdir() if path.is_dir()]:
+        files = [folder / INDEX, folder / JOURNAL]
+        times = [file.stat().st_mtime for file in files if file.exists()]
+        if times and max(times) < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
+            (root / f".{folder.name.lstrip('.').removesuffix('.writing')}.lock").unlink(True)

@@ -1,0 +1,207 @@
+"""Files of text: finding them, opening them compressed or not, decoding them as a stream."""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from qkv.errors import UserError
+
+Paths = str | Path | Sequence[str | Path]
+Progress = Callable[[int], object]
+COMPRESSED = (".gz", ".xz", ".zst")
+IN_FOLDERS = (".txt", ".jsonl", ".parquet", *COMPRESSED)
+CHUNK = 1 << 16  # bytes read at a time
+
+
+def listed(paths: Paths) -> list[Path]:
+    """Return the paths that a setting names, one or many."""
+    # A lone name is a sequence too, of characters; it is meant as one file.
+    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+
+
+def text_files(paths: Paths) -> list[Path]:
+    """Return the files that paths, patterns and folders stand for, in each folder by name."""
+    return [file for path in listed(paths) for file in _matching(path)]
+
+
+def _matching(path: Path) -> list[Path]:
+    if path.is_dir():
+        names = _glob(f"{glob.escape(str(path))}/**")
+        if files := [file for file in names if file.suffix in IN_FOLDERS and file.is_file()]:
+            return files
+        raise UserError(
+            f"There is no {', '.join(IN_FOLDERS)} file in {path}; name files of another kind "
+            f"themselves, or with a pattern like '{path}/*.md'."
+        )
+    if path.exists():
+        return [path]
+    if matches := _glob(str(path)):
+        return [file for match in matches for file in _matching(match)]
+    raise UserError(f"There is no file {path}; check the path.")
+
+
+def _glob(pattern: str) -> list[Path]:
+    # Unlike Path's, this one leaves hidden files out.
+    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+    return [Path(name) for name in names if Path(name).exists()]
+
+
+def kind_of(path: Path) -> str:
+    """Return what a file holds by its name, like ".tsv", whether it is compressed or not."""
+    path = Path(path.name.lower())  # some systems write .CSV
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
+def check_seekable(path: Path) -> None:
+    """Refuse a pipe or a device where a file is read more than once, or not from its beginning."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(
+            f"{path} is a pipe or a device, which can be read only once; write it to a file first."
+        )
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read all lines of a UTF-8 file, as `lines` yields them."""
+    return list(lines(path))
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file whole, decompressed by its name, with line ends as line feeds."""
+    return "".join(chunks(path))
+
+
+def lines(path: Path, progress: Progress | None = None) -> Iterator[str]:
+    r"""Yield the lines of a UTF-8 file, decompressed by its name, ended by \n or \r\n alone."""
+    with opened(path, progress) as file:
+        yield from lines_in(file, str(path))
+
+
+def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
+    r"""Yield the text of a UTF-8 file piece by piece, decompressed by its name; \r\n becomes \n."""
+    with opened(path, progress) as file:
+        yield from _decoded(file, str(path))
+
+
+def lines_in(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of an open file as soon as they are read; errors call it `name`.
+
+    `str.splitlines` would also cut at U+2028, U+0085 and others that occur inside of sentences, and
+    the lines after that would no longer be each other's translations.
+    """
+    return _split(_decoded(file, name))
+
+
+def _split(texts: Iterable[str]) -> Iterator[str]:
+    begun: list[str] = []
+    for text in texts:
+        *ended, rest = text.split("\n")
+        if ended:
+            ended[0] = "".join([*begun, ended[0]])
+            begun.clear()
+        yield from ended
+        begun.append(rest)
+    if last := "".join(begun):
+        yield last
+
+
+def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
+    # `read1` returns what a pipe or a terminal has so far, and does not wait for a full chunk.
+    read = getattr(file, "read1", file.read)
+    held, line, byte = b"", 1, 1
+    chunk = None
+    while chunk != b"":
+        chunk = read(CHUNK)
+        held += chunk
+        if (line, byte) == (1, 1):
+            held = held.removeprefix(codecs.BOM_UTF8)
+        # The line feed after a final \r may come with the next chunk.
+        end = len(held) - (chunk != b"" and held.endswith(b"\r"))
+        try:
+            text, end = codecs.utf_8_decode(held[:end], "strict", chunk == b"")
+        except UnicodeDecodeError as error:
+            line, byte = _after(line, byte, held[: error.start])
+            raise UserError(
+                f"{name}, line {line}: byte {byte} of the line (0x{held[error.start]:02x}) is not "
+                f"UTF-8; convert it to UTF-8 first."
+            ) from error
+        line, byte = _after(line, byte, held[:end])
+        held = held[end:]
+        yield text.replace("\r\n", "\n")
+
+
+def _after(line: int, byte: int, content: bytes) -> tuple[int, int]:
+    """Return the line, and the byte of it, that follow `content` if that begins at these."""
+    end = content.rfind(b"\n")
+    if end < 0:
+        return line, byte + len(content)
+    return line + content.count(b"\n"), len(content) - end
+
+
+class _Counting(io.FileIO):
+    """A file that reports how many bytes are read from it."""
+
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        super().__init__(path)
+        self._progress = progress or (lambda n_bytes: None)
+
+    def readinto(self, buffer: Any) -> int | None:
+        n_bytes = super().readinto(buffer)
+        self._progress(n_bytes or 0)
+        return n_bytes
+
+
+@contextmanager
+def opened(path: Path, progress: Progress | None = None) -> Iterator[BinaryIO]:
+    """Open a file, decompressed by its name; errors in the block say what is wrong with it.
+
+    `progress` is called with each further number of bytes that is read, compressed as they are.
+    """
+    damage = [gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError]
+    suffix = path.suffix.lower()
+    try:
+        with io.BufferedReader(_Counting(path, progress)) as raw:
+            if suffix == ".zst":
+                zstd = _zstd(path)
+                damage.append(zstd.ZstdError)
+                yield zstd.open(raw)
+            else:
+                openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+                yield openers[suffix](raw) if suffix in openers else raw
+    except tuple(damage) as error:
+        raise UserError(
+            f"{path} is truncated or damaged, or no {suffix} file at all; fetch it again, or "
+            f"rename it if it is plain text."
+        ) from error
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {path}; check the path.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path} is a directory; name the file in it.") from error
+    except PermissionError as error:
+        raise UserError(
+            f"{path} may not be read; change its permissions, as with chmod u+r."
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); copy it to another disk, or fetch "
+            f"it again."
+        ) from error
+
+
+def _zstd(path: Path) -> Any:
+    # Not `zstandard`, which takes a truncated file for a whole one.
+    for name in ("compression.zstd", "backports.zstd", "pyzstd"):
+        with suppress(ImportError):
+            return import_module(name)
+    raise UserError(
+        f"{path}: reading .zst files needs backports.zstd; run: pip install backports.zstd."
+    )

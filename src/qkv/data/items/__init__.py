@@ -1,0 +1,1 @@
+"""What one training item is, and how items become a batch: one module for each kind."""

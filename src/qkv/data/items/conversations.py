@@ -1,0 +1,102 @@
+"""Conversations as token ids; the loss is taken on the answers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
+from qkv.data.corpus.shards import cached_examples
+from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.pairs import keep
+from qkv.data.ragged import Indices, Ragged, offsets_of
+from qkv.text import ChatTemplate, Message, Tokenizer
+
+
+class ConversationItems(Items):
+    """Whole conversations with BOS and EOS; `learned` marks the tokens of answers."""
+
+    def __init__(
+        self,
+        tokens: Ragged,
+        learned: npt.NDArray[np.bool_],
+        special: Specials,
+        rows: Indices | None = None,
+        digest: str = "",
+    ) -> None:
+        if len(learned) != len(tokens.tokens):
+            raise ValueError(f"{len(tokens.tokens)} tokens but {len(learned)} flags")
+        self.tokens, self.learned, self.special, self.digest = tokens, learned, special, digest
+        self.rows = np.arange(len(tokens)) if rows is None else rows
+        self._sizes = tokens.lengths[self.rows] - 1  # the last token is a label only
+
+    @property
+    def target_sizes(self) -> Indices:
+        """Count all tokens but the last."""
+        return self._sizes
+
+    def batch(
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
+    ) -> Batch:
+        """Write all tokens but the last as input and, one position ahead, answers as labels."""
+        rows = self.rows[np.asarray(indices, np.int64)]
+        tokens = self.tokens.take(rows)
+        learned = Ragged(self.learned, self.tokens.offsets).take(rows).tokens
+        placement, offsets = arrange(tokens.lengths - 1, shape), tokens.offsets
+        shorter = offsets - np.arange(len(offsets))
+        inputs = Ragged(np.delete(tokens.tokens, offsets[1:] - 1), shorter)
+        answers = np.where(learned, tokens.tokens, IGNORE)
+        labels = placement.write(Ragged(np.delete(answers, offsets[:-1]), shorter), IGNORE)
+        side = placement.side(placement.write(inputs, self.special.pad))
+        return Batch(None, side, placement.tensor(labels), int((labels != IGNORE).sum()))
+
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        """Count how often each token is a label."""
+        return np.bincount(self.tokens.tokens[self.learned])
+
+
+def encode_conversations(
+    conversations: Sequence[Sequence[Message]],
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    special: Specials,
+    bos: bool,
+) -> ConversationItems:
+    """Write conversations as the template says and encode them; ids are kept in the cache."""
+
+    def encode(some: Sequence[Sequence[Message]]) -> Mapping[str, npt.NDArray[Any]]:
+        encoded = template.encode_many(some, tokenizer, bos)
+        tokens = Ragged.of([conversation.tokens for conversation in encoded])
+        flags = chain.from_iterable(conversation.answer for conversation in encoded)
+        return {
+            "tokens": tokens.tokens,
+            "tokens.lengths": tokens.lengths.astype(np.int32),
+            "learned": np.fromiter(flags, np.bool_, len(tokens.tokens)),
+        }
+
+    key = ["conversations", tokenizer.digest, template.to_dict(), bos]
+    shards = cached_examples(conversations, key, encode)
+    return ConversationItems(
+        shards.ragged("tokens"), shards["learned"], special, None, shards.digest
+    )
+
+
+def filter_conversations(
+    items: ConversationItems, max_length: int
+) -> tuple[ConversationItems, str]:
+    """Drop conversations without an answer and those that are too long; say how many."""
+    lengths = items.tokens.lengths
+    before = offsets_of(items.learned)
+    starts, ends = items.tokens.offsets[:-1], items.tokens.offsets[1:]
+    n_labels = before[ends] - before[np.minimum(starts + 1, ends)]  # the first is never a label
+    reasons = {
+        "without an answer": n_labels == 0,
+        f"too long (over {max_length} tokens)": lengths > max_length,
+    }
+    rows, sentence = keep(len(items), reasons, "records", "max_length")
+    kept = ConversationItems(items.tokens, items.learned, items.special, rows, items.digest)
+    return kept, sentence

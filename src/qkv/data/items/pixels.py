@@ -1,0 +1,92 @@
+"""Images as batches of pixels, scaled and, in training, shifted a little."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from qkv.data.batch import Batch, PackedShape, Side
+from qkv.data.formats.images import Pixels
+from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.ragged import Indices
+
+BRIGHTEST = 255
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Scales pixels between 0 and 1 to mean 0 and deviation 1 in each channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pixels: Pixels) -> Scale:
+        """Measure images (N, C, H, W); the deviation of a constant channel is taken as 1."""
+        count = pixels[:, 0].size
+        means, deviations = [], []
+        for channel in pixels.swapaxes(0, 1):
+            # In whole numbers, image by image: exact, and without a wider copy of all pixels.
+            total = sum(int(image.sum()) for image in channel)
+            squares = sum(int(np.square(image, dtype=np.int64).sum()) for image in channel)
+            means.append(total / count / BRIGHTEST)
+            deviations.append(math.sqrt(count * squares - total**2) / count / BRIGHTEST or 1.0)
+        return cls(tuple(means), tuple(deviations))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Scale float32 pixels (B, C, H, W) between 0 and 1."""
+        mean, deviation = torch.tensor(self.mean), torch.tensor(self.deviation)
+        return (pixels - mean[:, None, None]) / deviation[:, None, None]
+
+
+class ImageItems(Items):
+    """Images (N, C, H, W) of one size with labels; in training, shifted by up to `shift` pixels."""
+
+    def __init__(
+        self,
+        pixels: Pixels,
+        labels: npt.NDArray[np.int64],
+        scale: Scale,
+        n_tokens: int,  # positions that an image takes: its patches, and one before them
+        shift: int = 0,
+    ) -> None:
+        self.pixels, self.labels, self.scale = pixels, labels, scale
+        self.n_tokens, self.shift = n_tokens, shift
+        content = hashlib.blake2b(pixels.tobytes(), digest_size=16)
+        content.update(labels.tobytes())
+        self.digest = content.hexdigest()
+
+    @property
+    def target_sizes(self) -> Indices:
+        """Every image has the same size."""
+        return np.broadcast_to(np.int64(self.n_tokens), len(self.pixels))
+
+    def batch(
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
+    ) -> Batch:
+        """Scale the images of one batch and, in training, shift them."""
+        pixels = self.pixels[indices]
+        if self.shift and draw.epoch >= 0:
+            pixels = shifted(pixels, self.shift, draw.random())
+        values = self.scale(torch.from_numpy(pixels).float() / BRIGHTEST)
+        side = Side(values, lengths=None, offsets=None, longest=self.n_tokens)
+        return Batch(None, side, torch.from_numpy(self.labels[indices]), len(pixels))
+
+
+def shifted(pixels: Pixels, most: int, random: np.random.Generator) -> Pixels:
+    """Shift each image (B, C, H, W) by up to `most` pixels in both directions, filling black."""
+    n_images, n_channels, height, width = pixels.shape
+    wide = np.pad(pixels, ((0, 0), (0, 0), (most, most), (most, most)))
+    top, left = random.integers(0, 2 * most, (2, n_images), endpoint=True)
+    return wide[
+        np.arange(n_images)[:, None, None, None],
+        np.arange(n_channels)[:, None, None],
+        (top[:, None] + np.arange(height))[:, None, :, None],
+        (left[:, None] + np.arange(width))[:, None, None, :],
+    ]

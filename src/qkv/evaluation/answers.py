@@ -1,0 +1,134 @@
+"""How good extracted answers are: exact match and F1 as SQuAD's and CMRC's scripts count them."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from qkv.errors import UserError
+from qkv.evaluation.scores import Score, mostly_chinese
+
+Found = Mapping[str, str]
+Gold = Mapping[str, Sequence[str]]
+Metric = Callable[[str, str], float]
+
+LANGUAGES = ("auto", "en", "zh")
+ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+# Punctuation that CMRC's script ignores: not the comma and the full stop of ASCII, nor ‘ and …
+NO_CMRC_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+# That script cuts what is not Han with NLTK; this is a word, a number or one mark of punctuation.
+PLAIN = rf"[^\s\u4e00-\u9fa5{re.escape(string.punctuation)}]+"
+CMRC_TOKEN = re.compile(rf"[\u4e00-\u9fa5]|{PLAIN}(?:[.,']{PLAIN})*|\S")
+
+
+def answer_scores(
+    found: Found, gold: Gold, language: Literal["auto", "en", "zh"] = "auto"
+) -> list[Score]:
+    """Exact match and F1 as CMRC 2018 counts them for Chinese, else as SQuAD does."""
+    if language not in LANGUAGES:
+        raise UserError(f"Unknown language {language!r}; it may be one of {', '.join(LANGUAGES)}.")
+    if language == "auto":
+        answers = [answer for answers in gold.values() for answer in answers]
+        language = "zh" if mostly_chinese(answers) else "en"
+    return cmrc_scores(found, gold) if language == "zh" else squad_scores(found, gold)
+
+
+def squad_scores(found: Found, gold: Gold) -> list[Score]:
+    """Exact match and F1 in percent, the best over each question's gold answers, as SQuAD 2.0's.
+
+    A question without gold answers is right where nothing is found; one that `found` does not
+    have is wrong. Where there are such questions, both kinds are scored apart too.
+    """
+    results = {
+        name: _best(found.get(name), list(filter(_plain, answers)), _squad_exact, _squad_f1)
+        for name, answers in gold.items()
+    }
+    return _summary(results, gold, "SQuAD")
+
+
+def cmrc_scores(found: Found, gold: Gold) -> list[Score]:
+    """Exact match and F1 in percent, as CMRC 2018's, where F1 is of the longest common run.
+
+    Questions without gold answers, which CMRC does not have, count as in SQuAD 2.0.
+    """
+    results = {
+        name: _best(found.get(name), list(filter(None, answers)), _cmrc_exact, _cmrc_f1)
+        for name, answers in gold.items()
+    }
+    return _summary(results, gold, "CMRC 2018")
+
+
+def _best(
+    answer: str | None, gold: Sequence[str], exact: Metric, f1: Metric
+) -> tuple[float, float]:
+    if answer is None:
+        return 0.0, 0.0
+    if not gold:
+        right = exact(answer, "")
+        return right, right
+    return max(exact(answer, text) for text in gold), max(f1(answer, text) for text in gold)
+
+
+def _summary(results: Mapping[str, tuple[float, float]], gold: Gold, signature: str) -> list[Score]:
+    if not results:
+        raise UserError("There is nothing to score: there are no questions.")
+    answerable = [result for name, result in results.items() if any(gold[name])]
+    others = [result for name, result in results.items() if not any(gold[name])]
+    scores = _means(list(results.values()), "", signature)
+    if others:
+        scores += _means(answerable, "answerable ", signature) if answerable else []
+        scores += _means(others, "unanswerable ", signature)[:1]  # F1 is the same figure
+    return scores
+
+
+def _means(results: Sequence[tuple[float, float]], which: str, signature: str) -> list[Score]:
+    columns = zip(("exact match", "F1"), zip(*results, strict=True), strict=True)
+    return [
+        Score(which + name, 100 * sum(values) / len(values), signature) for name, values in columns
+    ]
+
+
+def _squad_exact(found: str, gold: str) -> float:
+    return float(_plain(found) == _plain(gold))
+
+
+def _squad_f1(found: str, gold: str) -> float:
+    ours, theirs = _plain(found).split(), _plain(gold).split()
+    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _plain(answer: str) -> str:
+    """An English answer without case, punctuation, articles and needless spaces."""
+    return " ".join(ARTICLE.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split())
+
+
+def _cmrc_exact(found: str, gold: str) -> float:
+    return float(_unmarked(found) == _unmarked(gold))
+
+
+def _cmrc_f1(found: str, gold: str) -> float:
+    ours, theirs = CMRC_TOKEN.findall(_unmarked(found)), CMRC_TOKEN.findall(_unmarked(gold))
+    return _f1(_longest_common(ours, theirs), len(ours), len(theirs))
+
+
+def _unmarked(answer: str) -> str:
+    return answer.lower().strip().translate(NO_CMRC_PUNCTUATION)
+
+
+def _longest_common(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """The length of the longest run of tokens that both have."""
+    longest = 0
+    before = [0] * (len(theirs) + 1)  # the length of the run that ends at each token of `theirs`
+    for token in ours:
+        ending = [0] + [before[at] + 1 if token == other else 0 for at, other in enumerate(theirs)]
+        longest, before = max(longest, *ending), ending
+    return longest
+
+
+def _f1(same: int, n_found: int, n_gold: int) -> float:
+    return 2 * same / (n_found + n_gold) if same else 0.0

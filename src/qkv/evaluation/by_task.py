@@ -1,0 +1,424 @@
+"""`evaluate`: a model of any task and examples in, its scores and what stands behind them out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, Unpack, overload
+
+import numpy as np
+
+from qkv.data import (
+    Labelled,
+    LabelledImage,
+    Pair,
+    Question,
+    Sentence,
+    read_conll,
+    read_conversations,
+    read_images,
+    read_labelled,
+    read_pairs,
+    read_records,
+    read_squad,
+    read_text,
+    read_texts,
+)
+from qkv.errors import UserError
+from qkv.evaluation.answers import answer_scores
+from qkv.evaluation.calibration import Calibration, calibration
+from qkv.evaluation.classification import ClassReport, classification_report, multilabel_report
+from qkv.evaluation.entities import EntityReport, entity_report
+from qkv.evaluation.language import language_scores
+from qkv.evaluation.regression import regression_scores
+from qkv.evaluation.retrieval import retrieval_scores, uniformity
+from qkv.evaluation.scores import (
+    Score,
+    accuracy,
+    check_tokenizer,
+    exact_match,
+    translation_scores,
+)
+from qkv.tasks import (
+    Answerer,
+    Classification,
+    Classifier,
+    Encoder,
+    ImageClassifier,
+    LanguageModel,
+    Tagger,
+    Translator,
+)
+from qkv.tasks.few_shot import Chooser, FewShot, Normalize, Record
+from qkv.tasks.texts import DecodeSettings
+from qkv.text import Message
+
+T = TypeVar("T")
+Files = str | Path | Sequence[Path]
+Progress = Callable[[int, int], None]  # examples done, all examples
+Advance = Callable[[int], None]  # examples done since the last call
+RECORDS_AT_A_TIME = 256  # between two reports of progress
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is on some examples; what does not apply is None."""
+
+    scores: list[Score]
+    outputs: Sequence[Any] | None = None  # what the model gave for each example
+    report: ClassReport | EntityReport | None = None  # figures by class, or by type of entity
+    calibration: Calibration | None = None  # of a classifier that gives one class of several
+
+    def __str__(self) -> str:
+        parts = ["\n".join(map(str, self.scores))]
+        if self.report is not None:
+            parts += self.report.tables()
+        if self.calibration is not None:
+            parts.append(f"It {self.calibration.describe()}.")
+        return "\n\n".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: each score by its name, and what else there is but the outputs."""
+        content: dict[str, Any] = {score.name: asdict(score) for score in self.scores}
+        if self.report is not None:
+            content |= self.report.to_dict()
+        if self.calibration is not None:
+            content["calibration"] = asdict(self.calibration)
+        return content
+
+
+@overload
+def evaluate(
+    model: Translator,
+    data: Files | tuple[str | Path, str | Path] | Iterable[Pair],
+    *,
+    progress: Progress | None = None,
+    tokenize: str = "auto",
+    **settings: Unpack[DecodeSettings],
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: LanguageModel,
+    data: Files | Iterable[str] | Iterable[Sequence[Message]] | Iterable[Record],
+    *,
+    progress: Progress | None = None,
+    few_shot: FewShot | None = None,
+    pool: str | Path | Iterable[Record] = (),
+    shots: int = 0,
+    seed: int = 0,
+    normalize: Normalize = "none",
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: Classifier | Encoder,
+    data: Files | Iterable[Labelled] | Iterable[tuple[str, ...]],
+    *,
+    progress: Progress | None = None,
+    label_field: str = "label",
+    text_field: Sequence[str] = (),
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: Tagger,
+    data: Files | Iterable[Sentence],
+    *,
+    progress: Progress | None = None,
+    word_column: int = 0,
+    label_column: int = -1,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: Answerer | ImageClassifier,
+    data: Files | Iterable[Question] | Iterable[LabelledImage],
+    *,
+    progress: Progress | None = None,
+) -> Evaluation: ...
+def evaluate(
+    model: Any, data: Any, *, progress: Progress | None = None, **options: Any
+) -> Evaluation:
+    """Score a model on examples as `qkv.data` reads them, or on the files that hold them.
+
+    `data` by task: (source, target) pairs, or a tuple of two line-aligned files; texts (a list of
+    strings), conversations or, with `few_shot`, records for a language model; labelled texts or
+    images; tagged sentences; questions; tuples of one or two texts for an encoder. `progress` is
+    called with the number of examples done and the number of all.
+    """
+    for kind, scorer in SCORERS.items():
+        if isinstance(model, kind):
+            return scorer(model, data, progress, **options)
+    raise UserError(
+        f"A {type(model).__name__} cannot be evaluated; give what qkv.load returns, such as a "
+        f"Translator or a Classifier."
+    )
+
+
+def _translations(
+    model: Translator,
+    data: Any,
+    progress: Progress | None,
+    tokenize: str = "auto",
+    **settings: Unpack[DecodeSettings],
+) -> Evaluation:
+    """BLEU with its signature, chrF and exact match."""
+    check_tokenizer(tokenize)
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str | Path):
+        pairs = read_pairs(*data)
+    else:
+        pairs = _examples(data, lambda paths: read_pairs(pairs=paths))
+    sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
+    settings.setdefault("n_best", 1)
+    found = model.translate(
+        sources, truncate=True, progress=_advance(progress, len(pairs)), **settings
+    )
+    return Evaluation(translation_scores(found, references, tokenize), found)
+
+
+def _language(
+    model: LanguageModel,
+    data: Any,
+    progress: Progress | None,
+    few_shot: FewShot | None = None,
+    **choosing: Any,
+) -> Evaluation:
+    """Loss, perplexity and bits per byte of texts; or how well the model answers."""
+    if few_shot is not None:
+        return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
+    files = _files(data) if isinstance(data, str | Path) or _all(data, Path) else []
+    if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
+        return _replies(model, read_conversations(files), progress)
+    items: list[Any] = [read_text(file) for file in files] if files else list(data)
+    if not _all(items, str):
+        return _replies(model, items, progress)
+    advance = _advance(progress, len(items))
+    found = []
+    for text in items:
+        found.append(model.score(text))
+        if advance:
+            advance(1)
+    scores = language_scores(
+        -sum(text.log_probability for text in found),
+        sum(text.n_tokens for text in found),
+        sum(text.n_bytes for text in found),
+    )
+    return Evaluation(scores, found)
+
+
+def _replies(
+    model: LanguageModel, conversations: Iterable[Sequence[Message]], progress: Progress | None
+) -> Evaluation:
+    """Percentage of conversations whose last answer the model gives word for word, greedily."""
+    answered = [messages for messages in conversations if messages[-1]["role"] == "assistant"]
+    asked = [messages[:-1] for messages in answered]
+    advance = _advance(progress, len(asked))
+    found = model.answers(asked, progress=advance, beams=1, n_best=1, sample=False)
+    return Evaluation(
+        [exact_match(found, [messages[-1]["content"] for messages in answered])], found
+    )
+
+
+def evaluate_choices(
+    model: Chooser,
+    data: str | Path | Iterable[Record],
+    few_shot: FewShot,
+    *,
+    pool: str | Path | Iterable[Record] = (),
+    shots: int = 0,
+    seed: int = 0,
+    normalize: Normalize = "none",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Score the answers that a model chooses for records, each after `shots` examples of the pool.
+
+    "always the commonest" is the accuracy of the most frequent index among the options.
+    """
+    records = _records(data)
+    if not records:
+        raise UserError("There is no record to ask about; give at least one.")
+    located = [(record, f"Record {number}") for number, record in enumerate(records, 1)]
+    right = [few_shot.right(*record) for record in located]
+    options = [few_shot.continuations(*record) for record in located]
+    prompts = few_shot.prompts(records, _records(pool), shots, seed)
+    advance = _advance(progress, len(records))
+    chosen: list[int] = []
+    for start in range(0, len(records), RECORDS_AT_A_TIME):
+        part = slice(start, start + RECORDS_AT_A_TIME)
+        choices = model.choose(prompts[part], options[part], normalize)
+        chosen += [choice.index for choice in choices]
+        if advance:
+            advance(len(choices))
+    answers = [
+        few_shot.possible(*record)[index] for record, index in zip(located, chosen, strict=True)
+    ]
+    how = f"{len(records)} records, {shots} shots, seed {seed}, normalize {normalize}"
+    commonest = max(Counter(right).values())
+    scores = [
+        replace(accuracy(chosen, right), signature=how),
+        Score("always the commonest", 100 * commonest / len(records)),
+    ]
+    return Evaluation(scores, answers)
+
+
+def _classes(
+    model: Classifier,
+    data: Any,
+    progress: Progress | None,
+    label_field: str = "label",
+    text_field: Sequence[str] = (),
+) -> Evaluation:
+    """Accuracy, F1 and calibration; or correlations, where the labels are numbers."""
+    kind, labels = model.classes.kind, model.classes.labels
+    examples = _examples(data, lambda paths: read_labelled(paths, kind, label_field, text_field))
+    for number, example in enumerate(examples, start=1):
+        if not any(text.strip() for text in example.texts):
+            raise UserError(f"Example {number} has no text; correct it, or leave it out.")
+    gold = [example.label for example in examples]
+    if kind != "number":
+        _check_known((name for label in gold for name in _names(label)), labels)
+    texts = [example.texts for example in examples]
+    found = model.classify(texts, progress=_advance(progress, len(texts)))
+    if kind == "number":
+        values = np.array([output.value for output in found], np.float64)
+        return Evaluation(regression_scores(values, np.array(gold, np.float64)), found)
+    if kind == "classes":
+        report = multilabel_report([one.labels for one in found], list(map(_names, gold)), labels)
+        return Evaluation(report.scores(), found, report)
+    return _one_class(found, list(map(str, gold)), labels)
+
+
+def _images(model: ImageClassifier, data: Any, progress: Progress | None) -> Evaluation:
+    """Accuracy, F1 and calibration."""
+    config, labels = model.model.config, model.classes.labels
+    size, channels = config.image_size, config.n_channels
+    examples = _examples(data, lambda paths: read_images(paths, size, channels))
+    gold = [example.label for example in examples]
+    _check_known(gold, labels)
+    pixels = [example.pixels for example in examples]
+    found = model.classify(pixels, progress=_advance(progress, len(pixels)))
+    return _one_class(found, gold, labels)
+
+
+def _one_class(
+    found: list[Classification], gold: Sequence[str], labels: Sequence[str]
+) -> Evaluation:
+    report = classification_report([output.label for output in found], gold, labels)
+    probabilities = np.array([list(output.probabilities.values()) for output in found])
+    trust = calibration(probabilities, [labels.index(label) for label in gold])
+    return Evaluation([*report.scores(), *trust.scores()], found, report, trust)
+
+
+def _tags(
+    model: Tagger,
+    data: Any,
+    progress: Progress | None,
+    word_column: int = 0,
+    label_column: int = -1,
+) -> Evaluation:
+    """F1 of entities; or of labels, where these spell no entities."""
+    sentences = _examples(data, lambda paths: read_conll(paths, word_column, label_column))
+    words = [tuple(sentence.words) for sentence in sentences]
+    tagged = model.tag(words, progress=_advance(progress, len(words)))
+    found = [tagging.labels for tagging in tagged]
+    gold = [sentence.labels for sentence in sentences]
+    report: ClassReport | EntityReport
+    if model.scheme is not None:
+        report = entity_report(found, gold)
+    else:
+        ours, theirs = ([label for labels in side for label in labels] for side in (found, gold))
+        report = classification_report(ours, theirs, sorted({*ours, *theirs}))
+        report = replace(report, confusion=None)  # there may be dozens of labels
+    return Evaluation(report.scores(), tagged, report)
+
+
+def _answers(model: Answerer, data: Any, progress: Progress | None) -> Evaluation:
+    """Exact match and F1 as SQuAD's or CMRC's own scripts count."""
+    questions = _examples(data, read_squad)
+    pairs = [(question.question, question.context) for question in questions]
+    found = model.answers(pairs, progress=_advance(progress, len(pairs)))
+    texts = [best[0].text for best in found]
+    # Numbers, for ids need not differ between files.
+    given = {str(number): text for number, text in enumerate(texts)}
+    gold = {
+        str(number): [answer.text for answer in question.answers]
+        for number, question in enumerate(questions)
+    }
+    return Evaluation(answer_scores(given, gold), texts)
+
+
+def _embeddings(
+    model: Encoder,
+    data: Any,
+    progress: Progress | None,
+    label_field: str = "label",
+    text_field: Sequence[str] = (),
+) -> Evaluation:
+    """How often a text's partner is the nearest; of single texts, how evenly they are spread."""
+    examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field))
+    sides = [list(dict.fromkeys(side)) for side in zip(*examples, strict=True)]
+    advance = _advance(progress, sum(map(len, sides)))
+    vectors = [model.embed(side, normalize=True, progress=advance) for side in sides]
+    if len(sides) == 1:
+        return Evaluation([uniformity(vectors[0])])
+    index = [{text: row for row, text in enumerate(side)} for side in sides]
+    pairs = [(index[0][text], index[1][partner]) for text, partner in examples]
+    return Evaluation(retrieval_scores(vectors[0], vectors[1], pairs))
+
+
+SCORERS: Mapping[type, Callable[..., Evaluation]] = {
+    Translator: _translations,
+    LanguageModel: _language,
+    Classifier: _classes,
+    ImageClassifier: _images,
+    Tagger: _tags,
+    Answerer: _answers,
+    Encoder: _embeddings,
+}
+"""How a model is scored, by its class."""
+
+
+def _all(items: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
+
+
+def _files(data: Any) -> list[Path]:
+    return [Path(data)] if isinstance(data, str | Path) else [Path(path) for path in data]
+
+
+def _examples(data: Any, read: Callable[[list[Path]], list[T]]) -> list[T]:
+    """The examples themselves, or those of the files that are named instead."""
+    named = isinstance(data, str | Path) or (data and _all(data, (str, Path)))
+    examples = read(_files(data)) if named else list(data)
+    if not examples:
+        raise UserError("There is nothing to score: no examples are given.")
+    return examples
+
+
+def _records(data: Any) -> list[Record]:
+    return list(read_records(Path(data))) if isinstance(data, str | Path) else list(data)
+
+
+def _advance(progress: Progress | None, total: int) -> Advance | None:
+    if progress is None:
+        return None
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    return advance
+
+
+def _names(label: object) -> tuple[str, ...]:
+    """An example's classes, one or many."""
+    return label if isinstance(label, tuple) else (str(label),)
+
+
+def _check_known(given: Iterable[str], known: Sequence[str]) -> None:
+    if unknown := set(given) - set(known):
+        raise UserError(
+            f"The examples have the label {min(unknown)!r}, which the model does not know; its "
+            f"labels are {', '.join(known)}."
+        )

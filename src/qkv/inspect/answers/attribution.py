@@ -1,0 +1,238 @@
+"""Attribution: how much each token adds to an output, by gradients.
+
+Both methods follow everything that the model does with a token, values and feed-forward layers
+included. Gradient × input extrapolates from a small change of a token's vector, which norms mostly
+undo, so it often misses what removing the token does. Integrated gradients (Sundararajan et al.
+2017) average the gradient on the way from a text whose tokens are all alike to the text itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from qkv.data import IGNORE
+from qkv.errors import UserError
+from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
+from qkv.inspect.answers.steps import MAX_DRAWN, last_drawn
+from qkv.inspect.draw import DIVERGING, HeatMap, array, caption, new_figure, styled, visible
+from qkv.inspect.trace.edit import Edit
+from qkv.inspect.trace.outputs import by_position, output_names, row_labels
+from qkv.inspect.trace.probe import Ask, Probe, run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+Method = Literal["integrated", "gradient"]
+METHODS = {"integrated": "integrated gradients", "gradient": "gradient × input"}
+Points = list[float] | None  # on the way to the text, 0 … 1; None: at its end alone
+MAX_TOKENS_IN_PASS = 2048  # of a pass that keeps what gradients need
+STEPS = 32  # points on the way
+MAX_OUTPUTS = 32  # explained by the view; each costs STEPS backward passes,
+MAX_WORK = 2 * 10**12  # and tokens × weights of all of these may not be more
+
+
+@dataclass(frozen=True)
+class Attribution(MapAnswer):
+    """For each output: how much each token counts for it (above 0) or against it."""
+
+    method: Method
+    outputs: tuple[str, ...]
+    positions: tuple[int, ...]
+    tokens: dict[str, tuple[str, ...]]  # that were read, by side
+    scores: dict[str, Tensor]  # (outputs, tokens) of each side
+
+    def parts(self) -> list[HeatMap]:
+        """A map per side: outputs down, tokens across."""
+        return [
+            HeatMap(scores, self.outputs, self.tokens[side], f"outputs down, {side} tokens across")
+            for side, scores in self.scores.items()
+        ]
+
+    def draw(self) -> Figure:
+        """Draw one panel per side: outputs down, tokens across."""
+        outputs = [visible(output) for output in self.outputs[-MAX_DRAWN:]]
+        limit = max(float(scores.abs().max()) for scores in self.scores.values()) or 1.0
+        count = sum(map(len, self.tokens.values()))
+        every = max(1, count // 80)  # labels that fit
+        scale: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
+        with styled():
+            figure, (panels,) = new_figure(
+                max(4.5, 0.42 * min(count, 80) + 2.5),
+                max(2.6, 0.34 * len(outputs) + 1.6),
+                ncols=len(self.scores),
+                squeeze=False,
+                width_ratios=[len(tokens) for tokens in self.tokens.values()],
+            )
+            for axes, (side, scores) in zip(panels, self.scores.items(), strict=True):
+                image = axes.imshow(array(scores[-MAX_DRAWN:]), aspect="auto", **scale)
+                tokens = [visible(token) for token in self.tokens[side]][::every]
+                places = range(0, len(self.tokens[side]), every)
+                axes.set_xticks(places, tokens, rotation=60, ha="right", parse_math=False)
+                axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
+                axes.grid(False)
+                axes.set_title(f"{side} tokens")
+            panels[0].set_ylabel("output")
+            figure.colorbar(image, ax=panels.tolist(), label="for (above 0) or against it")
+            title = f"How much each token adds to each output, by {METHODS[self.method]}"
+            caption(figure, title, last_drawn(len(self.outputs), MAX_DRAWN, "outputs"))
+        return figure
+
+
+def attribution(
+    trace: Trace,
+    positions: int | Sequence[int] | None = None,
+    output: int | None = None,
+    row: int = 0,
+    method: Method = "integrated",
+    steps: int = STEPS,
+) -> Attribution:
+    """Compute what each token's embedding adds to an output's log-odds.
+
+    The output at a position is `output`, else its label, else the likeliest one. "gradient" is the
+    gradient times the embedding, summed over D. "integrated" starts with the mean of the text's
+    embeddings at every token and averages the gradient over `steps` points on the way to the text's
+    own, so the scores of all tokens add up to the difference between the two. (A start at 0 would
+    be useless before a norm, which removes the length of a vector.)
+    """
+    if "logits" not in trace:
+        raise UserError("This model has no output; trace one that has a head.")
+    if method not in METHODS or steps < 1:
+        raise UserError("attribution: method is 'integrated' or 'gradient', and steps at least 1.")
+    if trace.edits and trace.inputs.n_rows > 1:
+        raise UserError("attribution: a changed pass has several texts; trace one at a time.")
+    logits = by_position(trace, trace.peek(["logits"])["logits"][row].float(), row)
+    if output is not None and not 0 <= output < logits.shape[1]:
+        raise UserError(f"There is no output {output}; there are {logits.shape[1]}, from 0 on.")
+    chosen = _check_positions(positions, len(logits))
+    labels = row_labels(trace, row, len(logits))
+    best = [int(logits[at].argmax()) if labels[at] == IGNORE else labels[at] for at in chosen]
+    ids = best if output is None else [output] * len(chosen)
+    points = [(step + 0.5) / steps for step in range(steps)] if method == "integrated" else None
+    sides = [key.partition(".")[0] for key in trace.names("*.embedding")]
+    tokens = {side: tuple(trace.tokens(side, row)) for side in sides}
+    with torch.inference_mode(False), torch.enable_grad():
+        total = {side: torch.zeros(len(chosen), len(tokens[side])) for side in sides}
+        for chunk in _chunks(points, sum(map(len, tokens.values()))):
+            for number, scores in enumerate(_scores(trace, row, chunk, chosen, ids)):
+                for side in sides:
+                    total[side][number] += scores[side] / len(points or [1.0])
+    names = tuple(output_names(trace, ids, row))
+    return Attribution(method, names, tuple(chosen), tokens, total)
+
+
+def _check_positions(positions: int | Sequence[int] | None, count: int) -> list[int]:
+    if positions is None:
+        return list(range(count))
+    positions = [positions] if isinstance(positions, int) else list(positions)
+    for position in positions:
+        if not -count <= position < count:
+            raise UserError(f"There is no output {position}; this trace has {count}, from 0 on.")
+    return [position % count for position in positions]
+
+
+def _chunks(points: Points, length: int) -> Iterator[Points]:
+    """Split the points so that a pass stays small."""
+    if points is None:
+        yield None
+        return
+    size = max(1, MAX_TOKENS_IN_PASS // max(1, length))
+    for start in range(0, len(points), size):
+        yield points[start : start + size]
+
+
+def _scores(
+    trace: Trace, row: int, points: Points, positions: list[int], ids: list[int]
+) -> Iterator[dict[str, Tensor]]:
+    """For each output, gradient × difference of each side's tokens, summed over the points."""
+    differences: dict[str, Tensor] = {}
+    leaves: dict[str, Tensor] = {}
+    logits = _logits(trace, row, points, differences, leaves)
+    outputs = torch.stack([by_position(trace, x.float(), row) for x in logits])  # (points, N, V)
+    for position, id in zip(positions, ids, strict=True):
+        gradients = torch.autograd.grad(
+            _log_odds(trace, outputs[:, position], id).sum(),
+            list(leaves.values()),
+            retain_graph=True,
+            allow_unused=True,
+        )
+        yield {
+            side: torch.zeros(differences[side].shape[1])
+            if gradient is None
+            else (gradient * differences[side]).sum(dim=(0, 2)).float().cpu()
+            for side, gradient in zip(leaves, gradients, strict=True)
+        }
+
+
+def _logits(
+    trace: Trace,
+    row: int,
+    points: Points,
+    differences: dict[str, Tensor],
+    leaves: dict[str, Tensor],
+) -> Tensor:
+    """Run a pass with one row per point, and keep its graph.
+
+    `differences` gets the embeddings minus their start (the text's mean, or 0 without points), and
+    `leaves` the embeddings at the points.
+    """
+
+    def leaf(side: str) -> Edit:
+        def change(value: Tensor) -> Tensor:
+            value = value.detach()
+            share = torch.tensor(points or [1.0]).to(value)[:, None, None]
+            start = value.mean(dim=1, keepdim=True) if points else torch.zeros_like(value)
+            differences[side] = value - start
+            leaves[side] = (start + share * differences[side]).requires_grad_()
+            return leaves[side]
+
+        return Edit(f"{side}.embedding", change)
+
+    sides = [key.partition(".")[0] for key in trace.names("*.embedding")]
+    probe = Probe([Ask("logits")], [*trace.edits, *map(leaf, sides)])
+    run(trace.model, trace.inputs.repeat_row(row, len(points or [1.0])), probe)
+    return probe.values[Ask("logits")]
+
+
+def _log_odds(trace: Trace, logits: Tensor, id: int) -> Tensor:
+    """Log-odds of an output, since log P is flat where P is almost 1."""
+    if trace.inputs.output_kind in ("number", "classes"):
+        return logits[:, id]
+    others = torch.arange(logits.shape[1], device=logits.device) != id
+    return logits[:, id] - logits[:, others].logsumexp(dim=1)
+
+
+def _answer(question: Question) -> Attribution:
+    """Explain all outputs, or the last ones if that would take too long."""
+    trace = the_trace(question)
+    shape = trace.shape("logits")
+    count = shape[1] if len(shape) == 3 and trace.inputs.output_kind != "span" else 1
+    n_weights = sum(x.numel() for x in trace.model.parameters())
+    work = sum(map(len, question.tokens.values())) * n_weights
+    steps = STEPS if STEPS * work <= MAX_WORK else STEPS // 4
+    most = max(1, min(MAX_OUTPUTS, MAX_WORK // (steps * work)))
+    if count <= most:
+        return trace.attribution(steps=steps)
+    question.remark(f"attribution: of the last {most} of {count:,} outputs")
+    return trace.attribution(range(count - most, count), steps=steps)
+
+
+def _lack(question: Question) -> str | None:
+    if "logits" in the_trace(question):
+        return None
+    return "This model gives vectors and no output to explain; look at its attention instead."
+
+
+VIEW = View(
+    "Attribution",
+    "How much each token adds to the log-odds of each output, by integrated gradients: above 0 for "
+    "it, below 0 against it. More reliable than rollout.",
+    _answer,
+    _lack,
+)

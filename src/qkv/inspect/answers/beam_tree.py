@@ -1,0 +1,383 @@
+"""The tree of a beam search: every candidate, and whether it was kept, ended or pruned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+from rich.tree import Tree
+from torch import Tensor
+
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.decode import Beam, BeamState, Hypothesis, Task
+from qkv.decode.beam import Candidates, build_beam
+from qkv.decode.generate import build_batch, build_task, prompt_limits, run_search, token_limits
+from qkv.errors import UserError
+from qkv.inspect.answers.answer import Answer, Question, View, the_trace
+from qkv.inspect.draw import Table, caption, clipped, new_figure, styled, visible
+from qkv.inspect.trace.inputs import Inputs
+from qkv.model import Decoder, Encoder, EncoderDecoder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+Fate = Literal["kept", "ended", "pruned"]
+MAX_LEAVES = 56  # drawn; of more, the least likely pruned candidates are left out
+MAX_LENGTH = 12  # tokens that the view lets a language model go on for
+TYPE = 7.5  # points
+COLOURS = {"best": "#0072B2", "kept": "#444444", "ended": "#009E73", "pruned": "#999999"}
+SIGNS = {"kept": " ", "ended": "■", "pruned": "✗"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One candidate: a token after a hypothesis, and what became of it."""
+
+    id: int
+    parent: int | None  # None: a first token
+    step: int
+    token: int
+    name: str
+    log_probability: float  # of the token after the hypothesis
+    score: float  # log P of the whole hypothesis
+    fate: Fate
+    why: str
+    best: bool = False  # part of the best hypothesis
+
+    @property
+    def colour(self) -> str:
+        """Its colour in a figure."""
+        return COLOURS["best" if self.best else self.fate]
+
+
+@dataclass(frozen=True)
+class BeamTree(Answer):
+    """A beam search from its first token to its last."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Hypothesis, ...]  # of the search, best first
+    names: tuple[str, ...]  # their tokens
+    beams: int
+    length_penalty: float
+
+    @property
+    def n_pruned(self) -> int:
+        """Number of pruned candidates."""
+        return sum(node.fate == "pruned" for node in self.nodes)
+
+    def children(self, parent: int | None) -> list[Node]:
+        """Candidates after a node, best first; those of None are the first tokens."""
+        return [node for node in self.nodes if node.parent == parent]
+
+    def shown(self) -> tuple[list[Node], str]:
+        """The nodes to draw, and a note about the pruned candidates that are left out."""
+        parents = {node.parent for node in self.nodes}
+        ways = [x for x in self.nodes if x.best or x.id in parents or x.fate == "ended"]
+        drawn = {node.id for node in ways}
+        others = [node for node in self.nodes if node.id not in drawn]
+        others.sort(key=lambda node: -node.log_probability)
+        room = max(0, MAX_LEAVES - sum(node.id not in parents for node in ways))
+        nodes = sorted([*ways, *others[:room]], key=lambda node: node.id)
+        left_out = len(self.nodes) - len(nodes)
+        note = f"{left_out} less likely candidates that were pruned are not shown."
+        return nodes, note if left_out else ""
+
+    def draw(self) -> Figure:
+        """Draw the best path in blue, ended hypotheses in green, pruned candidates in grey."""
+        nodes, left_out = self.shown()
+        lines, steps = _heights(nodes), 1 + max(node.step for node in nodes)
+        labels = [_label(node) for node in nodes]
+        wide = 0.55 + max(map(cell_len, labels)) * TYPE * 0.62 / 72  # inches: a label, a branch
+        depth = -min(lines.values())
+        with styled():
+            figure, axes = new_figure(max(6.0, wide * (steps + 0.4)), max(2.4, 0.2 * depth + 1.4))
+            axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel="step")
+            axes.set_yticks([])
+            axes.set_xticks(range(steps))
+            axes.grid(False)
+            axes.spines["left"].set_visible(False)
+            for node, label in zip(nodes, labels, strict=True):
+                _draw_node(axes, node, label, lines, 0.5 / wide)
+            about = "Number: probability of the token after the hypothesis before it. ■ ended."
+            caption(figure, f"Beam search with {self._summary()}", about, left_out)
+        return figure
+
+    def parts(self) -> list[Table]:
+        """The outputs, and every candidate."""
+        outputs = [
+            (name, f"{output.score:.3f}", f"{math.exp(output.log_probability):.3g}")
+            for name, output in zip(self.names, self.outputs, strict=True)
+        ]
+        candidates = [
+            (
+                str(node.step),
+                "" if node.parent is None else visible(self.nodes[node.parent].name),
+                visible(node.name),
+                f"{math.exp(node.log_probability):.3f}",
+                f"{node.score:.3f}",
+                "best" if node.best else node.fate,
+                node.why,
+            )
+            for node in self.nodes
+        ]
+        head = ("step", "after", "token", "P", "log P of all", "fate", "why")
+        return [
+            Table(("output", "score", "P"), outputs, f"Beam search with {self.beams} beams"),
+            Table(head, candidates, "Every candidate"),
+        ]
+
+    def numbers(self) -> Any:
+        """Return every field, with the outputs' tokens as text."""
+        outputs = [
+            {"tokens": name, "score": x.score, "log_probability": x.log_probability}
+            for name, x in zip(self.names, self.outputs, strict=True)
+        ]
+        return super().numbers() | {"outputs": outputs}
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the tree, the reasons for pruning by letter, and the outputs."""
+        nodes, left_out = self.shown()
+        reasons = dict.fromkeys(node.why for node in nodes if node.why)
+        letters = dict(zip(reasons, "abcdefghijklmnopqrstuvwxyz", strict=False))
+        root = Tree(self._summary())
+        branches: dict[int | None, Tree] = {None: root}
+        for node in nodes:
+            style = {"ended": "green", "pruned": "dim"}.get(node.fate, "")
+            style = "bold blue" if node.best else style
+            label = Text(f"{SIGNS[node.fate]} {clipped(visible(node.name), 16)} ", style=style)
+            chance = math.exp(node.log_probability)
+            number = f"{chance:.3f}" if chance >= 0.0005 else "<0.001"
+            label.append(f"{number}  log P {node.score:.2f}", style="dim")
+            if node.why:
+                label.append(f"  {letters[node.why]}", style="dim italic")
+            branches[node.id] = branches[node.parent].add(label)
+        yield root
+        for note in [*(f"{letter}: {why}" for why, letter in letters.items()), left_out]:
+            if note:
+                yield Text(note, style="dim")
+        outputs = zip(self.names, self.outputs, strict=True)
+        rows = [(f"{output.score:.3f}", name) for name, output in outputs]
+        yield from Table(("score", "output"), rows).text(width)
+
+    def _summary(self) -> str:
+        return f"{self.beams} beams: {len(self.nodes)} candidates, {self.n_pruned} pruned"
+
+
+@dataclass
+class Recorder:
+    """A `Beam` search of one sentence that records every candidate."""
+
+    beam: Beam
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._alive: list[int | None] = [None] * self.beam.rows
+        self._ended: dict[tuple[int, ...], int] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of beams."""
+        return self.beam.rows
+
+    def start(self, task: Task) -> BeamState:
+        """Return the state before the first token."""
+        return self.beam.start(task)
+
+    def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor | None]:
+        """Search one token further, as `Beam` does, and record its candidates."""
+        candidates = self.beam.continuations(state, logits.clone())
+        after, rows = self.beam.step(state, logits)
+        assert rows is not None
+        self._record(state, candidates, after, rows)
+        return after, rows
+
+    def finish(self, state: BeamState) -> list[list[Hypothesis]]:
+        """Return the results."""
+        return self.beam.finish(state)
+
+    def _record(
+        self, state: BeamState, candidates: Candidates, after: BeamState, rows: Tensor
+    ) -> None:
+        step, before = int(state.step), state.scores[0].tolist()
+        kept = list(zip(rows.tolist(), after.newest[0].tolist(), strict=True))
+        alive: list[int | None] = [None] * self.rows
+        last = bool(state.step + 1 >= state.limits[0])
+        columns = (column[0].tolist() for column in candidates)
+        for rank, (score, parent, token) in enumerate(zip(*columns, strict=True)):
+            if score == float("-inf"):
+                continue  # of a beam that is not in use yet
+            id = len(self.nodes)
+            goes_on = (parent, token) in kept and not last and token not in self.beam.ends
+            fate, why = self._fate(rank, token, last, goes_on)
+            before_token, chance = self._alive[parent], score - before[parent]
+            self.nodes.append(Node(id, before_token, step, token, "", chance, score, fate, why))
+            if goes_on:
+                alive[kept.index((parent, token))] = id
+            elif fate == "ended":
+                self._ended[(*state.tokens[0, parent, :step].tolist(), token)] = id
+        self._alive = alive
+        self._displace(after)
+
+    def _fate(self, rank: int, token: int, last: bool, goes_on: bool) -> tuple[Fate, str]:
+        """What becomes of a candidate, and why."""
+        if goes_on:
+            return "kept", ""
+        count = self.rows
+        if token in self.beam.ends or last:
+            if rank < count:
+                return "ended", "" if token in self.beam.ends else "no room for more tokens"
+            return "pruned", f"it ends, but is not among the {count} best candidates"
+        return "pruned", f"{count} candidates that go on have a higher score"
+
+    def _displace(self, after: BeamState) -> None:
+        """Prune ended hypotheses that are no longer among the best of their kind."""
+        lengths, tokens = after.closed_lengths[0].tolist(), after.closed_tokens[0].tolist()
+        held = {tuple(row[:length]) for row, length in zip(tokens, lengths, strict=True)}
+        why = f"{self.rows} that have ended are better for their length"
+        for ended in [path for path in self._ended if path not in held]:
+            id = self._ended.pop(ended)
+            self.nodes[id] = replace(self.nodes[id], fate="pruned", why=why)
+
+    def close(self, best: Hypothesis) -> list[Node]:
+        """Return all nodes after the search: open ones are pruned, the best path is marked."""
+        over = "the search was over: it could not become better than what has ended"
+        if self.beam.early_stopping is True:
+            over = f"the search was over: {self.rows} had ended"
+        beaten = f"none of its continuations was among the {self.rows} best"
+        left, parents = {*self._alive}, {node.parent for node in self.nodes}
+        nodes = [
+            replace(node, fate="pruned", why=over if node.id in left else beaten)
+            if node.fate == "kept" and node.id not in parents
+            else node
+            for node in self.nodes
+        ]
+        parent: int | None = None
+        for token in best.tokens:
+            node = next(x for x in nodes if x.parent == parent and x.token == token)
+            nodes[node.id], parent = replace(node, best=True), node.id
+        if best.finished:
+            ends = [x for x in nodes if x.parent == parent and x.fate == "ended"]
+            end = next(node for node in ends if node.token in self.beam.ends)
+            nodes[end.id] = replace(end, best=True)
+        return nodes
+
+
+def beam_tree(trace: Trace, config: DecodeConfig, row: int = 0) -> BeamTree:
+    """Search on from a trace's inputs and record every candidate."""
+    model, inputs = trace.model, trace.inputs
+    if isinstance(model, Encoder):
+        raise UserError("An encoder writes nothing, so it has no beam search to show.")
+    if trace.edits:
+        raise UserError("A search runs on the unchanged model; ask the trace without changes.")
+    beams = max(2, config.beams)
+    config = replace(config, beams=beams, n_best=beams, sample=False)
+    prompt = _prompt(inputs, model.config, row)
+    given = isinstance(model, EncoderDecoder) and prompt[1:2] == [model.config.start_id]
+    recorder = Recorder(build_beam(config, model.config.ends, inputs.suppress, int(given)))
+    device = next(model.parameters()).device
+    batch = build_batch([prompt], device)
+    if isinstance(model, EncoderDecoder):
+        assert inputs.source is not None
+        source = inputs.source.row_tokens(row)[None]
+        batch = replace(batch, source=source)
+        limits = token_limits(model.config, config, [source.shape[1]], len(prompt) - 1)
+    else:
+        limits = prompt_limits(model.config, config, [prompt])
+    task = build_task(model.config, config, [prompt], limits, None, device)
+    with torch.inference_mode():
+        (outputs,) = run_search(model, recorder, batch, task, fixed=False, graphs=None)
+    if not outputs:
+        raise UserError("decode: with these settings nothing may be generated; loosen them.")
+    nodes = recorder.close(outputs[0])
+    named = inputs.name([node.token for node in nodes])
+    nodes = [replace(node, name=name) for node, name in zip(nodes, named, strict=True)]
+    names = tuple(" ".join(inputs.name(output.tokens)) for output in outputs)
+    return BeamTree(tuple(nodes), tuple(outputs), names, config.beams, config.length_penalty)
+
+
+def _prompt(inputs: Inputs, config: ModelConfig, row: int) -> list[int]:
+    if config.family == "encoder-decoder":
+        return [config.bos_id, *([config.start_id] if config.start_id >= 0 else [])]
+    assert inputs.target is not None
+    prompt: list[int] = inputs.target.row_tokens(row).tolist()
+    return prompt
+
+
+def _heights(nodes: Sequence[Node]) -> dict[int, float]:
+    """Give each leaf a line from the top down, and each parent the middle of its children."""
+    children: dict[int | None, list[Node]] = {}
+    for node in nodes:
+        children.setdefault(node.parent, []).append(node)
+    heights: dict[int, float] = {}
+    line = 0
+
+    def place(node: Node) -> float:
+        nonlocal line
+        below = [place(child) for child in children.get(node.id, ())]
+        if not below:
+            line += 1
+        heights[node.id] = sum(below) / len(below) if below else float(1 - line)
+        return heights[node.id]
+
+    for root in children.get(None, ()):
+        place(root)
+    return heights
+
+
+def _label(node: Node) -> str:
+    chance = math.exp(node.log_probability)
+    number = f"{chance:.2f}" if chance >= 0.005 else "<0.01"
+    return f"{clipped(visible(node.name), 12)} {number}{' ■' if node.fate == 'ended' else ''}"
+
+
+def _draw_node(axes: Axes, node: Node, label: str, lines: dict[int, float], branch: float) -> None:
+    """Draw a candidate and the branch that leads to it from the end of its parent's label."""
+    x, y = node.step, lines[node.id]
+    if node.parent in lines:
+        axes.plot(
+            [x - branch, x - 0.55 * branch, x - 0.12 * branch],
+            [lines[node.parent], y, y],
+            color=node.colour,
+            zorder=1,
+            linewidth=2.2 if node.best else 0.9,
+            linestyle=(0, (2, 2)) if node.fate == "pruned" else "-",
+        )
+    style: dict[str, Any] = {"color": node.colour, "weight": "bold" if node.best else "normal"}
+    axes.text(x, y, label, va="center", fontsize=TYPE, parse_math=False, **style)
+
+
+def _answer(question: Question) -> BeamTree:
+    """Search as the model decodes; a language model goes on for a few tokens."""
+    trace = the_trace(question)
+    settings: dict[str, Any] = {} if question.beams is None else {"beams": question.beams}
+    if isinstance(trace.model, Decoder):
+        settings["max_length"] = min(trace.inputs.decode.max_length or MAX_LENGTH, MAX_LENGTH)
+        question.remark(f"beam: the search stops after {settings['max_length']} tokens")
+    return trace.beam_tree(**settings)
+
+
+def _lack(question: Question) -> str | None:
+    trace = the_trace(question)
+    if isinstance(trace.model, Encoder):
+        return "An encoder writes nothing, so it has no beam search; look at its attention."
+    full = trace.sizes["T"] >= trace.model.config.max_length
+    if isinstance(trace.model, Decoder) and full:
+        return "The text fills the model's context, so a search cannot go on; shorten it."
+    return None
+
+
+VIEW = View(
+    "Beam search",
+    "Every candidate of a search: kept, ended or pruned.",
+    _answer,
+    _lack,
+)

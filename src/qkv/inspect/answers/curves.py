@@ -1,0 +1,212 @@
+"""Training curves from the logs of runs, several in one figure to compare."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from qkv.errors import UserError
+from qkv.inspect.answers.answer import Answer, Question, Record, View
+from qkv.inspect.draw import COLOURS, MARKERS, Numbers, Table, caption, new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_POINTS = 400  # of a curve; a longer log is drawn as the means of as many stretches
+MAX_ROWS = 12  # of a run's log in a terminal
+NAMES = {
+    "loss": "loss (nats)",
+    "lr": "learning rate",
+    "tokens_per_second": "tokens per second",
+}
+
+
+@dataclass(frozen=True)
+class Curves(Answer):
+    """The logs of runs by name."""
+
+    runs: Mapping[str, Sequence[Record]]
+
+    def draw(self) -> Figure:
+        """Draw loss, learning rate, speed and each score over the steps, a colour per run."""
+        keys = self._keys()
+        across = min(3, len(keys))
+        down = math.ceil(len(keys) / across)
+        with styled():
+            figure, grid = new_figure(
+                3.4 * across + 0.6, 2.6 * down + 0.7, nrows=down, ncols=across, squeeze=False
+            )
+            for axes, key in zip(grid.flat, keys, strict=False):
+                for number, records in enumerate(self.runs.values()):
+                    _curve(axes, key, records, number)
+                _frame(axes, key)
+            for axes in grid.flat[len(keys) :]:
+                axes.set_visible(False)
+            if len(self.runs) > 1:
+                handles = [_line(number, label=name) for number, name in enumerate(self.runs)]
+                columns = min(4, len(handles))
+                figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+            caption(figure, self._lowest())
+        return figure
+
+    def numbers(self) -> Any:
+        """Return the records of each run."""
+        return {name: list(records) for name, records in self.runs.items()}
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield some records of each run, those with a held-out loss if there are any."""
+        for name, records in self.runs.items():
+            yield Text(name, style="italic")
+            chosen = [record for record in records if "valid_loss" in record] or list(records)
+            every = max(1, -(-len(chosen) // MAX_ROWS))
+            rows = chosen[::-1][::every][::-1]  # the last record, and others evenly before it
+            keys = list(dict.fromkeys(key for row in rows for key in row))
+            head = [key.replace("_", " ") for key in keys]
+            cells = [[_number(row.get(key)) for key in keys] for row in rows]
+            yield from Table(head, cells).text(width)
+
+    def _keys(self) -> list[str]:
+        """Keys that have a panel: the usual three, then the scores in the order of the logs."""
+        every = dict.fromkeys(
+            key
+            for records in self.runs.values()
+            for record in records
+            for key, value in record.items()
+            if isinstance(value, int | float)
+        )
+        return [*NAMES, *(key for key in every if key not in (*NAMES, "step", "valid_loss"))]
+
+    def _lowest(self) -> str:
+        """The title: the lowest held-out loss."""
+        losses = [
+            (record["valid_loss"], record["step"], name)
+            for name, records in self.runs.items()
+            for record in records
+            if isinstance(record.get("valid_loss"), int | float)
+            and math.isfinite(record["valid_loss"])
+        ]
+        if not losses:
+            return "Training curves"
+        loss, step, name = min(losses)
+        lowest = f"{name}: lowest" if len(self.runs) > 1 else "Lowest"
+        return f"{lowest} held-out loss {loss:.3g} at step {step:,}"
+
+
+def read_log(path: Path) -> list[Record]:
+    """Read a run's log (its folder, or the file); a truncated last line is left out."""
+    file = path / "log.jsonl" if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(
+            f"{file} is not there; training curves come from the log.jsonl that `qkv train` "
+            "writes into its run folder, so give such a folder."
+        )
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    records = []
+    for number, line in enumerate(lines, 1):
+        record = _parse(line)
+        if record is not None:
+            records.append(record)
+        elif number < len(lines) and line.strip():
+            raise UserError(
+                f"{file}:{number} is not a JSON object with a step; a log has one a line, so "
+                "take this line out or give the log of another run."
+            )
+    if not records:
+        raise UserError(f"{file} has no steps yet; wait until the run has logged its first.")
+    return records
+
+
+def _parse(line: str) -> Record | None:
+    try:
+        record = json.loads(line)
+        return record if isinstance(record, dict) and math.isfinite(record["step"]) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_logs(paths: Sequence[Path]) -> dict[str, list[Record]]:
+    """Read the logs of several runs, named by their folders or, where these agree, their paths."""
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    short = [folder.resolve().name for folder in folders]
+    names = [
+        name if short.count(name) == 1 else str(folder)
+        for name, folder in zip(short, folders, strict=True)
+    ]
+    return {name: read_log(path) for name, path in zip(names, paths, strict=True)}
+
+
+def _series(records: Sequence[Record], key: str) -> tuple[Numbers, Numbers]:
+    """Steps and values where a key was logged; very many are averaged."""
+    pairs = [(r["step"], r[key]) for r in records if isinstance(r.get(key), int | float)]
+    points = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    if len(points) > MAX_POINTS:
+        points = np.array([part.mean(axis=0) for part in np.array_split(points, MAX_POINTS)])
+    return points[:, 0], points[:, 1]
+
+
+def _curve(axes: Axes, key: str, records: Sequence[Record], number: int) -> None:
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    if key in NAMES:
+        light: dict[str, Any] = {"alpha": 0.55, "linewidth": 1.0} if key == "loss" else {}
+        axes.plot(*_series(records, key), color=colour, **light)
+    if key not in NAMES or key == "loss":
+        held_out = _series(records, "valid_loss" if key == "loss" else key)
+        axes.plot(*held_out, color=colour, marker=marker)
+
+
+def _frame(axes: Axes, key: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(xlabel="step", ylabel=NAMES.get(key, key.replace("_", " ")))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if key == "loss":
+        lines = [np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines]
+        values = np.concatenate(lines)
+        values = values[np.isfinite(values)]
+        if len(values) and values.min() > 0 and values.max() > 30 * values.min():
+            axes.set_yscale("log")
+        grey: Any = {"color": "#555555"}
+        handles = [_line(label="training", marker=None, alpha=0.55, linewidth=1.0, **grey)]
+        if any(map(len, lines[1::2])):
+            handles.append(_line(label="held-out", **grey))
+        axes.legend(handles=handles)
+    elif key in NAMES:
+        axes.set_ylim(bottom=0)
+
+
+def _line(number: int = 0, **settings: Any) -> Any:
+    """A line of a legend."""
+    from matplotlib.lines import Line2D
+
+    style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    return Line2D([], [], **(style | settings))
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _lack(question: Question) -> str | None:
+    if question.runs:
+        return None
+    return "There is no log.jsonl of a training run to draw; give the folder of a run."
+
+
+VIEW = View(
+    "Training curves",
+    "Loss, learning rate, speed and scores over the steps of training.",
+    lambda question: Curves(question.runs),
+    _lack,
+    needs_text=False,
+)

@@ -1,0 +1,88 @@
+"""Attention rollout: attention maps multiplied through the layers.
+
+It assumes that attended tokens are passed on unchanged and ignores values and feed-forward layers:
+`attribution` is more reliable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
+from qkv.inspect.answers.lens import stack_of
+from qkv.inspect.draw import HeatMap
+from qkv.model import EncoderDecoder
+
+if TYPE_CHECKING:
+    from qkv.inspect.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Rollout(MapAnswer):
+    """Shares (T, S) of the tokens `columns` in the tokens `rows`."""
+
+    shares: Tensor
+    rows: list[str]
+    columns: list[str]
+
+    def parts(self) -> list[HeatMap]:
+        """One map."""
+        title = "Attention multiplied through all layers"
+        return [HeatMap(self.shares, self.rows, self.columns, title, value="share")]
+
+
+def rollout(trace: Trace, stack: str | None = None, row: int = 0) -> Tensor:
+    """Multiply attention maps through the layers, half of each token staying in place.
+
+    For an encoder-decoder: the shares of source tokens (S) in target tokens (T), or with `stack`
+    the shares of that stack's own tokens.
+    """
+    if stack is not None or not isinstance(trace.model, EncoderDecoder):
+        return _within(trace, stack_of(trace, stack), row)
+    n_source, n_target = len(trace.tokens("source", row)), len(trace.tokens("target", row))
+    memory, shares = _within(trace, "encoder", row), torch.zeros(n_target, n_source)
+    for at in _layers(trace, "decoder"):
+        shares = _mixed(trace, f"{at}.self_attention", row, n_target) @ shares
+        cross = _mean_weights(trace, f"{at}.cross_attention", row)[:n_target, :n_source]
+        shares = (shares + cross @ memory) / 2
+    return shares
+
+
+def _within(trace: Trace, stack: str, row: int) -> Tensor:
+    count = len(trace.tokens("source" if stack == "encoder" else "target", row))
+    shares = torch.eye(count)
+    for at in _layers(trace, stack):
+        shares = _mixed(trace, f"{at}.self_attention", row, count) @ shares
+    return shares
+
+
+def _layers(trace: Trace, stack: str) -> list[str]:
+    end = ".feed_forward.residual"
+    return [key.removesuffix(end) for key in trace.names(f"{stack}.*{end}")]
+
+
+def _mixed(trace: Trace, at: str, row: int, count: int) -> Tensor:
+    """(A + I) / 2: half attention, half the token itself."""
+    return (_mean_weights(trace, at, row)[:count, :count] + torch.eye(count)) / 2
+
+
+def _mean_weights(trace: Trace, at: str, row: int) -> Tensor:
+    (value,) = trace.peek([f"{at}.weights"]).values()
+    return value[row].float().mean(dim=0).cpu()
+
+
+def _answer(question: Question) -> Rollout:
+    trace, tokens = the_trace(question), list(question.tokens.values())
+    return Rollout(trace.rollout(), tokens[-1], tokens[0])
+
+
+VIEW = View(
+    "Attention rollout",
+    "Attention maps multiplied through the layers, as if tokens were passed on unchanged; "
+    "attribution is more reliable.",
+    _answer,
+)

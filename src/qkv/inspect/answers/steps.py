@@ -1,0 +1,169 @@
+"""Step by step: the best candidates of each output, and how sure the model was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+from torch import Tensor
+
+from qkv.data import IGNORE
+from qkv.errors import UserError
+from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
+from qkv.inspect.draw import COLOURS, Table, caption, clipped, new_figure, styled, visible
+from qkv.inspect.trace.outputs import by_position, entropy, output_names, position_names, row_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+IN_TERMINAL = 32  # outputs; of more, the last ones are shown
+MAX_DRAWN = 60  # outputs in a figure; of more, the last ones are drawn
+HEAD = ("step", "after", "candidates", "entropy", "label")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible output."""
+
+    id: int
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One output: its best candidates, and the label."""
+
+    position: int
+    after: str  # the token at which it is predicted
+    candidates: tuple[Candidate, ...]  # best first
+    entropy: float  # in nats: 0 is certain, ln V is uniform
+    label: Candidate | None  # the output that came, or should have come
+    rank: int | None  # of the label: 1 is the best candidate
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """A row of a table."""
+        return (
+            str(self.position),
+            visible(self.after),
+            "  ".join(f"{visible(x.name)} {x.probability:.3f}" for x in self.candidates),
+            f"{self.entropy:.3f}",
+            "" if self.label is None else f"{visible(self.label.name)} (rank {self.rank})",
+        )
+
+
+class Steps(tuple[Prediction, ...], Answer):
+    """The predictions of one row, in order."""
+
+    def draw(self) -> Figure:
+        """Draw bars of the candidates' probabilities side by side, one row per step."""
+        drawn = self[-MAX_DRAWN:]
+        with styled():
+            figure, axes = new_figure(8.4, max(2.0, 0.42 * len(drawn) + 1.1))
+            for line, step in enumerate(drawn):
+                _bars(axes, -line, step)
+                axes.text(1.01, -line, f"{step.entropy:.2f}", va="center", fontsize=8)
+            axes.text(1.01, 0.75, "entropy (nats)", va="center", fontsize=8)
+            names = [f"{step.position}: after {visible(step.after)}" for step in drawn]
+            axes.set_yticks([-line for line in range(len(drawn))], names, parse_math=False)
+            axes.set(xlim=(0, 1), ylim=(0.4 - len(drawn), 1.1))
+            most = max(len(step.candidates) for step in drawn)
+            axes.set(xlabel=f"probability of the {most} best candidates, side by side")
+            axes.grid(False)
+            title = "Each step: the wider the first bar, the surer the model"
+            caption(figure, title, last_drawn(len(self), MAX_DRAWN, "steps"))
+        return figure
+
+    def parts(self) -> list[Table]:
+        """The table of all steps."""
+        return [Table(HEAD, [step.cells() for step in self])]
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the table, with as many candidates in a line as fit."""
+        shown = self[-IN_TERMINAL:]
+        if len(self) > len(shown):
+            yield Text(f"The last {len(shown)} of {len(self):,} steps.", style="italic")
+        rows = []
+        for step in shown:
+            position, after, _, unsure, label = step.cells()
+            packed = _pack(step, max(20, width - 54))  # what the other columns leave
+            rows.append((position, clipped(after, 14), packed, unsure, clipped(label, 22)))
+        yield from Table(HEAD, rows).text(width)
+
+
+def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:
+    """Predict each output of one row; a classifier has one, a tagger one per token."""
+    if "probabilities" not in trace:
+        raise UserError("This model gives no probabilities; trace one that has an output head.")
+    if k < 1:
+        raise UserError(f"k is {k}, but must be at least 1.")
+    probable = by_position(trace, trace["probabilities"][row].float(), row)
+    names, labels = position_names(trace, row), row_labels(trace, row, len(probable))
+    outputs = zip(names, probable, labels, strict=True)
+    return Steps(_prediction(trace, n, *output, k, row) for n, output in enumerate(outputs))
+
+
+def last_drawn(count: int, most: int, what: str) -> str:
+    """A note about the outputs that a figure leaves out."""
+    return f"The last {most} of {count:,} {what} are drawn." if count > most else ""
+
+
+def _prediction(
+    trace: Trace, position: int, after: str, probable: Tensor, label: int, k: int, row: int
+) -> Prediction:
+    values, ids = probable.topk(min(k, len(probable)))
+    names = output_names(trace, ids.tolist(), row)
+    candidates = tuple(map(Candidate, ids.tolist(), names, values.tolist()))
+    unsure = float(entropy(probable, trace.inputs))
+    if label == IGNORE:
+        return Prediction(position, after, candidates, unsure, None, None)
+    chosen = Candidate(label, output_names(trace, [label], row)[0], float(probable[label]))
+    rank = 1 + int((probable > probable[label]).sum())
+    return Prediction(position, after, candidates, unsure, chosen, rank)
+
+
+def _bars(axes: Axes, y: int, step: Prediction) -> None:
+    left = 0.0
+    for rank, candidate in enumerate(step.candidates):
+        share, name = candidate.probability, visible(candidate.name)
+        axes.barh(y, share, left=left, color=COLOURS[rank % 6], edgecolor="white")
+        if share > 0.012 * (cell_len(name) + 3):  # there is room for the name
+            axes.text(
+                left + 0.005,
+                y,
+                name,
+                va="center",
+                fontsize=8,
+                color="white",
+                weight="bold",
+                parse_math=False,
+            )
+        left += share
+
+
+def _pack(step: Prediction, room: int) -> str:
+    """Write candidates with their probabilities in lines of at most `room` cells."""
+    lines = [""]
+    for candidate in step.candidates:
+        word = f"{clipped(visible(candidate.name), 14)} {candidate.probability:.3f}"
+        longer = f"{lines[-1]}  {word}" if lines[-1] else word
+        if cell_len(longer) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+VIEW = View(
+    "Step by step",
+    "The likeliest outputs at each step; entropy 0 is certain, ln V is a uniform guess.",
+    lambda question: the_trace(question).steps(question.top),
+    lacks_probabilities,
+)

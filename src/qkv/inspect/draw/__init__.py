@@ -1,0 +1,52 @@
+"""Drawing tools: figures in one style, heat maps, tables, and HTML pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qkv.inspect.draw.heat_map import HeatMap
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.page import page, piece
+from qkv.inspect.draw.style import (
+    COLOURS,
+    DIVERGING,
+    MARKERS,
+    SEQUENTIAL,
+    Numbers,
+    array,
+    caption,
+    new_figure,
+    styled,
+)
+from qkv.inspect.draw.table import Table
+
+if TYPE_CHECKING:
+    from qkv.inspect.draw.figure import save_figure
+
+__all__ = [
+    "COLOURS",
+    "DIVERGING",
+    "MARKERS",
+    "SEQUENTIAL",
+    "HeatMap",
+    "Numbers",
+    "Table",
+    "array",
+    "caption",
+    "clipped",
+    "new_figure",
+    "page",
+    "piece",
+    "save_figure",
+    "styled",
+    "visible",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `save_figure` when first asked for, since it needs matplotlib."""
+    if name != "save_figure":
+        raise AttributeError(f"module 'qkv.inspect.draw' has no attribute {name!r}")
+    from qkv.inspect.draw.figure import save_figure
+
+    return save_figure

@@ -1,0 +1,133 @@
+"""Figures as files and as HTML; characters without a font never become empty boxes."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from qkv.errors import UserError
+from qkv.files import replacing
+from qkv.inspect.draw.fonts import code_points, number_missing
+from qkv.inspect.draw.page import page
+from qkv.inspect.draw.style import caption, styled
+
+ENDINGS = (".png", ".svg", ".pdf", ".html")
+# No date and no version, so that equal figures give equal files.
+METADATA = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
+
+
+class PortableFigure(Figure):
+    """A figure whose text stays text in SVG, and has no empty boxes in any other format."""
+
+    def savefig(self, fname: Any, *, transparent: bool | None = None, **settings: Any) -> None:
+        """Save as matplotlib does, with numbers for characters that no font here has."""
+        ending = Path(fname).suffix[1:] if isinstance(fname, str | Path) else "png"
+        vector = settings.get("format", ending) == "svg"
+        with nullcontext() if vector else stand_ins(self):
+            super().savefig(fname, transparent=transparent, **settings)
+
+    def _repr_html_(self) -> str:
+        return str(svg_html(self))
+
+
+def save_figure(figure: Figure, path: Path) -> str | None:
+    """Write a figure in the format of its file's ending.
+
+    Returns a note if this machine has no font for some characters. A failure leaves the old file.
+    """
+    ending, note = path.suffix.lower(), None
+    if ending not in ENDINGS:
+        raise UserError(
+            f"{path} ends in {ending or 'nothing'}, but a figure is written as "
+            f"{', '.join(ENDINGS)}; choose one of these endings."
+        )
+    if ending == ".html":
+        title = " ".join(figure.get_suptitle().split()) or path.stem
+        content = page(title, [svg_html(figure)]).encode()
+    elif ending == ".svg":
+        content = svg(figure).encode()
+    else:
+        with stand_ins(figure) as note:
+            content = _render(figure, ending[1:])
+    with replacing(path) as beside:
+        beside.write_bytes(content)
+    return note
+
+
+def svg(figure: Figure) -> str:
+    """Render as SVG whose text stays text, in fonts that its viewer has."""
+    rendered = _render(figure, "svg").decode()
+    return re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", rendered)
+
+
+def svg_html(figure: Figure) -> Markup:
+    """Render as SVG without its XML head, to be part of a page."""
+    rendered = svg(figure)
+    body = Markup(rendered[rendered.index("<svg") :])  # matplotlib escapes the texts in it
+    return Markup('<div style="overflow-x:auto;background:#fff">{}</div>').format(body)
+
+
+@contextmanager
+def stand_ins(figure: Figure) -> Iterator[str | None]:
+    """Number the characters that no font here has, with a note below, while in this block."""
+    with styled(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.draw_without_rendering()  # ticks get their texts when they are drawn
+    ticks = [
+        (axis, axis.get_major_formatter(), [tick.get_text() for tick in axis.get_majorticklabels()])
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+    ]
+    texts = [text for text in figure.findobj(Text) if text.get_text()]
+    before = [text.get_text() for text in texts]
+    drawn, note = number_missing(before)
+    if note is None:
+        yield None
+        return
+    numbered = dict(zip(before, drawn, strict=True))
+    changed = [tick for tick in ticks if any(numbered.get(x, x) != x for x in tick[2])]
+    for axis, _, labels in changed:  # every drawing writes them anew
+        axis.set_ticks(axis.get_majorticklocs(), [numbered.get(x, x) for x in labels])
+    for text, new in zip(texts, drawn, strict=True):
+        text.set_text(new)
+    foot = figure.get_supxlabel()
+    caption(figure, "", foot, code_points(note))
+    try:
+        yield note
+    finally:
+        figure.supxlabel(foot)
+        for text, old in zip(texts, before, strict=True):
+            text.set_text(old)
+        for axis, formatter, _ in changed:
+            axis.set_major_formatter(formatter)
+
+
+def _render(figure: Figure, form: str) -> bytes:
+    target = io.BytesIO()
+    with styled(), warnings.catch_warnings():
+        if form == "svg":  # the viewer has the glyph
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        # Of the base class, since stand-ins are in place where they are needed.
+        Figure.savefig(
+            figure,
+            target,
+            format=form,
+            metadata=METADATA[form],
+            bbox_inches="tight",
+            pad_inches=0.1,
+        )
+    return target.getvalue()

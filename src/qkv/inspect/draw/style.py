@@ -1,0 +1,83 @@
+"""Style of figures: one palette that colour-blind readers can tell apart, one type size."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.inspect.draw.fonts import families
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Numbers = NDArray[np.float64]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # so that lines differ without colour too
+SEQUENTIAL = "viridis"  # from little to much
+DIVERGING = "PuOr"  # from negative through zero to positive
+
+STYLE: dict[str, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "font.size": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "image.cmap": SEQUENTIAL,
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "qkv",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Apply the style inside this block, with a font for Chinese if there is one."""
+    import matplotlib
+    from cycler import cycler
+
+    cycle = cycler(color=COLOURS)
+    settings: Any = {**STYLE, "axes.prop_cycle": cycle, "font.family": families()}
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def new_figure(width: float = 7.2, height: float = 3.6, **subplots: Any) -> tuple[Figure, Any]:
+    """Create a figure, unknown to pyplot, and its axes (`subplots` as in matplotlib)."""
+    from qkv.inspect.draw.figure import PortableFigure
+
+    figure = PortableFigure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(**subplots)
+
+
+def caption(figure: Figure, title: str, *notes: str) -> None:
+    """Put a title above and notes in small type below, wrapped to the figure's width."""
+    width = figure.get_figwidth()
+    if title:
+        head = textwrap.fill(title, max(24, int(width * 11)))
+        figure.suptitle(head, fontsize=11, parse_math=False)
+    if note := " ".join(filter(None, notes)):
+        foot = textwrap.fill(note, max(36, int(width * 18)), break_on_hyphens=False)
+        figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color="#555555", parse_math=False)
+
+
+def array(values: Any) -> Numbers:
+    """Convert a list, an array, or a tensor of any type and device to numpy."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)

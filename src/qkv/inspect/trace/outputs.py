@@ -1,0 +1,90 @@
+"""What logits mean: probabilities, loss, entropy, and the names of outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.data import IGNORE
+from qkv.inspect.trace.inputs import Inputs
+
+if TYPE_CHECKING:
+    from qkv.inspect.trace.trace import Trace
+
+
+def probabilities(logits: Tensor, inputs: Inputs) -> Tensor:
+    """P of the logits: softmax over outputs, over tokens for spans, a sigmoid for each class."""
+    if inputs.output_kind == "classes":
+        return logits.float().sigmoid()
+    if inputs.output_kind == "span":
+        return _over_tokens(logits.float(), inputs).softmax(dim=-1).transpose(1, 2)
+    return logits.float().softmax(dim=-1)
+
+
+def loss(logits: Tensor, labels: Tensor, inputs: Inputs) -> Tensor:
+    """L(θ): the mean of −log P of the labels, or the squared error of a number."""
+    logits = logits.float()
+    if inputs.output_kind == "number":
+        return F.mse_loss(logits, labels.float())
+    if inputs.output_kind == "classes":
+        return F.binary_cross_entropy_with_logits(logits, labels.float())
+    if inputs.output_kind == "span":
+        logits = _over_tokens(logits, inputs)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE)
+
+
+def entropy(probable: Tensor, inputs: Inputs) -> Tensor:
+    """Entropy of each row in nats; for classes by themselves, summed over their yes and no."""
+    terms = torch.special.entr(probable)
+    if inputs.output_kind == "classes":
+        terms = terms + torch.special.entr(1 - probable)
+    return terms.sum(dim=-1)
+
+
+def by_position(trace: Trace, values: Tensor, row: int) -> Tensor:
+    """Lay out one row's logits or probabilities as (outputs, choices), without padding."""
+    if values.dim() == 1:
+        return values[None]
+    values = values[: len(_output_tokens(trace, row))]
+    # The start and the end of a span choose among tokens.
+    return values.T if trace.inputs.output_kind == "span" else values
+
+
+def position_names(trace: Trace, row: int) -> list[str]:
+    """Names of the positions that have an output: tokens, or one for the whole text."""
+    if trace.inputs.output_kind == "span":
+        return ["start", "end"]
+    return _output_tokens(trace, row) if len(trace.axes("logits")) == 3 else ["the text"]
+
+
+def output_names(trace: Trace, ids: list[int], row: int = 0) -> list[str]:
+    """Names of outputs: tokens, labels or, for spans, tokens with their positions."""
+    if trace.inputs.output_kind == "span":
+        tokens = trace.tokens("source", row)
+        return [f"{tokens[id]} ({id})" for id in ids]
+    return trace.inputs.name(ids)
+
+
+def row_labels(trace: Trace, row: int, count: int) -> list[int]:
+    """One label per output of a row, IGNORE where there is no single one."""
+    labels = trace.inputs.labels
+    if labels is None or trace.inputs.output_kind in ("classes", "number"):
+        return [IGNORE] * count
+    flat: list[int] = labels[row].reshape(-1)[:count].tolist()
+    return flat
+
+
+def _output_tokens(trace: Trace, row: int) -> list[str]:
+    return trace.tokens("source" if trace.inputs.target is None else "target", row)
+
+
+def _over_tokens(logits: Tensor, inputs: Inputs) -> Tensor:
+    """(B, S, 2) to (B, 2, S) with padding masked: start and end each choose a token."""
+    lengths = inputs.source.layout.lengths if inputs.source else None
+    if lengths is not None:
+        padding = torch.arange(logits.shape[1], device=logits.device) >= lengths[:, None]
+        logits = logits.masked_fill(padding[:, :, None], float("-inf"))
+    return logits.transpose(1, 2)

@@ -1,0 +1,310 @@
+"""A trace: every quantity of one pass by its key in the notation, computed when asked for.
+
+trace = qkv.load("runs/demo").trace("我爱你")
+trace["encoder.0.self_attention.weights"]      # (B, H, S, S), tokens in trace.labels(…)
+trace.get("decoder.1.cross_attention.weights", head=2)
+trace.silence("decoder.1.cross_attention", head=2)["probabilities"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.config.fields import from_mapping
+from qkv.errors import UserError
+from qkv.inspect.trace.edit import Edit, Replacement, part_index, replace_part
+from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.inspect.trace.notation import Quantities, Quantity, quantities, sizes
+from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.model import Decoder, Model
+
+if TYPE_CHECKING:
+    from qkv.inspect.answers.attention import AttentionMaps
+    from qkv.inspect.answers.attribution import Attribution, Method
+    from qkv.inspect.answers.beam_tree import BeamTree
+    from qkv.inspect.answers.comparison import Comparison
+    from qkv.inspect.answers.drift import Drift
+    from qkv.inspect.answers.lens import Lens
+    from qkv.inspect.answers.steps import Steps
+    from qkv.inspect.trace.archive import SavedTrace
+
+
+class Trace(Quantities):
+    """One pass of a model, open to look into.
+
+    A quantity is computed when it is first asked for, running the model only as far as needed, and
+    kept; `forget` drops all kept values. Do not change the model's weights meanwhile.
+    """
+
+    def __init__(self, model: Model, inputs: Inputs, edits: Sequence[Edit] = ()) -> None:
+        model = getattr(model, "_orig_mod", model)  # compiled code does not call hooks
+        self.model, self.inputs, self.edits = model, inputs, tuple(edits)
+        super().__init__(quantities(model.config, inputs), sizes(model.config, inputs))
+        self._kept: dict[Ask, Tensor] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._own_key(key) in self.quantities
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.get(key)
+
+    def get(self, key: str, head: int | None = None) -> Tensor:
+        """Compute and keep a quantity, or one head of it as (B, 1, …)."""
+        return self.many([key], head)[self.find(key).key]
+
+    def many(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
+        """Compute and keep several quantities in one pass; keys may be patterns ("*.weights")."""
+        values = self._compute(keys, head)
+        self._kept.update(values)
+        return {ask.key: value for ask, value in values.items()}
+
+    def peek(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
+        """Compute several quantities in one pass without keeping them (for large models)."""
+        return {ask.key: value for ask, value in self._compute(keys, head).items()}
+
+    def forget(self) -> None:
+        """Drop all kept values; they are computed again when asked for."""
+        self._kept.clear()
+
+    def tokens(self, side: str = "source", row: int = 0) -> list[str]:
+        """Tokens read on one side, without padding."""
+        return list(self._side(side).row_names(self.check_row(row)))
+
+    def labels(self, key: str, row: int = 0) -> tuple[list[str] | None, ...]:
+        """Names along each dimension of a quantity: tokens, heads, outputs, or None."""
+        row = self.check_row(row)
+
+        def along(letter: str) -> list[str] | None:
+            if letter in ("S", "T"):
+                return list(self._side("source" if letter == "S" else "target").names[row])
+            if letter in ("H", "G"):
+                return [f"head {head}" for head in range(self.sizes[letter])]
+            if letter in ("V", "C"):
+                return self.inputs.name(range(self.sizes[letter]))
+            return None
+
+        return tuple(map(along, self.axes(key)))
+
+    # Changes -------------------------------------------------------------------------------------
+
+    def change(
+        self,
+        key: str,
+        to: Replacement,
+        *,
+        head: int | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> Trace:
+        """Trace the pass with a quantity replaced; everything computed after it sees the change.
+
+        `to` is a value or a function of the old value; `head` and `positions` (of tokens) limit the
+        change to that part.
+        """
+        quantity = self.find(key)
+        if quantity.make is not None:
+            raise UserError(
+                f"{quantity.key} is not computed inside the model and cannot be changed; change "
+                "the text, or a quantity inside the model."
+            )
+        biased = quantity.key.endswith(("self_attention.query", "self_attention.key"))
+        if biased and self.model.config.positions == "disentangled":
+            raise UserError(
+                f"{quantity.key} also makes this model's position bias, which a change would not "
+                "reach; change the scores instead."
+            )
+        self._ask(quantity.key, head)
+        part = part_index(quantity, head, positions, self.sizes)
+        return Trace(self.model, self.inputs, [*self.edits, replace_part(quantity, part, to)])
+
+    def silence(self, key: str, head: int | None = None) -> Trace:
+        """Trace the pass with a quantity set to 0: one head, a whole attention, or any other.
+
+        The name of an attention ("encoder.0.self_attention") stands for its heads.
+        """
+        if f"{key}.heads" in self.quantities:
+            key = f"{key}.heads"
+        elif f"{key}.output" in self.quantities and head is None:
+            key = f"{key}.output"
+        return self.change(key, torch.zeros_like, head=head)
+
+    def patch(
+        self,
+        other: Trace,
+        key: str,
+        *,
+        head: int | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> Trace:
+        """Trace the pass with a quantity taken from another trace (activation patching)."""
+        value = other[key]
+        if tuple(value.shape) != self.shape(key):
+            raise UserError(
+                f"{key} has the shape {tuple(value.shape)} in the other trace and "
+                f"{self.shape(key)} in this one; compare texts with as many tokens, or patch "
+                "with `change`."
+            )
+        part = part_index(self.find(key), head, positions, self.sizes)
+        return self.change(key, value[part], head=head, positions=positions)
+
+    # Answers -------------------------------------------------------------------------------------
+
+    def maps(
+        self,
+        kind: str | None = None,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        row: int = 0,
+    ) -> AttentionMaps:
+        """Attention maps of one kind ("encoder.self_attention"), by default the last one."""
+        from qkv.inspect.answers.attention import attention_maps
+
+        return attention_maps(self, kind, layers, heads, self.check_row(row))
+
+    def steps(self, k: int = 5, row: int = 0) -> Steps:
+        """The k best candidates of each output, their probabilities, and the entropy."""
+        from qkv.inspect.answers.steps import steps
+
+        return steps(self, k, self.check_row(row))
+
+    def lens(self, k: int = 1, stack: str | None = None, row: int = 0) -> Lens:
+        """What each layer would predict if it were the last (logit lens)."""
+        from qkv.inspect.answers.lens import lens
+
+        return lens(self, k, stack, self.check_row(row))
+
+    def drift(self, stack: str | None = None, row: int = 0) -> Drift:
+        """How far the residual stream has moved from its input after each layer."""
+        from qkv.inspect.answers.drift import drift
+
+        return drift(self, stack, self.check_row(row))
+
+    def rollout(self, stack: str | None = None, row: int = 0) -> Tensor:
+        """Attention maps multiplied through the layers, (T, S).
+
+        Rollout ignores values and feed-forward layers; `attribution` is more reliable.
+        """
+        from qkv.inspect.answers.rollout import rollout
+
+        return rollout(self, stack, self.check_row(row))
+
+    def attribution(
+        self,
+        positions: int | Sequence[int] | None = None,
+        output: int | None = None,
+        row: int = 0,
+        method: Method = "integrated",
+        steps: int = 32,
+    ) -> Attribution:
+        """How much each token adds to each output (all, or those at `positions`).
+
+        `method` is integrated gradients, or the cheaper gradient × input, which is often wrong in
+        models with norms.
+        """
+        from qkv.inspect.answers.attribution import attribution
+
+        return attribution(self, positions, output, self.check_row(row), method, steps)
+
+    def beam_tree(self, row: int = 0, **settings: Any) -> BeamTree:
+        """Search on from the traced inputs and record every candidate, kept or pruned.
+
+        `settings` are those of `DecodeConfig`, by default the model's own, with at least 2 beams.
+        """
+        from qkv.inspect.answers.beam_tree import beam_tree
+
+        given = dataclasses.asdict(self.inputs.decode) | {"n_best": 1} | settings
+        return beam_tree(self, from_mapping(DecodeConfig, given, "decode"), self.check_row(row))
+
+    def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
+        """How each quantity differs from that of another trace."""
+        from qkv.inspect.answers.comparison import compare
+
+        return compare(self, other, pattern)
+
+    def save(self, path: str | Path, pattern: str | Sequence[str] = "*") -> Path:
+        """Write quantities to PATH.npz and their description to PATH.json; returns the former."""
+        from qkv.inspect.trace.archive import save
+
+        return save(self, Path(path), [pattern] if isinstance(pattern, str) else pattern)
+
+    def _repr_html_(self) -> str:
+        from qkv.inspect.answers.flow import describe
+
+        return str(describe(self))
+
+    def __repr__(self) -> str:
+        letters = ", ".join(f"{x}={self.sizes[x]}" for x in "BSTDH" if self.sizes[x])
+        edited = f", changed: {len(self.edits)}" if self.edits else ""
+        return f"<Trace of {len(self)} quantities: {letters}{edited}>"
+
+    # Computation ---------------------------------------------------------------------------------
+
+    def check_row(self, row: int) -> int:
+        """Check a row number and count negative ones from the end."""
+        count = self.inputs.n_rows
+        if not -count <= row < count:
+            raise UserError(f"There is no row {row}; this trace has {count}, from 0 on.")
+        return row % count
+
+    def find(self, key: str) -> Quantity:
+        """The quantity with a key."""
+        return super().find(self._own_key(key))
+
+    def _own_key(self, key: str) -> str:
+        """The only text of a decoder may also be called its source."""
+        if isinstance(self.model, Decoder) and key.startswith("source."):
+            return key.replace("source.", "target.", 1)
+        return key
+
+    def _matching(self, key: str) -> list[str]:
+        if "*" not in key:
+            return [self.find(key).key]
+        matching = self.names(self._own_key(key))
+        if not matching:
+            raise UserError(f"This trace has no quantity like {key!r}; see trace.names().")
+        return matching
+
+    def _ask(self, key: str, head: int | None) -> Ask:
+        if head is None:
+            return Ask(key)
+        quantity = self.quantities[key]
+        if not quantity.has_heads:
+            raise UserError(f"{key} has no heads; ask for it without one.")
+        n_heads = self.sizes[quantity.axes[1]]
+        if not 0 <= head < n_heads:
+            raise UserError(f"{key} has no head {head}; it has {n_heads}, 0 to {n_heads - 1}.")
+        return Ask(key, head)
+
+    def _compute(self, keys: Sequence[str], head: int | None) -> dict[Ask, Tensor]:
+        matching = [name for key in keys for name in self._matching(key)]
+        asks = dict.fromkeys(self._ask(name, head) for name in matching)
+        inside: dict[Ask, None] = {}
+        for ask in asks:
+            quantity = self.quantities[ask.key]
+            made = quantity.make is not None
+            inside.update(dict.fromkeys(map(Ask, quantity.made_of) if made else [ask]))
+        wanted = [ask for ask in inside if ask not in self._kept]
+        known = dict(self._kept)
+        if wanted:
+            probe = Probe(wanted, self.edits)
+            with torch.no_grad():
+                run(self.model, self.inputs, probe)
+            known.update(probe.values)
+        for ask in asks:
+            quantity = self.quantities[ask.key]
+            if ask not in known and quantity.make is not None:
+                known[ask] = quantity.make(*(known[Ask(key)] for key in quantity.made_of))
+        return {ask: known[ask] for ask in asks}
+
+    def _side(self, name: str) -> Side:
+        sides = self.inputs.sides
+        side = sides.get(name) or (sides["target"] if isinstance(self.model, Decoder) else None)
+        if side is None:
+            raise UserError(f"This trace has no {name}.")
+        return side

@@ -1,0 +1,138 @@
+"""The run folder: which run owns it, and that no two runs write to it at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+from qkv.config import SECTIONS, Recipe, load_recipe, recipe_to_dict, to_toml
+from qkv.config.recipe import FORMAT
+from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
+from qkv.errors import UserError
+from qkv.files import write_json, write_text
+
+if sys.platform != "win32":
+    import fcntl
+
+RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
+DATA = "data.json"  # a digest of what the run is trained on and validated with
+LOCK = ".lock"
+MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for this process alone; the lock of a killed process is free.
+
+    A run that fails before it writes anything leaves no folder behind.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+") as file:
+        _lock(file, folder)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            if sys.platform != "win32" and os.listdir(folder) == [LOCK]:
+                (folder / LOCK).unlink()
+                folder.rmdir()
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise UserError(
+            f"Another run is writing to {folder} (process {file.read().strip() or 'unknown'}); "
+            f"wait until it ends, stop it, or choose another --out."
+        ) from error
+
+
+def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
+    """Refuse to write over something else, or to resume what is not there or not the same."""
+    path = folder / RECIPE
+    if resume and not path.exists():
+        raise UserError(f"There is no run in {folder} to resume; check --out.")
+    if not path.exists():
+        for name in (CARD, CONFIG, TOKENIZER, WEIGHTS):
+            if (folder / name).exists():
+                raise UserError(
+                    f"{folder / name} belongs to something else and would be replaced; choose "
+                    f"another --out."
+                )
+    elif resume:
+        _check_same(path, recipe)
+    elif has_begun(folder):
+        raise UserError(f"{folder} holds a run already; resume it, or choose another --out.")
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether there is a checkpoint or a model, whole or not."""
+    return (folder / WEIGHTS).exists() or any((folder / CHECKPOINTS).glob("step-*.safetensors"))
+
+
+def _check_same(path: Path, recipe: Recipe) -> None:
+    if not has_begun(path.parent):
+        return
+    before = load_recipe(path)
+    different = [] if before.task == recipe.task else ["task"]
+    different += [] if before.preset == recipe.preset else ["model.preset"]
+    for section in ("model", *SECTIONS):
+        old, new = (_values(getattr(one, section)) for one in (before, recipe))
+        different += [
+            f"{section}.{key}"
+            for key in sorted(old.keys() | new.keys())
+            if old.get(key) != new.get(key) and not (section == "train" and key in MAY_CHANGE)
+        ]
+    if different:
+        raise UserError(
+            f"{', '.join(different)} differs from the run in {path.parent}; resume with "
+            f"`qkv train {path} --out {path.parent} --resume`, or start again with another --out."
+        )
+
+
+def _values(section: object) -> dict[str, object]:
+    values = dict(section) if isinstance(section, dict) else asdict(section)  # type: ignore[call-overload]
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def check_data(folder: Path, digest: str, resume: bool) -> None:
+    """Refuse to resume with other data than the run began with; note what it begins with."""
+    path = folder / CHECKPOINTS / DATA
+    if resume and path.exists() and json.loads(path.read_text(encoding="utf-8")) != digest:
+        raise UserError(
+            f"The data has changed since the run in {folder} began, so that it cannot be resumed "
+            f"exactly; restore the data, or start again with another --out."
+        )
+    write_json(path, digest)
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write what differs from the defaults, with the format's number."""
+    write_text(folder / RECIPE, to_toml({"format": FORMAT, **recipe_to_dict(recipe)}))
+
+
+def is_run_on(folder: Path, corpus: str) -> bool:
+    """Whether the folder holds an earlier run on this packaged corpus (or on none, if "")."""
+    path = folder / RECIPE
+    return path.exists() and load_recipe(path).data.corpus == corpus
+
+
+def forget_run(folder: Path) -> None:
+    """Delete an earlier run; its model stays whole until the new run has one to save."""
+    for name in (RECIPE, LOG):
+        (folder / name).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, CURVES):
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""`qkv.load`: a model as the object of its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qkv.convert.model_folder import StoredModel, load_config
+from qkv.convert.opening import open_model
+from qkv.device import pick_device
+from qkv.errors import UserError
+from qkv.tasks.answer import Answerer
+from qkv.tasks.classify import Classifier
+from qkv.tasks.encoder import Encoder
+from qkv.tasks.language import LanguageModel
+from qkv.tasks.tag import Tagger
+from qkv.tasks.translate import Translator
+from qkv.tasks.vision import ImageClassifier
+
+TASKS: dict[str, Any] = {
+    "translate": Translator,
+    "denoise": Translator,
+    "generate": LanguageModel,
+    "fill": Encoder,
+    "embed": Encoder,
+    "classify": Classifier,
+    "tag": Tagger,
+    "answer": Answerer,
+}
+
+
+def load(name: str | Path | StoredModel, device: str = "auto") -> Any:
+    """Load a model by its path or pulled name, as the object of its task.
+
+    It may be a model folder of ours or of Hugging Face's, or a GGUF file.
+    """
+    stored = open_model(name)
+    task, model, _ = load_config(stored)
+    if task not in TASKS:
+        known = ", ".join(TASKS)
+        raise UserError(f"{name}: unknown task {task!r}; this version of qkv knows {known}.")
+    reads_images = task == "classify" and model.patch_size
+    return (ImageClassifier if reads_images else TASKS[task]).load(stored, pick_device(device))

@@ -1,0 +1,73 @@
+"""How long an exported model writes, where nobody says: as here, as far as theirs can say it."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from qkv.config import DecodeConfig, preset
+from qkv.convert import convert
+from qkv.convert.huggingface.generation_config import read_generation, write_generation
+from qkv.tasks import load
+from tests.convert.test_model_folder import OLD
+
+DIGITS = ["9", "3 0 2 1", "5 8 0 7 7 7 7 7"]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@torch.no_grad()
+def test_a_translation_that_never_ends_is_longer_in_transformers(tmp_path, beams):
+    """Their limit is one number; ours is 2 · source tokens + 20, which one can pass to them."""
+    ours = load(OLD / "translator", "cpu")
+    there = convert(OLD / "translator", tmp_path / "there", "huggingface")
+    model = AutoModelForSeq2SeqLM.from_pretrained(there).eval()
+    tokenizer = AutoTokenizer.from_pretrained(there)
+    n_longer = 0
+    for text in DIGITS:
+        asked = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        limit = min(2 * asked.input_ids.shape[1] + 20, ours.model.config.max_length - 1)
+        ids, free = (
+            model.generate(**asked, num_beams=beams, **settings)[0]
+            for settings in ({"max_new_tokens": limit}, {})
+        )
+        assert tokenizer.decode(ids, skip_special_tokens=True) == ours.translate(text, beams=beams)
+        n_longer += len(free) > len(ids)
+    assert n_longer or beams > 1
+
+
+@torch.no_grad()
+def test_a_text_after_a_prompt_is_as_long_in_transformers_as_the_context_allows(tmp_path):
+    """Ours would go on from the newer half of a context that is full."""
+    ours = load(OLD / "decoder", "cpu")
+    there = convert(OLD / "decoder", tmp_path / "there", "huggingface")
+    model = AutoModelForCausalLM.from_pretrained(there).eval()
+    tokenizer = AutoTokenizer.from_pretrained(there)
+    asked = tokenizer("a cat", return_tensors="pt", return_token_type_ids=False)
+    ids = model.generate(**asked, do_sample=False)[0, asked.input_ids.shape[1] :]
+    room = ours.model.config.max_length - asked.input_ids.shape[1]
+    assert len(ids) == room
+    expected = ours.generate("a cat", sample=False, max_length=room)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == expected
+
+
+def test_a_long_context_has_256_tokens_after_a_prompt():
+    long = preset("llama-tiny", max_length=300)
+    values = write_generation(DecodeConfig(beams=1), long)
+    assert values["max_new_tokens"] == 256 and "max_length" not in values
+    assert read_generation(values, long) == {"beams": 1}
+
+
+@pytest.mark.parametrize("kind", ["translator", "decoder"])
+def test_the_page_for_ctranslate2_writes_what_we_write(kind, tmp_path, monkeypatch, capsys):
+    ours = load(OLD / kind, "cpu")
+    folder = convert(OLD / kind, tmp_path / "there", "ctranslate2")
+    monkeypatch.chdir(folder)
+    page = (folder / "README.md").read_text()
+    for text in DIGITS if kind == "translator" else ["a cat"]:
+        code = page.split("```python\n")[1].split("```")[0].replace('"Hello"', repr(text))
+        exec(compile(code, "README.md", "exec"), {})
+        if kind == "translator":  # which always stops early
+            expected = ours.translate(text, early_stopping=True)
+        else:
+            room = ours.model.config.max_length - len(ours.encode(text))
+            expected = text + ours.generate(text, sample=False, max_length=room)
+        assert capsys.readouterr().out.rstrip("\n") == expected.rstrip("\n")

@@ -1,0 +1,131 @@
+"""Encoded arrays on disk: made once, resumed after a kill, never half read."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
+from qkv.errors import UserError
+
+WORDS = [f"word {number}" for number in range(10_000)]
+
+
+def lengths(words: list[str]) -> dict[str, np.ndarray]:
+    rows = np.array([[len(word), 7] for word in words], np.int16)
+    return {"rows": rows, "flags": rows[:, 0] > 8}
+
+
+def entries(root: Path) -> list[Path]:
+    return [path for path in root.iterdir() if path.is_dir()]
+
+
+def test_examples_are_encoded_once_for_each_content_and_key(tmp_path: Path) -> None:
+    calls = []
+
+    def encode(words: list[str]) -> dict[str, np.ndarray]:
+        calls.append(len(words))
+        return lengths(words)
+
+    first = cached_examples(WORDS, ["a"], encode, tmp_path)
+    assert np.array_equal(first["rows"], lengths(WORDS)["rows"])
+    assert np.array_equal(first["flags"], lengths(WORDS)["flags"])
+    assert first["rows"].dtype == np.int16 and not first["rows"].flags.writeable
+    assert sum(calls) == len(WORDS) > max(calls)
+    again = cached_examples(list(WORDS), ["a"], encode, tmp_path)
+    assert (sum(calls), again.digest) == (len(WORDS), first.digest)
+    other = cached_examples(WORDS[1:], ["a"], encode, tmp_path)
+    assert other.digest != first.digest
+    cached_examples(WORDS, ["b"], encode, tmp_path)
+    assert len(entries(tmp_path)) == 3
+
+
+def test_nothing_to_encode_gives_empty_arrays(tmp_path: Path) -> None:
+    nothing = Chunk(0, {"rows": np.zeros((0, 2))})
+    shards = cached([], lambda done, facts: iter([nothing]), tmp_path)
+    assert shards["rows"].shape == (0, 2)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from qkv.data.corpus import shards
+shards.FLUSHED = 1
+
+def encode(done, facts):
+    for number in range(done, 10):
+        if number == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield shards.Chunk(1, {"numbers": np.full(number + 1, number)}, {"sum": number})
+
+shards.cached(["numbers"], encode, Path(sys.argv[1]))
+"""
+
+
+def numbers_from(done: int, facts: Mapping[str, int], seen: list[int]) -> Iterator[Chunk]:
+    assert facts.get("sum", 0) == sum(range(done))
+    for number in range(done, 10):
+        seen.append(number)
+        yield Chunk(1, {"numbers": np.full(number + 1, number)}, {"sum": number})
+
+
+@pytest.mark.parametrize("killed_at", [0, 1, 6])
+def test_encoding_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, killed_at: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(killed_at)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    for path in tmp_path.rglob("numbers.bin"):  # a chunk that was cut short
+        with path.open("ab") as file:
+            file.write(b"???")
+    seen: list[int] = []
+    shards = cached(["numbers"], lambda done, facts: numbers_from(done, facts, seen), tmp_path)
+    assert shards["numbers"].tolist() == [n for n in range(10) for _ in range(n + 1)]
+    assert shards.facts == {"sum": 45}
+    assert seen == list(range(killed_at, 10))
+    assert [path.name for path in entries(tmp_path) if path.name.startswith(".")] == []
+
+
+def make(root: Path) -> Shards:
+    return cached_examples(WORDS[:9], [], lengths, root)
+
+
+def test_a_truncated_array_is_named_and_a_missing_index_encodes_again(tmp_path: Path) -> None:
+    whole = make(tmp_path)["rows"].tolist()
+    (folder,) = entries(tmp_path)
+    os.truncate(folder / "rows.bin", 3)
+    with pytest.raises(UserError, match=r"rows\.bin has 3 bytes but should have 36; delete"):
+        make(tmp_path)
+    (folder / "index.json").write_text('{"arrays": ')
+    assert make(tmp_path)["rows"].tolist() == whole
+
+
+def test_two_at_once_share_the_work(tmp_path: Path) -> None:
+    calls = []
+
+    def slowly(words: list[str]) -> dict[str, np.ndarray]:
+        calls.append(1)
+        time.sleep(0.2)  # long enough for the second to come in, were the door open
+        return lengths(words)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(lambda _: cached_examples(WORDS[:9], [], slowly, tmp_path), range(2))
+    assert len({shards.digest for shards in both}) == len(calls) == 1
+
+
+def test_entries_that_nobody_uses_are_deleted_after_a_month(tmp_path: Path) -> None:
+    make(tmp_path)
+    (old,) = entries(tmp_path)
+    os.utime(old / "index.json", (time.time() - 31 * 86_400,) * 2)
+    make(tmp_path)  # used again: it stays
+    cached_examples(WORDS[:5], [], lengths, tmp_path)
+    assert old in entries(tmp_path)
+    os.utime(old / "index.json", (time.time() - 31 * 86_400,) * 2)
+    cached_examples(WORDS[:4], [], lengths, tmp_path)
+    assert old not in entries(tmp_path)

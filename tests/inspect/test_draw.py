@@ -1,0 +1,327 @@
+"""Heat maps, tables, pages and files: what goes in is what is shown, and text stays text."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markupsafe import Markup
+from rich.cells import cell_len
+from rich.console import Console
+
+from qkv.errors import UserError
+from qkv.inspect.draw import DIVERGING, SEQUENTIAL, HeatMap, Table, new_figure, page, piece, styled
+from qkv.inspect.draw.figure import save_figure
+
+ENGLISH = ["I", "love", "you", "$^$", "<eos>"]
+CHINESE = ["我", "爱", "你", "。", "<eos>"]
+CAUSAL = np.tril(np.ones((5, 5), dtype=bool))
+SCRIPT = "<script>alert(1)</script>"
+
+
+def weights(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).dirichlet(np.ones(shape[-1]), size=shape[:-1])
+
+
+def panels(figure: Any) -> list[Any]:
+    return [axes for axes in figure.axes if axes.images and axes.get_visible()]
+
+
+def labels(axis: Any) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def draw_strictly(figure: Any) -> None:
+    """Render it; a missing glyph, or any other warning, is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.savefig(io.BytesIO(), format="png")
+
+
+def printed(parts: Any, width: int = 80) -> list[str]:
+    """The lines of a terminal with so many columns."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    for part in parts:
+        console.print(part)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_a_map_holds_its_weights_tokens_and_names() -> None:
+    values = weights(5, 5)
+    figure = HeatMap(torch.tensor(values), ENGLISH, ENGLISH[::-1], "Who looks at whom").draw()
+    (axes,) = panels(figure)
+    np.testing.assert_array_equal(axes.images[0].get_array(), values)
+    assert (labels(axes.yaxis), labels(axes.xaxis)) == (ENGLISH, ENGLISH[::-1])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("key", "query")
+    assert figure.get_suptitle() == "Who looks at whom"
+    assert figure.axes[-1].get_ylabel() == "attention weight"
+    assert [text.get_text() for text in axes.texts] == [f"{value:.2f}" for value in values.flat]
+    draw_strictly(figure)  # a token with two dollars is no formula
+
+
+def test_masked_cells_are_hatched() -> None:
+    figure = HeatMap(weights(5, 5), ENGLISH, ENGLISH, allowed=CAUSAL).draw()
+    (axes,) = panels(figure)
+    np.testing.assert_array_equal(axes.images[0].get_array().mask, ~CAUSAL)
+    assert axes.patch.get_hatch() and len(axes.texts) == CAUSAL.sum()
+    assert "masked" in figure.get_supxlabel()
+    assert not HeatMap(weights(1, 1), ["a"], ["b"]).draw().get_supxlabel()
+
+
+def test_scores_may_be_negative_and_shut_by_infinity() -> None:
+    scores = np.array([[-3.0, -np.inf], [1.0, 2.0]])
+    image = panels(HeatMap(scores, "ab", "ab").draw())[0].images[0]
+    assert image.get_clim() == (-3, 3) and image.get_cmap().name == DIVERGING
+    np.testing.assert_array_equal(image.get_array().mask, [[False, True], [False, False]])
+
+
+def test_layers_and_heads_share_axes_and_one_scale() -> None:
+    values, names = weights(2, 3, 5, 4), [f"map {number}" for number in range(6)]
+    figure = HeatMap(values, ENGLISH, CHINESE[:4], names=names).draw()
+    drawn = panels(figure)
+    assert [axes.get_title() for axes in drawn] == names
+    for axes, expected in zip(drawn, values.reshape(6, 5, 4), strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+        assert axes.images[0].get_clim() == (0, values.max())
+        assert axes.images[0].get_cmap().name == SEQUENTIAL
+    shown = [axes.yaxis.get_tick_params()["labelleft"] for axes in drawn]
+    assert shown == [True, False, False] * 2
+    below = [axes.xaxis.get_tick_params()["labelbottom"] for axes in drawn]
+    assert below == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize(("count", "across"), [(1, 1), (4, 4), (5, 4), (6, 3), (8, 4)])
+def test_heads_fill_rows_and_the_lowest_panels_carry_tokens(count: int, across: int) -> None:
+    names = [f"head {head}" for head in range(count)]
+    heat = HeatMap(weights(count, 5, 5), ENGLISH, ENGLISH, names=names, allowed=CAUSAL)
+    drawn = panels(heat.draw())
+    assert {axes.get_subplotspec().colspan.start for axes in drawn} == set(range(across))
+    bottom = [axes.xaxis.get_tick_params()["labelbottom"] for axes in drawn]
+    assert bottom == [number + across >= count for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 5, 60, 150])
+def test_labels_do_not_overlap(count: int) -> None:
+    tokens = [
+        f"token{number}" if number % 7 else "international-affairs" for number in range(count)
+    ]
+    figure = HeatMap(np.full((count, count), 1 / count), tokens, tokens).draw()
+    draw_strictly(figure)
+    (axes,) = panels(figure)
+    assert max(figure.get_size_inches()) < 13
+    for axis in (axes.xaxis, axes.yaxis):
+        boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+        edges = [(box.x0, box.x1) if axis is axes.xaxis else (-box.y1, -box.y0) for box in boxes]
+        overlaps = [a[1] - b[0] for a, b in pairwise(edges)]
+        assert max(overlaps, default=0) < 1.5  # points; letters keep clear of a box's edge
+        for label, at in zip(axis.get_ticklabels(), axis.get_ticklocs(), strict=True):
+            assert label.get_text()[:4] == tokens[round(at)][:4]
+    assert len(labels(axes.xaxis)) == count if count <= 60 else len(labels(axes.xaxis)) < count
+
+
+def test_labels_that_do_not_fit_are_turned_and_single_characters_are_not() -> None:
+    tokens = ["我", "爱", "international", "be", "c"]
+    (axes,) = panels(HeatMap(weights(5, 5), tokens, tokens).draw())
+    assert [label.get_rotation() for label in axes.xaxis.get_ticklabels()] == [0, 0, 90, 90, 0]
+    assert {label.get_rotation() for label in axes.yaxis.get_ticklabels()} == {0}
+
+
+@pytest.mark.parametrize("show", [HeatMap.draw, HeatMap.html, lambda heat: list(heat.text(80))])
+def test_the_wrong_number_of_tokens_is_our_mistake(show: Any) -> None:
+    for heat in (HeatMap(weights(2, 2), "ab", "a"), HeatMap(weights(2, 2, 2), "ab", "ab")):
+        with pytest.raises(ValueError, match="named"):
+            show(heat)
+
+
+def test_a_terminal_shows_blocks_values_and_what_is_masked() -> None:
+    values = np.array([[1.0, 0.0], [0.25, 0.75]])
+    heat = HeatMap(values, ["我", "love"], ["a", "你"], "T", allowed=np.array([[1, 0], [1, 1]]))
+    assert printed(heat.text(60), 60) == [
+        "T",
+        "     a       你",
+        "  我 ██ 1.00 ·",
+        "love ░░ 0.25 ▓▓ 0.75",
+        "",
+    ]
+
+
+def test_narrow_columns_have_upright_heads_and_continue_in_bands() -> None:
+    tokens = ["我", "ab", "c", "d", "e", "f"]
+    lines = printed(HeatMap(np.eye(6), tokens, tokens).text(11), 11)
+    assert lines[:4] == ["     a", "   我b c d", "我 ██", "ab   ██"]
+    assert lines[8] == "   e f" and lines[-2] == " f   ██"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.text("ab我爱 é", max_size=9), min_size=1, max_size=12),
+    st.lists(st.text("ab我爱 é", max_size=20), min_size=1, max_size=40),
+    st.integers(30, 120),
+)
+def test_a_map_keeps_within_its_width(rows: list[str], columns: list[str], width: int) -> None:
+    text: Any = next(iter(HeatMap(weights(len(rows), len(columns)), rows, columns).text(width)))
+    lines = text.plain.split("\n")
+    assert max(map(cell_len, lines)) <= width
+    assert len(printed([text], width)) == len(lines)  # nothing wraps
+
+
+class Parsed(HTMLParser):
+    """Tags, table cells and heads of a page whose tags are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.cells: list[dict[str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append({**dict(attrs), "text": ""})
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "td":
+            self.cells[-1]["text"] = data
+
+
+def test_each_cell_of_a_page_says_who_looks_at_whom_and_how_much() -> None:
+    tokens = ["我", '<b"x">', "&"]
+    values = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7]])
+    cells = Parsed(HeatMap(values, tokens, tokens[::-1], "a < b").html()).cells
+    hints = ["我 → &: 0.5", '我 → <b"x">: 0.25', "我 → 我: 0.25"]
+    assert [cell["title"] for cell in cells[:3]] == hints
+    assert [cell["text"] for cell in cells] == [f"{value:.2f}" for value in values.flat]
+    assert [cell["style"] for cell in cells[3:5]] == ["--v:100%", "--v:0%"]
+
+
+def test_masked_and_negative_cells_are_marked() -> None:
+    scores = np.array([[1.0, -np.inf], [-2.0, 0.5]])
+    cells = Parsed(HeatMap(scores, "ab", "ab", allowed=np.array([[1, 1], [1, 0]])).html()).cells
+    assert [cell.get("class") for cell in cells] == [None, "shut", "minus much", "shut"]
+    assert cells[1]["title"] == "a → b: masked"
+
+
+def test_a_large_map_shows_values_under_the_mouse_alone() -> None:
+    cells = Parsed(HeatMap(np.full((60, 60), 1 / 60), ["a"] * 60, ["b"] * 60).html()).cells
+    assert len(cells) == 3600
+    assert {(cell["text"], cell["title"]) for cell in cells} == {("", "a → b: 0.01667")}
+
+
+def test_a_script_in_any_text_is_escaped() -> None:
+    maps = HeatMap(np.ones((2, 1, 1)), [SCRIPT], [SCRIPT], SCRIPT, [SCRIPT, SCRIPT])
+    table = Table([SCRIPT], [[SCRIPT]], SCRIPT)
+    texts = piece("texts", {SCRIPT: [SCRIPT]})
+    section = piece("section", SCRIPT, SCRIPT, maps.html() + table.html())
+    whole = page(SCRIPT, [texts, section, piece("fragment", SCRIPT)])
+    assert "<script" not in whole and "script" not in Parsed(whole).tags
+    assert whole.count("&lt;script&gt;") == 21
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_knows_light_and_dark() -> None:
+    whole = page("<i>", [Table(["<a>"], [["1"], ["2"]]).html()])
+    parsed = Parsed(whole)
+    assert whole.startswith("<!DOCTYPE html>") and "<title>&lt;i&gt;</title>" in whole
+    assert "link" not in parsed.tags and "http" not in whole
+    assert "prefers-color-scheme:dark" in whole
+    assert [cell["text"] for cell in parsed.cells] == ["1", "2"]
+
+
+def test_a_fragments_style_touches_nothing_but_the_fragment() -> None:
+    style = re.search(r"<style>(.*)</style>", piece("fragment", Markup("x")), re.S)
+    assert style is not None
+    for selectors in re.findall(r"(?:^|[}{])\s*([^{}@]+)\{", style[1]):
+        assert all(part.strip().startswith(".qkv-glass") for part in selectors.split(","))
+
+
+def save(path: Path) -> bytes:
+    figure = HeatMap(np.eye(3), ["我", "爱", "<b>"], ["我", "爱", "<b>"], "我爱你 & I").draw()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_figure(figure, path)
+    return path.read_bytes()
+
+
+FORMATS = {"png": b"\x89PNG", "PNG": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml", "html": b"<!DOC"}
+
+
+@pytest.mark.usefixtures("no_chinese")
+@pytest.mark.parametrize("ending", FORMATS)
+def test_each_ending_gives_its_format_and_the_same_file_twice(tmp_path: Path, ending: str) -> None:
+    first = save(tmp_path / "new" / f"a.{ending}")
+    assert first.startswith(FORMATS[ending])
+    assert save(tmp_path / f"a.{ending}") == first
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"a.{ending}"]
+
+
+@pytest.mark.usefixtures("no_chinese")
+@pytest.mark.parametrize("ending", ["svg", "html"])
+def test_text_stays_text_for_the_viewers_fonts(tmp_path: Path, ending: str) -> None:
+    text = save(tmp_path / f"a.{ending}").decode()
+    assert re.findall(r"<text[^>]*>(我|爱|&lt;b&gt;)</text>", text) == ["我", "爱", "&lt;b&gt;"] * 2
+    assert "<dc:date>" not in text and "<script" not in text and "<link" not in text
+    assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", text)
+    families = set(re.findall(r"font-family: ([^;\"]*)|font: \d+px ([^;\"]*)", text))
+    assert families and all("".join(names).endswith("sans-serif") for names in families)
+    if ending == "html":
+        assert "<title>我爱你 &amp; I</title>" in text and "<?xml" not in text
+
+
+def test_an_unknown_ending_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.gif ends in \.gif, but .*\.png, \.svg, \.pdf, \.html"):
+        save(tmp_path / "a.gif")
+    with pytest.raises(UserError, match="ends in nothing"):
+        save(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save(path)
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("no_chinese")
+def test_characters_without_a_font_are_numbered_in_pixels_and_kept_in_the_figure(
+    tmp_path: Path,
+) -> None:
+    with styled():
+        figure, axes = new_figure()
+        axes.set_xticks([0, 1], ["我", "plain"])
+        axes.set(xlabel="爱你", title="$a$")
+        axes.text(0.5, 0.5, "我")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a missing glyph is a warning
+        note = save_figure(figure, tmp_path / "here.png")
+    assert note is not None and "= 我" in note and "= 爱你" in note and "fonts-noto-cjk" in note
+    draw_strictly(figure)  # savefig of the figure itself numbers them too
+    assert save_figure(figure, tmp_path / "there.svg") is None
+    for text in (tmp_path / "there.svg").read_text(encoding="utf-8"), figure._repr_html_():
+        assert ">我</text>" in text and ">爱你</text>" in text and "fonts-noto-cjk" not in text

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qkv.inspect.draw import COLOURS, DIVERGING, MARKERS, new_figure, styled
 from qkv_labs.tools import mean_and_spread
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+else:
+    Figure = Any  # matplotlib is imported when a figure is drawn
 
 __all__ = [
     "COLOURS",
     "DIVERGING",
     "GREY",
     "MARKERS",
+    "Figure",
     "error_bars",
     "look",
     "new_figure",

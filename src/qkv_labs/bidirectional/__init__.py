@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,8 @@ from torch import Tensor
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, new_figure
+from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("bidirectional")
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,8 @@ from qkv.config import ModelConfig
 from qkv.model import Attend, Attention, FeedForward, Mask, equation, fast
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, look, new_figure, ticks
+from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("cost")
 

@@ -6,19 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkv.demo import demo_corpus
 from qkv.evaluation import bleu, exact_match
 from qkv.tasks import Translator
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import look, new_figure
+from qkv_labs.figures import Figure, look, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
 from qkv_labs.shared import Pair, translator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("decoding")
 

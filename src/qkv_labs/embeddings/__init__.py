@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,12 +15,9 @@ from qkv.demo import demo_corpus, lexicon, verbs
 from qkv.model import build_model
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
 from qkv_labs.shared import translator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("embeddings")
 

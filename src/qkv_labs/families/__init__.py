@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,12 +24,9 @@ from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.families.language import FEW, MORE, language
 from qkv_labs.families.rows import joined, prefix_mask, reading, seeing
-from qkv_labs.figures import COLOURS, new_figure
+from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
 from qkv_labs.shared import EncodedPairs, special_ids, tokenizer_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("families")
 

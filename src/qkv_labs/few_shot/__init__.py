@@ -10,17 +10,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import qkv
 from qkv.tasks import Chooser, FewShot
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, look, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
 from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("few_shot")
 

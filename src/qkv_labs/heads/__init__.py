@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.demo import demo_corpus
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, error_bars, look, new_figure
+from qkv_labs.figures import COLOURS, Figure, error_bars, look, new_figure
 from qkv_labs.heads.roles import (
     NO_ROLE,
     ORDERS,
@@ -26,9 +26,6 @@ from qkv_labs.heads.roles import (
 )
 from qkv_labs.lab import Settings, Table, Verdict
 from qkv_labs.shared import translator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("heads")
 

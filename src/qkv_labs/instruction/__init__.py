@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,13 +23,10 @@ from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.instruction.people import BOTH, KINDS, NEW_PEOPLE, RELATIONS, Question, World
 from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
 from qkv_labs.shared import special_ids
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("instruction")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,8 @@ from torch import Tensor
 from qkv.model import Decoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import GREY, error_bars, new_figure
+from qkv_labs.figures import GREY, Figure, error_bars, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("logits")
 

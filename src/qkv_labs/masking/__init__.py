@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +19,11 @@ from qkv.model import Encoder, pool
 from qkv.text import train_tokenizer
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, error_bars, new_figure
+from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
 from qkv_labs.masking.documents import TOPICS
 from qkv_labs.masking.pairs import STARTS, TASKS, PairSizes, pages_of, worth
 from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("masking")
 

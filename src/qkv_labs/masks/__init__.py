@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,8 @@ from qkv.demo import demo_corpus
 from qkv.model import Decoder, Layout, Mask, equation, fast, use_path
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("masks")
 

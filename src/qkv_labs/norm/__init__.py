@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +13,8 @@ from torch import Tensor, nn
 from qkv.model import Encoder, Layout, Residual
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("norm")
 

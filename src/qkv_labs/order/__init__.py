@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,8 @@ from torch import Tensor, nn
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("order")
 

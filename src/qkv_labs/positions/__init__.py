@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,11 +13,8 @@ from torch import Tensor
 from qkv.model import Encoder, Layout, Learned, sinusoids
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, look, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("positions")
 

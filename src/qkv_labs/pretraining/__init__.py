@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +17,8 @@ from torch import Generator, Tensor
 from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, error_bars, new_figure, ticks
+from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
 from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("pretraining")
 

@@ -6,7 +6,7 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,8 @@ from torch import Tensor
 from qkv.model import Attention, Encoder, Mask, equation, use_path
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, DIVERGING, look, new_figure
+from qkv_labs.figures import COLOURS, DIVERGING, Figure, look, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("query_key")
 

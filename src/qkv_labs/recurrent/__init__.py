@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,8 @@ from torch import Tensor, nn
 from qkv.model import equation, use_path
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import error_bars, look, new_figure, ticks
+from qkv_labs.figures import Figure, error_bars, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("recurrent")
 

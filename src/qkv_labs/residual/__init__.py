@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +13,8 @@ from torch import Tensor, nn
 from qkv.model import Encoder, Residual
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, look, new_figure, ticks
+from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("residual")
 

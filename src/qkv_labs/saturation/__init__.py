@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,8 @@ from torch import Tensor
 from qkv.model import weights
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import look, new_figure
+from qkv_labs.figures import Figure, look, new_figure
 from qkv_labs.lab import Settings, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("saturation")
 

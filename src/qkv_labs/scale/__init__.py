@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +14,8 @@ from torch import Tensor
 from qkv.model import Attention, Encoder, Mask, scores, weights
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import GREY, error_bars, look, new_figure, ticks
+from qkv_labs.figures import GREY, Figure, error_bars, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("scale")
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.model import Layout, Mask, weights
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, look, new_figure, ticks
+from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, Words
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("score_functions")
 

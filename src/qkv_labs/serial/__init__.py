@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,8 @@ from qkv.decode import generate
 from qkv.model import EncoderDecoder, equation, use_path
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, look, new_figure, ticks
+from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("serial")
 

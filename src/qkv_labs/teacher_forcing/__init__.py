@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,12 +18,9 @@ from qkv.demo import demo_corpus
 from qkv.model import EncoderDecoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, MARKERS, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, Words
 from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 say = Texts("teacher_forcing")
 

@@ -4,7 +4,7 @@ python -m bench.trace --device cpu
 python -m bench.trace --device cuda
 
 The peer is transformers with `output_attentions=True`, which gives every map of every layer. A
-compiled model is timed before and after traces were taken of it: an untraced model costs nothing more.
+compiled model is timed before and after a trace: looking costs nothing when you do not look.
 """
 
 import argparse

@@ -3,12 +3,12 @@
 import torch
 
 from bench.attribution import METHODS, REMOVALS, log_odds, removed
-from tests.inspect.conftest import READINGS, make_trace
+from tests.inspect.conftest import INPUTS, make_trace
 
 
 def test_log_odds_are_those_of_the_labels():
     trace = make_trace("encoder-decoder")
-    probable, labels = trace["probabilities"][0].double(), READINGS["encoder-decoder"].labels[0]
+    probable, labels = trace["probabilities"][0].double(), INPUTS["encoder-decoder"].labels[0]
     own = probable.gather(1, labels[:, None])[:, 0]
     torch.testing.assert_close(log_odds(trace), (own / (1 - own)).log(), atol=1e-4, rtol=1e-4)
 

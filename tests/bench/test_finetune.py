@@ -148,7 +148,7 @@ def test_what_we_read_of_the_peer_says_what_the_peer_says(data, start, tmp_path)
 def test_the_peer_keeps_what_our_measure_finds_best(data, start, tmp_path, monkeypatch):
     job = job_of("sst2", data, start, "train.steps=6", "train.lr=0.01")
     scores, kept = iter([50.0, 90.0, 70.0]), []
-    monkeypatch.setattr(job, "figures", lambda scored: {"accuracy": next(scores)})
+    monkeypatch.setattr(job, "named", lambda scored: {"accuracy": next(scores)})
     on_evaluate = Judge.on_evaluate
 
     def noting(judge, *given, model, **more):
@@ -167,7 +167,7 @@ def test_answers_are_looked_for_in_the_windows_that_were_trained_on(data, start,
     found = as_ours(job, tmp_path)
     assert (found.reader.room(pair=True), found.settings.overlap) == (381, 128)
     assert found.settings.max_answer == job.plan.recipe.answer.max_answer
-    assert job.verb.reader.room(pair=True) == 509
+    assert job.result.reader.room(pair=True) == 509
 
 
 @pytest.mark.parametrize("task", TASKS)

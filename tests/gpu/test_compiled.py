@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig, TrainConfig, preset
-from qkv.data import EncodedPairs, Ragged, Specials, packed_batch, packed_shape, padded_batch
+from qkv.data import PairItems, Ragged, Specials
 from qkv.decode import Graphs, generate
 from qkv.model import EncoderDecoder, Layout, equation, use_path
 from qkv.training import build_loss
@@ -40,14 +40,14 @@ def random_pairs(seed, n_pairs=60):
         Ragged.of([rng.integers(4, VOCABULARY, size) for size in rng.integers(3, 40, n_pairs)])
         for _ in range(2)
     ]
-    return EncodedPairs(*sides)
+    return PairItems(*sides, SPECIAL)
 
 
 def batches(seed, device):
     pairs = random_pairs(seed)
     everything = np.arange(len(pairs))
-    packed = packed_batch(pairs, everything, SPECIAL, packed_shape(pairs, 2048))
-    return packed.to(device), padded_batch(pairs, everything, SPECIAL).to(device)
+    packed = pairs.batch(everything, shape=pairs.packed_shape(2048))
+    return packed.to(device), pairs.batch(everything).to(device)
 
 
 def mean_loss_and_gradient(model, batch, device, **settings):

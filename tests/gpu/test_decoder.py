@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig, TrainConfig, preset
-from qkv.data import Specials, Tokens, window_batches
+from qkv.data import Specials, Tokens, WindowItems, validation_batches
 from qkv.decode import Graphs, Remembered, complete, stream
 from qkv.model import Decoder
 from qkv.training import build_loss
@@ -48,10 +48,8 @@ def test_packed_compiled_windows_equal_eager_rows(model, device, precision):
     lengths = torch.randint(2, 50, (40,), generator=generator).tolist()
     documents = [torch.randint(4, VOCABULARY, (n,), generator=generator).tolist() for n in lengths]
     tokens = Tokens.of(documents, SPECIAL)
-    rows, packed = (
-        list(window_batches(tokens, SPECIAL, 64, 4, mode, across=False))
-        for mode in ("rows", "packed")
-    )
+    items = WindowItems(tokens, SPECIAL, 64, in_order=True)
+    rows, packed = (list(validation_batches(items, 4 * 64, packed)) for packed in (False, True))
     model.to(device).eval()
     expected = loss_of(model, rows, device, precision="float32", compile="off")
     found = loss_of(model, packed, device, precision=precision, compile="on")

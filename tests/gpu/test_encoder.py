@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from qkv.data.corruption import Masker
-from qkv.data.passages import Passages, PassageStream
 
 from qkv.config import MaskConfig, TrainConfig, preset
-from qkv.data import Sequences, Specials, Tokens, frame, sequence_batches
+from qkv.data import (
+    MaskedItems,
+    Masker,
+    Passages,
+    Ragged,
+    SequenceItems,
+    Specials,
+    Stream,
+    Tokens,
+)
 from qkv.model import Encoder
 from qkv.text.vocabulary import Vocabulary
 from qkv.training import accumulate, build_loss, masked_tokens, one_class
@@ -43,7 +50,7 @@ def flags(*ids):
     return found
 
 
-def stream(pairs, mode):
+def stream(pairs):
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(4, 50, (40,), generator=generator).tolist()
     documents = [torch.randint(5, 299, (n,), generator=generator).tolist() for n in lengths]
@@ -60,7 +67,7 @@ def stream(pairs, mode):
     )
     passages = Passages(Tokens.of(documents, SPECIAL), SPECIAL, vocabulary, 64, pairs)
     masker = Masker(MaskConfig(pairs=pairs), MASK, vocabulary.special, vocabulary.word_starts)
-    return PassageStream(passages, masker, mode, 1024, seed=3)
+    return Stream(MaskedItems(passages, masker), 1024, packed=True, seed=3)
 
 
 @pytest.mark.parametrize("name", ["bert-mini", "roberta-mini", "albert-mini"])
@@ -70,7 +77,7 @@ def test_packed_and_compiled_equals_eager(device, name, pairs, precision):
     torch._dynamo.reset()
     more = {"d_embedding": 32} if name.startswith("albert") else {}
     model = encoder(name, head="masked", pair_head=pairs != "none", **more).to(device).eval()
-    steps = stream(pairs, "packed").steps_from(0)
+    steps = stream(pairs).steps_from(0)
     batches = [next(steps)[0].to(device) for _ in range(3)]
     objective = masked_tokens(3.0 if pairs != "none" else 0.0)
 
@@ -87,7 +94,7 @@ def test_packed_and_compiled_equals_eager(device, name, pairs, precision):
 def test_gradients_of_a_compiled_step_equal_eager_ones(device):
     torch._dynamo.reset()
     model = encoder("bert-mini", head="masked", pair_head=True).to(device)
-    batch = next(stream("order", "packed").steps_from(0))[0].to(device)
+    batch = next(stream("order").steps_from(0))[0].to(device)
     found = []
     for compile in ("off", "on"):
         config = TrainConfig(precision="float32", compile=compile)
@@ -103,12 +110,10 @@ def test_gradients_of_a_compiled_step_equal_eager_ones(device):
 def test_fine_tuning_in_bfloat16_is_near_float32(device, name):
     model = encoder(name, head="sequence", n_labels=3, pooling="mean").to(device).eval()
     generator = torch.Generator().manual_seed(2)
-    framed = [
-        frame(torch.randint(5, 299, (n,), generator=generator).tolist(), None, SPECIAL)
-        for n in (5, 20, 33, 60)
-    ]
-    sequences = Sequences.of(framed, np.array([0, 1, 2, 1]))
-    (batch,) = sequence_batches(sequences, 1024, SPECIAL)
+    texts = [torch.randint(5, 299, (n,), generator=generator).numpy() for n in (5, 20, 33, 60)]
+    tokens = Ragged.of(texts)
+    segments, labels = np.zeros(len(tokens.tokens), np.int8), np.array([0, 1, 2, 1])
+    batch = SequenceItems(tokens, segments, labels, SPECIAL).batch(np.arange(4))
     losses = []
     for precision in ("float32", "bfloat16"):
         config = TrainConfig(precision=precision, compile="off")

@@ -41,14 +41,22 @@ class Answer:
 Command = Callable[..., Answer]
 
 
+class Terminal(io.TextIOWrapper):
+    """Standard input at which somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command line in this process: `qkv("translate", "--model", …, stdin=…)`."""
 
-    def call(*arguments: object, stdin: str | bytes = "") -> Answer:
+    def call(*arguments: object, stdin: str | bytes = "", typed: bool = False) -> Answer:
         given = stdin.encode() if isinstance(stdin, str) else stdin
+        kind = Terminal if typed else io.TextIOWrapper
         monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        monkeypatch.setattr(sys, "stdin", kind(io.BytesIO(given)))
         capsys.readouterr()
         with pytest.raises(SystemExit) as end:
             main()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import qkv as package
-from qkv.cli import chat
+from qkv.cli import main
+from qkv.tasks import Conversation
 from tests.journeys.conftest import Command
 from tests.run.language_tiny import learned, questions, write_recipe
 
@@ -76,10 +78,20 @@ def test_json_is_an_object_an_answer(qkv: Command, taught: Path) -> None:
 def test_a_program_gets_each_answer_s_line_before_it_asks_again(
     taught: Path, as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversation, pipe = package.load(taught).conversation(), io.BytesIO()
+    pipe, before = io.BytesIO(), []
+
+    class Asking(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            before.append(pipe.getvalue())
+            return super().readline(size)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Asking(b"say 3\nsay 4\n")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))
-    chat._answer(conversation, "say 3", as_json)
-    assert pipe.getvalue().endswith(b"\n")
+    words = ["qkv", "chat", "--model", str(taught)] + ["--json"] * as_json
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        main()
+    assert [answers.count(b"\n") for answers in before] == [0, 1, 2]
 
 
 def test_settings_reach_the_talk(qkv: Command, taught: Path) -> None:
@@ -104,17 +116,14 @@ def test_what_must_be_forgotten_is_told_apart_from_the_answers(qkv: Command, tau
     assert "· the conversation has outgrown the model's context of 64 tokens" in answer.err
 
 
-def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
-    qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(qkv: Command, taught: Path) -> None:
     text = f"say 3\n{LONG}\nsay 4\n"
     words = ["chat", "--model", taught, "--max-length", 9]
     answer = qkv(*words, stdin=text)
     assert (answer.code, answer.lines) == (2, ["three"])
     assert answer.err.startswith("qkv: This message makes a prompt of ")
     assert "Traceback" not in answer.err
-    monkeypatch.setattr(chat, "_is_typed", lambda: True)
-    answer = qkv(*words, stdin=text)
+    answer = qkv(*words, stdin=text, typed=True)
     assert answer.code == 0
     assert answer.lines == talk(taught, "say 3", "say 4", max_length=9)
     assert "· This message makes a prompt of " in answer.err
@@ -124,18 +133,17 @@ def test_a_message_that_is_too_long_ends_a_pipe_but_not_a_talk(
 def test_an_interrupted_answer_does_not_end_a_talk(
     qkv: Command, taught: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = chat._answer
+    plain = Conversation.stream
 
-    def impatient(talk: object, line: str, as_json: bool) -> None:
-        if line == "say 3":
+    def impatient(self: Conversation, content: str) -> Iterator[str]:
+        if content == "say 3":
             raise KeyboardInterrupt
-        plain(talk, line, as_json)
+        return plain(self, content)
 
-    monkeypatch.setattr(chat, "_answer", impatient)
+    monkeypatch.setattr(Conversation, "stream", impatient)
     words = ["chat", "--model", taught, "--max-length", 9]
     assert qkv(*words, stdin="say 3\nsay 4\n").code == 130
-    monkeypatch.setattr(chat, "_is_typed", lambda: True)
-    answer = qkv(*words, stdin="say 3\nsay 4\n")
+    answer = qkv(*words, stdin="say 3\nsay 4\n", typed=True)
     assert (answer.code, answer.lines) == (0, ["", *talk(taught, "say 4", max_length=9)])
 
 
@@ -193,4 +201,4 @@ def test_records_that_cannot_be_learnt_from(
     mistake = qkv("train", recipe, "--out", out, "--set", f"data.records={path}").mistake
     assert str(path) in mistake
     assert words in mistake
-    assert not out.exists()
+    assert not (out / "model.safetensors").exists()

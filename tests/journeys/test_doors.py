@@ -63,8 +63,10 @@ def test_the_package_offers_its_verbs_and_nothing_else() -> None:
         "Tagger",
         "Translator",
     }
-    verbs = {"load", "load_trace", "train", "verify"}
-    assert set(package.__all__) == tasks | verbs | {"Trace", "UserError", "__version__"}
+    verbs = {"evaluate", "load", "load_trace", "train", "verify"}
+    values = {"Evaluation", "Trace", "UserError", "__version__"}
+    assert set(package.__all__) == tasks | verbs | values
+    assert dir(package) == sorted(package.__all__)
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'lod'"):
         package.lod  # noqa: B018
@@ -81,10 +83,10 @@ def test_an_import_brings_no_more_than_is_needed() -> None:
     assert "torch" not in python(helped + show)
 
 
-def test_the_function_train_and_the_room_train_do_not_get_in_each_other_s_way() -> None:
-    program = "import qkv; {} print(callable(qkv.train), callable(qkv.train))"
-    for before in ("", "from qkv.training import Trainer;"):
-        assert python(program.format(before)) == "True True\n"
+def test_no_package_takes_the_name_of_a_function() -> None:
+    rooms = "import qkv.training, qkv.proofs, qkv.evaluation, qkv.evaluation.scores, qkv.run"
+    names = "qkv.train, qkv.verify, qkv.evaluate, qkv.load"
+    assert python(f"{rooms}; print(all(map(callable, ({names}))))") == "True\n"
 
 
 @pytest.mark.parametrize("start", [["-m", "qkv"], [str(Path(sys.executable).parent / "qkv")]])

@@ -67,7 +67,7 @@ def test_sizes_that_do_not_go_together(train) -> None:
 def test_a_source_over_the_model_s_limit(qkv: Command, model: Path) -> None:
     long = " ".join("1" * 32)
     mistake = qkv("translate", "--model", model, stdin=f"1\n\n{long}\n").mistake
-    assert "Line 3 has 32 tokens, but this model reads at most 31; split it" in mistake
+    assert "Text 3 has 32 tokens, but this model reads at most 31; split it" in mistake
 
 
 def test_weights_that_do_not_fit_their_config(qkv: Command, copy: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_full_disk(
         patch.setattr(writer, full)
         more = ["--resume", "--set", "train.steps=20"]
         mistake = qkv("train", recipe, "--out", out, *more).mistake
-    assert mistake.startswith(f"The disk is full while writing {out}")
+    assert mistake.startswith(f"The disk is full ({out}")
     assert "--resume" in mistake
     assert "\n" not in mistake
     after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ import sacrebleu
 
 import qkv as package
 from qkv.tasks import LanguageModel
-from qkv.tasks.few_shot import FewShot, few_shot_accuracy
+from qkv.tasks.few_shot import FewShot
 from tests.journeys.conftest import Command
 from tests.run.language_tiny import (
     ANIMALS,
@@ -96,7 +96,9 @@ def test_sources_over_the_limit_are_cut(qkv: Command, model: Path, tmp_path: Pat
 def test_mistakes_are_named(qkv: Command, model: Path, text: Path) -> None:
     target = text / "target"
     assert "--hypotheses" in qkv("evaluate", "--target", target).mistake
-    assert "--hypotheses" in qkv("evaluate", "--target", target, "--model", model).mistake
+    assert "give the text to translate as --source" in (
+        qkv("evaluate", "--target", target, "--model", model).mistake
+    )
     (text / "short").write_text("one\n")
     answer = qkv("evaluate", "--hypotheses", text / "short", "--target", target)
     assert f"{text / 'short'} has 1 lines but {target} has 30" in answer.mistake
@@ -104,7 +106,7 @@ def test_mistakes_are_named(qkv: Command, model: Path, text: Path) -> None:
     assert "has 1 lines but" in qkv("evaluate", "--model", model, *short).mistake
     (text / "empty").write_text("")
     empty = ["--hypotheses", text / "empty", "--target", text / "empty"]
-    assert f"{text / 'empty'} holds no lines" in qkv("evaluate", *empty).mistake
+    assert f"There is no text in {text / 'empty'}" in qkv("evaluate", *empty).mistake
     assert "13a" in qkv(*given(text, model), "--tokenize", "13b").mistake
     assert "There is no file" in qkv("evaluate", "--target", "x", "--hypotheses", target).mistake
 
@@ -125,10 +127,10 @@ def test_text_is_measured_from_its_beginning_to_its_end(
     qkv: Command, speaker: Path, tmp_path: Path
 ) -> None:
     """Also where it is much longer than the context, and over several files."""
-    texts = ["\n".join(sentences(20, seed=6)), "我爱你猫"]
+    texts = ["\n".join(sentences(20, seed=6)) + "\n", "我爱你猫"]  # a last line end counts too
     files = []
     for number, text in enumerate(texts):
-        (tmp_path / f"{number}.txt").write_text(text + "\n")
+        (tmp_path / f"{number}.txt").write_bytes(text.replace("\n", "\r\n").encode())
         files += ["--text", tmp_path / f"{number}.txt"]
     found = package.load(speaker).score(texts)
     nats = -sum(one.log_probability for one in found)
@@ -171,15 +173,11 @@ def test_choices_among_options_after_solved_examples(
     few_shot = FewShot("{text}", " {label}", options=tuple(ANIMALS))
     model = package.load(speaker)
     for shots, normalize in ((2, "none"), (0, "bytes")):
-        expected = few_shot_accuracy(
-            model, asked, pool, few_shot, shots, seed=3, normalize=normalize
+        expected = package.evaluate(
+            model, asked, few_shot=few_shot, pool=pool, shots=shots, seed=3, normalize=normalize
         )
         answer = qkv(*words, "--shots", shots, "--seed", 3, "--normalize", normalize)
-        assert answer.lines == [
-            f"accuracy {expected.accuracy:.2f}  (12 records, {shots} shots, seed 3, normalize "
-            f"{normalize})",
-            f"always the commonest {expected.majority:.2f}",
-        ]
+        assert answer.out == f"{expected}\n"
     scores = json.loads(qkv(*words, "--shots", 2, "--json").out)
     assert scores.keys() == {"accuracy", "always the commonest"}
 
@@ -217,18 +215,27 @@ def test_mistakes_about_language_models_are_named(
     examples = ["--examples", path, "--template", "{text}"]
     both = ["--option", "b", "--option", "c"]
     assert "Give the --model" in qkv("evaluate", "--text", path).mistake
-    assert "is a translation model and no language model" in ask("--text", path, folder=model)
+    assert f"--text has no effect here: {model} is a translation model" in ask(
+        "--text", path, folder=model
+    )
     assert "There is no file" in ask("--text", tmp_path / "none")
     assert "never taught to answer" in ask(
         "--records", write_records(tmp_path / "r.jsonl", questions())
     )
     (tmp_path / "empty").write_text("")
     assert "nothing to score" in ask("--text", tmp_path / "empty")
-    for other in ("--records", "--examples", "--source", "--hypotheses"):
-        assert "are scored in different ways" in ask("--text", path, other, path)
-    idle = f"is of no use here: {speaker} is a language model; leave it out."
-    for option in ("--output", "--picture", "--label-field"):
-        assert ask("--text", path, option, tmp_path / "x") == f"{option} {idle}"
+    for other in ("--records", "--examples"):
+        assert "one of --text, --records and --examples at a time" in ask(
+            "--text", path, other, path
+        )
+    assert "--text has no effect here: a file is scored" in ask(
+        "--text", path, "--hypotheses", path
+    )
+    for option in ("--output", "--picture", "--label-field", "--source"):
+        assert ask("--text", path, option, tmp_path / "x").startswith(
+            f"{option} has no effect here: {speaker} is a language model; leave it out, and use "
+        )
+    assert "scored on --text; leave it out" in ask("--text", path, "--shots", 2)
     assert "Give the question as --template" in ask("--examples", path, *both)
     assert "give it as --pool" in ask(*examples, *both, "--shots", 2)
     assert "--normalize is 'words'" in ask(*examples, *both, "--normalize", "words")

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 import qkv as package
-from qkv.data.formats.conll import read_conll
-from qkv.data.formats.labelled import read_labelled
-from qkv.data.formats.squad import read_squad
-from qkv.run.answer import answerer_scores
-from qkv.run.classify import Verdict, judge
-from qkv.run.tag import tagger_report
+from qkv.evaluation.classification import ClassReport
+from qkv.evaluation.entities import EntityReport
 from qkv.tasks.reading import save_encoder
 from tests.journeys.conftest import Command
 from tests.run import classify_tiny, tag_tiny, test_answer
@@ -34,26 +30,25 @@ def examples(tmp_path: Path) -> Path:
     return classify_tiny.write_rows(tmp_path / "examples.tsv", wrong)
 
 
-def verdict(model: Path, examples: Path, kind: str = "class") -> Verdict:
-    return judge(package.load(model), read_labelled([examples], kind))  # type: ignore[arg-type]
-
-
 def test_a_classifier_s_scores_report_confusions_and_trust(
     qkv: Command, classifier: Path, examples: Path
 ) -> None:
-    expected = verdict(classifier, examples)
+    expected = package.evaluate(package.load(classifier), examples)
     assert 70 < expected.scores[0].value < 95
     answer = qkv("evaluate", "--model", classifier, "--examples", examples)
     assert (answer.code, answer.err) == (0, "")
     scores = "\n".join(map(str, expected.scores))
-    report, trust = expected.report, expected.trust
+    report, trust = expected.report, expected.calibration
+    assert isinstance(report, ClassReport) and trust is not None
     assert answer.out == (
         f"{scores}\n\n{report.table()}\n\n{report.matrix()}\n\nIt {trust.describe()}.\n"
     )
 
 
 def test_everything_for_machines(qkv: Command, classifier: Path, examples: Path) -> None:
-    expected = verdict(classifier, examples)
+    expected = package.evaluate(package.load(classifier), examples)
+    assert isinstance(expected.report, ClassReport) and expected.report.confusion is not None
+    assert expected.calibration is not None
     found = json.loads(qkv("evaluate", "--model", classifier, "--examples", examples, "--json").out)
     for score in expected.scores:
         assert found.pop(score.name) == dataclasses.asdict(score)
@@ -65,7 +60,7 @@ def test_everything_for_machines(qkv: Command, classifier: Path, examples: Path)
     assert found["confusion"]["matrix"] == expected.report.confusion.tolist()
     assert sum(map(sum, found["confusion"]["matrix"])) == 60
     assert sum(part["count"] for part in found["calibration"]["bins"]) == 60
-    assert found["calibration"] == json.loads(json.dumps(dataclasses.asdict(expected.trust)))
+    assert found["calibration"] == json.loads(json.dumps(dataclasses.asdict(expected.calibration)))
 
 
 def test_pictures_go_into_a_folder_or_beside_each_other(
@@ -99,12 +94,10 @@ def test_several_classes_and_numbers(
     for task in ("classes", "number"):
         folder = classify_tiny.learned(tmp_path_factory, task).folder
         path = folder.parent / f"{task}.test.tsv"
-        expected = verdict(folder, path, task)
+        expected = package.evaluate(package.load(folder), path)
         words = ["evaluate", "--model", folder, "--examples", path]
-        out = "\n".join(map(str, expected.scores)) + "\n"
-        if expected.report:
-            out += f"\n{expected.report.table()}\n"
-        assert qkv(*words).out == out
+        assert qkv(*words).out == f"{expected}\n"
+        assert (expected.report is None) == (task == "number")
         found = json.loads(qkv(*words, "--json").out)
         more = {"classes", "means"} if task == "classes" else set()
         assert found.keys() == {score.name for score in expected.scores} | more
@@ -137,19 +130,19 @@ def test_a_tagger_s_entities_by_type(
 ) -> None:
     folder = tag_tiny.learned(tmp_path_factory).folder
     path = tag_tiny.write_conll(tmp_path / "test.conll", tag_tiny.sentences(30, seed=9))
-    model, sentences = package.load(folder), read_conll([path])
-    report = tagger_report(model, sentences)
+    expected = package.evaluate(package.load(folder), path)
+    report = expected.report
+    assert isinstance(report, EntityReport)
     words = ["evaluate", "--model", folder, "--examples", path]
     answer = qkv(*words, "--output", tmp_path / "found.txt")
-    scores = "\n".join(map(str, report.scores()))
-    assert answer.out == f"{scores}\n\n{report.table()}\n"
-    labels = [one.labels for one in model.tag([tuple(one.words) for one in sentences])]
+    assert answer.out == f"{expected}\n"
+    labels = [one.labels for one in expected.outputs or ()]
     assert (tmp_path / "found.txt").read_text().splitlines() == [" ".join(one) for one in labels]
     found = json.loads(qkv(*words, "--json").out)
     assert list(found["types"]) == ["person", "place"]
     assert found["types"]["place"] == dataclasses.asdict(report.types["place"])
     assert found["whole"] == dataclasses.asdict(report.whole)
-    assert "--picture draws what classifiers confuse" in qkv(*words, "--picture", "x").mistake
+    assert "--picture has no effect here" in qkv(*words, "--picture", "x").mistake
 
 
 def test_a_tagger_s_labels_without_entities(qkv: Command, tmp_path: Path) -> None:
@@ -157,11 +150,11 @@ def test_a_tagger_s_labels_without_entities(qkv: Command, tmp_path: Path) -> Non
         tag_tiny.write_conll(tmp_path / f"{name}.conll", tag_tiny.parts_of_speech(40, seed))
     folder = tag_tiny.run(tmp_path, train_steps=4).folder
     path = tmp_path / "valid.conll"
-    report = tagger_report(package.load(folder), read_conll([path]))
+    expected = package.evaluate(package.load(folder), path)
     words = ["evaluate", "--model", folder, "--examples", path]
-    scores = "\n".join(map(str, report.scores()))
-    assert qkv(*words).out == f"{scores}\n\n{report.table()}\n"
-    assert set(json.loads(qkv(*words, "--json").out)["classes"]) == set(report.labels)
+    assert qkv(*words).out == f"{expected}\n"
+    assert isinstance(expected.report, ClassReport)
+    assert set(json.loads(qkv(*words, "--json").out)["classes"]) == set(expected.report.labels)
 
 
 def test_answers_are_scored_as_squad_does(
@@ -169,16 +162,15 @@ def test_answers_are_scored_as_squad_does(
 ) -> None:
     done = test_answer.learned(tmp_path_factory)
     path = test_answer.write_questions(tmp_path / "test.json", 12, seed=7)
-    model, questions = package.load(done.folder), read_squad([path])
-    expected = answerer_scores(model, questions)
+    found = package.evaluate(package.load(done.folder), path)
+    expected = found.scores
     words = ["evaluate", "--model", done.folder, "--examples", path]
     answer = qkv(*words, "--output", tmp_path / "found.txt")
     assert answer.lines == list(map(str, expected))
     assert [score.name for score in expected[:2]] == ["exact match", "F1"]
-    lines = [model.answer(one.question, one.context).text for one in questions]
-    assert (tmp_path / "found.txt").read_text().splitlines() == lines
-    found = json.loads(qkv(*words, "--json").out)
-    assert found == {score.name: dataclasses.asdict(score) for score in expected}
+    assert (tmp_path / "found.txt").read_text().splitlines() == found.outputs
+    scores = json.loads(qkv(*words, "--json").out)
+    assert scores == {score.name: dataclasses.asdict(score) for score in expected}
 
 
 @pytest.fixture
@@ -203,7 +195,7 @@ def test_an_embedder_is_scored_by_whom_it_finds(qkv: Command, tmp_path: Path) ->
     [line] = qkv(*words, tmp_path / "alone.txt").lines
     assert line.startswith("uniformity -")
     mistake = qkv(*words, path, "--output", tmp_path / "x").mistake
-    assert "--output has nothing to write of vectors" in mistake
+    assert "--output has no effect here" in mistake
 
 
 def test_wrong_combinations_are_explained(
@@ -213,26 +205,23 @@ def test_wrong_combinations_are_explained(
         return qkv("evaluate", "--model", folder, *words).mistake
 
     assert ask() == f"{classifier} is a classifier; give what it is scored on as --examples."
-    assert "give what it is scored on as --examples" in ask("--text", examples)
-    assert "give what it is scored on as --examples" in ask("--source", examples)
-    for option in ("--template", "--option", "--pool"):
+    for option in ("--text", "--source", "--target", "--template", "--option", "--pool"):
         assert ask("--examples", examples, option, "x") == (
-            f"{option} is of no use here: {classifier} is a classifier; leave it out."
+            f"{option} has no effect here: {classifier} is a classifier; leave it out, and use "
+            f"--examples, --label-field, --text-field, --picture, --output."
         )
-    assert "--shots is of no use here" in ask("--examples", examples, "--shots", 2)
-    assert "--target is of no use here" in ask("--examples", examples, "--target", examples)
-    assert "--picture is of no use here: there is no --model; leave it out" in (
+    assert "--shots has no effect here" in ask("--examples", examples, "--shots", 2)
+    assert "--picture has no effect here: a file is scored; leave it out" in (
         qkv("evaluate", "--hypotheses", examples, "--target", examples, "--picture", "x").mistake
     )
     translated = ["--source", examples, "--target", examples]
-    assert f"--picture is of no use here: {model} is a translation model" in ask(
-        *translated, "--picture", "x", folder=model
-    )
-    assert "--label-field is of no use here" in ask(*translated, "--label-field", "x", folder=model)
-    assert f"{gaps} fills gaps, of which there are no labelled" in ask(
+    for option in ("--picture", "--label-field"):
+        assert f"{option} has no effect here: {model} is a translation model" in ask(
+            *translated, option, "x", folder=model
+        )
+    assert f"{gaps} is an encoder, of which there are no labelled" in ask(
         "--examples", examples, folder=gaps
     )
-    assert "are scored in different ways" in ask("--examples", examples, "--text", examples)
     assert "There is no file" in ask("--examples", tmp_path / "none.tsv")
     other = classify_tiny.write_rows(tmp_path / "other.tsv", [("tin", "tin"), ("a cat", "animal")])
     assert "the label 'tin', which the model does not know; its labels are animal" in ask(
@@ -253,7 +242,7 @@ def test_options_are_named_where_they_are_at_hand(
     assert ask("--label-field", "kind").endswith("name the right one as --label-field.")
     assert ask("--text-field", "review").endswith("name the right one as --text-field.")
     tagger = tag_tiny.learned(tmp_path_factory).folder
-    assert f"name columns of a table, which {tagger} is not scored on" in ask(
+    assert f"--label-field has no effect here: {tagger} is a tagger" in ask(
         "--label-field", "ner", folder=tagger
     )
     assert ask("--output", tmp_path) == f"{tmp_path} is a directory; name the file to write in it."

@@ -11,7 +11,7 @@ import pytest
 
 import qkv as package
 from qkv.config import ModelConfig, preset, to_toml
-from qkv.convert.model_folder import save_config
+from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes
 from tests.journeys.conftest import Command
@@ -94,7 +94,7 @@ def test_what_cannot_be_filled_is_explained(
     qkv: Command, filler: Path, classifier: Path, tmp_path: Path
 ) -> None:
     mistake = qkv("fill", "--model", filler, stdin="<mask>\nthe cat\n").mistake
-    assert mistake.startswith("Line 2 has no gap to fill; mark one with <mask>")
+    assert mistake.startswith("Text 2 has no gap to fill; mark one with <mask>")
     mistake = qkv("fill", "--model", filler, "<mask> cat" * 20).mistake
     assert "this model reads at most 22" in mistake
     mistake = qkv("fill", "--model", classifier, "<mask>").mistake

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -34,23 +33,6 @@ def test_lines_of_standard_input_keep_their_places(qkv: Command, tagger: Path) -
     assert answer.lines == [MARKED, "", "the old", "  ", "[bob|person] sees [rome|place]"]
     assert qkv("tag", "--model", tagger, stdin="").out == ""
     assert qkv("tag", "--model", tagger, "the\nold").lines == ["the old"]
-
-
-def test_lines_of_a_file(qkv: Command, tagger: Path, tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt.gz"
-    path.write_bytes(gzip.compress(f"{LINE}\n\nthe\n".encode()))
-    assert qkv("tag", "--model", tagger, "--input", path).lines == [MARKED, "", "the"]
-    mistake = qkv("tag", "--model", tagger, "--input", tmp_path / "none").mistake
-    assert f"There is no file {tmp_path / 'none'}" in mistake
-    mistake = qkv("tag", "--model", tagger, "--input", path, "anna").mistake
-    assert "both as arguments and as --input" in mistake
-
-
-def test_many_lines_are_the_same_as_each_by_itself(qkv: Command, tagger: Path) -> None:
-    lines = [" ".join(one.words) for one in parts_of_speech(30, seed=9)]
-    together = qkv("tag", "--model", tagger, stdin="\n".join(lines)).lines
-    assert len(together) == 30
-    assert qkv("tag", "--model", tagger, lines[7]).lines == [together[7]]
 
 
 def test_columns_can_be_read_back(qkv: Command, tagger: Path, tmp_path: Path) -> None:
@@ -101,29 +83,6 @@ def test_parts_of_speech_are_words_with_labels(qkv: Command, tmp_path: Path) -> 
     assert line.split(" ") == [f"{w}/{label}" for w, label in zip(words, labels, strict=True)]
     assert blank == ""
     assert json.loads(qkv("tag", "--model", folder, "--json", "anna").out)["entities"] == []
-
-
-def test_text_that_is_not_utf8_is_named(qkv: Command, tagger: Path) -> None:
-    mistake = qkv("tag", "--model", tagger, stdin=b"the\n\xff\n").mistake
-    assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
-    assert "Line 2 holds bytes" in qkv("tag", "--model", tagger, "a", "\udce9").mistake
-
-
-def test_each_model_has_its_door(qkv: Command, tagger: Path, model: Path, tmp_path: Path) -> None:
-    assert qkv("tag", "--model", model, "anna").mistake == (
-        f"{model} is a translation model and no tagger; use it with `qkv translate`."
-    )
-    assert (
-        "is a tagger and no translator; use it with `qkv tag`"
-        in qkv("translate", "--model", tagger, "anna").mistake
-    )
-    assert "is not a model folder" in qkv("tag", "--model", tmp_path, "anna").mistake
-
-
-def test_help_shows_what_comes_out(qkv: Command) -> None:
-    answer = qkv("tag", "-h")
-    assert answer.code == 0
-    assert "[Angela Merkel|person] visited [Paris|location]" in answer.out
 
 
 def test_from_columns_to_a_model_that_tags(qkv: Command, tmp_path: Path) -> None:

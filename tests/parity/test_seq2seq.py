@@ -61,7 +61,7 @@ def assert_same_gradients(pair: Pair, rules, path) -> None:
     their_gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
     compared = {}
     for rule in rules:
-        if all(piece.name in their_gradients for piece in rule.pieces):
+        if all(part.name in their_gradients for part in rule.parts):
             compared[rule.ours] = rule.read(their_gradients)
     missing = set()
     for name, parameter in ours.named_parameters():

@@ -108,7 +108,8 @@ def tried_out(one: Answerer, question: str, context: str) -> tuple[dict[Any, flo
     """All stretches of text that some span of some window has, with scores; and that of none."""
     how, spelt = one.settings, one.tokenizer.encode_spans(context)
     room = one.model.config.max_length - 2 - one.model.config.pair_separators
-    asked = one.tokenizer.encode(question.strip())[: min(how.max_question, room // 2)]
+    asked = one.tokenizer.encode(question) if question.strip() else []
+    asked = asked[: min(how.max_question, room // 2)]
     size = room - len(asked)
     found: dict[Any, float] = {}
     nulls, start, n = [], 0, len(spelt.ids)

@@ -150,10 +150,6 @@ def test_blank_texts_are_the_empty_sequence(plain: Encoder) -> None:
     assert close(plain.embed(["dog", "", "cat"])[1], empty)
 
 
-def test_spaces_around_a_text_do_not_matter(plain: Encoder) -> None:
-    assert torch.equal(plain.embed("  dog \r"), plain.embed("dog"))
-
-
 def test_an_unknown_pooling_is_a_mistake(plain: Encoder) -> None:
     with pytest.raises(UserError, match="pooling is 'max', but must be 'mean' or 'first'"):
         plain.embed("dog", pooling="max")  # type: ignore[arg-type]

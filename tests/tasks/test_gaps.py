@@ -343,14 +343,14 @@ def test_candidates_are_named_for_people() -> None:
 
 
 def test_what_cannot_be_filled_is_explained(plain: Encoder) -> None:
-    with pytest.raises(UserError, match=r"Line 2 has no gap to fill; mark one with <mask>"):
+    with pytest.raises(UserError, match=r"Text 2 has no gap to fill; mark one with <mask>"):
         plain.fill(["the <mask>", "the cat", "<mask>"])
-    with pytest.raises(UserError, match="Line 1 has 23 tokens, but this model reads at most 22"):
+    with pytest.raises(UserError, match="Text 1 has 23 tokens, but this model reads at most 22"):
         plain.fill("the <mask>" + " cat" * 21)
     assert len(plain.fill("the <mask>" + " cat" * 20).masks) == 1
     with pytest.raises(UserError, match="top_k is 0, but must be at least 1"):
         plain.fill("the <mask>", top_k=0)
-    with pytest.raises(UserError, match="Line 1 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 1 holds bytes that are not UTF-8"):
         plain.fill("the <mask> \udce9")
     with pytest.raises(UserError, match="can embed texts, but not fill gaps"):
         build(head="none").fill("the <mask>")

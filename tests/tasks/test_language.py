@@ -276,10 +276,10 @@ def test_an_over_long_prompt_is_refused_by_number_or_loses_its_beginning(
     assert len(endless.generate(fits)) > 0
     with pytest.raises(UserError) as caught:
         endless.generate(["the", long])
-    assert f"Prompt 2 has {context} tokens, but this model's context of {context}" in str(
+    assert f"Text 2 has {context} tokens, but this model's context of {context}" in str(
         caught.value
     )
-    with pytest.raises(UserError, match="Prompt 1 has"):
+    with pytest.raises(UserError, match="Text 1 has"):
         list(endless.stream(long))
     [[one]] = endless.n_best(long, truncate=True)
     kept = endless.encode(long)[1 - context :]

@@ -182,8 +182,8 @@ def test_a_choice_without_bos_and_with_nothing_in_common() -> None:
     [
         ("ab", [["a"], ["b"]], "none", "Give a list of prompts"),
         (["a"], [["a"], ["b"]], "none", "for each of them, a list of options"),
-        (["a", "b"], [["a"], []], "none", "Prompt 2 has the options \\[\\]"),
-        (["a"], ["ab"], "none", "Prompt 1 has the options 'ab'"),
+        (["a", "b"], [["a"], []], "none", "Text 2 has the options \\[\\]"),
+        (["a"], ["ab"], "none", "Text 1 has the options 'ab'"),
         (["a"], [["a", "b"]], "words", "normalize is 'words', but must be one of none, tokens"),
     ],
 )

@@ -236,9 +236,9 @@ def test_a_head_on_whole_texts_is_no_tagger(untaught: Tagger, tmp_path: Path) ->
 
 
 def test_what_is_no_text_is_named(untaught: Tagger) -> None:
-    with pytest.raises(UserError, match="Line 2 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
         untaught.tag(["anna", "caf\udce9 noir"])
-    with pytest.raises(UserError, match="Line 1 holds bytes that are not UTF-8"):
+    with pytest.raises(UserError, match="Text 1 holds bytes that are not UTF-8"):
         untaught.tag(("anna", "\udce9"))
 
 

@@ -89,9 +89,9 @@ def test_a_classifiers_trace_says_what_it_says():
     )
     assert float(trace["loss"]) == pytest.approx(-float(logits.log_softmax(-1)[1]), abs=1e-5)
     assert trace.steps()[0].candidates[0].name == model.classify("the cat").label
-    with pytest.raises(UserError, match="'d' is no label of this model; it has a, b, c"):
+    with pytest.raises(UserError, match="'d' is not a label of this model; it has a, b, c"):
         model.trace("the cat", "d")
-    with pytest.raises(UserError, match="longer than the model reads"):
+    with pytest.raises(UserError, match="longer than the model's context"):
         model.trace(LONG)
 
 
@@ -109,7 +109,7 @@ def test_classes_that_come_together_and_numbers():
 
 def test_a_pair_has_two_segments():
     trace = classifier().trace(("the cat", "a dog"))
-    assert trace.reading.segments[0].tolist() == [0] * 9 + [1] * 6
+    assert trace.inputs.segments[0].tolist() == [0] * 9 + [1] * 6
 
 
 def test_an_encoders_gaps_are_guessed_as_fill_guesses():
@@ -134,7 +134,7 @@ def test_an_encoder_without_a_head_pools_as_embed():
     vector = model.embed("the cat sees", normalize=False)
     torch.testing.assert_close(trace["pooled"][0], vector.double(), atol=1e-5, rtol=1e-5)
     assert "logits" not in trace
-    with pytest.raises(UserError, match="a target is no use"):
+    with pytest.raises(UserError, match="trace it without a target"):
         model.trace("the cat", "the dog")
 
 
@@ -158,7 +158,7 @@ def test_an_answer_is_two_places():
     start, end = trace["target.labels"][0].tolist()
     assert "".join(names[start : end + 1]) == "cat"
     assert [step.after for step in trace.steps()] == ["start", "end"]
-    with pytest.raises(UserError, match="does not hold the answer 'dog'"):
+    with pytest.raises(UserError, match="does not contain the answer 'dog'"):
         answerer.trace(("no", "a cat sees"), "dog")
 
 

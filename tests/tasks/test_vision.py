@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from qkv.data.pixels import Scale
 
 import qkv
 from qkv.config import preset
+from qkv.data import Scale
 from qkv.data.formats.images import read_image
 from qkv.errors import UserError
 from qkv.model import Encoder

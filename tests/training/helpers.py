@@ -99,8 +99,8 @@ class Listener:
     said: list[str] = field(default_factory=list)
     closed: bool = False
 
-    def record(self, record: Any) -> None:
-        self.records.append(dict(record))
+    def record(self, records: Any) -> None:
+        self.records += map(dict, records)
 
     def say(self, sentence: str) -> None:
         self.said.append(sentence)

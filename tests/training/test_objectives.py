@@ -32,6 +32,7 @@ from qkv.training import (
 from qkv.training.objectives import distillation
 from tests.model.tiny import VOCAB, tiny_model
 from tests.training.helpers import CPU, padded, padded_side, some_texts
+from tests.training.helpers import packed as packed_pairs
 
 LENGTHS = [5, 3, 9, 2, 7]
 N_LABELS = 4
@@ -274,7 +275,9 @@ def test_consistency_is_half_of_each_reading_and_their_divergence(name: str) -> 
     layout = Layout(side.lengths)
     if name == "tokens":  # the head drops out too, at the positions that have labels
         read = [
-            model.head(model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions])
+            model.head(
+                model.hidden(side.tokens, layout, side.segments).flatten(0, 1)[batch.positions]
+            )
             for _ in range(2)
         ]
     else:
@@ -483,3 +486,16 @@ def test_every_objective_is_inside_of_the_model_s_forward_pass(name: str) -> Non
     for hook in hooks:
         hook.remove()
     assert used and not inside[0]
+
+
+@pytest.mark.parametrize("name", ["next", "masked"])
+def test_packed_objectives_compile_to_one_graph(name: str) -> None:
+    """Forward and backward; what a step runs on a GPU."""
+    torch._dynamo.reset()
+    if name == "next":
+        objective, model, batch = next_token, tiny_model(), packed_pairs(some_texts(5), 36)
+    else:
+        objective, model = masked_tokens(3.0), encoder(head="masked", pair_head=True)
+        batch = packed(pair_batch())
+    compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
+    assert_same(model, compiled(model, batch, 0.1), objective(model, batch, 0.1))

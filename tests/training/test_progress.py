@@ -22,8 +22,7 @@ def record(step: int, **scores: float) -> dict[str, float]:
 
 def test_the_log_has_an_object_a_line_at_once(tmp_path: Path) -> None:
     log = JsonLog(tmp_path / "new" / "log.jsonl", 0)
-    log.record(record(1))
-    log.record(record(2, valid_loss=1.5, bleu=30.0))
+    log.record([record(1), record(2, valid_loss=1.5, bleu=30.0)])
     lines = (tmp_path / "new" / "log.jsonl").read_text().splitlines()  # before it is closed
     assert [json.loads(line) for line in lines] == [record(1), record(2, valid_loss=1.5, bleu=30.0)]
     log.close()
@@ -34,7 +33,7 @@ def test_a_resumed_log_drops_what_came_after_the_checkpoint(tmp_path: Path, cut:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(record(step)) + "\n" for step in (1, 2, 3)) + cut)
     log = JsonLog(path, from_step=2)
-    log.record(record(3, valid_loss=9.0))
+    log.record([record(3, valid_loss=9.0)])
     log.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [record(1), record(2), record(3, valid_loss=9.0)]
@@ -47,8 +46,7 @@ def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:
         (2, [{**record(3), "loss": 7.0}]),  # killed after step 3, resumed from 2
     ):
         curves = Curves(tmp_path, from_step)
-        for each in records:
-            curves.record(each)
+        curves.record(records)
         curves.close()
     events = accumulator.EventAccumulator(str(tmp_path)).Reload()
     assert set(events.Tags()["scalars"]) == {*record(2, valid_loss=1.5, bleu=30.0)} - {"step"}
@@ -71,7 +69,7 @@ class Shown:
     def steps(self, *steps: int, seconds: float = 1.0, **scores: float) -> None:
         for step in steps:
             self.now += seconds
-            self.display.record(record(step, **scores))
+            self.display.record([record(step, **scores)])
 
     @property
     def text(self) -> str:
@@ -103,6 +101,13 @@ def test_without_a_terminal_a_slow_run_prints_a_line_every_ten_seconds() -> None
     shown.steps(*range(1, 31), seconds=4)
     steps = [line.split("/")[0] for line in shown.text.splitlines()]
     assert steps == [f"step {step}" for step in range(3, 31, 3)]
+
+
+def test_of_several_steps_at_once_the_last_one_tells_the_time_left() -> None:
+    shown = Shown(terminal=False, steps=10_000)
+    shown.now += 20
+    shown.display.record([record(step) for step in range(1, 11)])
+    assert shown.text.startswith("step 10/10000 ") and shown.last.endswith("5:33:00 left")
 
 
 @pytest.mark.parametrize(

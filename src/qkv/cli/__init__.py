@@ -22,7 +22,7 @@ def main() -> None:
     from qkv.cli.app import app
 
     try:
-        app()
+        app(prog_name="qkv")
     except UserError as error:
         _fail(str(error))
     except OSError as error:

@@ -132,7 +132,7 @@ def _texts(batches: Iterable[list[str]], n_texts: int) -> Iterator[list[Texts]]:
     before = 0
     for lines in batches:
         # Half of a pair may be missing, but a tab at the end of a single text means nothing.
-        whole = [line if n_texts == 2 and line.strip() else line.strip("\t") for line in lines]
+        whole = [line if n_texts == 2 and line.strip() else line.strip() for line in lines]
         found = [tuple(line.split("\t")) for line in whole]
         for number, parts in enumerate(found, start=before + 1):
             if len(parts) > 2:
@@ -140,9 +140,7 @@ def _texts(batches: Iterable[list[str]], n_texts: int) -> Iterator[list[Texts]]:
                     f"Text {number} holds {len(parts)} texts with tabs between; give one text, or "
                     f"a pair."
                 )
-        yield [
-            tuple(part.strip() for part in parts) if len(parts) > 1 else parts for parts in found
-        ]
+        yield [tuple(map(str.strip, parts)) for parts in found]
         before += len(lines)
 
 

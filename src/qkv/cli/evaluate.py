@@ -216,6 +216,7 @@ def _data_and_settings(
 
 def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
     from qkv.data import read_conversations
+    from qkv.data.files import read_text
     from qkv.tasks.few_shot import FewShot
 
     kinds = [name for name in ("text", "records", "examples") if name in given]
@@ -223,7 +224,9 @@ def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]
         raise UserError(f"{what}; give one of --text, --records and --examples at a time.")
     if "examples" not in given:
         _check_used(given, kinds, f"{what}, scored on {_option(kinds[0])}")
-        return (given["text"] if "text" in given else read_conversations([given["records"]])), {}
+        if "records" in given:
+            return read_conversations([given["records"]]), {}
+        return [read_text(path) for path in given["text"]], {}
     if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
         raise UserError(
             f"--normalize is {given['normalize']!r}, but must be none, tokens or bytes."

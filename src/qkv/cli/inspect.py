@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -209,8 +210,7 @@ def _trace(task: Any, text: str, target: str | None, second: str | None) -> Trac
     try:
         trace: Trace = task.trace(source, expected)
     except UserError as error:  # this command does not cut texts
-        sentence = str(error).replace(", or cut it off with --truncate", "")
-        raise UserError(sentence) from error
+        raise UserError(re.sub(r", or cut it off with [^ ]+$", ".", str(error))) from error
     return trace
 
 

@@ -74,7 +74,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         choices = ", ".join(map(repr, options))
         raise UserError(f"{where} is {value!r}, but must be one of: {choices}.")
     if origin is tuple:
-        items = [value] if isinstance(value, str | int) else value
+        single = isinstance(value, str) or (isinstance(value, int) and int in get_args(options[0]))
+        items = [value] if single else value
         if not isinstance(items, list | tuple):
             raise UserError(f"{where} is {value!r}, but must be a list.")
         return tuple(_checked(item, options[0], where) for item in items)

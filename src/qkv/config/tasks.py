@@ -68,8 +68,8 @@ class TaskSpec:
     """The loss: a function of `qkv.training.objectives`."""
     result: str = ""
     """The object that `qkv.load` gives."""
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """Scores logged at each validation beside the loss: name in the log → name of the score."""
+    metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Scores logged at each validation beside the loss: name in the log → names of the score."""
     defaults: Settings = field(default_factory=dict)
     """What differs from the defaults of the settings."""
 
@@ -98,7 +98,7 @@ TASKS: dict[str, TaskSpec] = {
         items="pairs",
         objective="next_token",
         result="Translator",
-        metrics={"bleu": "BLEU", "exact_match": "exact match"},
+        metrics={"bleu": ("BLEU",), "exact_match": ("exact match",)},
     ),
     "generate": TaskSpec(
         about="a language model",
@@ -111,7 +111,7 @@ TASKS: dict[str, TaskSpec] = {
         items="windows",
         objective="next_token",
         result="LanguageModel",
-        metrics={"perplexity": "perplexity", "bits_per_byte": "bits per byte"},
+        metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
         defaults={
             "data": {"max_length": 0},
             "model": {"preset": "llama-mini"},
@@ -130,7 +130,7 @@ TASKS: dict[str, TaskSpec] = {
         items="conversations",
         objective="next_token",
         result="LanguageModel",
-        metrics={"exact_match": "exact match"},
+        metrics={"exact_match": ("exact match",)},
         defaults={
             "data": {"max_length": 0},
             "model": {"preset": "llama-mini"},
@@ -149,7 +149,7 @@ TASKS: dict[str, TaskSpec] = {
         items="masking",
         objective="masked_tokens",
         result="Encoder",
-        metrics={"accuracy": "accuracy", "pair_accuracy": "pair accuracy"},
+        metrics={"accuracy": ("accuracy",), "pair_accuracy": ("pair accuracy",)},
         defaults={
             "data": {"max_length": 0, "documents": "line"},
             "model": {"preset": "bert-mini"},
@@ -174,7 +174,7 @@ TASKS: dict[str, TaskSpec] = {
         items="denoise",
         objective="next_token",
         result="Translator",
-        metrics={"perplexity": "perplexity"},
+        metrics={"perplexity": ("perplexity",)},
         defaults={
             "data": {"max_length": 0, "documents": "line"},
             "train": {**_LANGUAGE, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
@@ -191,7 +191,7 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="one_class",
         result="Classifier",
-        metrics={"accuracy": "accuracy", "f1": "macro F1", "correlation": "Pearson"},
+        metrics={"accuracy": ("accuracy",), "f1": ("macro F1",), "correlation": ("Pearson",)},
         defaults={
             "model": {"preset": "bert-mini"},
             "train": {**_FINE_TUNING, "metric": "accuracy"},
@@ -208,7 +208,7 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="token_labels",
         result="Tagger",
-        metrics={"f1": "entity F1", "accuracy": "token accuracy"},
+        metrics={"f1": ("entity F1", "macro F1"), "accuracy": ("token accuracy", "accuracy")},
         defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
     ),
     "answer": TaskSpec(
@@ -222,7 +222,7 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="spans",
         result="Answerer",
-        metrics={"f1": "F1", "exact_match": "exact match"},
+        metrics={"f1": ("F1",), "exact_match": ("exact match",)},
         defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
     ),
     "embed": TaskSpec(
@@ -235,7 +235,7 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="contrast",
         result="Encoder",
-        metrics={"accuracy": "accuracy"},
+        metrics={"accuracy": ("accuracy",)},
         defaults={"model": {"preset": "bert-mini"}, "train": _FINE_TUNING},
     ),
 }

@@ -106,7 +106,7 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         """Logits for each target position, (B, T, V), or the result of `then`."""
         x = self.hidden(source, target, source_layout, target_layout)
-        return then(x) if then else self.output(x)
+        return self.output(x) if then is None else then(x)
 
 
 class Encoder(nn.Module):
@@ -155,7 +155,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """The head's output for tokens (B, S, …) or sequences (M, …), or the result of `then`."""
         x = self.hidden(tokens, layout, segments)
-        if then:
+        if then is not None:
             return then(x)
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
@@ -186,7 +186,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits of each next token, (B, T, V), or the result of `then`."""
         x = self.hidden(tokens, layout, cache)
-        return then(x) if then else self.output(x)
+        return self.output(x) if then is None else then(x)
 
 
 Model = EncoderDecoder | Encoder | Decoder

@@ -299,7 +299,12 @@ class Job(ABC):
     def named(self, scores: Sequence[Score]) -> dict[str, float]:
         """Return the scores that are logged, by their names in the log."""
         values = {score.name: score.value for score in scores}
-        return {name: values[score] for name, score in self.spec.metrics.items() if score in values}
+        return {
+            name: values[score]
+            for name, names in self.spec.metrics.items()
+            for score in names
+            if score in values
+        }
 
     def digest(self) -> str:
         """Identify the data, so that a run is resumed with what it began with."""

@@ -118,6 +118,8 @@ class Classifier:
         whole = _as_tuples(texts)
         found = [Classification(())] * len(whole)
         rows = [row for row, parts in enumerate(whole) if any(part.strip() for part in parts)]
+        if progress and len(rows) < len(whole):
+            progress(len(whole) - len(rows))
         logits = self.logits([whole[row] for row in rows], progress)
         for row, output in zip(rows, logits, strict=True):
             found[row] = self._read(output, threshold)

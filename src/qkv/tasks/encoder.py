@@ -173,7 +173,7 @@ class Encoder:
         indices: dict[str, list[int]] = {}
         for index, line in enumerate(lines):
             if line.strip():
-                indices.setdefault(line.strip(), []).append(index)
+                indices.setdefault(line, []).append(index)
         texts = list(indices)  # each is read once, so that equal lines have equal scores
         blocks = self._directions(queries).split(QUERIES_AT_ONCE)
         best = [(torch.empty(len(block), 0),) * 2 for block in blocks]

@@ -185,9 +185,8 @@ class Trainer:
         self.settle()
         if scores and self.pending:
             self.pending[-1] |= scores
-        for record in self.pending:
-            for reporter in self.reporters:
-                reporter.record(record)
+        for reporter in self.reporters if self.pending else ():
+            reporter.record(self.pending)
         self.pending, self.tokens = [], 0
         self._restart_clock()
 

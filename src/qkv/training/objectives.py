@@ -228,7 +228,6 @@ def contrast(pooling: str, temperature: float) -> Objective:
         with torch.autocast(first.device.type, enabled=False):
             similarity = first @ second.T / temperature  # (M, M)
         groups, own = batch.labels, torch.arange(len(first), device=first.device)
-        groups = groups.reshape(len(groups), -1)
         alike = (groups[:, None] == groups).any(dim=-1) & (own[:, None] != own)
         similarity = similarity.masked_fill(alike, float("-inf"))
         forth = F.cross_entropy(similarity, own, reduction="sum")

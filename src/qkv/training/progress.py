@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,10 +34,10 @@ SCORES = {
 
 
 class Reporter(Protocol):
-    """Receives each step's record and remarks of a run."""
+    """Receives the records of a run's steps, and remarks."""
 
-    def record(self, record: Record) -> None:
-        """Report one step."""
+    def record(self, records: Sequence[Record]) -> None:
+        """Report the steps since the last call."""
 
     def say(self, sentence: str) -> None:
         """Report a remark or a warning."""
@@ -55,9 +55,9 @@ class JsonLog:
         write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= from_step))
         self.file = path.open("a", encoding="utf-8")
 
-    def record(self, record: Record) -> None:
-        """Append a line and flush it to the file."""
-        self.file.write(json.dumps(dict(record)) + "\n")
+    def record(self, records: Sequence[Record]) -> None:
+        """Append a line for each step and flush them to the file."""
+        self.file.write("".join(json.dumps(dict(record)) + "\n" for record in records))
         self.file.flush()
 
     def say(self, sentence: str) -> None:
@@ -83,11 +83,12 @@ class Curves:
 
         self.writer = SummaryWriter(str(folder), purge_step=from_step + 1)
 
-    def record(self, record: Record) -> None:
-        """Add one point to the curve of each number."""
-        for name, value in record.items():
-            if name != "step":
-                self.writer.add_scalar(name, value, record["step"])
+    def record(self, records: Sequence[Record]) -> None:
+        """Add a point for each step to the curve of each number."""
+        for record in records:
+            for name, value in record.items():
+                if name != "step":
+                    self.writer.add_scalar(name, value, record["step"])
 
     def say(self, sentence: str) -> None:
         """Ignore remarks: curves hold numbers."""
@@ -145,27 +146,28 @@ class Display:
             limits.append(self.stepped + pace * (self.steps - self.step) - now)
         return f"{timedelta(seconds=max(0, round(min(limits))))} left" if limits else "-:--:-- left"
 
-    def record(self, record: Record) -> None:
-        """Show one step."""
-        self.step, self.stepped = record["step"], self.clock()
-        figures = [
-            f"loss {record['loss']:.3f}",
-            f"lr {record['lr']:.1e}",
-            f"{record['tokens_per_second']:,.0f} tok/s",
-        ]
-        validated = "valid_loss" in record
-        if validated:
-            self.scores = describe_scores(record)
+    def record(self, records: Sequence[Record]) -> None:
+        """Show the steps since the last call; without a terminal, only some of them."""
+        self.step, self.stepped = records[-1]["step"], self.clock()
+        quiet = self.stepped - self.printed >= PLAIN_SECONDS
+        for record in records:
+            step, validated = record["step"], "valid_loss" in record
+            figures = [
+                f"loss {record['loss']:.3f}",
+                f"lr {record['lr']:.1e}",
+                f"{record['tokens_per_second']:,.0f} tok/s",
+            ]
+            if validated:
+                self.scores = describe_scores(record)
+            due = step % max(1, self.steps // PLAIN_LINES) == 0 or (quiet and step == self.step)
+            if validated or (due and not self.bar):
+                left = [] if self.bar else [self.time_left()]
+                scores = self.scores if validated else []
+                self._print("  ".join([f"step {step}/{self.steps}", *figures, *left, *scores]))
         if self.bar:
             taken = BAR_WIDTH + len(f" {self.step}/{self.steps} {self.time_left()} ")
             shown = _fitting([*figures, *self.scores], self.console.width - taken)
             self.bar.update(self.task, completed=self.step, description=shown)
-        due = self.step % max(1, self.steps // PLAIN_LINES) == 0
-        due = due or self.stepped - self.printed >= PLAIN_SECONDS
-        if validated or (due and not self.bar):
-            left = [] if self.bar else [self.time_left()]
-            scores = self.scores if validated else []
-            self._print("  ".join([f"step {self.step}/{self.steps}", *figures, *left, *scores]))
 
     def say(self, sentence: str) -> None:
         """Print a remark above the bar."""

@@ -22,7 +22,7 @@ from qkv.convert.architectures.bert import (
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import FLIPPED, Piece, Rule, Table, modules
+from qkv.convert.architectures.name_tables import FLIPPED, Part, Rule, Table, modules
 
 BODY: Table = {
     **EMBEDDINGS,
@@ -40,7 +40,7 @@ LAYER: Table = {
 }
 MASKED: Table = {"head.dense": "predictions.dense", "head.norm": "predictions.LayerNorm"}
 # Theirs says 0 for texts in their order, ours 1.
-PAIRS: Table = {"pair_head.projection": Piece("sop_classifier.classifier", FLIPPED)}
+PAIRS: Table = {"pair_head.projection": Part("sop_classifier.classifier", FLIPPED)}
 HEADS: Mapping[str, Table] = {
     "none": {},
     "masked": MASKED,

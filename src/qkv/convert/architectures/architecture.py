@@ -1,4 +1,4 @@
-"""What a file of this room says of one architecture: tables of names and a few rules."""
+"""An architecture of checkpoints: its tables of names, its config and a few rules."""
 
 from __future__ import annotations
 

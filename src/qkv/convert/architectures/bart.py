@@ -11,11 +11,11 @@ from qkv.convert.architectures.architecture import Architecture, Spare, Values, 
 from qkv.convert.architectures.marian import COPIES, SHARED, SOURCE, both_config, both_values
 from qkv.convert.architectures.marian import rules as common_rules
 from qkv.convert.architectures.marian import spare as common_spare
-from qkv.convert.architectures.name_tables import Piece, Rule, Table, after, modules
+from qkv.convert.architectures.name_tables import Part, Rule, Table, after, modules
 from qkv.convert.tokenizers.frame import Frame
 
 INPUT: Table = {
-    "positions.table": Piece("embed_positions", after(2)),
+    "positions.table": Part("embed_positions", after(2)),
     "input_norm": "layernorm_embedding",
 }
 

@@ -16,7 +16,7 @@ from qkv.convert.architectures.architecture import (
     activation,
     wanted,
 )
-from qkv.convert.architectures.name_tables import FLIPPED, Piece, Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import FLIPPED, Part, Rule, Table, layers, modules
 from qkv.convert.tokenizers.frame import Frame
 
 EMBEDDINGS: Table = {
@@ -44,7 +44,7 @@ MASKED: Table = {
 LABELS: Table = {"head.projection": "classifier"}
 ANSWER: Table = {"head.projection": "qa_outputs"}
 # Theirs says 0 for a true pair, ours 1.
-PAIRS: Table = {"pair_head.projection": Piece("cls.seq_relationship", FLIPPED)}
+PAIRS: Table = {"pair_head.projection": Part("cls.seq_relationship", FLIPPED)}
 HEADS: Mapping[str, Table] = {
     "none": {},
     "masked": MASKED,
@@ -59,7 +59,7 @@ POSITION_IDS = r"(.*\.)?embeddings\.(position|token_type)_ids"
 
 
 def block_values(config: Mapping[str, Any], preset: str) -> Values:
-    """What the configs of all encoders of this line say alike."""
+    """The values that the configs of all encoders of this line share."""
     usual = PRESETS[preset]
     act = THEIR_ACTIVATIONS[usual["activation"]]
     return {
@@ -76,7 +76,7 @@ def block_values(config: Mapping[str, Any], preset: str) -> Values:
 
 
 def encoder_values(config: Mapping[str, Any], preset: str) -> Values:
-    """The same, of those that read texts."""
+    """The values that the configs of all text encoders share."""
     wanted(config, "is_decoder", (False,), False)
     return {
         **block_values(config, preset),
@@ -88,7 +88,7 @@ def encoder_values(config: Mapping[str, Any], preset: str) -> Values:
 
 
 def block_config(config: ModelConfig) -> Values:
-    """What all of them say alike in their words."""
+    """The config fields that all encoders of this line share, from ours."""
     return {
         "num_hidden_layers": config.n_encoder_layers,
         "hidden_size": config.d_model,
@@ -102,7 +102,7 @@ def block_config(config: ModelConfig) -> Values:
 
 
 def encoder_config(config: ModelConfig) -> Values:
-    """The same, of those that read texts."""
+    """The config fields that all text encoders share, from ours."""
     return {
         **block_config(config),
         "vocab_size": config.vocab_size,
@@ -143,8 +143,8 @@ def masked_output(config: ModelConfig, head: str, masked: str) -> Iterator[Rule]
     """
     if head in GUESSES:
         bias = "bias" if config.tie != "none" else "decoder.bias"
-        yield Rule("head.projection.weight", (Piece(f"{masked}decoder.weight"),))
-        yield Rule("head.projection.bias", (Piece(masked + bias),))
+        yield Rule("head.projection.weight", (Part(f"{masked}decoder.weight"),))
+        yield Rule("head.projection.bias", (Part(masked + bias),))
 
 
 def masked_copies(body: str, masked: str) -> dict[str, str]:
@@ -158,15 +158,15 @@ def masked_copies(body: str, masked: str) -> dict[str, str]:
 
 def spare(config: ModelConfig, head: str, *, body: str, masked: str, pooler: str) -> Spare:
     """One kind of segment and a pooler, which theirs have always, and that head's other bias."""
-    found: dict[str, tuple[int, ...] | str] = {}
+    tensors: dict[str, tuple[int, ...] | str] = {}
     if not config.n_segments:
-        found[f"{body}embeddings.token_type_embeddings.weight"] = (1, config.embedding_width)
+        tensors[f"{body}embeddings.token_type_embeddings.weight"] = (1, config.embedding_width)
     if head == "none" and config.pooler == "none":
         width = config.d_model
-        found |= {f"{pooler}.weight": (width, width), f"{pooler}.bias": (width,)}
+        tensors |= {f"{pooler}.weight": (width, width), f"{pooler}.bias": (width,)}
     if head in GUESSES and config.tie == "none":
-        found[f"{masked}bias"] = f"{masked}decoder.bias"
-    return found
+        tensors[f"{masked}bias"] = f"{masked}decoder.bias"
+    return tensors
 
 
 def frame(config: ModelConfig) -> Frame:

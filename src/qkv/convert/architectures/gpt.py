@@ -15,15 +15,15 @@ from qkv.convert.architectures.architecture import (
     activation,
     wanted,
 )
-from qkv.convert.architectures.name_tables import TRANSPOSED, Piece, Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import TRANSPOSED, Part, Rule, Table, layers, modules
 
 # Their matrices multiply from the right, so they stand on their side.
 LAYER: Table = {
-    "self_attention.query_key_value": Piece("attn.c_attn", TRANSPOSED),
-    "self_attention.output": Piece("attn.c_proj", TRANSPOSED),
+    "self_attention.query_key_value": Part("attn.c_attn", TRANSPOSED),
+    "self_attention.output": Part("attn.c_proj", TRANSPOSED),
     "self_attention_residual.norm": "ln_1",
-    "feed_forward.inner": Piece("mlp.c_fc", TRANSPOSED),
-    "feed_forward.outer": Piece("mlp.c_proj", TRANSPOSED),
+    "feed_forward.inner": Part("mlp.c_fc", TRANSPOSED),
+    "feed_forward.outer": Part("mlp.c_proj", TRANSPOSED),
     "feed_forward_residual.norm": "ln_2",
 }
 GPT_BODY: Table = {
@@ -44,7 +44,7 @@ NOT_LEARNT = r"(transformer\.)?(h\.\d+\.attn\.(masked_)?bias|position_ids)"
 
 
 def _values(config: Mapping[str, Any]) -> Values:
-    """What both configs say alike."""
+    """The values that both configs share."""
     return {
         "n_decoder_layers": config["n_layer"],
         "vocab_size": config["vocab_size"],
@@ -59,7 +59,7 @@ def _values(config: Mapping[str, Any]) -> Values:
 
 
 def _config(config: ModelConfig) -> Values:
-    """The same, from ours."""
+    """The config fields that both share, from ours."""
     return {
         "n_layer": config.n_decoder_layers,
         "vocab_size": config.vocab_size,

@@ -35,7 +35,7 @@ THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
 
 
 def _values(config: Mapping[str, Any]) -> Values:
-    """What both configs say alike."""
+    """The values that both configs share."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
     key = config.get("head_dim") or width // heads
     return {
@@ -60,7 +60,7 @@ def _groups(config: Mapping[str, Any], default: int) -> int:
 
 
 def _config(config: ModelConfig) -> Values:
-    """The same, from ours."""
+    """The config fields that both share, from ours."""
     return {
         "num_hidden_layers": config.n_decoder_layers,
         "vocab_size": config.vocab_size,

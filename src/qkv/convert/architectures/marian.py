@@ -14,7 +14,7 @@ from qkv.convert.architectures.architecture import (
     activation,
     wanted,
 )
-from qkv.convert.architectures.name_tables import IN_A_ROW, Piece, Rule, Table, layers
+from qkv.convert.architectures.name_tables import IN_A_ROW, Part, Rule, Table, layers
 from qkv.convert.tokenizers.frame import Frame
 
 ENCODER_LAYER: Table = {
@@ -39,7 +39,7 @@ COPIES = {SOURCE: SHARED, TARGET: SHARED, OUTPUT: SHARED, SHARED: SOURCE}
 
 
 def both_values(config: Mapping[str, Any], names: Collection[str]) -> Values:
-    """What Marian's and BART's configs say alike."""
+    """The values that Marian's and BART's configs share."""
     heads, width = config["encoder_attention_heads"], config["encoder_ffn_dim"]
     wanted(config, "decoder_attention_heads", (heads,), heads)
     wanted(config, "decoder_ffn_dim", (width,), width)
@@ -76,7 +76,7 @@ def _tie(config: Mapping[str, Any], names: Collection[str]) -> str:
 
 
 def both_config(config: ModelConfig) -> Values:
-    """The same in their words."""
+    """The config fields that Marian and BART share, from ours."""
     return {
         "encoder_layers": config.n_encoder_layers,
         "decoder_layers": config.n_decoder_layers,
@@ -99,10 +99,10 @@ def both_config(config: ModelConfig) -> Values:
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where Marian keeps each weight, and BART most."""
     source = SHARED if config.tie in ("all", "inputs") else SOURCE
-    yield Rule("source_embedding.table.weight", (Piece(source),))
-    yield Rule("target_embedding.table.weight", (Piece(TARGET),))
-    yield Rule("output.projection.weight", (Piece(OUTPUT),))
-    yield Rule("output.projection.bias", (Piece("final_logits_bias", IN_A_ROW),))
+    yield Rule("source_embedding.table.weight", (Part(source),))
+    yield Rule("target_embedding.table.weight", (Part(TARGET),))
+    yield Rule("output.projection.weight", (Part(OUTPUT),))
+    yield Rule("output.projection.bias", (Part("final_logits_bias", IN_A_ROW),))
     for side, table, depth in (
         ("encoder", ENCODER_LAYER, config.n_encoder_layers),
         ("decoder", DECODER_LAYER, config.n_decoder_layers),

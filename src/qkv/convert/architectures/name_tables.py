@@ -1,4 +1,4 @@
-"""Where a weight of ours stands in somebody else's checkpoint, and how it is laid out there."""
+"""Tables of names: our modules and theirs, and how a tensor is laid out in a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def after(rows: int) -> Form:
     )
 
 
-class Piece(NamedTuple):
+class Part(NamedTuple):
     """A module or tensor of theirs, and its form where that is not ours."""
 
     name: str
     form: Form = AS_IS
 
 
-Theirs = str | Piece | tuple[str | Piece, ...]
+Theirs = str | Part | tuple[str | Part, ...]
 """One module of theirs, or several whose rows one of ours holds one under the other."""
 Table = Mapping[str, Theirs]
 """Our modules' names, and theirs."""
@@ -52,48 +52,46 @@ class Rule:
     """One weight of ours, the tensors that it is made of, and how many of its rows are of each."""
 
     ours: str
-    pieces: tuple[Piece, ...]
+    parts: tuple[Part, ...]
     rows: tuple[int, ...] = ()
 
     def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Our weight, from theirs."""
-        parts = [piece.form.read(tensors[piece.name]) for piece in self.pieces]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = [part.form.read(tensors[part.name]) for part in self.parts]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def write(self, weight: Tensor) -> dict[str, Tensor]:
         """Their tensors, from our weight; of shapes alone where it has no memory."""
-        parts = weight.split(self.rows) if self.rows else [weight]
+        pieces = weight.split(self.rows) if self.rows else [weight]
         return {
-            piece.name: piece.form.write(part)
-            for piece, part in zip(self.pieces, parts, strict=True)
+            part.name: part.form.write(piece)
+            for part, piece in zip(self.parts, pieces, strict=True)
         }
 
 
 def modules(config: ModelConfig, ours: str, theirs: str, table: Table) -> Iterator[Rule]:
     """A rule for the weight and one for the bias of each module in a table, after prefixes."""
     for mine, others in table.items():
-        pieces = (
-            others if isinstance(others, tuple) and not isinstance(others, Piece) else (others,)
-        )
+        parts = others if isinstance(others, tuple) and not isinstance(others, Part) else (others,)
         for kind in ("weight", "bias"):
             yield Rule(
                 f"{ours}{mine}.{kind}",
-                tuple(_named(piece, theirs, kind) for piece in pieces),
-                _rows(mine, config) if len(pieces) > 1 else (),
+                tuple(_named(part, theirs, kind) for part in parts),
+                _rows(mine, config) if len(parts) > 1 else (),
             )
 
 
 def layers(
     config: ModelConfig, ours: str, theirs: str, table: Table, n_layers: int
 ) -> Iterator[Rule]:
-    """The same for every layer, whose number stands for {} in the prefixes."""
+    """The rules of a table for every layer, whose number replaces {} in the prefixes."""
     for layer in range(n_layers):
         yield from modules(config, ours.format(layer), theirs.format(layer), table)
 
 
-def _named(piece: str | Piece, prefix: str, kind: str) -> Piece:
-    name, form = (piece, AS_IS) if isinstance(piece, str) else piece
-    return Piece(f"{prefix}{name}.{kind}", form)
+def _named(part: str | Part, prefix: str, kind: str) -> Part:
+    name, form = (part, AS_IS) if isinstance(part, str) else part
+    return Part(f"{prefix}{name}.{kind}", form)
 
 
 def _rows(module: str, config: ModelConfig) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from qkv.convert.architectures.bert import (
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import Piece, Rule, Table, after, layers, modules
+from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
 from qkv.errors import UserError
 
 HEADS: Mapping[str, Table] = {
@@ -67,7 +67,7 @@ def write_config(config: ModelConfig) -> Values:
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where RoBERTa keeps each weight."""
-    positions = Piece("embeddings.position_embeddings", after(config.pad_id + 1))
+    positions = Part("embeddings.position_embeddings", after(config.pad_id + 1))
     body = {**EMBEDDINGS, "encoder.positions.table": positions}
     if head != "sequence":  # whose own is used
         body["pooler.dense"] = "pooler.dense"

@@ -11,7 +11,7 @@ from qkv.convert.architectures.bert import LABELS, block_config, block_values, h
 from qkv.convert.architectures.name_tables import (
     IN_A_ROW,
     Form,
-    Piece,
+    Part,
     Rule,
     Table,
     layers,
@@ -75,11 +75,11 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     shape = config.n_channels, config.patch_size, config.patch_size
     kernel = Form(lambda theirs: theirs.flatten(1), lambda ours: ours.unflatten(1, shape))
     patches = "vit.embeddings.patch_embeddings.projection."
-    yield Rule("embedding.projection.weight", (Piece(f"{patches}weight", kernel),))
-    yield Rule("embedding.projection.bias", (Piece(f"{patches}bias"),))
-    yield Rule("embedding.first", (Piece("vit.embeddings.cls_token", FIRST),))
-    places = Piece("vit.embeddings.position_embeddings", IN_A_ROW)
-    yield Rule("encoder.positions.table.weight", (places,))
+    yield Rule("embedding.projection.weight", (Part(f"{patches}weight", kernel),))
+    yield Rule("embedding.projection.bias", (Part(f"{patches}bias"),))
+    yield Rule("embedding.first", (Part("vit.embeddings.cls_token", FIRST),))
+    positions = Part("vit.embeddings.position_embeddings", IN_A_ROW)
+    yield Rule("encoder.positions.table.weight", (positions,))
     yield from modules(config, "", "vit.", BODY)
     yield from layers(
         config, "encoder.blocks.{}.", "vit.encoder.layer.{}.", LAYER, config.n_encoder_layers

@@ -199,7 +199,7 @@ def _set_stack(spec: Any, config: ModelConfig, read: Read, name: str) -> None:
 
 
 def _table(config: ModelConfig, read: Read, name: str) -> Any:
-    """What is added to the input at each place; without a table it would add waves of its own."""
+    """The table that is added to the input; without one, the engine would add sines of its own."""
     if config.positions == "learned":
         return read(f"{name}.positions.table.weight")
     if config.positions.startswith("sinusoidal"):

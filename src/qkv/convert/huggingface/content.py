@@ -241,7 +241,7 @@ def _embedding(checkpoint: ForeignCheckpoint) -> Values:
 
 
 def _around(checkpoint: ForeignCheckpoint, tokenizer: Tokenizer | None, usual: Frame) -> Values:
-    """What stands around texts for a decoder that labels them, where it is not the usual.
+    """The special tokens around the texts of a causal classifier, where they are not the usual.
 
     Theirs looks at the last token that is no padding, even where that is a token of the frame.
     """

@@ -70,7 +70,7 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
     """What an architecture has no word for: fields that do not come back as they were."""
     shapes = parameter_shapes(config)
     rules = [rule for rule in architecture.rules(config, head) if rule.ours in shapes]
-    names = {piece.name for rule in rules for piece in rule.pieces}
+    names = {part.name for rule in rules for part in rule.parts}
     ids = {name: getattr(config, name) for name in ELSEWHERE}
     try:
         values = architecture.read_config(architecture.write_config(config), names, head)

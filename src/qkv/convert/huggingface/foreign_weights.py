@@ -1,4 +1,4 @@
-"""Somebody else's tensors under our names, read one at a time, and ours under theirs."""
+"""Foreign tensors under our names, read one at a time, and ours under theirs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ForeignWeights(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         rule = self._rules[name]
-        return rule.read({piece.name: self._read(piece.name) for piece in rule.pieces})
+        return rule.read({part.name: self._read(part.name) for part in rule.parts})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rules)
@@ -136,7 +136,7 @@ class ForeignWeights(Mapping[str, Tensor]):
         known = set(expected) | set(self.architecture.copies or ())
         for head in self.architecture.classes:
             rules = self.architecture.rules(config, head)
-            known |= {piece.name for rule in rules for piece in rule.pieces}
+            known |= {part.name for rule in rules for part in rule.parts}
         known_files = {self._names[name] for name in known if name in self._names}
         return [
             f"unexpected {name}"

@@ -1,4 +1,4 @@
-"""What stands on a model's body: what it is called, which task it serves, what its labels are."""
+"""The heads of foreign checkpoints: their class names, tasks and labels."""
 
 from __future__ import annotations
 

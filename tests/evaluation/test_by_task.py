@@ -1,0 +1,192 @@
+"""`qkv.evaluate`: a model of each task on examples and on files of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import qkv
+from qkv.config import DecodeConfig, preset
+from qkv.data import Labelled, LabelledImage, Question, Sentence
+from qkv.data.formats.squad import Answer
+from qkv.errors import UserError
+from qkv.evaluation import Score, bleu, exact_match
+from qkv.evaluation.classification import ClassReport
+from qkv.evaluation.entities import EntityReport
+from qkv.evaluation.retrieval import retrieval_scores, uniformity
+from qkv.model import Encoder as EncoderModel
+from qkv.tasks import Answerer, Encoder, ImageClassifier, Tagger
+from qkv.tasks.answer import Answers
+from qkv.tasks.few_shot import FewShot
+from qkv.tasks.tag import Tags
+from qkv.tasks.vision import ImageClasses
+from qkv.text.chat import TEMPLATES
+from tests.tasks.test_texts import speaker, translator
+from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
+
+TEXTS = ["the cat", "a dog", "no fish", "birds likes a cat"]
+
+
+def names(evaluation: qkv.Evaluation) -> list[str]:
+    return [score.name for score in evaluation.scores]
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_a_translator_on_pairs_and_on_files(tmp_path: Path) -> None:
+    model, references = translator(), ["the cat", "a dog", "fish", "birds"]
+    counts: list[tuple[int, int]] = []
+    found = qkv.evaluate(
+        model, zip(TEXTS, references, strict=True), progress=lambda *count: counts.append(count)
+    )
+    outputs = model.translate(TEXTS)
+    assert found.outputs == outputs
+    assert found.scores[0] == bleu(outputs, references)
+    assert found.scores[2] == exact_match(outputs, references)
+    assert (found.report, found.calibration) == (None, None)
+    assert counts[-1] == (4, 4)
+    table = written(tmp_path / "a.tsv", *map("\t".join, zip(TEXTS, references, strict=True)))
+    both = written(tmp_path / "a.en", *TEXTS), written(tmp_path / "a.de", *references)
+    assert qkv.evaluate(model, table) == qkv.evaluate(model, both) == found
+    assert str(qkv.evaluate(model, str(table))) == "\n".join(map(str, found.scores))
+    other = qkv.evaluate(model, table, tokenize="char", beams=2)
+    assert "tok:char" in other.scores[0].signature
+    assert other.outputs == model.translate(TEXTS, beams=2)
+
+
+def test_a_language_model_on_texts_and_on_files(tmp_path: Path) -> None:
+    model = speaker()
+    found = qkv.evaluate(model, ["the cat\n", "a dog"])
+    assert names(found) == ["loss", "perplexity", "bits per byte"]
+    whole = model.score(["the cat\n", "a dog"])
+    nats = -sum(text.log_probability for text in whole)
+    assert found.scores[0].value == pytest.approx(nats / sum(text.n_tokens for text in whole))
+    (tmp_path / "a.txt").write_bytes(b"the cat\r\n")
+    (tmp_path / "b.txt").write_bytes(b"a dog")
+    files = qkv.evaluate(model, [tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert files.scores == found.scores  # a last line end is part of a text
+    assert qkv.evaluate(model, str(tmp_path / "b.txt")) == qkv.evaluate(model, ["a dog"])
+
+
+def test_a_language_model_on_conversations_and_records(tmp_path: Path) -> None:
+    model = speaker()
+    model.prompting = qkv.tasks.Prompting(chat_template=TEMPLATES["plain"])
+    asked = [{"role": "user", "content": "a"}]
+    [answer] = model.answers([asked], beams=1, sample=False)
+    talks = [[*asked, {"role": "assistant", "content": text}] for text in (answer, "no", "no")]
+    found = qkv.evaluate(model, [*talks, asked])  # one without an answer is left out
+    assert found.scores == [Score("exact match", pytest.approx(100 / 3))]
+    path = written(tmp_path / "a.jsonl", *(json.dumps({"messages": talk}) for talk in talks))
+    assert qkv.evaluate(model, path) == found
+    few_shot = FewShot("{text}:", " {label}", options=("cat", "dog"))
+    records = [{"text": "the", "label": "cat"}, {"text": "a", "label": "dog"}]
+    chosen = qkv.evaluate(model, records, few_shot=few_shot)
+    assert names(chosen) == ["accuracy", "always the commonest"]
+    path = written(tmp_path / "b.jsonl", *map(json.dumps, records))
+    assert qkv.evaluate(model, path, few_shot=few_shot) == chosen
+
+
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_a_classifier(kind: Any, tmp_path: Path) -> None:
+    labels: list[Any] = {
+        "class": ["a", "b", "a", "b"],
+        "classes": [("a",), ("a", "b"), (), ("b",)],
+        "number": [1.0, 2.0, 3.0, 4.0],
+    }[kind]
+    model = classifier(("value",) if kind == "number" else ("a", "b"), kind=kind)
+    examples = [Labelled((text,), label) for text, label in zip(TEXTS, labels, strict=True)]
+    found = qkv.evaluate(model, examples)
+    assert found.outputs == model.classify(TEXTS)
+    assert names(found)[0] == ("Pearson" if kind == "number" else "accuracy")
+    assert isinstance(found.report, ClassReport) == (kind != "number")
+    assert (found.calibration is not None) == (kind == "class")
+    cells = ["|".join(label) if isinstance(label, tuple) else str(label) for label in labels]
+    rows = [f"{text}\t{cell}" for text, cell in zip(TEXTS, cells, strict=True)]
+    path = written(tmp_path / "a.tsv", "said\tkind", *rows)
+    again = qkv.evaluate(model, path, label_field="kind", text_field=["said"])
+    assert again.scores == found.scores
+    assert set(names(found)) <= json.loads(json.dumps(found.to_dict())).keys()
+    if kind != "number":
+        with pytest.raises(UserError, match="the label 'c', which the model does not know"):
+            qkv.evaluate(model, [Labelled(("x",), "c" if kind == "class" else ("c",))])
+    with pytest.raises(UserError, match="Example 1 has no text"):
+        qkv.evaluate(model, [Labelled((" ",), labels[0])])
+
+
+def test_a_classifier_of_images() -> None:
+    config = preset("vit-tiny", head="sequence", n_labels=2)
+    torch.manual_seed(0)
+    mean = (0.5,) * config.n_channels
+    model = ImageClassifier(EncoderModel(config), ImageClasses(("a", "b"), mean, mean))
+    shape = config.n_channels, config.image_size, config.image_size
+    drawn = np.random.default_rng(0).integers(0, 255, (6, *shape), dtype=np.uint8)
+    examples = [LabelledImage(pixels, "ab"[n % 2]) for n, pixels in enumerate(drawn)]
+    found = qkv.evaluate(model, examples)
+    right = [output.label == "ab"[n % 2] for n, output in enumerate(model.classify(drawn))]
+    assert found.scores[0] == Score("accuracy", 100 * sum(right) / 6)
+    assert found.report is not None and found.calibration is not None
+
+
+def test_a_tagger_with_entities_and_without() -> None:
+    words = ("the", "cat")
+    for scheme, kind in (("iob2", EntityReport), ("none", ClassReport)):
+        tags = Tags(("O", "B-x", "I-x"), scheme)  # type: ignore[arg-type]
+        model = Tagger(encoder(head="token", n_labels=3), TOKENIZER, tags)
+        gold = model.tag(words).labels
+        found = qkv.evaluate(model, [Sentence(words, gold), Sentence(words, ("O", "B-x"))])
+        assert isinstance(found.report, kind)
+        assert found.outputs == [model.tag(words)] * 2
+        assert found.scores == found.report.scores()
+
+
+def test_an_answerer() -> None:
+    model = Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers())
+    best = model.answer("a?", "the cat sees").text
+    questions = [
+        Question("1", "a?", "the cat sees", (Answer(best, 0),)),
+        Question("1", "a?", "the cat sees", (Answer("fish", -1),)),
+    ]
+    found = qkv.evaluate(model, questions)
+    assert names(found) == ["exact match", "F1"]
+    assert found.scores[0].value == 50
+    assert found.outputs == [best, best]
+
+
+def test_an_encoder_on_pairs_and_on_texts() -> None:
+    model = Encoder(encoder(head="none"), TOKENIZER)
+    found = qkv.evaluate(model, [(text, text) for text in TEXTS])
+    assert [score.value for score in found.scores] == [100, 1]
+    assert names(qkv.evaluate(model, [(text,) for text in TEXTS])) == ["uniformity"]
+
+
+def test_partners_are_ranked_by_their_cosines() -> None:
+    turn = torch.tensor([0.0, 0.1, 0.3, 1.5])
+    first, second = (torch.stack([x.cos(), x.sin()], 1) for x in (turn, turn.flip(0)))
+    pairs = [(0, 3), (1, 3), (2, 2), (3, 1)]  # ranks 1, 2, 2, 2
+    scores = retrieval_scores(first, second, pairs)
+    assert scores[0] == Score("accuracy", 25, "of 4 pairs")
+    assert scores[1].value == pytest.approx((1 + 3 * 0.5) / 4)
+    # Two partners of one text are no rivals of each other.
+    assert retrieval_scores(first[:1], second, [(0, 3), (0, 2)])[0].value == 100
+    same = torch.ones(3, 1)
+    assert retrieval_scores(same, same, [(0, 0), (1, 1), (2, 2)])[0].value == 0
+    expected = np.mean([np.exp(4 * (np.cos(a - b) - 1)) for a in turn for b in turn if a != b])
+    assert uniformity(first).value == pytest.approx(np.log(expected), rel=1e-4)
+
+
+def test_what_cannot_be_evaluated_is_said() -> None:
+    with pytest.raises(UserError, match=r"A int cannot be evaluated; give what qkv\.load"):
+        qkv.evaluate(3, [])  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="no examples are given"):
+        qkv.evaluate(classifier(), [])
+    with pytest.raises(UserError, match="Unknown BLEU tokenizer"):
+        qkv.evaluate(translator(), [("a", "b")], tokenize="13b")
+    assert isinstance(translator().decode, DecodeConfig)

@@ -1,0 +1,173 @@
+"""What every command that answers lines has in common."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qkv.cli.common import stdin_lines
+from qkv.tasks import Answerer, Encoder, Prompting, Tagger
+from qkv.tasks.answer import Answers
+from qkv.tasks.tag import Tags
+from qkv.text.chat import TEMPLATES
+from tests.journeys.conftest import Command
+from tests.tasks.test_encoder import build, tokenizer
+from tests.tasks.test_texts import speaker, translator
+from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
+
+
+def save_speaker(folder: Path) -> None:
+    model = speaker()
+    model.prompting = Prompting(chat_template=TEMPLATES["plain"])
+    model.save(folder)
+
+
+SAVE: dict[str, Callable[[Path], None]] = {
+    "translate": lambda folder: translator().save(folder),
+    "generate": save_speaker,
+    "fill": lambda folder: build(tokenizer("wordpiece")).save(folder, "fill"),
+    "embed": lambda folder: Encoder(encoder(head="none").float(), TOKENIZER).save(folder, "embed"),
+    "classify": lambda folder: classifier().save(folder),
+    "tag": lambda folder: Tagger(
+        encoder(head="token", n_labels=2), TOKENIZER, Tags(("O", "B-x"))
+    ).save(folder),
+    "answer": lambda folder: Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers()).save(
+        folder
+    ),
+}
+MORE: dict[str, list[str]] = {"answer": ["--text", "the cat sees a dog"]}
+FILES = ("fill", "embed", "classify", "tag")  # commands with --input
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model for each command, none of which has learnt anything."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, save in SAVE.items():
+        (folder / name).mkdir()
+        save(folder / name)
+    return {name: folder / name for name in SAVE}
+
+
+def lines_for(name: str) -> list[str]:
+    return ["the <mask>", "a <mask>"] if name == "fill" else ["the cat", "a dog"]
+
+
+@pytest.mark.parametrize("name", SAVE)
+def test_arguments_lines_and_files_are_answered_alike(
+    qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    words = [name, "--model", folders[name], *MORE.get(name, [])]
+    first, second = lines_for(name)
+    answer = qkv(*words, first, second)
+    assert (answer.code, answer.err) == (0, "")
+    content = f"\ufeff{first}\r\n{second}"
+    assert qkv(*words, stdin=content).out == answer.out
+    assert qkv(*words, stdin="").out == ""
+    blank = qkv(*words, "--json", stdin=f"{first}\n \n{second}\n")
+    assert len(blank.lines) == 3
+    assert [blank.lines[0], blank.lines[2]] == qkv(*words, "--json", first, second).lines
+    if name in FILES:
+        (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+        assert qkv(*words, "--input", tmp_path / "a.txt").out == answer.out
+        mistake = qkv(*words, first, "--input", tmp_path / "a.txt").mistake
+        assert mistake.startswith("Texts are given both as arguments and as --input")
+        assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
+
+
+@pytest.mark.parametrize("name", SAVE)
+def test_mistakes_are_named(
+    qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    words = [name, "--model", folders[name], *MORE.get(name, [])]
+    mistake = qkv(*words, stdin=b"the <mask>\n\xff\n").mistake
+    assert "standard input, line 2: byte 1 of the line (0xff) is not UTF-8" in mistake
+    assert "Text 2 holds bytes that are not UTF-8" in qkv(*words, "the <mask>", "\udce9").mistake
+    other = [name, "--model", folders["translate" if name != "translate" else "tag"]]
+    assert "; use it with `qkv t" in qkv(*other, *MORE.get(name, []), "a").mistake
+    nowhere = [name, "--model", tmp_path / "none", *MORE.get(name, [])]
+    assert "is neither a path that exists" in qkv(*nowhere, "a").mistake
+    assert "Unknown device 'gpu'" in qkv(*words, "--device", "gpu", "the <mask>").mistake
+
+
+def test_a_slow_pipe_is_answered_as_its_lines_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        batches = stdin_lines()
+        found: list[list[str]] = []
+        for content, expected in ((b"one\ntwo\nthr", ["one", "two"]), (b"ee\n", ["three"])):
+            os.write(writing, content)
+            thread = threading.Thread(target=lambda: found.append(next(batches)), daemon=True)
+            thread.start()
+            thread.join(60)
+            assert found and found[-1] == expected
+        os.write(writing, b"\nlast")
+        os.close(writing)
+        assert [line for lines in batches for line in lines] == ["", "last"]
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_a_seed_alone_draws_nothing(qkv: Command, folders: dict[str, Path], name: str) -> None:
+    model = folders["generate"]
+    mistake = qkv(name, "--model", model, "--seed", 1, *(["a"] if name == "generate" else []))
+    assert mistake.mistake == (
+        f"--seed has no effect, because {model} decodes without random draws; add "
+        f"--temperature 1 to draw, or leave --seed out."
+    )
+
+
+def complete(monkeypatch: pytest.MonkeyPatch, qkv: Command, *words: str) -> list[str]:
+    """What a shell is told when Tab is pressed."""
+    monkeypatch.setenv("_QKV_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["qkv", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    return qkv().lines
+
+
+def test_the_shell_completes_commands_models_and_folders(
+    qkv: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "shelf" / "models" / "mini").mkdir(parents=True)
+    monkeypatch.setenv("QKV_HOME", str(tmp_path / "shelf"))
+    (tmp_path / "here" / "runs" / "minor").mkdir(parents=True)
+    (tmp_path / "here" / "minilm.gguf").touch()
+    (tmp_path / "here" / "mine.txt").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    assert complete(monkeypatch, qkv, "trans") == ["translate"]
+    assert complete(monkeypatch, qkv, "tag", "--model", "mi") == ["mini", "minilm.gguf"]
+    assert complete(monkeypatch, qkv, "tag", "--model", "runs/") == ["runs/minor/"]
+    monkeypatch.undo()
+    assert "--install-completion" in qkv("-h").out
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.EFBIG, "larger than this system allows (x.npy); raise the limit (`ulimit -f`)"),
+        (errno.EACCES, "Permission is denied (x.npy); choose another place"),
+        (errno.EISDIR, "there is a directory (x.npy); name a file in it"),
+        (errno.EROFS, "can only be read (x.npy); write to another place"),
+        (errno.ENOSPC, "The disk is full (x.npy); free some space"),
+        (errno.ETIMEDOUT, "Connection timed out (x.npy); check the path"),
+    ],
+)
+def test_errors_of_the_system_name_a_way_out(
+    qkv: Command,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    sentence: str,
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number), "x.npy")
+
+    monkeypatch.setattr("qkv.cli.embed._write", fail)
+    words = ["embed", "--model", folders["embed"], "--output", "x.npy", "a"]
+    assert sentence in qkv(*words).mistake

@@ -1,0 +1,161 @@
+"""What the verbs are given: any iterable of texts, as they are, and settings by their names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, pre_tokenizers
+
+from qkv.config import DecodeConfig, preset
+from qkv.errors import UserError
+from qkv.model import Decoder, EncoderDecoder
+from qkv.tasks import (
+    Answerer,
+    Classification,
+    Encoder,
+    LanguageModel,
+    Tagger,
+    Tokenizers,
+    Translator,
+)
+from qkv.tasks.answer import Answers
+from qkv.tasks.reading import Reader
+from qkv.tasks.tag import Tags
+from qkv.tasks.texts import DecodeSettings
+from qkv.text import Tokenizer
+from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
+
+IDS = {"pad_id": TOKENIZER.pad_id, "bos_id": TOKENIZER.bos_id, "eos_id": TOKENIZER.eos_id}
+SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_length": 24, "vocab_size": len(TOKENIZER)}
+TEXTS = ["the cat", "a dog", "no fish"]
+SPACED = ["a cat", " a cat", "a cat ", "  a\tcat\n", "a  cat"]
+
+
+def translator() -> Translator:
+    model = EncoderDecoder(preset("transformer-tiny", **SIZES, **IDS))
+    decode = DecodeConfig(beams=1, max_length=4)
+    return Translator(model.eval(), Tokenizers(TOKENIZER, TOKENIZER), decode)
+
+
+def speaker() -> LanguageModel:
+    model = Decoder(preset("llama-tiny", **SIZES | {"n_kv_heads": 2}, **IDS))
+    return LanguageModel(model.eval(), TOKENIZER, DecodeConfig(beams=1, max_length=4))
+
+
+def tagger() -> Tagger:
+    return Tagger(encoder(head="token", n_labels=2), TOKENIZER, Tags(("O", "B-x")))
+
+
+VERBS: dict[str, Any] = {
+    "translate": lambda: translator().translate,
+    "generate": lambda: speaker().generate,
+    "score": lambda: speaker().score,
+    "embed": lambda: lambda texts: Encoder(encoder(head="none"), TOKENIZER).embed(texts).tolist(),
+    "classify": lambda: classifier().classify,
+    "tag": lambda: tagger().tag,
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_any_iterable_of_texts_will_do(name: str) -> None:
+    verb = VERBS[name]()
+    found = verb(TEXTS)
+    assert len(found) == 3
+    assert verb(text for text in TEXTS) == found
+    assert verb(dict.fromkeys(TEXTS)) == found
+    assert verb([]) == verb(iter([])) == []
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_what_is_no_text_is_named_by_its_position(name: str) -> None:
+    verb = VERBS[name]()
+    with pytest.raises(UserError, match=r"^Text 2 is 3, of type int; give a string\.$"):
+        verb(["the cat", 3])
+    with pytest.raises(UserError, match=r"^Text 1 is None, of type NoneType"):
+        verb([None])
+    with pytest.raises(UserError, match=r"^Text 3 holds bytes that are not UTF-8; convert it"):
+        verb([*TEXTS[:2], "\udcff"])
+
+
+def test_pairs_that_are_none_are_named() -> None:
+    answerer = Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers())
+    with pytest.raises(UserError, match="Text 2 is 'who', but must be a pair: a question and a"):
+        answerer.answers([("who?", "the cat"), "who"])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="Text 1 is 3, of type int"):
+        answerer.answers([("who?", 3)])  # type: ignore[list-item]
+    pairs = [("the?", "the cat"), ("a?", "a dog")]
+    assert answerer.answers(iter(pairs)) == answerer.answers(pairs)
+
+
+@pytest.mark.parametrize("kind", ["class", "classes", "number"])
+def test_a_blank_text_has_no_label(kind: str) -> None:
+    model = classifier(("a",) if kind == "number" else ("a", "b", "c"), kind=kind)
+    blank = model.classify("")
+    assert blank == Classification(()) == model.classify(" \t")
+    assert (blank.label, blank.probability, blank.value) == ("", None, None)
+    found = model.classify(["the cat", "", ("", " "), "a dog"])
+    assert found[1:3] == [blank, blank]
+    assert [found[0], found[3]] == model.classify(["the cat", "a dog"])
+
+
+def test_the_settings_are_those_of_the_config() -> None:
+    names = [field.name for field in dataclasses.fields(DecodeConfig)]
+    assert list(DecodeSettings.__annotations__) == names
+
+
+def test_draws_go_by_a_text_s_index_wherever_it_comes_from() -> None:
+    for verb in (translator().n_best, speaker().n_best):
+        settings: Any = {"sample": True, "temperature": 5.0, "seed": 3}
+        whole = verb(["the cat"] * 3, **settings)
+        assert whole[0] != whole[1]
+        assert verb(["the cat"] * 2, first=1, **settings) == whole[1:]
+
+
+def test_errors_speak_of_keywords_not_of_options() -> None:
+    for verb in (translator().translate, speaker().generate):
+        with pytest.raises(UserError, match=r"Text 2 has .* with truncate=True") as caught:
+            verb(["the cat", "the cat" * 9])
+        assert "--" not in str(caught.value)
+        assert len(verb(["the cat" * 9], truncate=True)) == 1
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """A tokenizer as GPT-2 has it: a space belongs to the word after it."""
+    pieces = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "ca", "cat", "Ġcat"]
+    merges = [("c", "a"), ("ca", "t"), ("Ġ", "cat")]
+    made = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(pieces)}, merges))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<|endoftext|>"])
+    return made
+
+
+def metaspace() -> tokenizers.Tokenizer:
+    """A tokenizer as T5 has it: each word begins with ▁, and so does the end after a space."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "▁cat", "a", "c", "t"]
+    scores = [(piece, -float(n)) for n, piece in enumerate(pieces)]
+    made = tokenizers.Tokenizer(models.Unigram(scores, unk_id=2))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    return made
+
+
+@pytest.mark.parametrize("build", [byte_level, metaspace])
+def test_texts_are_encoded_as_transformers_encodes_them(build: Any) -> None:
+    made = build()
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made)
+    expected = [theirs.encode(text, add_special_tokens=False) for text in SPACED]
+    assert len(set(map(tuple, expected))) > 2  # spaces matter to them
+    ours = Tokenizer(made)
+    sizes = {"vocab_size": len(ours), "pad_id": 0, "bos_id": 0, "eos_id": 1 % len(ours)}
+    reader = Reader(encoder(**sizes), ours)
+    assert reader.encode(SPACED) == expected
+    model = EncoderDecoder(preset("t5-mini", **SIZES | sizes))
+    translating = Translator(model, Tokenizers(ours, ours), DecodeConfig())
+    assert translating.encode(SPACED) == expected
+    assert reader.encode([" \t"]) == translating.encode([" \t"]) == [[]]

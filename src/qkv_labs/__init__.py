@@ -1,4 +1,4 @@
-"""The notes' claims as runnable experiments, one file each."""
+"""Claims about the Transformer as runnable experiments, a folder each."""
 
 from qkv_labs.catalogue import all_labs, find
 from qkv_labs.lab import Lab, Settings, Table, Verdict, Words

@@ -1,15 +1,17 @@
-"""Which labs there are; each is imported when it is asked for."""
+"""The list of labs; each is imported when it is asked for."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qkv.config.fields import suggestion
 from qkv.errors import UserError
-from qkv_labs.lab import Lab
 
-NAMES = (
+if TYPE_CHECKING:
+    from qkv_labs.lab import Lab
+
+NAMES = (  # numbers count from 1 in this order
     "scale",
     "saturation",
     "score_functions",
@@ -35,19 +37,24 @@ NAMES = (
     "logits",
     "query_key",
 )
-# Numbers count from 1 in this order
 
 
 def find(name: str) -> Lab[Any]:
-    """The lab of this name or number; `score-functions` is `score_functions`."""
-    asked = name.strip().lower().replace("-", "_")
-    if asked.isdecimal() and 1 <= int(asked) <= len(NAMES):
-        asked = NAMES[int(asked) - 1]
-    if asked not in NAMES:
-        raise UserError(f"There is no lab {name!r}{suggestion(asked, NAMES)}")
-    return importlib.import_module(f"qkv_labs.{asked}").LAB
+    """Return the lab of this name or number; `score-functions` is `score_functions`."""
+    key = name.strip().lower().replace("-", "_")
+    if key.isdecimal() and 1 <= int(key) <= len(NAMES):
+        key = NAMES[int(key) - 1]
+    if key not in NAMES:
+        near = difflib.get_close_matches(key, NAMES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it may be one of {_all_names()}."
+        raise UserError(f"There is no lab {name!r}; {hint}")
+    return importlib.import_module(f"qkv_labs.{key}").LAB
+
+
+def _all_names() -> str:
+    return ", ".join(sorted(NAMES))
 
 
 def all_labs() -> tuple[Lab[Any], ...]:
-    """All labs in their order."""
+    """Return all labs in order."""
     return tuple(map(find, NAMES))

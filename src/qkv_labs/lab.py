@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from qkv_labs.catalogue import NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 M = TypeVar("M")  # what a lab measures: a frozen dataclass of plain numbers, lists and strings
+T = TypeVar("T")
 
 Outcome = Literal["holds", "holds when", "does not hold"]
 
 
 @dataclass(frozen=True)
 class Words:
-    """The same said in English and in Chinese."""
+    """A text in English and in Chinese."""
 
-    en: str
-    zh: str
+    en: str = ""
+    zh: str = ""
+
+    def __add__(self, after: Words) -> Words:
+        return Words(self.en + after.en, self.zh + after.zh)
+
+    @classmethod
+    def join(cls, parts: Iterable[Words | str], en: str = ", ", zh: str = "、") -> Words:
+        """Join texts with a separator of each language; a plain string is the same in both."""
+        texts = [Words(part, part) if isinstance(part, str) else part for part in parts]
+        return cls(en.join(text.en for text in texts), zh.join(text.zh for text in texts))
 
 
 @dataclass(frozen=True)
 class Table:
-    """Figures as a person reads them: a title, headings, and cells already rounded."""
+    """A table of results: a title, column headings, and cells that are already rounded."""
 
     title: Words
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, title: Words, items: Iterable[Any], columns: Mapping[str, Any]) -> Table:
+        """Make a row of each item; a column is a format of the item, `{0}`, or a function of it."""
+        rows = [
+            [
+                cell.format(item) if isinstance(cell, str) else cell(item)
+                for cell in columns.values()
+            ]
+            for item in items
+        ]
+        return cls(title, list(columns), rows)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the figures say of the claim, and which figures."""
+    """What the figures say about the claim."""
 
     outcome: Outcome
     because: Words  # one to three sentences with the numbers; for "holds when", the condition first
@@ -46,21 +70,33 @@ class Settings:
 
     full: bool = False  # longer: more steps, seeds or sizes
     seed: int = 0
-    tell: Callable[[str], None] = lambda step: None  # is told what is being done now
+    tell: Callable[[str], None] = lambda step: None  # receives the name of each step
+
+    def pick(self, quick: T, full: T) -> T:
+        """Return the value for a quick run or for a full one."""
+        return full if self.full else quick
+
+    def seeds(self, quick: int, full: int) -> range:
+        """Return the seeds of a quick run or of a full one."""
+        return range(self.seed, self.seed + self.pick(quick, full))
 
 
 @dataclass(frozen=True)
 class Lab(Generic[M]):
-    """One experiment: `measure` does the work, the rest reads what it measured."""
+    """An experiment: `measure` does the work, the other functions read what it measured."""
 
-    number: int
     name: str
     title: Words
-    claim: Words  # what the notes say, in our words
+    claim: Words  # a statement about the Transformer
     experiment: Words  # what is done, and what is held equal
     measure: Callable[[Settings], M]
-    tables: Callable[[M], tuple[Table, ...]]
+    tables: Callable[[M], Sequence[Table]]
     draw: Callable[[M], Figure]
     judge: Callable[[M], Verdict]
     animate: Callable[[M, Path], Any] | None = None  # writes an animated GIF
     needs: str | None = None  # a pulled model without which it cannot run
+
+    @property
+    def number(self) -> int:
+        """Its position in the catalogue, from 1."""
+        return NAMES.index(self.name) + 1

@@ -1,4 +1,4 @@
-"""Running a lab, and leaving its figures and numbers in a folder."""
+"""Run a lab, and write its figures and numbers into a folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import math
 import platform
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -18,19 +17,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qkv.errors import UserError
-from qkv.files import replacing, write_text
 from qkv_labs.lab import Lab, Settings, Table, Verdict
-
-FIGURES = (".svg", ".png")
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a lab measured, what follows from it, and where and how it was run."""
+    """What a lab measured, the verdict that follows, and where and how it was run."""
 
     lab: Lab[Any]
     measured: Any
-    tables: tuple[Table, ...]
+    tables: Sequence[Table]
     verdict: Verdict
     seconds: float
     full: bool
@@ -41,18 +37,18 @@ class Report:
 
     @property
     def command(self) -> str:
-        """What runs it again."""
+        """The command that runs it again."""
         full = " --full" if self.full else ""
         seed = f" --seed {self.seed}" if self.seed else ""
         return f"qkv lab {self.lab.name}{full}{seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """All that is known of the run, as plain values; a number that is none is null."""
-        told = ("title", "claim", "experiment")
-        found = {
+        """Return the whole report as plain values; infinity and NaN become null."""
+        texts = ("title", "claim", "experiment")
+        content = {
             "number": self.lab.number,
             "name": self.lab.name,
-            **{name: dataclasses.asdict(getattr(self.lab, name)) for name in told},
+            **{name: dataclasses.asdict(getattr(self.lab, name)) for name in texts},
             "verdict": dataclasses.asdict(self.verdict),
             "measured": dataclasses.asdict(self.measured),
             "tables": [dataclasses.asdict(table) for table in self.tables],
@@ -65,12 +61,12 @@ class Report:
             "machine": self.machine,
             "versions": self.versions,
         }
-        return _plain(found)
+        return _plain(content)
 
 
 def can_run(lab: Lab[Any]) -> bool:
-    """Whether the model that a lab needs, if any, is here."""
-    from qkv.shelf import find_model
+    """Return whether the model that a lab needs, if any, has been pulled."""
+    from qkv.hub import find_model
 
     try:
         return lab.needs is None or find_model(lab.needs).exists()
@@ -86,11 +82,10 @@ def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
             f"The lab {lab.name} needs the model {lab.needs}, which is not here; fetch it with "
             f"`qkv pull {lab.needs}`."
         )
-    with _alone(settings.seed):
+    with _one_thread(settings.seed):
         began = time.perf_counter()
         measured = lab.measure(settings)
         seconds = time.perf_counter() - began
-        machine = _machine()
     return Report(
         lab,
         measured,
@@ -100,40 +95,43 @@ def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
         settings.full,
         settings.seed,
         date.today().isoformat(),
-        machine,
+        f"{platform.system()}, {platform.machine()} CPU, 1 thread",
         _versions(),
     )
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Leave NAME.svg, NAME.png, NAME.gif where it moves, and at last NAME.json in a folder."""
-    from qkv.inspect.draw import styled
-    from qkv.inspect.draw.figure import save_figure
+    """Write NAME.svg, NAME.png, NAME.gif if the lab has an animation, and last NAME.json."""
+    from qkv.inspect.draw import save_figure, styled
 
-    lab, paths = report.lab, []
+    lab = report.lab
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{lab.name}{ending}" for ending in (".svg", ".png")]
     with styled():
         figure = lab.draw(report.measured)
-        for ending in FIGURES:
-            paths.append(folder / f"{lab.name}{ending}")
-            save_figure(figure, paths[-1])
+        for path in paths:
+            save_figure(figure, path)
         if lab.animate:
             paths.append(folder / f"{lab.name}.gif")
-            _animate(lab.animate, report.measured, paths[-1])
+            with TemporaryDirectory(dir=folder, prefix=".") as scratch:
+                lab.animate(report.measured, Path(scratch) / paths[-1].name)
+                (Path(scratch) / paths[-1].name).replace(paths[-1])
     paths.append(folder / f"{lab.name}.json")
-    write_text(paths[-1], _in_lines(report.to_dict()))
+    write_text(paths[-1], _with_flat_lists(report.to_dict()))
     return tuple(paths)
 
 
-def _animate(animate: Callable[[Any, Path], Any], measured: Any, path: Path) -> None:
-    """Whoever writes a GIF looks at its ending, so that it cannot be written beside at once."""
-    with TemporaryDirectory() as scratch, replacing(path) as beside:
-        animate(measured, Path(scratch) / path.name)
-        shutil.copyfile(Path(scratch) / path.name, beside)
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or leave the old one untouched."""
+    with TemporaryDirectory(dir=path.parent, prefix=".") as scratch:
+        complete = Path(scratch) / path.name
+        complete.write_text(text, encoding="utf-8")
+        complete.replace(path)
 
 
 @contextmanager
-def _alone(seed: int) -> Iterator[None]:
-    """A seed and one thread, so that sums are taken in one order; afterwards all is as before."""
+def _one_thread(seed: int) -> Iterator[None]:
+    """Use a seed and one thread, so that sums are taken in one order, and restore both."""
     import torch
 
     threads = torch.get_num_threads()
@@ -144,14 +142,6 @@ def _alone(seed: int) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
-
-
-def _machine() -> str:
-    import torch
-
-    threads = torch.get_num_threads()
-    plural = "" if threads == 1 else "s"
-    return f"{platform.system()}, {platform.machine()} CPU, {threads} thread{plural}"
 
 
 def _versions() -> dict[str, str]:
@@ -166,19 +156,21 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _in_lines(content: dict[str, Any]) -> str:
-    """JSON for people, with a list of numbers on one line."""
+def _with_flat_lists(content: dict[str, Any]) -> str:
+    """Write indented JSON, with each list of numbers on one line."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    joined = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda one: f"[{' '.join(one[1].split())}]", text)
-    return f"{joined}\n"
+    flat = re.sub(
+        r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda list_: f"[{' '.join(list_[1].split())}]", text
+    )
+    return f"{flat}\n"
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no word for infinity or for what is no number; six digits are enough of others."""
+    """Round numbers to six digits, and replace those that JSON cannot hold by null."""
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(content) for name, content in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

@@ -1,39 +1,64 @@
-"""What several labs need: seeds, a small training loop, and numbers as people write them."""
+"""What several labs need: small models, a training loop, and numbers as people write them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from qkv.config import ModelConfig
+from qkv.model import Decoder, Encoder, EncoderDecoder, Layout
+
+T = TypeVar("T")
+IGNORE = -100  # the label at which torch's cross-entropy takes no loss
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw from this seed inside the block; outside, chance goes on as if nothing had been."""
+    """Draw from this seed inside the block, and put the global random state back after it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
+def encoder(seed: int | None = None, **settings: Any) -> Encoder:
+    """Build an encoder without dropout; a seed of None draws from the global random state."""
+    with nullcontext() if seed is None else seeded(seed):
+        return Encoder(ModelConfig(family="encoder", dropout=0.0, **settings))
+
+
+def decoder(seed: int | None = None, **settings: Any) -> Decoder:
+    """Build a decoder without dropout; a seed of None draws from the global random state."""
+    with nullcontext() if seed is None else seeded(seed):
+        return Decoder(ModelConfig(family="decoder", dropout=0.0, **settings))
+
+
+def encoder_decoder(seed: int | None = None, **settings: Any) -> EncoderDecoder:
+    """Build an encoder-decoder without dropout, as `encoder` does."""
+    with nullcontext() if seed is None else seeded(seed):
+        return EncoderDecoder(ModelConfig(dropout=0.0, **settings))
+
+
 def n_weights(model: nn.Module) -> int:
-    """How many numbers a model learns."""
+    """Count the parameters of a model, shared ones once."""
     return sum(weight.numel() for weight in model.parameters())
 
 
 def fit(
-    parameters: Iterable[nn.Parameter],
+    model: nn.Module,
     loss: Callable[[int], Tensor],
     steps: int,
     lr: float = 3e-3,
     warmup: int = 20,
     clip: float = 1.0,
 ) -> list[float]:
-    """Adam with warm-up and a cosine down to 0 on `loss(step)`; the losses, step by step."""
-    parameters = list(parameters)
+    """Minimise `loss(step)` by Adam with warm-up and cosine decay; return the losses."""
+    parameters = list(model.parameters())
     optimizer = torch.optim.Adam(parameters, lr=lr, betas=(0.9, 0.98))
     losses = []
     for step in range(steps):
@@ -49,25 +74,81 @@ def fit(
     return torch.stack(losses).tolist() if losses else []
 
 
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy (B, T, V) against labels (B, T), in nats; IGNORE takes no loss."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Lay rows of token ids in one tensor, filled up to the longest, (B, T)."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+
+
+def lengths(rows: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout of rows padded to the longest."""
+    return Layout(lengths=torch.tensor([len(row) for row in rows]))
+
+
+def where(items: Iterable[T], **wanted: Any) -> list[T]:
+    """Select the items whose attributes equal these values."""
+    return [
+        item
+        for item in items
+        if all(getattr(item, name) == value for name, value in wanted.items())
+    ]
+
+
+def column(items: Iterable[Any], name: str) -> list[Any]:
+    """Return one attribute of each item."""
+    return [getattr(item, name) for item in items]
+
+
+def mean(items: Iterable[Any], name: str) -> float:
+    """Return the mean of one attribute of the items."""
+    return fmean(column(items, name))
+
+
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the standard deviation of the sample (0 for a single value)."""
+    """Return the mean and the standard deviation of a sample (0 for a single value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def plus_minus(values: Sequence[float], digits: int = 1) -> str:
-    """`mean ± spread`, as it stands in a table."""
-    mean, spread = mean_and_spread(values)
-    return f"{mean:.{digits}f} ± {spread:.{digits}f}" if len(values) > 1 else f"{mean:.{digits}f}"
+def gain(left: Sequence[float], right: Sequence[float], least: float) -> tuple[float, bool]:
+    """Return the mean of left - right, seed by seed, and whether it is a clear difference.
+
+    Clear: larger than `least`, and than two standard errors.
+    """
+    average, spread = mean_and_spread([a - b for a, b in zip(left, right, strict=True)])
+    return average, abs(average) > max(least, 2 * spread / len(left) ** 0.5)
+
+
+def plus_minus(values: Sequence[float], digits: int = 1, scale: float = 1) -> str:
+    """Write `mean ± spread` of values times a scale."""
+    average, spread = mean_and_spread([scale * value for value in values])
+    spread_text = f" ± {spread:.{digits}f}" if len(values) > 1 else ""
+    return f"{average:.{digits}f}{spread_text}"
+
+
+def percent(values: Sequence[float]) -> str:
+    """Write `mean ± spread` of shares in percent."""
+    return plus_minus(values, scale=100)
 
 
 def tiny(value: float, digits: int = 1) -> str:
-    """A number that may be very small, or nothing at all."""
+    """Write a number that may be very small or 0."""
     return f"{value:.{digits}e}" if value else "0"
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The b of cost ≈ a·size^b, fitted to logarithms."""
+    """Fit the b of cost ≈ a·size^b to logarithms."""
     x, y = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     x_mean, y_mean = fmean(x), fmean(y)
     rise = sum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
     return rise / sum((a - x_mean) ** 2 for a in x)
+
+
+def word_before(rows: int, length: int, n_words: int) -> tuple[Tensor, Tensor]:
+    """Draw random words (B, T) and, as labels, the word before each but the first, (B, T-1)."""
+    words = torch.randint(n_words, (rows, length))
+    return words, words[:, :-1]

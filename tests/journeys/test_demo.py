@@ -70,7 +70,7 @@ def test_the_demo_runs_from_end_to_end_and_its_last_lines_as_printed(tmp_path: P
     assert inspect.endswith(f"qkv inspect {tmp_path / 'demo'} --source 我爱你")
     assert python.strip().startswith(f'{sys.executable} -c "import qkv; ')
     assert run(translate) == [load(tmp_path / "demo").translate("我爱你")]
-    assert "- Text: demo (licence: Apache-2.0)" in (tmp_path / "demo" / "README.md").read_text()
+    assert "- Data: demo (licence: Apache-2.0)" in (tmp_path / "demo" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("found", [None, "same", "other"])
@@ -101,7 +101,7 @@ def test_the_demo_may_be_run_again(
     assert qkv("demo", *WORDS, "--set", "train.steps=3").code == 0
     assert len(read_log(tmp_path / "runs" / "demo")) == 3
     mistake = qkv("demo", *WORDS, "--set", "data.pairs=x.tsv").mistake
-    assert "corpus = 'demo' brings its own text" in mistake
+    assert "corpus = 'demo' has its own text" in mistake
     assert len(read_log(tmp_path / "runs" / "demo")) == 3
 
 

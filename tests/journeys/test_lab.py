@@ -13,9 +13,9 @@ from tests.labs import toy
 TOYS = {
     lab.name: lab
     for lab in (
-        toy.toy_lab("scale", 1),
-        toy.toy_lab("tied", 4, "does not hold"),
-        toy.toy_lab("few_shot", 21, needs="smollm2"),
+        toy.toy_lab("scale"),
+        toy.toy_lab("tied", "does not hold"),
+        toy.toy_lab("few_shot", needs="smollm2"),
     )
 }
 
@@ -88,7 +88,7 @@ def test_all_labs_make_a_gallery(qkv: Command, tmp_path: Path) -> None:
 def test_a_lab_that_fails_does_not_keep_the_others_from_running(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TOYS, "scale", toy.toy_lab("scale", 1, measure=toy.failing))
+    monkeypatch.setitem(TOYS, "scale", toy.toy_lab("scale", measure=toy.failing))
     answer = qkv("lab", "--all", "--out", "all")
     assert answer.code == 1
     assert "RuntimeError: the toy broke" in answer.err

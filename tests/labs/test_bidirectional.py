@@ -1,14 +1,11 @@
-from dataclasses import asdict, replace
-from json import dumps
+from dataclasses import replace
 from random import Random
 
 import pytest
 import torch
 
-from qkv.inspect.draw import styled
 from qkv_labs import bidirectional as lab
 from qkv_labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
-from qkv_labs.lab import Settings
 
 
 def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measured:
@@ -27,7 +24,7 @@ def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measu
 def test_a_sentence_says_what_was_drawn() -> None:
     one = Sentence("bank", "after", 1, False, 0, 1, (0, 3))
     assert " ".join(one.text) == "she said the bank looked old by the money and the card"
-    assert ["<bos>", *one.text][one.place] == "bank"
+    assert ["<bos>", *one.text][one.position] == "bank"
     assert replace(one, plain=True).text[3] == "lender"
     chinese = Sentence("苹果", "before", 0, False, 0, 0, (1, 2))
     assert "".join(chinese.text) == "他说到果汁和橙子以后觉得这个苹果很好"
@@ -47,7 +44,7 @@ def test_what_stands_before_the_word_says_nothing_where_the_sense_is_decided_aft
     for word in lab.FRAMES:
         starts = [
             {
-                tuple(one.text[: one.place])
+                tuple(one.text[: one.position])
                 for one in lab.all_sentences(word, "after")
                 if one.sense == sense and not one.plain
             }
@@ -86,17 +83,6 @@ def test_only_an_encoder_sees_what_comes_after() -> None:
                 lab.vectors_at(net, twins, "the word")
             )
             assert same == (name == "decoder" and case == "after")
-
-
-def test_the_beginning_is_never_hidden_and_of_the_rest_a_share_is() -> None:
-    data, net = lab.tokens(lab.split(Random(0), 20)[0][:500]), lab.build("encoder")
-    read: list[torch.Tensor] = []
-    net.register_forward_pre_hook(lambda module, given: read.append(given[0]))
-    lab.train(net, data, 10, 0)
-    rows = torch.cat(read)
-    assert (rows[:, 0] == lab.BOS).all()
-    share = (rows[:, 1:] == lab.MASK).double().mean().item()
-    assert share == pytest.approx(lab.HIDDEN_SHARE, abs=0.03)
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
@@ -138,34 +124,3 @@ def test_the_verdict_follows_the_figures(
     verdict = LAB.judge(made_up(encoder, decoder))
     assert verdict.outcome == outcome
     assert f"{decoder[1]:.0f} % (chance 50)" in verdict.because.en
-
-
-def test_tables_and_figure_hold_the_figures() -> None:
-    measured = made_up((97, 96), (95, 50))
-    dumps(asdict(measured))
-    first, second = LAB.tables(measured)
-    assert first.rows[1][:5] == ("the word", "bank", "after", "96.0 ± 1.4", "50.0 ± 1.4")
-    assert second.rows == (("after", "decoder", "0.000 ± 0.000"),)
-    with styled():
-        left, right = LAB.draw(measured).axes
-    assert [round(bar.get_height()) for bar in left.patches] == [97, 96, 95, 50]
-    assert len(right.patches) == 4
-
-
-def test_measuring_probes_each_model_before_and_after_on_every_seed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real = lab.split
-    monkeypatch.setattr(lab, "split", lambda random, n: real(random, 20))
-    monkeypatch.setattr(lab, "train", lambda net, data, steps, seed: None)
-    m = LAB.measure(Settings())
-    assert len(m.probes) == 2 * 2 * 2 * 2 * 2  # models, trained, places, words, cases
-    assert all(len(one.accuracies) == 3 for one in m.probes)
-    trained, untrained = (
-        [replace(one, trained=True) for one in m.probes if one.trained == either]
-        for either in (True, False)
-    )
-    assert trained == untrained  # for nothing was learnt
-    shifts = {(one.model, one.case): one.distances for one in m.moved}
-    assert shifts["decoder", "after"] == [0, 0, 0]
-    assert all(min(shift) > 0 for key, shift in shifts.items() if key != ("decoder", "after"))

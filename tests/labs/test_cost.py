@@ -1,15 +1,12 @@
 """Counts are those of the formulas, crossings are where formulas meet, bytes are what is kept."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from qkv_labs import cost as lab
 from qkv_labs.cost import CORE, FEED_FORWARD, FUSED, PARTS, PROJECTIONS, RECURRENT, TIMED, Measured
-from qkv_labs.lab import Settings
 
 FORMULAS = {
     CORE: lambda n, d: 4 * n * n * d,
@@ -89,33 +86,3 @@ def test_every_outcome_can_be_reached() -> None:
     m = made_up()
     odd = m.flops_by_length | {CORE: m.flops_by_length[RECURRENT]}
     assert lab.judge(replace(m, flops_by_length=odd)).outcome == "does not hold"
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    m = made_up(recurrent=1e-8)
-    for table in lab.tables(m):
-        assert all(len(row) == len(table.head) for row in table.rows)
-    assert lab.tables(m)[0].rows[0] == (CORE, "2.00", "1.00", "2.00", "1.00", "2.00")
-    assert lab.tables(m)[1].rows[1][-1] == "512"  # time is FLOPs here, so they meet at 4·d
-    figure = lab.draw(m)
-    assert isinstance(figure, Figure)
-    counted, timed, shares = figure.axes
-    assert counted.get_title() == "Counted: attention n^2.00, recurrent n^1.00"
-    assert shares.get_title() == "Attention leads from n = 4.0·d"
-    assert list(counted.lines[0].get_ydata()) == m.flops_by_length[CORE]
-    assert len(timed.lines) == len(TIMED)
-    json.dumps(asdict(m))
-
-
-def test_a_small_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "LENGTHS", (8, 16))
-    monkeypatch.setattr(lab, "WIDTHS", (8, 16))
-    monkeypatch.setattr(lab, "LENGTH", 9)
-    monkeypatch.setattr(lab, "COUNTED_WIDTHS", (8,))
-    monkeypatch.setattr(lab, "seconds", lambda part, n, d, repeats: n * d)
-    m = lab.measure(Settings())
-    assert m.flops_by_length[CORE] == [FORMULAS[CORE](n, 128) for n in (8, 16)]
-    assert m.flops_by_width[RECURRENT] == [FORMULAS[RECURRENT](9, d) for d in (8, 16)]
-    assert m.seconds_by_length[FUSED] == [8 * 128, 16 * 128]
-    assert m.crossings == {PROJECTIONS: [2.0], FEED_FORWARD: [4.0], RECURRENT: [1.0]}
-    assert m.layer_crossings == [6.0] and set(m.memory) == set(TIMED)

@@ -1,14 +1,10 @@
-from dataclasses import asdict
-from json import dumps
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from qkv.inspect.draw import styled
 from qkv_labs import embeddings as lab
 from qkv_labs.embeddings import LAB, Arm, Measured, PairRanks
-from qkv_labs.lab import Settings
 
 
 def arm(name: str, value: float, p: float = 0.002) -> Arm:
@@ -106,28 +102,6 @@ def test_only_kinds_that_lie_together_beat_kinds_dealt_at_random() -> None:
     assert set(near.by_class) == set("abcde")
 
 
-def test_padding_is_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, ids = lab.read_corpus(50)
-    seen: list[torch.Tensor] = []
-    loss = lab.F.cross_entropy
-
-    def noted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        seen.append(labels)
-        return loss(logits, labels)
-
-    monkeypatch.setattr(lab.F, "cross_entropy", noted)
-    lab.train(data, lab.EOS + 1 + len(ids), 1, seed=0)
-    assert (seen[0] != lab.PAD).all() and (seen[0] == lab.IGNORE).any()
-
-
-def test_training_starts_from_the_seed_and_moves_the_embedding() -> None:
-    data, ids = lab.read_corpus(50)
-    size = lab.EOS + 1 + len(ids)
-    before, after = lab.train(data, size, 3, seed=1)
-    again, _ = lab.train(data, size, 0, seed=1)
-    assert before.equal(again) and not before.equal(after)
-
-
 @pytest.mark.parametrize(
     ("measured", "outcome"),
     [
@@ -140,55 +114,3 @@ def test_training_starts_from_the_seed_and_moves_the_embedding() -> None:
 )
 def test_the_verdict_follows_the_figures(measured: Measured, outcome: str) -> None:
     assert LAB.judge(measured).outcome == outcome
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_tables_and_figure_hold_the_figures() -> None:
-    measured = made_up(80, 8, (1, 30, 35))
-    dumps(asdict(measured))
-    first, second, third = LAB.tables(measured)
-    assert first.rows[2] == (
-        lab.AFTER,
-        "80.0 ± 0.0",
-        "80.0 ± 1.4",
-        "7.0 ± 0.0",
-        "0.002",
-        "9.0 ± 0.0",
-    )
-    assert second.rows[0] == (lab.BEFORE, "昨天 0.50  明天 0.40")
-    assert third.rows[1] == ("苹果 – 香蕉", "100", "30")
-    with styled():
-        left, middle, right = LAB.draw(measured).axes
-    assert [bar.get_width() for bar in left.patches] == [7, 8, 80, 7, 60]
-    assert list(middle.lines[0].get_xdata()) == [80, 80]
-    assert [bar.get_width() for bar in right.patches] == [0.5, 0.4, 0.5, 0.4]
-    assert [text.get_text().strip() for text in right.texts] == ["昨天", "明天"] * 2
-
-
-def test_each_arm_is_measured_on_its_own_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only sentences in their order bring pairs together here."""
-    groups = {"times": ["今天", "昨天"], "food": ["苹果", "香蕉"], "deeds": ["吃", "跑步"]}
-    monkeypatch.setattr(lab, "classes", lambda: groups)
-    monkeypatch.setattr(lab, "measure_translator", lambda settings, names: [])
-    monkeypatch.setattr(lab, "NEAREST", 1)
-    real, ids = lab.read_corpus(40_000)
-
-    def train(
-        data: torch.Tensor, size: int, steps: int, seed: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        table = torch.randn(size, 64, generator=torch.Generator().manual_seed(seed))
-        after = table.clone()
-        for first, second in groups.values():
-            after[ids[second]] = after[ids[first]] * (1 if data.equal(real) else -1)
-        return table, after
-
-    monkeypatch.setattr(lab, "train", train)
-    m = LAB.measure(Settings())
-    before, lost, after = (
-        next(one for one in m.arms if one.name == name)
-        for name in (lab.BEFORE, lab.SCRAMBLED, lab.AFTER)
-    )
-    assert after.nearest == [100] * 3 and lost.nearest == [0] * 3
-    assert 0 <= max(before.nearest) < 100
-    assert all(pair.after == [1, 1, 1] for pair in m.pairs) and m.n_words == len(ids)
-    assert m.neighbours[lab.AFTER][0][0] == "昨天"

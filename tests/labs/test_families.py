@@ -1,16 +1,13 @@
 """What the lab of the three families measures."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from qkv.config import ModelConfig, TokenizerConfig
-from qkv.data import IGNORE, EncodedPairs, Ragged, Specials, padded_batch
-from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
+from qkv.model import Decoder, EncoderDecoder, build_model, equation, fast, use_path
 from qkv.text import train_tokenizer
 from qkv_labs import families
 from qkv_labs.families import (
@@ -21,19 +18,16 @@ from qkv_labs.families import (
     Measured,
     Work,
     chosen,
-    count,
     decoder_config,
-    flops,
-    gain,
-    judged,
     loss_of,
-    order_of,
-    trained,
+    train,
     translated,
     translation,
 )
-from qkv_labs.families_language import FEW, language
-from qkv_labs.families_rows import joined, prefix_mask, seeing
+from qkv_labs.families.language import FEW, language
+from qkv_labs.families.rows import joined, prefix_mask, seeing
+from qkv_labs.shared import EncodedPairs, special_ids
+from qkv_labs.tools import IGNORE, n_weights
 
 LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 
@@ -42,7 +36,6 @@ LINES = ["a b c d e", "b c a", "d e a b", "c", "e d c b a"]
 def work() -> Work:
     tokenizer = train_tokenizer(LINES, TokenizerConfig(kind="wordpiece", vocab_size=40))
     base = ModelConfig(
-        vocab_size=len(tokenizer),
         d_model=32,
         n_heads=2,
         d_ff=32,
@@ -50,25 +43,23 @@ def work() -> Work:
         n_decoder_layers=1,
         dropout=0.0,
         max_length=64,
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
+        **special_ids(tokenizer),
     )
     ids = tokenizer.encode_many(LINES)
-    pairs = EncodedPairs(Ragged.of(ids), Ragged.of([line[::-1] for line in ids]))
+    pairs = EncodedPairs(ids, [line[::-1] for line in ids])
     return Work(pairs, pairs, pairs, tokenizer, base, steps=60, rows=8, lr=1e-2)
 
 
 def test_parameters_are_equal_within_two_percent(work: Work) -> None:
     larger = replace(work.base, vocab_size=1000, d_model=64, d_ff=128, n_heads=4)
     for base in (work.base, larger, replace(larger, n_encoder_layers=2, n_decoder_layers=2)):
-        both, alone = (count(build_model(config)) for config in (base, decoder_config(base)))
+        both, alone = (n_weights(build_model(config)) for config in (base, decoder_config(base)))
         assert abs(both - alone) < 0.02 * both
 
 
 def test_source_separator_and_target_stand_in_a_row_with_labels_on_the_target() -> None:
-    pairs = EncodedPairs(Ragged.of([[5, 6], [7]]), Ragged.of([[8], [9, 10]]))
-    row = joined(pairs, [0, 1], Specials(0, 2, 3))
+    pairs = EncodedPairs([[5, 6], [7]], [[8], [9, 10]])
+    row = joined(pairs, [0, 1], ModelConfig(pad_id=0, bos_id=2, eos_id=3))
     assert row.tokens.tolist() == [[5, 6, 2, 8], [7, 2, 9, 10]]
     assert row.labels.tolist() == [[IGNORE, IGNORE, 8, 3], [IGNORE, 9, 10, 3]]
     assert row.source_lengths.tolist() == [2, 1]
@@ -92,7 +83,7 @@ def test_kernels_heed_the_prefix_mask() -> None:
 
 @pytest.fixture(scope="module")
 def models(work: Work) -> dict[str, EncoderDecoder | Decoder]:
-    return {arm: trained(arm, work, seed=0)[0] for arm in ARMS}
+    return {arm: train(arm, work, seed=0)[0] for arm in ARMS}
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -101,19 +92,17 @@ def test_greedy_translations_are_what_one_pass_finds_likeliest(
 ) -> None:
     model, every = models[arm], range(len(LINES))
     outputs = translated(model, arm, work, every)
-    written = EncodedPairs(work.held_out.source, Ragged.of(outputs))
+    written = EncodedPairs(work.held_out.sources, outputs)
     with torch.no_grad():
         if isinstance(model, EncoderDecoder):
-            batch = padded_batch(written, every, work.special)
-            assert batch.source is not None
-            source, labels = batch.source, batch.labels
-            logits = model(source.tokens, batch.target.tokens, Layout(source.lengths))
+            batch = written.batch(every, model.config)
+            labels, logits = batch.labels, model(batch.source, batch.target, batch.layout)
         else:
-            row = joined(written, every, work.special)
+            row = joined(written, every, model.config)
             labels, mask = row.labels, prefix_mask(row.source_lengths, row.tokens.shape[1])
             with use_path(model, seeing(mask) if arm == "prefix LM" else fast):
                 logits = model(row.tokens)
-        loss = loss_of(model, arm, work, written, every)
+        loss = loss_of(model, arm, written, every)
     real = labels != IGNORE
     assert torch.equal(logits.argmax(-1)[real], labels[real])
     torch.testing.assert_close(loss, cross_entropy(logits[real], labels[real]))
@@ -130,76 +119,34 @@ def test_no_pairing_of_words_that_is_judged_was_learnt() -> None:
     assert len(new) < 0.1 * len(text.test)  # words are known, combinations are not
 
 
-def test_every_family_reads_the_same_sentences_in_the_same_order(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: dict[str, list[list[int]]] = {arm: [] for arm in ARMS}
-    short, found = replace(work, steps=3), loss_of
-
-    def noted(model: Any, arm: str, *rest: Any) -> torch.Tensor:
-        read[arm].append(rest[-1])
-        return found(model, arm, *rest)
-
-    monkeypatch.setattr(families, "loss_of", noted)
-    for arm in ARMS:
-        trained(arm, short, seed=5)
-    assert read[ARMS[0]] == read[ARMS[1]] == read[ARMS[2]] == order_of(short, 5).tolist()
-
-
 def test_the_learning_rate_is_the_one_with_the_lower_validation_loss(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(families, "RATES", (1e-6, 1e-2))
     best, model, _ = chosen("encoder-decoder", replace(work, steps=30), 0)
     assert best.lr == 1e-2
-    again, _ = trained("encoder-decoder", best, 0)
+    again, _ = train("encoder-decoder", best, 0)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
 def test_the_default_sizes_are_of_equal_parameters() -> None:
     base = translation(full=False).base
-    both, alone = (count(build_model(config)) for config in (base, decoder_config(base)))
+    both, alone = (n_weights(build_model(config)) for config in (base, decoder_config(base)))
     assert abs(both - alone) < 0.02 * both
 
 
 def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
     torch.manual_seed(0)
     model = Decoder(decoder_config(work.base)).eval()
-    row = joined(work.held_out, [0], work.special)
+    row = joined(work.held_out, [0], work.base)
     changed = row.tokens.clone()
-    changed[0, 2] = work.special.eos  # the third source token
+    changed[0, 2] = work.base.eos_id  # the third source token
     mask = prefix_mask(row.source_lengths, row.tokens.shape[1])
     for path, looks in ((fast, False), (seeing(mask), True)):
         with torch.no_grad(), use_path(model, path):
             moved = (model.hidden(row.tokens) - model.hidden(changed))[0, 0].abs().max() > 1e-6
         assert bool(moved) == looks
-
-
-@pytest.mark.parametrize("arm", ARMS)
-def test_every_arm_learns_and_is_judged(
-    work: Work, models: dict[str, EncoderDecoder | Decoder], arm: str
-) -> None:
-    found = judged(models[arm], arm, work)
-    texts = translated(models[arm], arm, work, range(len(LINES)))
-    right = [a == b.tolist() for a, b in zip(texts, _lines(work.held_out.target), strict=True)]
-    assert found.exact == 100 * np.mean(right)
-    assert found.loss < 2.0 and found.megaflops > 0
-
-
-def _lines(ragged: Ragged) -> list[np.ndarray]:
-    return [ragged[index] for index in range(len(ragged))]
-
-
-def test_products_of_a_decoder_are_counted(work: Work) -> None:
-    model = Decoder(decoder_config(work.base)).eval()
-    one = replace(work, held_out=work.held_out.take([0]))
-    n_source, n_written = 5, len(translated(model, "decoder-only", one, [0])[0])
-    weights = sum(p.numel() for n, p in model.named_parameters() if "blocks" in n and p.dim() == 2)
-    least = (
-        2e-6 * weights * (n_source + min(n_written + 1, 40))
-    )  # each token meets each weight once
-    assert least < flops(model, "decoder-only", one) < 1.6 * least
 
 
 def made(both: float, prefix: float, alone: float) -> Measured:
@@ -233,18 +180,3 @@ def test_the_verdict_says_what_is_within_noise() -> None:
     said = LAB.judge(made(40, 30, 40)).because
     assert "+0.0 points against the decoder alone, within noise" in said.en
     assert said.en.count("within noise") == said.zh.count("误差之内") == 1
-
-
-def test_a_gain_must_be_beyond_chance() -> None:
-    assert gain([10, 20, 30], [9, 22, 20]) == (3.0, False)
-    assert gain([10, 20, 30], [5, 15, 25]) == (5.0, True)
-
-
-def test_table_and_figure_show_what_was_measured() -> None:
-    measured = made(40, 30, 20)
-    (table,) = LAB.tables(measured)
-    assert table.rows[1][:4] == ("prefix LM", "1,000", "0.01", "30.0 ± 0.4")
-    assert "70,000" in table.title.en
-    bars: Any = LAB.draw(measured).axes[0].patches
-    heights = [bar.get_height() for bar in bars]
-    assert heights == [40, 30, 20]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from qkv.inspect.draw import styled
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv_labs.few_shot import (
     BAD_EXAMPLES,
@@ -24,14 +23,12 @@ from qkv_labs.few_shot import (
     Measured,
     ask,
     changes,
-    draw,
     drawn,
     imitation,
     judge,
     measured_with,
     plan,
     records,
-    tables,
 )
 from qkv_labs.lab import Settings
 
@@ -115,8 +112,8 @@ def test_a_model_that_copies_is_found_out() -> None:
     assert m.mean(MAIN, 8, WRONG) == 0
     assert imitation(m) == 100
     assert set(changes(m, MAIN).values()) == {50}
-    assert len(m.of(MAIN, 4).accuracies) == 4
-    assert len(m.of(MAIN, 0).accuracies) == 1  # without examples there is nothing to draw
+    draws = {arm.shots: len(arm.accuracies) for arm in m.arms}
+    assert draws == {0: 1, 2: 4, 4: 4, 8: 4}  # without examples there is nothing to draw
 
 
 def made_up(zero: float, few: dict[int, float], wrong: float) -> Measured:
@@ -162,15 +159,3 @@ def test_the_condition_is_the_part_that_fails_and_no_other(m: Measured, said: st
     first = judge(m).because.en.split("Zero-shot")[0]
     assert said in first
     assert first.count(". ") == 1
-
-
-def test_the_table_and_the_figure_show_all_arms() -> None:
-    m = made_up(70, {4: 80, 8: 90}, 60)
-    [table] = tables(m)
-    assert ("review", "8", "right", "90.0 ± 2.8", "88–92", "50") in table.rows
-    assert len(table.rows) == len(m.arms)
-    with styled():
-        [axes] = draw(m).axes
-    lines = {line.get_label(): line for line in axes.lines}
-    assert list(lines["“review”, right answers"].get_ydata()) == [70, 80, 90]
-    assert list(lines["“review”, wrong answers"].get_ydata()) == [60]

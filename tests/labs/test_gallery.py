@@ -17,9 +17,9 @@ from tests.labs import toy
 def folder(tmp_path: Path) -> Path:
     """The results of three labs, written in the wrong order."""
     found = tmp_path / "labs"
-    write(run_lab(toy.toy_lab("tied", 4, "does not hold")), found)
-    write(run_lab(toy.toy_lab("scale", 1, animate=toy.animate)), found)
-    write(run_lab(toy.toy_lab("saturation", 2, "holds when")), found)
+    write(run_lab(toy.toy_lab("tied", "does not hold")), found)
+    write(run_lab(toy.toy_lab("scale", animate=toy.animate)), found)
+    write(run_lab(toy.toy_lab("saturation", "holds when")), found)
     (found / "other.json").write_text("[]")
     return found
 

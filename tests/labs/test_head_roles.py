@@ -8,14 +8,14 @@ import torch
 
 from qkv.config import ModelConfig
 from qkv.model import EncoderDecoder, Mask, equation, fast
-from qkv_labs import head_roles as lab
+from qkv_labs.heads import roles as lab
 
 
 class Characters:
     """A tokenizer of one token a character."""
 
-    def spell(self, text: str) -> Any:
-        return SimpleNamespace(spans=[(place, place + 1) for place in range(len(text))])
+    def encode_spans(self, text: str) -> Any:
+        return SimpleNamespace(spans=[(start, start + 1) for start in range(len(text))])
 
     def encode(self, text: str) -> list[int]:
         return [4 + ord(character) % 20 for character in text]
@@ -80,13 +80,13 @@ def test_exact_matches_are_counted_while_heads_are_silent(subject: Any) -> None:
     muted = []
 
     def translate(sources: list[str], beams: int) -> list[str]:
-        muted.append([part.attend is not fast for part in exam.parts])
+        muted.append([part.attend is not fast for part in exam.modules])
         return ["one", "wrong"]
 
     subject.translate = translate
     exam = lab.Exam(subject, [("a", "one"), ("b", "two")])
     assert exam.exact([(1, 0)]) == 50
-    assert muted == [[True] * 3] and all(part.attend is fast for part in exam.parts)
+    assert muted == [[True] * 3] and all(part.attend is fast for part in exam.modules)
 
 
 def test_attention_with_nobody_silent_is_the_equation() -> None:
@@ -140,6 +140,8 @@ def test_the_least_important_head_goes_first() -> None:
     costs = {(0, 0): 3.0, (0, 1): 1.0, (1, 0): 2.0}
 
     class Exam:
+        heads = (*costs,)
+
         def forced(self, mute: Any) -> tuple[float, float]:
             return sum(costs[head] for head in mute), 100.0 - len(mute)
 
@@ -147,7 +149,7 @@ def test_the_least_important_head_goes_first() -> None:
             return 100.0 - sum(costs[head] for head in mute)
 
     exam: Any = Exam()
-    order = lab.least_important_first(exam, list(costs))
+    order = lab.least_important_first(exam)
     assert order == [(0, 1), (1, 0), (0, 0)]
     curve = {
         (one.order, one.count): one.exact_match for one in lab.silencing_curves(exam, order, 0)
@@ -155,26 +157,3 @@ def test_the_least_important_head_goes_first() -> None:
     assert [curve[lab.ORDERS[0], count] for count in range(4)] == [100, 99, 97, 94]
     assert [curve[lab.ORDERS[2], count] for count in range(4)] == [100, 97, 95, 94]
     assert 97 <= curve[lab.ORDERS[1], 1] <= 99
-
-
-def test_a_head_has_the_role_that_takes_half_of_its_attention(
-    subject: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shares = {
-        (0, 0): {"itself": (0.2, 0.1), "the token before": (0.7, 0.1)},
-        (2, 3): {"the first token": (0.4, 0.1), "the end mark": (0.3, 0.1)},
-    }
-    monkeypatch.setattr(lab, "attention_shares", lambda subject, pairs: shares)
-
-    class Exam:
-        def forced(self, mute: Any) -> tuple[float, float]:
-            return 1.0 + 0.25 * sum(place + head for place, head in mute), 0.0
-
-        def exact(self, mute: Any) -> float:
-            return 90.0 - len(mute)
-
-    exam: Any = Exam()
-    assert lab.find_roles(subject, [], exam) == [
-        lab.HeadRole("encoder 0 self", 0, "the token before", 0.7, 0.1, 0.0, 89.0),
-        lab.HeadRole("decoder 0 cross", 3, lab.NO_ROLE, 0.4, 0.1, 1.25, 89.0),
-    ]

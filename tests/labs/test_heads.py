@@ -1,18 +1,11 @@
 """One head is worse at several lookups by the same rules, and the verdict reads the figures."""
 
-from dataclasses import asdict
-from json import dumps
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 
-from qkv.inspect.draw import styled
 from qkv_labs import heads as lab
-from qkv_labs.head_roles import NO_ROLE, ORDERS, HeadRole, Silenced
 from qkv_labs.heads import LAB, Lookup, Measured
-from qkv_labs.lab import Settings
+from qkv_labs.heads.roles import NO_ROLE, ORDERS, HeadRole, Silenced
 
 
 def made_up(alone: float, many: float, control: float, silent: int = 2) -> Measured:
@@ -70,43 +63,3 @@ def test_spared_heads_cost_no_more_than_was_said() -> None:
     assert lab.spared(measured, 0.99) == lab.spared(measured, 0.95) == 3
     assert lab.spared(measured, 0.4) == 4
     assert lab.spared(made_up(50, 99, 0, silent=0), 0.99) == 0
-
-
-def test_tables_and_figure_hold_the_figures() -> None:
-    measured = made_up(50, 99, control=0)
-    dumps(asdict(measured))
-    first, second, third = LAB.tables(measured)
-    assert first.rows[0] == ("1 × 64", "90.0 ± 1.4", "50.0 ± 1.4")
-    assert len(second.rows) == 4 and third.rows[3] == ("3", "40.0", "40.0", "40.0")
-    with styled():
-        left, middle, right = LAB.draw(measured).axes
-    assert list(left.lines[0].get_xdata())[:5] == list(lab.HEADS)
-    assert left.get_title() == "4 at once: 50 % with 1 head, 99 % with 2"
-    assert len(middle.patches) == 4
-    assert list(right.lines[0].get_ydata()) == [98, 98, 98, 40, 40]
-
-
-def test_the_order_is_chosen_on_validation_and_measured_on_test_sentences(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def exam(subject: Any, pairs: list[str]) -> Any:
-        return SimpleNamespace(pairs=pairs, parts=[SimpleNamespace(n_heads=2)] * 2)
-
-    def order(judge: Any, heads: Any) -> list[Any]:
-        assert judge.pairs == ["valid"] and heads == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        return heads[::-1]
-
-    def curve(judge: Any, heads: Any, seed: int, step: int) -> list[Silenced]:
-        assert judge.pairs == ["test"] and heads[0] == (1, 1)
-        return [Silenced(ORDERS[0], 0, 1.0, 2.0)]
-
-    corpus = SimpleNamespace(valid=["valid"], test=["test"])
-    monkeypatch.setattr(lab, "lookup_curves", lambda *given: [])
-    monkeypatch.setattr(lab, "translator", lambda tell: None)
-    monkeypatch.setattr(lab, "demo_corpus", lambda: corpus)
-    monkeypatch.setattr(lab, "Exam", exam)
-    monkeypatch.setattr(lab, "find_roles", lambda subject, pairs, judge: [*pairs, *judge.pairs])
-    monkeypatch.setattr(lab, "least_important_first", order)
-    monkeypatch.setattr(lab, "silencing_curves", curve)
-    m = LAB.measure(Settings())
-    assert m.heads == ["valid", "test"] and m.curve == [Silenced(ORDERS[0], 0, 1.0, 2.0)]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from qkv.data import Examples
-from qkv.inspect.draw import styled
-from qkv.model import Decoder
-from qkv_labs import instruction
 from qkv_labs.instruction import (
     AFTER,
     ALONE,
@@ -23,20 +17,16 @@ from qkv_labs.instruction import (
     Measured,
     Sizes,
     build,
-    draw,
     examine,
     judge,
     learn,
-    measured_with,
     perplexity,
     plain_examples,
     share_mentioned,
-    tables,
     tokenizer_of,
     tuning_examples,
 )
-from qkv_labs.lab import Settings
-from qkv_labs.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
+from qkv_labs.instruction.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
 TINY = Sizes(
     people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
@@ -87,20 +77,20 @@ def test_new_wordings_ask_with_words_that_the_text_has() -> None:
 def test_only_answers_are_learnt_in_tuning_and_all_of_plain_text() -> None:
     tokenizer = tokenizer_of(WORLD)
     question, answer = WORLD.tuning[0]
-    examples = tuning_examples([(question, answer)], tokenizer)
-    learnt = examples.tokens.tokens[examples.counts].tolist()
+    [(tokens, counts)] = tuning_examples([(question, answer)], tokenizer)
+    learnt = [token for token, counted in zip(tokens, counts, strict=True) if counted]
     assert learnt[-1] == tokenizer.eos_id
     assert tokenizer.decode(learnt[:-1]).strip() == answer
     plain = plain_examples(["a b.", "c."], tokenizer)
-    assert plain.counts.all()
-    assert plain.tokens.tokens[0] == tokenizer.bos_id
+    assert all(all(counts) for _, counts in plain)
+    assert [tokens[0] for tokens, _ in plain] == [tokenizer.bos_id] * 2
 
 
 def test_a_model_that_knows_nothing_has_the_vocabulary_s_perplexity() -> None:
     tokenizer = tokenizer_of(WORLD)
     model = build(TINY, tokenizer)
     torch.nn.init.zeros_(model.output.projection.weight)  # and with it the embedding
-    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer), tokenizer)
+    found = perplexity(model, plain_examples(WORLD.paragraphs(8, "x"), tokenizer))
     assert math.isclose(found, len(tokenizer), rel_tol=1e-4)
 
 
@@ -112,7 +102,7 @@ def test_a_model_that_was_told_the_answers_gives_them() -> None:
     model = build(Sizes(d_model=32), tokenizer)
     before = examine(model, world, tokenizer)
     assert max(before.exact.values()) < 20
-    learn(model, tuning_examples(told, tokenizer), tokenizer, 80, 1e-2, 0)
+    learn(model, tuning_examples(told, tokenizer), 80, 1e-2, 0)
     after = examine(model, world, tokenizer)
     assert min(after.exact.values()) == 100
     assert after.mentions == after.exact
@@ -121,46 +111,6 @@ def test_a_model_that_was_told_the_answers_gives_them() -> None:
 def test_an_answer_may_be_mentioned_without_being_given() -> None:
     said = ["it is oslo.", "rome", "a cat", ""]
     assert share_mentioned(said, ["oslo", "rome", "ca", "lima"]) == 50
-
-
-def test_runs_repeat_and_have_equal_compute() -> None:
-    steps: list[str] = []
-    m = measured_with(TINY, Settings(tell=steps.append))
-    assert len(steps) == 2
-    assert m.steps == {BEFORE: 2, AFTER: 4, ALONE: 4}
-    assert all(len(m.exact[arm][kind]) == 2 for arm in ARMS for kind in KINDS)
-    assert m.perplexity == measured_with(TINY, Settings()).perplexity
-
-
-def test_all_models_begin_alike_and_learn_what_their_names_say(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    learnt: list[tuple[object, int, int, float]] = []
-    begun: dict[object, torch.Tensor] = {}
-
-    def spy(
-        model: Decoder, examples: Examples, tokenizer: object, steps: int, lr: float, seed: int
-    ) -> None:
-        begun.setdefault(model, model.output.projection.weight.detach().clone())
-        learnt.append((model, len(examples), steps, lr))
-
-    monkeypatch.setattr(instruction, "learn", spy)
-    monkeypatch.setattr(
-        instruction, "examine", lambda model, world, tokenizer: (model, len(learnt))
-    )
-    sizes = dataclasses.replace(TINY, pretraining_steps=7, steps=3)
-    found: dict[str, Any] = dict(instruction.examined(WORLD, sizes))
-    model, alone = begun
-    assert torch.equal(begun[model], begun[alone])
-    assert found == {BEFORE: (model, 1), AFTER: (model, 2), ALONE: (alone, 4)}
-    plain, tuning = TINY.paragraphs, len(WORLD.tuning)
-    first, second = instruction.PLAIN_RATE, instruction.TUNING_RATE
-    assert learnt == [
-        (model, plain, 7, first),
-        (model, tuning, 3, second),
-        (alone, tuning, 7, first),
-        (alone, tuning, 3, second),
-    ]
 
 
 def made_up(before: float, people: float, words: float, both: float) -> Measured:
@@ -193,15 +143,3 @@ def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
         assert f"{rates[0]} → {rates[1]} %" in said
         assert "1.50" in said
         assert "3.00" in said
-
-
-def test_tables_and_figure_show_all_arms() -> None:
-    m = made_up(0, 80, 90, 30)
-    answers, plain = tables(m)
-    assert answers.rows[1][:4] == (AFTER, "1,050", "80.0 ± 1.4", "90.0 ± 1.4")
-    assert plain.rows[1] == (AFTER, "85.0 ± 7.1", "3.00 ± 0.71")
-    with styled():
-        left, right = draw(m).axes
-    heights = [bar.get_height() for bar in left.patches]
-    assert heights == [0, 0, 0, 80, 90, 30, CHANCE, CHANCE, CHANCE]
-    assert [list(line.get_ydata()) for line in right.lines] == [[1.5, 1.5], [2.5, 3.5]]

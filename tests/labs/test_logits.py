@@ -1,15 +1,11 @@
 """The language is what it says, figures are their formulas, and perfect logits score perfectly."""
 
-import json
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from qkv_labs import logits as lab
-from qkv_labs.lab import Settings
 from qkv_labs.logits import FEW, PLENTY, Binary, Measured, Run
 
 
@@ -100,40 +96,6 @@ def test_sigmoid_and_two_classes_fit_the_same_log_odds() -> None:
     assert found.slope == pytest.approx(1, abs=0.05) and 0 < found.error < 0.2
 
 
-def test_training_learns_the_same_for_the_same_seed() -> None:
-    truth = lab.language(0)
-    short, again = (lab.train(truth, PLENTY, 0.1, 0, 12) for _ in range(2))
-    assert short == again
-    assert short.nll < math.log(lab.N_TOKENS) and short.half_gap != short.gap
-
-
-@pytest.mark.parametrize("data", [PLENTY, FEW])
-def test_training_reads_the_data_and_smooths_the_labels_of_its_arm(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[torch.Tensor, float]] = []
-    gaps: list[tuple[int, float]] = []
-    loss, gap = lab.cross_entropy, lab.sure_gap
-
-    def noted_loss(
-        hidden: torch.Tensor, weight: torch.Tensor, bias: None, labels: torch.Tensor, e: float
-    ) -> torch.Tensor:
-        seen.append((labels, e))
-        return loss(hidden, weight, bias, labels, e)
-
-    def noted_gap(logits: torch.Tensor, tokens: torch.Tensor) -> float:
-        gaps.append((len(seen), gap(logits, tokens)))
-        return gaps[-1][1]
-
-    monkeypatch.setattr(lab, "cross_entropy", noted_loss)
-    monkeypatch.setattr(lab, "sure_gap", noted_gap)
-    run = lab.train(lab.language(0), data, 0.2, 0, 4)
-    assert [e for _, e in seen] == [0.2] * 4
-    assert {len(labels) for labels, _ in seen} == {lab.BATCH if data == PLENTY else lab.N_FEW}
-    assert seen[0][0].equal(seen[1][0]) == (data == FEW)
-    assert gaps == [(2, run.half_gap), (4, run.gap)]  # after two steps of four, and at the end
-
-
 def test_every_outcome_can_be_reached() -> None:
     both = lab.judge(made_up())
     assert both.outcome == "holds when"
@@ -147,32 +109,3 @@ def test_every_outcome_can_be_reached() -> None:
     assert lab.judge(made_up(binary=0.5)).outcome == "does not hold"
     apart = replace(made_up(), binary=Binary(1.0, 0.05, 0.5))
     assert lab.judge(apart).outcome == "does not hold"
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    m = made_up()
-    for table in lab.tables(m):
-        assert all(len(row) == len(table.head) for row in table.rows)
-    assert lab.tables(m)[1].rows[0][:4] == (PLENTY, "0", "1.00 ± 0.00", "0.10 ± 0.00")
-    figure = lab.draw(m)
-    assert isinstance(figure, Figure)
-    gap, excess, right = figure.axes
-    assert list(gap.containers[0][0].get_ydata()) == pytest.approx([4.7] * 3)
-    assert list(excess.containers[1][0].get_ydata()) == pytest.approx([-5] * 3)
-    assert list(right.containers[0][0].get_ydata()) == pytest.approx([60] * 3)
-    json.dumps(asdict(m))
-
-
-def test_a_small_run_measures_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def train(truth: torch.Tensor, data: str, smoothing: float, seed: int, steps: int) -> Run:
-        asked.append((data, smoothing, seed))
-        return made_up().runs[0]
-
-    monkeypatch.setattr(lab, "train", train)
-    m = lab.measure(Settings())
-    assert asked == [(d, e, s) for d in (PLENTY, FEW) for e in lab.SMOOTHINGS for s in range(3)]
-    best = lab.language(0).max(-1).values
-    assert best.min() < m.best_accuracy < 1
-    assert m.gaps == pytest.approx(m.free_gaps, abs=1e-6)

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.config import MaskConfig
-from qkv.data import frame
+from qkv.model import Encoder
 from qkv_labs.masking import (
-    CHANCE,
     LAB,
-    PLAIN_MASKS,
     RATES,
     Measured,
     Sizes,
@@ -22,14 +19,11 @@ from qkv_labs.masking import (
     Work,
     filled,
     filling,
-    gain,
     probed,
     texts_of,
 )
-from qkv_labs.masking_documents import IDS, SPECIAL, WORDS
-from qkv_labs.masking_pairs import (
-    STARTS,
-    TASKS,
+from qkv_labs.masking.documents import IDS, SPECIAL, WORDS
+from qkv_labs.masking.pairs import (
     Pages,
     PairSizes,
     asked_pairs,
@@ -39,9 +33,9 @@ from qkv_labs.masking_pairs import (
     tasks_of,
     told,
     tuned,
-    worth,
 )
-from qkv_labs.masking_tools import fresh, masked_batch
+from qkv_labs.masking.rows import small_encoder
+from qkv_labs.tools import encoder
 
 TINY = Sizes(each=60, steps=2, rows=8, labelled=240, seeds=1, width=16)
 FEW = PairSizes(
@@ -62,6 +56,10 @@ def work() -> Work:
     return texts_of(TINY)
 
 
+def fresh(work: Work) -> Encoder:
+    return encoder(0, **small_encoder(work.vocab_size, TINY.width, work.special))
+
+
 @pytest.fixture(scope="module")
 def pages() -> Pages:
     return pages_of(FEW)
@@ -75,46 +73,44 @@ def test_no_sentence_that_is_judged_was_learnt_from(work: Work) -> None:
 
 @pytest.mark.parametrize("rate", RATES)
 def test_each_rate_hides_its_share_and_keeps_what_stood_there(work: Work, rate: float) -> None:
-    framed = [frame(text.ids, None, work.special) for text in work.train]
-    masker = work.masker(MaskConfig(share=rate, random=0.0, kept=0.0))
-    batch = masked_batch(framed, masker, np.random.default_rng(0), work.special.pad)
-    tokens = batch.target.tokens.flatten()
-    assert bool((tokens[batch.places] == work.tokenizer.mask_id).all())
-    restored = tokens.clone()
-    assert batch.places is not None
-    restored[batch.places] = batch.labels
-    rows = restored.view_as(batch.target.tokens)
-    for row, one in zip(rows.tolist(), framed, strict=True):
-        assert row[: len(one.tokens)] == one.tokens
-    assert batch.n_labels == round(rate * sum(len(text.ids) for text in work.train))
+    rows = work.rows(work.train)
+    seen, hidden = work.hide(rows, rate, np.random.default_rng(0), drawn=0.0, kept=0.0)
+    assert bool((seen.tokens[hidden] == work.special.mask).all())
+    assert torch.equal(seen.tokens[~hidden], rows.tokens[~hidden])
+    assert int(hidden.sum()) == round(rate * sum(len(text.ids) for text in work.train))
+    for row, text in zip(rows.tokens.tolist(), work.train, strict=True):
+        framed = [work.special.bos, *text.ids, work.special.eos]
+        assert row[: len(framed)] == framed and set(row[len(framed) :]) <= {work.special.pad}
+    seen, hidden = work.hide(rows, rate, np.random.default_rng(0))
+    masked = (seen.tokens[hidden] == work.special.mask).float().mean().item()
+    assert masked == pytest.approx(0.8, abs=0.15)
 
 
 def test_an_encoder_learns_to_fill(work: Work) -> None:
     longer = replace(work, sizes=replace(TINY, steps=60, rows=32))
-    assert filled(filling(longer, 0.3, 0), work) > filled(fresh(work.config, 0), work) + 5
+    assert filled(filling(longer, 0.3, 0), work) > filled(fresh(work), work) + 5
 
 
-def test_filling_is_the_share_of_masked_tokens_found(work: Work) -> None:
-    model = fresh(work.config, 0)
+def test_filling_is_the_share_of_hidden_tokens_found(work: Work) -> None:
+    model = fresh(work)
     head: Any = model.head
     with torch.no_grad():  # it always says one token
         head.projection.bias.zero_()
         head.projection.bias[10] = 1e6
-    framed = [frame(text.ids, None, work.special) for text in work.held_out]
-    batch = masked_batch(
-        framed, work.masker(PLAIN_MASKS), np.random.default_rng(0), work.special.pad
-    )
-    assert filled(model, work) == pytest.approx(100 * float((batch.labels == 10).float().mean()))
+    rows = work.rows(work.held_out)
+    _, hidden = work.hide(rows, 0.15, np.random.default_rng(0), drawn=0.0, kept=0.0)
+    share = float((rows.tokens[hidden] == 10).float().mean())
+    assert filled(model, work) == pytest.approx(100 * share)
 
 
 def test_a_probe_reads_what_vectors_tell_and_nothing_else(work: Work) -> None:
     texts = [Text([270 + n % 5], n % 5) for n in range(100)]
     told = replace(work, train=texts, held_out=texts)
-    assert probed(fresh(work.config, 0), told) == 100.0
+    assert probed(fresh(work), told) == 100.0
     random = Random(0)
     blind = [replace(text, pattern=random.randrange(5)) for text in texts]
     untold = replace(work, train=blind[:50], held_out=blind[50:])
-    assert probed(fresh(work.config, 0), untold) < 50
+    assert probed(fresh(work), untold) < 50
 
 
 def test_a_document_keeps_its_person_its_topic_and_its_mood(pages: Pages) -> None:
@@ -148,7 +144,7 @@ def test_half_the_asked_pairs_agree_and_all_keep_the_topic(
 
 
 def test_both_starts_begin_alike_and_only_one_learns_from_pairs(pages: Pages) -> None:
-    start = fresh(pages.config, 0)
+    start = pages.build(0)
     plain, both = (paired(pages, with_pairs, 0) for with_pairs in (False, True))
     before, without, after = (
         model.pair_head.projection.weight  # type: ignore[union-attr]
@@ -166,7 +162,7 @@ def test_who_compares_person_and_topic_tells_most_neighbours(pages: Pages) -> No
 
 
 def test_what_is_told_is_the_share_of_right_answers(pages: Pages) -> None:
-    model: Any = fresh(pages.config, 0)
+    model: Any = pages.build(0)
     with torch.no_grad():  # it calls everything a neighbour
         model.pair_head.projection.bias[1] = 1e6
     assert told(model, pages) == 50.0
@@ -183,28 +179,15 @@ def test_labels_differ_by_seed_and_what_is_judged_does_not(pages: Pages) -> None
 
 def test_tuning_keeps_the_weights_that_it_starts_from(pages: Pages) -> None:
     single = tasks_of(pages, 0)[-1]
-    start = fresh(pages.config, 1)
-    same = tuned(start, single, 0, 0)
-    assert same == tuned(start, single, 0, 0)
+    still = replace(pages, sizes=replace(FEW, tune_steps=0))
+    start = pages.build(1)
+    assert tuned(start, single, still, 0) == tuned(start, single, still, 0)
     with torch.no_grad():
         for weight in start.parameters():
             weight.zero_()  # it says the same of everything
     topics = torch.tensor(single.held_out[1])
     shares = [round(100 * float((topics == n).float().mean()), 3) for n in range(6)]
-    assert round(tuned(start, single, 0, 0), 3) in shares
-
-
-def test_tuning_learns(pages: Pages) -> None:
-    single = tasks_of(pages, 0)[-1]
-    easy = replace(single, held_out=single.train)
-    assert tuned(fresh(pages.config, 0), easy, 80, 0) > 80
-
-
-def test_one_seed_finds_a_figure_for_each_task_and_start(pages: Pages) -> None:
-    found = worth(pages, 0)
-    assert [len(row) for row in found.right] == [len(STARTS)] * len(TASKS)
-    assert found == worth(pages, 0)
-    assert 0 <= found.told <= 100
+    assert round(tuned(start, single, still, 0), 3) in shares
 
 
 def test_special_words_are_never_hidden(pages: Pages) -> None:
@@ -259,22 +242,3 @@ def test_pair_tasks_that_nobody_learnt_judge_nothing() -> None:
     low = [[[51.0] * 3, [52.0] * 3, [54.0] * 3]] * 2
     assert "not judged" in LAB.judge(replace(measured, tasks=[*low, measured.tasks[2]])).because.en
     assert "not judged" not in LAB.judge(measured).because.en
-
-
-def test_a_gain_must_be_beyond_chance() -> None:
-    assert gain([10, 20, 30], [9, 22, 20]) == (3.0, False)
-    assert gain([10, 20, 30], [5, 15, 25]) == (5.0, True)
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    measured = made(BAD, 80, 60)
-    rates, starts = LAB.tables(measured)
-    assert rates.rows[1] == ("15%", "50.0 ± 0.3", "60.0 ± 0.3")
-    assert starts.rows[2] == (STARTS[2], "80.0 ± 0.3", "60.0 ± 0.3", "75.0 ± 0.3")
-    assert starts.rows[3] == ("chance", "50.0", "50.0", "16.7")
-    assert "90.0 ± 0.3" in starts.title.en
-    left, right = LAB.draw(measured).axes
-    assert np.asarray(left.lines[0].get_ydata()).tolist() == BAD
-    bars: Any = right.patches
-    assert [bar.get_height() for bar in bars] == [55, 55, 40, 70, 70, 80, 80, 60, 75]
-    assert CHANCE[2] == pytest.approx(100 / 6)

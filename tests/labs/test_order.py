@@ -73,23 +73,3 @@ def test_each_outcome_can_be_reached() -> None:
     assert order.judge(made_up(decoder=0.5)).outcome == "holds"
     assert order.judge(made_up(encoder=0.9)).outcome == "does not hold"
     assert order.judge(made_up(moved=1e-3)).outcome == "does not hold"
-
-
-def test_the_verdict_tables_and_figure_hold_the_figures() -> None:
-    m = made_up()
-    verdict = order.judge(m)
-    assert all("1e-16" in text for text in (verdict.because.en, verdict.because.zh))
-    fresh, right = order.tables(m)
-    assert fresh.rows[1] == ("encoder", "sinusoidal", "2", "7.0e-01", "3.0e-01", "1.0e-01")
-    assert right.rows[0] == ("encoder", "none", "2", "50.0 ± 0.0")
-    left, accuracies = order.draw(m).axes
-    assert [line.get_xdata()[0] for line in left.lines[:2]] == [1e-16, 0.1]
-    assert list(accuracies.lines[0].get_xdata()) == [50.0, 50.0]
-    assert [label.get_text() for label in accuracies.get_yticklabels()][2:] == [
-        "decoder, 1 layer, no positions",
-        "decoder, 2 layers, no positions",
-    ]
-
-
-def test_the_same_seed_trains_the_same_model_with_the_same_answers() -> None:
-    assert order.accuracy("decoder", "none", 2, 1, 3) == order.accuracy("decoder", "none", 2, 1, 3)

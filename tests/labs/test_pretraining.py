@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Generator
 
-from qkv.inspect.draw import styled
 from qkv_labs import pretraining
 from qkv_labs.lab import Settings
 from qkv_labs.pretraining import (
@@ -27,14 +26,13 @@ from qkv_labs.pretraining import (
     PRETRAINED,
     SCRATCH,
     TURNS,
-    VERB_PLACE,
+    VERB,
     VOCABULARY,
     Arm,
     Lesson,
     Measured,
     Sizes,
     build,
-    draw,
     gains,
     hide,
     judge,
@@ -42,7 +40,6 @@ from qkv_labs.pretraining import (
     pretrain,
     sentences,
     starts,
-    tables,
     without_meaning,
 )
 
@@ -58,16 +55,16 @@ def test_labels_follow_from_the_words() -> None:
     good = text[:, -1] - ADJECTIVES < N_ADJECTIVES // 2
     assert torch.equal(praise.bool(), good != turned)
     assert 0.1 < turned.double().mean() < 0.2
-    told = text[:, VERB_PLACE] >= OPINIONS
+    told = text[:, VERB] >= OPINIONS
     assert 0.45 < told.double().mean() < 0.55
-    likes = text[told, VERB_PLACE] - OPINIONS < N_OPINIONS // 2
+    likes = text[told, VERB] - OPINIONS < N_OPINIONS // 2
     assert torch.equal(likes, praise[told].bool())  # an opinion verb gives the opinion away
 
 
 def test_labelled_sentences_have_no_verb_that_tells() -> None:
     lesson = Lesson.drawn(50, Generator().manual_seed(1))
     for text, _ in (lesson.learn, lesson.choose, lesson.test):
-        verbs = text[:, VERB_PLACE]
+        verbs = text[:, VERB]
         assert bool(((verbs >= NEUTRAL) & (verbs < OPINIONS)).all())
     assert len(lesson.learn[0]) == len(lesson.learn[1]) == 50
     learnt = {tuple(row) for row in lesson.learn[0].tolist()}
@@ -78,9 +75,9 @@ def test_labelled_sentences_have_no_verb_that_tells() -> None:
 def test_cut_text_has_the_same_words_and_no_link() -> None:
     text, praise = sentences(4000, Generator().manual_seed(2), 1.0)
     cut = without_meaning(text, Generator().manual_seed(3))
-    others = [place for place in range(LENGTH) if place != VERB_PLACE]
+    others = [place for place in range(LENGTH) if place != VERB]
     assert torch.equal(cut[:, others], text[:, others])
-    verbs, dealt = text[:, VERB_PLACE], cut[:, VERB_PLACE]
+    verbs, dealt = text[:, VERB], cut[:, VERB]
     assert torch.equal(verbs.sort().values, dealt.sort().values)
     likes = dealt - OPINIONS < N_OPINIONS // 2
     agree = (likes == praise.bool()).double().mean()
@@ -179,15 +176,3 @@ def test_the_better_arm_from_scratch_is_the_one_to_beat() -> None:
     better = Arm(LONG, 20, 580, [80.0, 80.0], 1e-3)
     arms = [better if (arm.name, arm.labels) == (LONG, 20) else arm for arm in m.arms]
     assert gains(Measured(arms, 40, 2.0, 3.0)) == {20: 10, 500: 10}
-
-
-def test_the_table_and_the_figure_show_all_arms() -> None:
-    m = made_up(90, 60, 55, 85)
-    [table] = tables(m)
-    assert table.rows[0] == (PRETRAINED, "580", "90.0 ± 1.4", "95.0 ± 0.0")
-    assert [row[0] for row in table.rows] == list(ARMS)
-    with styled():
-        [axes] = draw(m).axes
-    drawn = [container.lines[0] for container in axes.containers]
-    assert [list(line.get_ydata()) for line in drawn] == [[90, 95], [60, 95], [55, 85], [55, 85]]
-    assert list(drawn[0].get_xdata()) == [20, 500]

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,13 +24,12 @@ from qkv_labs.recurrent import (
     asked,
     builders,
     chain_of,
-    count,
     learnt,
     longest_chain,
     measured_arm,
-    near_and_far,
     recalled,
 )
+from qkv_labs.tools import n_weights
 
 TINY = Sizes(steps=3, rows=4, seeds=2, examples=20, lengths=(4, 8), tokens=16, repeats=1)
 
@@ -71,7 +69,7 @@ def test_an_lstm_waits_for_each_token_and_a_transformer_for_none(length: int) ->
 
 
 def test_parameters_are_equal_within_two_percent() -> None:
-    sizes = [count(build()) for build in builders().values()]
+    sizes = [n_weights(build()) for build in builders().values()]
     assert max(sizes) <= 1.02 * min(sizes)
 
 
@@ -116,12 +114,6 @@ def test_a_transformer_learns_to_recall() -> None:
     model = learnt(Transformer, 1e-2, 0, replace(TINY, steps=120, rows=24))
     loads, _ = recalled(model, TINY, 0)
     assert min(loads) > 50
-
-
-def test_an_arm_has_a_figure_for_every_seed_and_length() -> None:
-    arm = measured_arm("Transformer", lambda: Transformer(8), TINY, Settings())
-    assert len(arm.by_load) == len(arm.by_distance) == 2
-    assert arm.chain == [7, 7] and len(arm.milliseconds) == 2
 
 
 @pytest.mark.parametrize("better", recurrent.RATES)
@@ -172,14 +164,3 @@ def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str, 
     verdict = LAB.judge(measured)
     assert verdict.outcome == outcome
     assert said in verdict.because.en
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    measured = made(90, 30, 50, 2.0)
-    assert near_and_far(measured.arms[0]) == ([90, 90], [30, 30])
-    cost, recall = LAB.tables(measured)
-    assert cost.rows[0] == ("LSTM", "10 / 100", "510 / 200")
-    assert recall.rows[0][-2:] == ("90.0 ± 0.0", "30.0 ± 0.0")
-    time, distance, load = LAB.draw(measured).axes
-    assert np.asarray(time.lines[0].get_ydata()).tolist() == [100, 200]
-    assert len(distance.containers) == len(load.containers) == 3

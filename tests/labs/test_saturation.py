@@ -1,14 +1,12 @@
 """Closed forms agree with autograd, and with what can be worked out by hand."""
 
-import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
 from qkv_labs import saturation as lab
 from qkv_labs.lab import Settings
@@ -24,8 +22,8 @@ def test_the_closed_norm_is_the_spectral_norm_of_diag_p_minus_ppt(gap: float) ->
     logits = lab.logits_of(gap)
     p = logits.exp() / logits.exp().sum()
     matrix = torch.diag(p) - torch.outer(p, p)
-    assert torch.allclose(lab.jacobian(logits), matrix, atol=1e-12)
     largest = torch.linalg.eigvalsh(matrix)[-1].item()
+    assert lab.jacobian_norm(logits) == pytest.approx(largest, rel=1e-6)
     assert lab.closed_norm(gap) == pytest.approx(largest, rel=1e-6)
 
 
@@ -63,11 +61,6 @@ def test_one_step_is_counted_as_one() -> None:
     assert lab.climb("square", 6) > 10 * lab.climb("entropy", 6)
 
 
-def test_a_climb_that_does_not_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "MOST_STEPS", 3)
-    assert lab.climb("square", 8) == 0
-
-
 def test_every_outcome_can_be_reached(measured: lab.Measured) -> None:
     assert lab.judge(measured).outcome == "holds when"
     assert lab.judge(replace(measured, rate=-0.5)).outcome == "does not hold"
@@ -78,15 +71,3 @@ def test_every_outcome_can_be_reached(measured: lab.Measured) -> None:
     assert lab.judge(replace(measured, gaps=moved)).outcome == "does not hold"
     never = [replace(one, square=0) for one in measured.recoveries]
     assert "takes > 100,000." in lab.judge(replace(measured, recoveries=never)).because.en
-
-
-def test_tables_and_figure_show_what_was_measured(measured: lab.Measured) -> None:
-    for table in lab.tables(measured):
-        assert all(len(row) == len(table.head) for row in table.rows)
-    figure = lab.draw(measured)
-    assert isinstance(figure, Figure)
-    norms, steps = figure.axes
-    assert list(norms.lines[0].get_ydata()) == [one.entropy_wrong for one in measured.gaps]
-    assert list(norms.lines[4].get_ydata()) == [one.autograd for one in measured.gaps]
-    assert list(steps.lines[1].get_ydata()) == [r.square for r in measured.recoveries]
-    json.dumps(asdict(measured))

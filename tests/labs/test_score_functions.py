@@ -1,16 +1,12 @@
 """The scores are their equations, the ledger counts, and the verdict reads the figures alone."""
 
-import json
-import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from qkv.model import Mask, equation
 from qkv_labs import score_functions as lab
-from qkv_labs.lab import Settings
 from qkv_labs.score_functions import Cost, Ledger, Measured, Quality, Recall
 
 
@@ -157,30 +153,3 @@ def test_every_verdict_can_be_reached() -> None:
 def test_where_accuracies_are_equal_the_steps_decide() -> None:
     m = changed(made_up(), "additive", 0.99, steps=150)
     assert lab.compare(m, "scaled dot", "additive") > 1 > -1 > lab.compare(m, "additive", "dot")
-
-
-def test_tables_and_figure_hold_the_figures() -> None:
-    m = made_up()
-    cost, learnt = lab.tables(m)
-    assert [row[0] for row in cost.rows] == list(lab.ARMS) == [row[0] for row in learnt.rows]
-    assert cost.rows[0][-1] == "128.0" and learnt.rows[0][-1] == "50 ± 1"
-    figure = lab.draw(m)
-    assert isinstance(figure, Figure)
-    left, right = figure.axes
-    assert left.get_title() == "At n = 128, additive takes 9 × scaled dot's time"
-    assert list(left.lines[4].get_ydata()) == pytest.approx([576, 1152])
-    points = right.collections[0].get_offsets()
-    assert sorted(points[:, 0]) == pytest.approx([98, 99, 100])
-
-
-def test_measuring_gives_plain_figures_and_leaves_the_random_state_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lab, "train", lambda *given: (0.1, 1.0, 3))
-    real = lab.cost
-    monkeypatch.setattr(lab, "cost", lambda arm, length: real(arm, length // 8, repeats=1))
-    state = torch.random.get_rng_state()
-    m = lab.measure(Settings())
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert len(m.qualities) == len(lab.ARMS) and len(m.costs) == 4 * len(lab.ARMS)
-    assert math.isclose(json.loads(json.dumps(asdict(m)))["chance"], 1 / 16)

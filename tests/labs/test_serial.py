@@ -1,14 +1,11 @@
 """Counts are those of the formulas, and all four ways say the same."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 from qkv_labs import serial as lab
-from qkv_labs.lab import Settings
 from qkv_labs.serial import AGAIN, CACHE, PREFIX, TRAIN, WAYS, Counted, Measured
 
 SOURCE = torch.arange(4, 10)[None]
@@ -77,12 +74,6 @@ def test_learning_takes_a_step_back_and_leaves_no_gradient() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_the_least_of_the_times_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([0.0, 5.0, 10.0, 12.0, 20.0, 29.0])
-    monkeypatch.setattr(lab.time, "process_time", lambda: next(ticks))
-    assert lab.least_seconds(lambda: []) == 2
-
-
 def test_every_outcome_can_be_reached() -> None:
     assert lab.judge(made_up()).outcome == "holds"
     assert lab.judge(made_up(generating=0.5)).outcome == "does not hold"  # nowhere slower
@@ -101,27 +92,3 @@ def test_every_outcome_can_be_reached() -> None:
         replace(first, positions=65),
     ):
         assert lab.judge(Measured(16, [wrong, *rest])).outcome == "does not hold"
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    m = made_up()
-    for table in lab.tables(m):
-        assert all(len(row) == len(table.head) for row in table.rows)
-    exponents = {row[0]: row[1:] for row in lab.tables(m)[0].rows}
-    assert exponents[TRAIN] == ("0.00", "1.00", "2.00", "1.00")
-    assert exponents[CACHE][:2] == ("1.00", "1.00")
-    assert float(exponents[PREFIX][1]) == pytest.approx(2, abs=0.02)
-    figure = lab.draw(m)
-    assert isinstance(figure, Figure)
-    passes, positions, times = figure.axes
-    assert list(passes.lines[0].get_ydata()) == [1, 1, 1]
-    assert list(positions.lines[2].get_ydata()) == [64 * 65 // 2, 128 * 129 // 2, 256 * 257 // 2]
-    assert list(times.lines[1].get_ydata()) == [1e4] * 3
-    json.dumps(asdict(m))
-
-
-def test_a_small_run_measures_every_way_at_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "LENGTHS", (3, 5))
-    m = lab.measure(Settings())
-    assert [(one.length, one.way) for one in m.counted] == [(t, w) for t in (3, 5) for w in WAYS]
-    assert all(one.tokens == lab.of(m, CACHE)[i // 4].tokens for i, one in enumerate(m.counted))

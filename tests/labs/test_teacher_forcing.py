@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.config import DecodeConfig, ModelConfig
-from qkv.data import EncodedPairs, Ragged, Specials, padded_batch
+from qkv.config import DecodeConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder
 from qkv_labs import teacher_forcing
+from qkv_labs.shared import EncodedPairs
 from qkv_labs.teacher_forcing import (
     LAB,
     Judged,
@@ -25,7 +25,7 @@ from qkv_labs.teacher_forcing import (
     logits_of,
     mixed_input,
     spoilt_errors,
-    trained,
+    train,
 )
 
 V = 12
@@ -35,23 +35,15 @@ V = 12
 def work() -> Work:
     draw = np.random.default_rng(0)
     texts = [draw.integers(4, V, size=draw.integers(2, 6)).tolist() for _ in range(40)]
-    pairs = EncodedPairs(Ragged.of(texts), Ragged.of([text[::-1] for text in texts]))
-    config = ModelConfig(
-        vocab_size=V,
-        d_model=16,
-        n_heads=2,
-        d_ff=16,
-        n_encoder_layers=1,
-        n_decoder_layers=1,
-        dropout=0.0,
-        max_length=16,
-    )
-    return Work(pairs, pairs, Specials(0, 2, 3), config, steps=25, rows=8)
+    pairs = EncodedPairs(texts, [text[::-1] for text in texts])
+    sizes = {"vocab_size": V, "d_model": 16, "n_heads": 2, "d_ff": 16, "max_length": 16}
+    settings = {**sizes, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    return Work(pairs, pairs, settings, steps=25, rows=8)
 
 
 @pytest.fixture(scope="module")
 def model(work: Work) -> EncoderDecoder:
-    return trained(work, seed=0, scheduled=False)[0]
+    return train(work, seed=0, scheduled=False)[0]
 
 
 def test_one_pass_is_as_many_steps_as_there_are_positions(
@@ -59,7 +51,7 @@ def test_one_pass_is_as_many_steps_as_there_are_positions(
 ) -> None:
     difference, passes = compared(model, work)
     assert difference < 1e-12
-    assert passes == work.held_out.target_sizes.max()
+    assert passes == max(map(len, work.held_out.targets)) + 1
 
 
 def test_a_decoder_that_sees_what_comes_differs_step_by_step(
@@ -76,7 +68,7 @@ def test_exact_matches_are_the_sentences_without_error_after_the_true_prefix(
 ) -> None:
     found = judged(model, work, seed=0)
     with torch.no_grad():
-        batch = padded_batch(work.held_out, np.arange(40), work.special)
+        batch = work.held_out.batch(range(40), model.config)
         right = (logits_of(model, batch).argmax(-1) == batch.labels) | (batch.labels < 0)
     assert found.exact == pytest.approx(100 * right.all(1).float().mean().item())
     assert found.own_prefix[0] == found.true_prefix[0]  # before the first word both are BOS
@@ -85,9 +77,8 @@ def test_exact_matches_are_the_sentences_without_error_after_the_true_prefix(
 def test_errors_of_own_prefixes_are_those_of_greedy_translations(
     model: EncoderDecoder, work: Work
 ) -> None:
-    batch = padded_batch(work.held_out, np.arange(40), work.special)
-    assert batch.source is not None
-    found = generate(model, batch.source.tokens, batch.source.lengths, DecodeConfig(beams=1))
+    batch = work.held_out.batch(range(40), model.config)
+    found = generate(model, batch.source, batch.layout.lengths, DecodeConfig(beams=1))
     second = [[*best[0].tokens, 3][1:2] for best in found]
     wrong = [got != line[1:2] for got, line in zip(second, batch.labels.tolist(), strict=True)]
     assert judged(model, work, 0).own_prefix[1] == pytest.approx(100 * np.mean(wrong))
@@ -127,11 +118,11 @@ def test_own_guesses_stand_one_place_after_where_they_were_made() -> None:
 def test_a_decoder_deaf_to_its_prefix_is_not_hurt_by_a_wrong_token(
     model: EncoderDecoder, work: Work
 ) -> None:
-    deaf = EncoderDecoder(work.config).eval()
+    deaf = EncoderDecoder(model.config).eval()
     deaf.load_state_dict(model.state_dict())
     separate = torch.nn.Embedding(V, 16)  # every input looks like every other
     torch.nn.init.zeros_(separate.weight)
-    batch = padded_batch(work.held_out, np.arange(40), work.special)
+    batch = work.held_out.batch(range(40), model.config)
     with torch.no_grad():
         hurt, unhurt = spoilt_errors(model, batch, logits_of(model, batch), 0)
         deaf.target_embedding = torch.nn.Sequential(separate)  # type: ignore[assignment]
@@ -143,7 +134,7 @@ def test_a_decoder_deaf_to_its_prefix_is_not_hurt_by_a_wrong_token(
 def test_the_spoilt_token_is_the_likeliest_of_the_wrong_ones(
     model: EncoderDecoder, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = padded_batch(work.held_out, np.arange(40), work.special)
+    batch = work.held_out.batch(range(40), model.config)
     logits = 2.0 * torch.nn.functional.one_hot(batch.labels.clamp(min=0), V)  # always right,
     logits[..., 1] = 1.0  # and next to that for token 1, which stands nowhere
     seen: list[torch.Tensor] = []
@@ -154,7 +145,7 @@ def test_the_spoilt_token_is_the_likeliest_of_the_wrong_ones(
 
     monkeypatch.setattr(teacher_forcing, "logits_of", spy)
     spoilt_errors(model, batch, logits, 0)
-    changed = seen[0] != batch.target.tokens
+    changed = seen[0] != batch.target
     assert changed.sum(dim=1).tolist() == [1] * 40
     assert set(seen[0][changed].tolist()) == {1}
     assert not changed[:, 0].any()
@@ -162,9 +153,9 @@ def test_the_spoilt_token_is_the_likeliest_of_the_wrong_ones(
 
 def test_both_ways_begin_alike_and_part(work: Work) -> None:
     start = dataclasses.replace(work, steps=1)
-    weights = [trained(start, 0, way)[0].output.projection.weight for way in (False, True)]
+    weights = [train(start, 0, way)[0].output.projection.weight for way in (False, True)]
     assert torch.equal(*weights)
-    ends = [trained(work, 0, way)[0].output.projection.weight for way in (False, True)]
+    ends = [train(work, 0, way)[0].output.projection.weight for way in (False, True)]
     assert not torch.equal(*ends)
 
 
@@ -194,33 +185,3 @@ def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) 
     half = outcome == "holds when"
     assert verdict.because.en.startswith("As to training in one pass;") is half
     assert ("does not give the same" in verdict.because.en) is (outcome == "does not hold")
-
-
-@pytest.mark.parametrize(
-    ("exact", "said"), [(30.0, "helped"), (10.0, "hurt"), (20.2, "no clear difference")]
-)
-def test_scheduled_sampling_is_judged_seed_by_seed(exact: float, said: str) -> None:
-    assert said in LAB.judge(made(50, 15, exact=exact)).because.en
-
-
-@pytest.mark.parametrize(
-    ("gains", "said"), [((4, 5, 6), "helped"), ((-10, 4, 15), "no clear difference")]
-)
-def test_a_gain_must_be_steady_over_seeds(gains: tuple[int, ...], said: str) -> None:
-    m = made(50, 15)
-    scheduled = [
-        dataclasses.replace(one, exact=one.exact + gain)
-        for one, gain in zip(m.forced, gains, strict=True)
-    ]
-    assert said in LAB.judge(dataclasses.replace(m, scheduled=scheduled)).because.en
-
-
-def test_tables_and_figure_show_what_was_measured() -> None:
-    measured = made(50, 15)
-    computing, training = LAB.tables(measured)
-    assert computing.rows[1][1] == "7"
-    assert training.rows[0][1] == "20.0 ± 0.5"
-    left, right = LAB.draw(measured).axes
-    assert np.asarray(left.lines[0].get_ydata()).tolist() == [30.0, 40.0]
-    assert np.asarray(left.lines[2].get_ydata()).tolist() == [10.0, 11.0]
-    assert np.asarray(right.lines[1].get_xdata()).tolist() == [1, 2]

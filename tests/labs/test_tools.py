@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv_labs.tools import exponent, fit, mean_and_spread, n_weights, plus_minus, seeded
+from qkv_labs.tools import exponent, fit, gain, mean_and_spread, n_weights, plus_minus, seeded
 
 
 def test_a_seed_holds_inside_the_block_and_leaves_chance_alone() -> None:
@@ -32,10 +32,10 @@ def test_fitting_finds_the_least_loss_and_tells_each_step() -> None:
         asked.append(step)
         return (point - 1).square().sum()
 
-    losses = fit([point], loss, 200, lr=0.1)
+    losses = fit(nn.ParameterList([point]), loss, 200, lr=0.1)
     assert asked == list(range(200)) and losses[0] == 9 and losses[-1] < 1e-3
     assert point.item() == pytest.approx(1, abs=0.05)
-    assert fit([point], loss, 0) == []
+    assert fit(nn.ParameterList([point]), loss, 0) == []
 
 
 def test_the_rate_rises_over_the_warm_up_and_falls_as_a_cosine() -> None:
@@ -47,7 +47,7 @@ def test_the_rate_rises_over_the_warm_up_and_falls_as_a_cosine() -> None:
         places.append(point.item())
         return -point.sum()
 
-    fit([point], loss, 40, lr=0.1, warmup=10, clip=math.inf)
+    fit(nn.ParameterList([point]), loss, 40, lr=0.1, warmup=10, clip=math.inf)
     moves = [b - a for a, b in zip(places, [*places[1:], point.item()], strict=True)]
     for step, move in enumerate(moves):
         rise = min(1, (step + 1) / 10)
@@ -60,6 +60,13 @@ def test_means_and_spreads() -> None:
     assert mean_and_spread([5.0]) == (5, 0)
     assert plus_minus([1.0, 3.0], 2) == "2.00 ± 1.41"
     assert plus_minus([5.0]) == "5.0"
+    assert plus_minus([0.01, 0.03], scale=100) == "2.0 ± 1.4"
+
+
+def test_a_gain_is_clear_beyond_a_least_difference_and_two_standard_errors() -> None:
+    assert gain([3.0, 3.0], [1.0, 1.0], least=1.0) == (2, True)
+    assert gain([1.5, 1.5], [1.0, 1.0], least=1.0) == (0.5, False)
+    assert gain([9.0, 1.0], [1.0, 1.0], least=1.0) == (4, False)
 
 
 def test_the_exponent_of_a_power_is_found() -> None:

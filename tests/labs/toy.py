@@ -23,12 +23,9 @@ class Measured:
     outcome: Outcome
 
 
-def toy_lab(
-    name: str = "scale", number: int = 1, outcome: Outcome = "holds", **others: Any
-) -> Lab[Measured]:
-    """Draws random numbers and says what it was told to say."""
+def toy_lab(name: str = "scale", outcome: Outcome = "holds", **others: Any) -> Lab[Measured]:
+    """A lab that draws random numbers and gives this verdict."""
     return Lab(
-        number=number,
         name=name,
         title=Words(f"Toy of {name}", f"{name}的玩具"),
         claim=Words("Draws lie below 1. They never leave.", "随机数都小于一。它们从不越界。"),
@@ -55,7 +52,7 @@ def failing(settings: Settings) -> Measured:
 
 
 def tables(measured: Measured) -> tuple[Table, ...]:
-    rows = tuple((f"[{place}]", f"{draw:.3f}") for place, draw in enumerate(measured.draws))
+    rows = [(f"[{index}]", f"{draw:.3f}") for index, draw in enumerate(measured.draws)]
     return (Table(Words("All draws", "所有随机数"), ("place", "a|b"), rows),)
 
 

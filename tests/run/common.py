@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from qkv.config import Recipe, recipe_from, to_toml
-from qkv.run.train import Run, prepare, train
 from qkv.run.job import Job
+from qkv.run.train import Run, prepare, train
 from qkv.training import Trainer
 from qkv.weights import read_tensors
 

@@ -6,7 +6,6 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 import qkv
 from qkv.config import AnswerConfig, load_recipe
-from qkv.data.formats.squad import Answer, Question, read_squad
+from qkv.data import Answer, Question, read_squad
 from qkv.errors import UserError
-from qkv.run.train import Run, train
-from qkv.run.answer import NOTHING, Answering, answerer_scores, learnt_from, window_labels
+from qkv.evaluation import evaluate
+from qkv.run.answer import NOTHING, trained_windows, window_labels
+from qkv.run.train import Run
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers
-from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, read_log, with_differences
 from tests.tasks.test_answer import TEXTS, answerer
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -95,11 +94,7 @@ def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict
 
 
 RUNS = Runs(values)
-recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
-
-
-def job(folder: Path, **differences: Any) -> Answering:
-    return Answering(RUNS.plan(folder, **differences))
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 
 
 # Settings with which the model learns the task.
@@ -123,7 +118,7 @@ def learned(factory: pytest.TempPathFactory, unanswerable: bool = False) -> Run:
     return _trained[unanswerable]
 
 
-def test_a_run_learns_to_find_answers_and_says_how_often(
+def test_a_run_learns_to_find_answers_and_is_scored(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     done = learned(tmp_path_factory)
@@ -232,7 +227,7 @@ def test_questions_without_answers_are_labelled_so_and_lost_ones_not_at_all() ->
 def test_windows_without_the_answer_do_not_outnumber_it(
     labels: Sequence[tuple[int, int]], kept: list[int]
 ) -> None:
-    assert learnt_from(labels) == kept
+    assert trained_windows(labels) == kept
 
 
 def test_the_loss_is_that_of_both_ends(tmp_path: Path) -> None:
@@ -240,7 +235,7 @@ def test_the_loss_is_that_of_both_ends(tmp_path: Path) -> None:
     model, total = made.model.double().eval(), 0.0
     examples = made.splits.valid
     for one in examples:
-        [part] = made.verb.frame([one.question], [made.verb.spell([one.context])[one.context]])
+        [part] = made.result.frame([one.question], [made.result.spell([one.context])[one.context]])
         tokens, segments = (torch.tensor([each]) for each in vars(part.framed).values())
         start = part.begin + one.answers[0].start  # a token a character
         ends = start, start + len(one.answers[0].text) - 1
@@ -250,16 +245,16 @@ def test_the_loss_is_that_of_both_ends(tmp_path: Path) -> None:
     assert made.evaluate()["valid_loss"] == pytest.approx(total / len(examples), rel=1e-5)
 
 
-def test_what_must_be_beaten_is_guessing(tmp_path: Path) -> None:
+def test_the_baseline_is_guessing(tmp_path: Path) -> None:
     made = job(tmp_path)
     sizes = [
         math.log(1 + len(one.question) + 1 + len(one.context)) for one in made.splits.train
     ]  # all tokens but BOS
-    assert made.frequencies_loss == pytest.approx(np.mean(sizes))
-    train = made.lay_out(made.splits.train[:4])
-    train.labels[:2] = 0
-    lengths = np.log(train.target_sizes - 1)
-    assert made.baseline(train) == pytest.approx(math.log(2) + lengths.mean() / 2)
+    assert made.baseline() == pytest.approx(np.mean(sizes))
+    half = len(made.train_items) // 2
+    made.train_items.labels = np.array(made.train_items.labels)
+    made.train_items.labels[:half] = 0  # without an answer
+    assert made.baseline() == pytest.approx(math.log(2) + np.mean(sizes) / 2, rel=1e-3)
 
 
 def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
@@ -272,14 +267,7 @@ def test_no_text_is_on_both_sides(tmp_path: Path) -> None:
     assert not train & valid
 
 
-def test_some_questions_are_drawn(tmp_path: Path) -> None:
-    few = job(tmp_path, data_n_examples=20).splits.train
-    more = job(tmp_path, data_n_examples=50).splits.train
-    assert (len(few), len(more)) == (20, 50)
-    assert {one.id for one in few} < {one.id for one in more}
-
-
-def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> None:
+def test_questions_that_cannot_be_learned_from_are_counted(tmp_path: Path) -> None:
     asked = read_squad([write_questions(tmp_path / "train.json", 40, 1)])
     lost = {
         "id": "lost",
@@ -293,14 +281,13 @@ def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> Non
     (tmp_path / "more.jsonl").write_text(json.dumps(lost) + "\n")
     write_questions(tmp_path / "valid.json", 10, 2)
     both = [str(tmp_path / "train.json"), str(tmp_path / "more.jsonl")]
-    file = StringIO()
-    made = recipe(tmp_path, data_examples=both, train_steps=1)
-    train(made, tmp_path / "run", console=Console(file=file, width=200))
-    said = file.getvalue().splitlines()
-    assert said[0] == f"· train: {len(asked) + 1} examples; valid: 20 examples"
-    whose = "whose answer no window of the text holds whole"
-    assert said[1] == f"· left out 1 of {len(asked) + 1} questions {whose}"
-    with pytest.raises(UserError, match=f"there are 1 questions {whose}; raise model.max_length"):
+    said: list[str] = []
+    job(tmp_path, said=said, data_examples=both)
+    assert f"train: {len(asked) + 1} examples; valid: 20 examples" in said
+    whose = "whose answer no window holds whole"
+    assert f"train: left out 1 of {len(asked) + 1} {whose}" in said
+    words = "no window holds a whole answer to any of the 1 questions; raise model.max_length"
+    with pytest.raises(UserError, match=words):
         job(tmp_path, data_examples=str(tmp_path / "more.jsonl"))
 
 
@@ -308,11 +295,8 @@ def test_questions_that_cannot_be_learnt_from_are_counted(tmp_path: Path) -> Non
     "differences",
     [
         {"model_preset": "roberta-mini", "model_positions": "learned"},
-        {"model_preset": "albert-mini"},
-        {"tokenizer_kind": "bpe"},
-        {"train_metric": "loss"},
-        {"train_metric": "exact_match"},
-        {"model_max_length": 24, "answer_overlap": 3},
+        {"model_preset": "albert-mini", "tokenizer_kind": "bpe"},
+        {"model_max_length": 24, "answer_overlap": 3, "train_metric": "exact_match"},
         {"answer_max_question": 2, "answer_max_answer": 1},
     ],
     ids=str,
@@ -326,12 +310,7 @@ def test_every_kind_of_run_ends_in_a_model(tmp_path: Path, differences: dict[str
     assert model.settings == Answers(**{**vars(AnswerConfig()), **wanted})
 
 
-def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path) -> None:
-    whole = run(tmp_path, "whole").folder
-    assert everything(RUNS.killed_and_resumed(7, tmp_path)) == everything(whole)
-
-
-def test_an_encoder_with_another_head_may_be_the_beginning(
+def test_an_answerer_goes_on_where_it_was(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = learned(tmp_path_factory).folder
@@ -346,7 +325,7 @@ def test_scores_are_of_the_texts_that_are_found(tmp_path_factory: pytest.TempPat
         Question("1", "which name?", context, (Answer("no", -1), Answer("BAD", 8))),
         Question("1", "which number?", context, (Answer("741", -1),)),
     ]
-    assert [score.value for score in answerer_scores(model, asked)] == [50.0, 50.0]
+    assert [score.value for score in evaluate(model, asked).scores] == [50.0, 50.0]
 
 
 @pytest.mark.parametrize("name", ["xquad_en", "cmrc2018"])

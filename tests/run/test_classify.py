@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.data.formats.labelled import Labelled, read_labelled
+from qkv.data import Labelled, read_labelled
 from qkv.errors import UserError
-from qkv.run.classify import Classifying, balanced, classifier_scores, judge, labels_of
-from tests.run.classify_tiny import LEARNS, learned, one_of_three, plan, run, write_rows
+from qkv.evaluation import evaluate
+from qkv.run.labels import balanced
+from tests.run.classify_tiny import LEARNS, job, learned, one_of_three, run, write_rows
 from tests.run.common import read_log
 
 NAMES = {
@@ -30,7 +31,9 @@ LOGGED = {
 
 
 @pytest.mark.parametrize("task", NAMES)
-def test_every_kind_of_label_is_learnt(task: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_kind_of_label_is_learned(
+    task: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     done = learned(tmp_path_factory, task)
     for split in ("valid", "test"):
         scores = {score.name: score.value for score in done.scores[split]}
@@ -68,7 +71,7 @@ def unbalanced(path: Path, label: str = "rare", other: str = "usual") -> None:
 
 @pytest.mark.parametrize(("weights", "expected"), [("none", 0.1), ("balanced", 0.5)])
 @pytest.mark.parametrize("kind", ["class", "classes"])
-def test_weights_change_what_is_learnt_of_rare_labels(
+def test_weights_change_what_is_learned_of_rare_labels(
     tmp_path: Path, kind: str, weights: str, expected: float
 ) -> None:
     for name in ("train", "valid"):
@@ -80,36 +83,37 @@ def test_weights_change_what_is_learnt_of_rare_labels(
 
 
 @pytest.mark.parametrize("weights", ["none", "balanced"])
-def test_the_baseline_of_classes_is_the_best_loss_without_looking(
-    tmp_path: Path, weights: str
-) -> None:
+def test_the_baseline_is_the_least_loss_without_reading(tmp_path: Path, weights: str) -> None:
     write_rows(tmp_path / "class.train.tsv", one_of_three(200, rare=0.2))
-    job = Classifying(plan(tmp_path, classify_weights=weights))
-    labels = job.stream.items.labels
+    made = job(tmp_path, classify_weights=weights)
+    labels = made.train_items.labels
     counts = np.bincount(labels)
     scale = np.ones(3) if weights == "none" else balanced(labels, 3)
     grid = [(a, b, 100 - a - b) for a, b in product(range(1, 99), repeat=2) if a + b < 100]
-    chances = np.array(grid) / 100
-    losses = -(np.log(chances) * scale * counts).sum(axis=1) / counts.sum()
-    assert job.frequencies_loss == pytest.approx(losses.min(), abs=1e-3)
-    assert job.frequencies_loss <= losses.min()
+    losses = -(np.log(np.array(grid) / 100) * scale * counts).sum(axis=1) / counts.sum()
+    assert losses.min() - 1e-3 < made.baseline() <= losses.min()
 
-
-@pytest.mark.parametrize("weights", ["none", "balanced"])
-def test_the_baseline_of_several_classes_is_that_of_each(tmp_path: Path, weights: str) -> None:
-    job = Classifying(plan(tmp_path, "classes", classify_weights=weights))
-    wanted = job.stream.items.labels
+    made = job(tmp_path, "classes", classify_weights=weights)
+    wanted = made.train_items.labels
     scale = np.ones(3) if weights == "none" else balanced(wanted, 3)
     chances = np.linspace(0.001, 0.999, 999)[:, None]
     share = wanted.mean(0)
     losses = -(np.log(chances) * scale * share + np.log(1 - chances) * (1 - share))
-    assert job.frequencies_loss == pytest.approx(losses.min(axis=0).mean(), abs=1e-5)
+    assert made.baseline() == pytest.approx(losses.min(axis=0).mean(), abs=1e-5)
 
 
-def test_the_baseline_of_numbers_is_their_variance(tmp_path: Path) -> None:
-    job = Classifying(plan(tmp_path, "number"))
-    assert job.stream.items.labels.mean() == pytest.approx(0, abs=1e-6)
-    assert job.frequencies_loss == pytest.approx(1, abs=1e-5)
+@pytest.mark.parametrize("numbers", [range(30), [7] * 30, [10**9 + n % 2 for n in range(30)]])
+def test_numbers_are_learned_as_distances_from_their_mean(tmp_path: Path, numbers: Any) -> None:
+    for name in ("train", "valid"):
+        rows = [(f"text {n}", str(number)) for n, number in enumerate(numbers)]
+        write_rows(tmp_path / f"number.{name}.tsv", rows)
+    made = job(tmp_path, "number")
+    mean, deviation = np.mean(numbers), np.std(numbers) or 1.0
+    assert made.classes.mean == pytest.approx(mean)
+    assert made.classes.deviation == pytest.approx(deviation)
+    expected = (np.array(numbers) - mean) / deviation
+    np.testing.assert_allclose(made.train_items.labels, expected, atol=1e-5)
+    assert made.baseline() == pytest.approx(float(len(set(numbers)) > 1), abs=1e-5)
 
 
 def test_balanced_classes_weigh_the_same_together() -> None:
@@ -120,41 +124,16 @@ def test_balanced_classes_weigh_the_same_together() -> None:
     assert balanced(several, 2).tolist() == [1.0, 3.0]  # one yes weighs as three noes
 
 
-def test_a_number_s_mean_and_deviation_are_kept(tmp_path: Path) -> None:
-    done = run(tmp_path, task="number")
-    rows = (tmp_path / "number.train.tsv").read_text().splitlines()[1:]
-    numbers = [float(row.split("\t")[1]) for row in rows]
-    assert done.result.classes.mean == pytest.approx(np.mean(numbers))
-    assert done.result.classes.deviation == pytest.approx(np.std(numbers))
-
-
-def test_numbers_that_are_all_the_same_are_no_trouble(tmp_path: Path) -> None:
-    for name in ("train", "valid"):
-        write_rows(tmp_path / f"number.{name}.tsv", [(f"text {n}", "7") for n in range(30)])
-    done = run(tmp_path, task="number", train_metric="loss")
-    assert done.result.classes.deviation == 1.0
-    assert done.result.classify("text 3").value == pytest.approx(7, abs=3)
-
-
-def test_large_numbers_keep_their_differences(tmp_path: Path) -> None:
-    for name in ("train", "valid"):
-        rows = [(f"text {n}", str(1e9 + n % 2)) for n in range(30)]
-        write_rows(tmp_path / f"number.{name}.tsv", rows)
-    job = Classifying(plan(tmp_path, "number"))
-    assert sorted(set(job.stream.items.labels.tolist())) == [-1, 1]
-
-
-def test_long_texts_are_learnt_from_window_by_window(tmp_path: Path) -> None:
+def test_long_texts_are_learned_from_window_by_window(tmp_path: Path) -> None:
     settings = {"model_max_length": 6, "classify_overlap": 1}
-    job = Classifying(plan(tmp_path, **settings))
-    items, train = job.stream.items, job.splits.train
+    made = job(tmp_path, **settings)
+    items, train = made.train_items, made.splits.train
     assert len(items) > len(train)
     assert items.target_sizes.max() == 6
-    _, owners = job.verb.frame([one.texts for one in train])
-    names = [job.classes.labels[label] for label in items.labels]
+    _, owners = made.result.frame([example.texts for example in train])
+    names = [made.classes.labels[label] for label in items.labels]
     assert names == [train[owner].label for owner in owners]
-    done = run(tmp_path, **settings)
-    assert done.result.classes.overlap == 1
+    assert made.result.classes.overlap == 1
 
 
 def examples(folder: Path, **rows: list[tuple[str, ...]]) -> None:
@@ -169,19 +148,27 @@ def mistake(folder: Path, task: str = "class", **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_a_label_that_was_never_learnt_is_a_mistake(tmp_path: Path) -> None:
-    rows = one_of_three(40)
-    examples(tmp_path, train=rows, valid=[*rows, ("a cat", "animel")], test=rows)
-    said = mistake(tmp_path)
-    assert "the validation examples have the label 'animel', which no training example" in said
-    examples(tmp_path, valid=rows, test=[("a cat", "Animal"), ("so", "zinc")])
-    said = mistake(tmp_path, data_test_examples=str(tmp_path / "class.test.tsv"))
-    assert "the test examples have the label 'Animal', which no training example has" in said
+ROWS = one_of_three(40)
 
 
-def test_one_label_only_is_a_mistake(tmp_path: Path) -> None:
-    examples(tmp_path, train=[(f"text {n}", "good") for n in range(30)])
-    assert "the training examples have only the label 'good'" in mistake(tmp_path)
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            {"valid": [*ROWS, ("a cat", "animel")]},
+            "the validation examples have the label 'animel', which no training example has",
+        ),
+        (
+            {"test": [("a cat", "Animal"), ("so", "zinc")]},
+            "the test examples have the label 'Animal', which no training example has",
+        ),
+        ({"train": [(f"{n}", "good") for n in range(9)]}, "have only the label 'good'"),
+    ],
+)
+def test_labels_must_differ_and_be_known(tmp_path: Path, rows: Any, words: str) -> None:
+    examples(tmp_path, **{"train": ROWS, "valid": ROWS, "test": ROWS, **rows})
+    test = str(tmp_path / "class.test.tsv")
+    assert words in mistake(tmp_path, data_test_examples=test)
 
 
 def test_no_label_at_all_is_a_mistake_but_one_of_several_is_none(tmp_path: Path) -> None:
@@ -198,64 +185,43 @@ def test_no_label_at_all_is_a_mistake_but_one_of_several_is_none(tmp_path: Path)
     ("task", "metric"),
     [("number", "accuracy"), ("class", "correlation"), ("classes", "correlation")],
 )
-def test_what_is_not_measured_cannot_be_gone_by(tmp_path: Path, task: str, metric: str) -> None:
+def test_a_metric_that_is_not_measured_is_refused(tmp_path: Path, task: str, metric: str) -> None:
     assert f"metric = '{metric}' is not measured" in mistake(tmp_path, task, train_metric=metric)
 
 
-@pytest.mark.parametrize("metric", ["loss", "accuracy", "f1"])
-@pytest.mark.parametrize("task", ["class", "classes"])
-def test_the_best_may_be_chosen_by_any_measure(tmp_path: Path, task: str, metric: str) -> None:
+@pytest.mark.parametrize(
+    ("task", "metric"), [("class", "loss"), ("class", "f1"), ("classes", "f1")]
+)
+def test_the_best_may_be_chosen_by_any_metric(tmp_path: Path, task: str, metric: str) -> None:
     done = run(tmp_path, task=task, train_metric=metric, train_steps=4)
     logged = read_log(done.folder)[-1]
     expected = -logged["valid_loss"] if metric == "loss" else logged[metric]
-    assert done.progress.best == expected
+    assert done.state.best == expected
 
 
-def test_a_verdict_is_what_was_found_and_how_good_it_is(
+@pytest.mark.parametrize("task", ["class", "classes", "number"])
+def test_a_run_is_scored_as_evaluate_scores_it(
+    tmp_path_factory: pytest.TempPathFactory, task: Any
+) -> None:
+    done = learned(tmp_path_factory, task)
+    rows = read_labelled([done.folder.parent / f"{task}.test.tsv"], task)
+    assert rows == done.splits.test
+    found = evaluate(done.result, rows)
+    assert found.scores == done.scores["test"]
+    assert found.outputs == done.result.classify([example.texts for example in rows])
+
+
+def test_wrong_and_unknown_labels_are_counted_and_named(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    for task, kind in (("class", "class"), ("classes", "classes"), ("number", "number")):
-        done = learned(tmp_path_factory, task)
-        path = done.folder.parent / f"{task}.test.tsv"
-        rows = read_labelled([path], kind)  # type: ignore[arg-type]
-        told: list[int] = []
-        found = judge(done.result, rows, told.append)
-        assert sum(told) == len(rows)
-        assert found.found == done.result.classify([one.texts for one in rows])
-        assert found.scores == classifier_scores(done.result, rows) == done.scores["test"]
-        assert (found.report is None) == (task == "number")
-        assert (found.trust is None) == (task != "class")
-
-
-def test_a_verdict_counts_wrong_answers(tmp_path_factory: pytest.TempPathFactory) -> None:
     model = learned(tmp_path_factory).result
     texts = ["a cat", "the rose", "iron", "a dog"]
-    right = [one.label for one in model.classify(texts)]
-    assert len(set(right)) == 3
-    rows = [Labelled((text,), label) for text, label in zip(texts, right, strict=True)]
-    rows[3] = Labelled(("a dog",), "metal")
-    verdict = judge(model, rows)
-    assert verdict.scores[0].value == 75
-    assert verdict.report.confusion.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
-    assert verdict.trust.accuracy == 0.75
-    sure = [max(one.probabilities.values()) for one in verdict.found]
-    assert verdict.trust.confidence == pytest.approx(np.mean(sure))
-
-
-def test_labels_that_a_model_does_not_know_are_named(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    model = learned(tmp_path_factory).result
-    with pytest.raises(UserError) as caught:
-        judge(model, [Labelled(("a cat",), "animal"), Labelled(("tin",), "tin")])
-    assert str(caught.value) == (
-        "The examples have the label 'tin', which the model does not know; its labels are animal, "
-        "metal, plant."
-    )
-
-
-def test_labels_of_every_kind_of_example() -> None:
-    assert labels_of(Labelled(("a",), "x")) == ("x",)
-    assert labels_of(Labelled(("a",), ("x", "y"))) == ("x", "y")
-    assert labels_of(Labelled(("a",), ())) == ()
-    assert labels_of(Labelled(("a",), 3.0)) == ()
+    labels = [output.label for output in model.classify(texts[:3])] + ["metal"]
+    found = evaluate(model, [Labelled((t,), name) for t, name in zip(texts, labels, strict=True)])
+    assert found.scores[0].value == 75
+    assert found.report.confusion.tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    assert found.calibration.accuracy == 0.75
+    sure = [max(output.probabilities.values()) for output in found.outputs]
+    assert found.calibration.confidence == pytest.approx(np.mean(sure))
+    with pytest.raises(UserError, match="have the label 'tin', which the model does not know; its"):
+        evaluate(model, [Labelled(("a cat",), "animal"), Labelled(("tin",), "tin")])

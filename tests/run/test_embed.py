@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import qkv
-from qkv.config import EmbedConfig, recipe_from
+from qkv.config import EmbedConfig
 from qkv.errors import UserError
-from qkv.run.train import train
-from qkv.run.embed import Contrasting, retrieval_scores, uniformity
-from qkv.run.job import Plan
+from qkv.evaluation import evaluate
 from qkv.tasks import Encoder
-from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
+from tests.run import fill_tiny
+from tests.run.common import ENCODER, TRAINING, Runs, read_log, with_differences
 
 WORDS = [
     "apple",
@@ -57,7 +53,7 @@ def paired(first: str, second: str) -> list[tuple[str, str]]:
 
 
 def write_table(path: Path, pairs: Sequence[Sequence[str]]) -> str:
-    names = ("one", "other")[: len(pairs[0])]
+    names = ("sentence1", "sentence2")[: len(pairs[0])]
     lines = ["\t".join(row) for row in (names, *pairs)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(path)
@@ -80,11 +76,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values)
-recipe, run = RUNS.recipe, RUNS.run
-
-
-def job(folder: Path, said: list[str] | None = None, **differences: Any) -> Contrasting:
-    return Contrasting(RUNS.plan(folder, said=said, **differences))
+recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
 LEARNS: dict[str, Any] = {
@@ -100,13 +92,13 @@ LEARNS: dict[str, Any] = {
 def test_a_run_learns_which_texts_belong_together(tmp_path: Path) -> None:
     test = write_table(tmp_path / "test.tsv", paired("a {} ?", SECOND[0]))
     fresh = job(tmp_path)
-    before = retrieval_scores(fresh.verb, fresh.splits.valid)
+    before = evaluate(fresh.result, fresh.splits.valid).scores
     assert before[0].value <= 20  # one of twenty is chance
     done = run(tmp_path, data_test_examples=test, **LEARNS)
     log = [record for record in read_log(done.folder) if "valid_loss" in record]
     assert [record["step"] for record in log] == [30, 60]
     assert log[-1]["accuracy"] > 80
-    assert log[-1]["valid_loss"] < 0.7 * fresh.frequencies_loss
+    assert log[-1]["valid_loss"] < 0.7 * fresh.baseline()
     assert done.scores.keys() == {"valid", "test"}
     assert [score.name for score in done.scores["valid"]] == ["accuracy", "mean reciprocal rank"]
     assert done.scores["valid"][0].value == max(record["accuracy"] for record in log)
@@ -123,35 +115,45 @@ def test_a_run_learns_which_texts_belong_together(tmp_path: Path) -> None:
 def test_the_loss_is_that_of_finding_the_other_half_of_each_pair(tmp_path: Path) -> None:
     found = job(tmp_path, embed_temperature=0.2, embed_pooling="first").evaluate()
     made = job(tmp_path, embed_temperature=0.2, embed_pooling="first")
-    assert made.verb.embedding == EmbedConfig("first", True, 0.2)
-    [batch] = made.batches
+    assert made.result.embedding == EmbedConfig("first", True, 0.2)
+    [batch] = made.valid_batches
     first, second = (
-        made.verb.embed([pair[side] for pair in made.splits.valid]).double() for side in (0, 1)
+        made.result.embed([pair[side] for pair in made.splits.valid]).double() for side in (0, 1)
     )
     assert len(batch.labels) == len(first) == 20
     scores = first @ second.T / 0.2
     there, back = (one.log_softmax(-1).diagonal().mean() for one in (scores, scores.T))
     assert found["valid_loss"] == pytest.approx(-float(there + back) / 2, rel=1e-4)
-    assert made.frequencies_loss == pytest.approx(math.log(20))
+    assert made.baseline() == pytest.approx(math.log(20))
 
 
-def test_equal_first_texts_are_no_opposites(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+def test_pairs_that_share_a_text_are_no_opposites(tmp_path: Path, side: int) -> None:
     pairs = [("the apple", f"{word} here") for word in WORDS[:3]] + [("a kettle", "see it")]
+    pairs = [pair if side == 0 else pair[::-1] for pair in pairs]
     valid = write_table(tmp_path / "some.tsv", pairs)
-    made = job(tmp_path, data_valid_examples=valid)
-    [batch] = made.batches
-    assert sorted(batch.labels.tolist()) == [0, 0, 0, 1]
+    made = job(tmp_path, data_valid_examples=valid, embed_temperature=0.2)
+    [batch] = made.valid_batches
+    assert batch.labels.shape == (4, 2)
+    assert sorted(batch.labels[:, side].tolist()) == [0, 0, 0, 1]
+    assert sorted(batch.labels[:, 1 - side].tolist()) == [0, 1, 2, 3]
     # Three choose between their own and the fourth, which chooses among all.
-    assert made.frequencies_loss == pytest.approx((3 * math.log(2) + math.log(4)) / 4)
+    assert made.baseline() == pytest.approx((3 * math.log(2) + math.log(4)) / 4)
+    first, second = (made.result.embed([pair[i] for pair in pairs]).double() for i in (0, 1))
+    scores = first @ second.T / 0.2
+    scores[:3, :3] = scores[:3, :3].where(torch.eye(3, dtype=torch.bool), -torch.inf)
+    there, back = (each.log_softmax(-1).diagonal().mean() for each in (scores, scores.T))
+    expected = -float(there + back) / 2
+    assert made.evaluate()["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_long_texts_are_cut_to_the_models_length(tmp_path: Path) -> None:
     words = " ".join(WORDS)
     valid = write_table(tmp_path / "long.tsv", [(words, f"apple {words}"), ("a", "b")])
     made = job(tmp_path, data_valid_examples=valid, model_max_length=16)
-    source, target = made.batches[0].source, made.batches[0].target
+    source, target = made.valid_batches[0].source, made.valid_batches[0].target
     assert source is not None and source.tokens.shape[1] == target.tokens.shape[1] == 16
-    tokens = made.tokenizers.target.encode(words)
+    tokens = made.tokenizer.encode(words)
     row = int(source.lengths.argmax())
     assert source.tokens[row].tolist() == [made.special.bos, *tokens[:14], made.special.eos]
 
@@ -167,10 +169,8 @@ def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
     [score] = done.scores["valid"]
     made = job(tmp_path, **settings)
     assert (len(made.splits.train), len(made.splits.valid)) == (72, 8)
-    assert np.array_equal(
-        made.lay_out(made.splits.train).first.tokens, made.lay_out(made.splits.train).second.tokens
-    )
-    before = uniformity(made.verb, [one[0] for one in made.splits.valid])
+    assert np.array_equal(made.train_items.first.tokens, made.train_items.second.tokens)
+    [before] = evaluate(made.result, made.splits.valid).scores
     assert (score.name, score.signature) == ("uniformity", "lower is better")
     assert score.value < before.value - 0.5  # texts have moved apart
     with pytest.raises(UserError, match="validation examples are no pairs; use metric = 'loss'"):
@@ -187,70 +187,42 @@ class Known(Encoder):
         return torch.stack([angles.cos(), angles.sin()], dim=-1)
 
 
-def test_a_twin_is_found_where_nothing_else_is_as_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_is_found_where_nothing_else_is_as_near() -> None:
     pairs = [("0", "10"), ("20", "25"), ("80", "90"), ("180", "91"), ("50", "150")]
     # "180" has "150" before its own, and "50" has all others before its own.
-    monkeypatch.setattr("qkv.run.embed.ROWS", 2)
-    accuracy, rank = retrieval_scores(Known(), pairs)
+    accuracy, rank = evaluate(Known(), pairs).scores
     assert accuracy.value == pytest.approx(60)
     assert rank.value == pytest.approx((3 + 1 / 2 + 1 / 5) / 5)
     alike = [("7", "3"), ("007", "03"), ("7.0", "3.0")]
-    assert retrieval_scores(Known(), alike)[0].value == 0  # to one who takes all for the same
+    assert evaluate(Known(), alike).scores[0].value == 0  # all texts are the same to it
     shared = [("0", "1"), ("0", "2"), ("-1", "1")]
-    assert retrieval_scores(Known(), shared)[0].value == 100  # all of these are right
+    assert evaluate(Known(), shared).scores[0].value == 100  # all of these are right
 
 
 def test_uniformity_is_its_formula() -> None:
-    angles = ["0", "60", "180", "0"]
-    squares = [1.0, 4.0, 3.0, 1.0, 4.0]  # of the distances of all that are not equal
+    squares = [1.0, 4.0, 3.0]  # distances of 0, 60 and 180 degrees
     expected = math.log(np.mean([math.exp(-2 * square) for square in squares]))
-    assert uniformity(Known(), angles).value == pytest.approx(expected, rel=1e-5)
-    assert uniformity(Known(), ["1", "1"]).value == 0
+    texts = [("0",), ("60",), ("180",), ("0",)]
+    assert evaluate(Known(), texts).scores[0].value == pytest.approx(expected, rel=1e-5)
+    assert evaluate(Known(), [("1",), ("1",)]).scores[0].value == 0
 
 
-@pytest.mark.parametrize("settings", [{}, {"train_accumulate": 2, "data_n_examples": 50}], ids=str)
-def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path, settings: dict) -> None:
-    whole = run(tmp_path, "whole", **settings).folder
-    assert everything(RUNS.killed_and_resumed(9, tmp_path, **settings)) == everything(whole)
-
-
-def test_it_goes_on_from_a_model_that_fills_gaps(tmp_path: Path) -> None:
-    made = job(tmp_path)
-    config = made.config.to_dict() | {"head": "masked", "pair_head": True}
-    torch.manual_seed(5)
-    body = type(made.model)(type(made.config).from_dict(config))
-    Encoder(body, made.tokenizers.target).save(tmp_path / "fill", "fill")
-    model = {"preset": "bert-tiny"}
-    values_ = values(tmp_path, train_start_from=str(tmp_path / "fill")) | {"model": model}
-    plan = Plan(recipe_from(values_), tmp_path, torch.device("cpu"), lambda _: None)
-    begun = Contrasting(plan)
-    assert (begun.config.head, begun.config.pair_head) == ("none", False)
-    assert not any(name.startswith("head.") for name, _ in begun.model.named_parameters())
-    assert torch.equal(
-        begun.verb.embed("the apple"), Encoder(body, made.tokenizers.target).embed("the apple")
-    )
+def test_it_starts_from_a_model_that_fills_gaps(tmp_path: Path) -> None:
+    before = fill_tiny.run(tmp_path, "fill", train_steps=1, mask_pairs="next")
+    runs = Runs(lambda folder, **more: values(folder, **more) | {"model": {}})
+    made = runs.job(tmp_path, train_start_from=str(before.folder))
+    assert (made.config.head, made.config.pair_head) == ("none", False)
+    assert not any(name.startswith("head.") for name, _ in made.model.named_parameters())
+    assert torch.equal(made.result.embed("the cat"), before.result.embed("the cat"))
 
 
 def test_pairs_that_lack_a_text_are_left_out(tmp_path: Path) -> None:
     said: list[str] = []
     table = write_table(tmp_path / "gaps.tsv", [("a", "b"), ("c", ""), ("", "d"), ("e", "f")])
-    made = job(tmp_path, said, data_examples=table)
+    made = job(tmp_path, said=said, data_examples=table)
     assert made.splits.train == [("a", "b"), ("e", "f")]
-    assert "examples: 2 pairs lack a text" in said
+    assert "dropped 2 pairs that lack a text" in said
+    assert "train: 2 examples; valid: 20 examples" in said
     table = write_table(tmp_path / "gaps.tsv", [("c", ""), ("", "d")])
-    with pytest.raises(UserError, match="all pairs of valid_examples lack one of their texts"):
+    with pytest.raises(UserError, match="all pairs of examples lack one of their texts"):
         job(tmp_path, data_valid_examples=table)
-
-
-def test_labels_are_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "labelled.jsonl"
-    rows = [{"one": "a b", "label": 1, "other": "c"}, {"one": "d", "label": 0, "other": "e"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = job(tmp_path, data_valid_examples=str(path))
-    assert made.splits.valid == [("a b", "c"), ("d", "e")]
-
-
-def test_what_is_read_is_told(tmp_path: Path) -> None:
-    file = StringIO()
-    train(recipe(tmp_path, train_steps=1), tmp_path / "run", console=Console(file=file, width=200))
-    assert "· train: 320 examples; valid: 20 examples" in file.getvalue()

@@ -205,6 +205,26 @@ def test_a_run_cannot_be_resumed_with_other_data(tmp_path: Path, name: str) -> N
         runs.resumed(tmp_path)
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_the_digest_identifies_the_training_and_the_validation_data(
+    tmp_path: Path, name: str
+) -> None:
+    runs = Runs(VALUES[name])
+    values = runs.values(tmp_path)
+    files = {Path(path) for path in values["data"].values() if Path(str(path)).is_file()}
+    before = runs.job(tmp_path).digest()
+    assert runs.job(tmp_path).digest() == before
+    for path in files:
+        content = path.read_bytes()
+        if path.suffix == ".npz":
+            arrays = dict(np.load(path))
+            np.savez(path, images=arrays["images"] + np.uint8(1), labels=arrays["labels"])
+        else:
+            path.write_bytes(b"".join(content.splitlines(keepends=True)[:-2]))
+        assert Runs(lambda folder: values).job(tmp_path).digest() != before, path
+        path.write_bytes(content)
+
+
 UNREAD = [
     ("answer", "train_label_smoothing", 0.1, r"does not read train\.label_smoothing"),
     ("classify", "train_packing", "on", r"does not read train\.packing"),

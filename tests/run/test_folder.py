@@ -150,7 +150,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_if_there_is_one(tmp_pa
         for path in (first, second) if name == "lost" else (second,):
             path.write_bytes(path.read_bytes()[:-1])
     assert everything(resumed(tmp_path)) == whole
-    with pytest.raises(UserError, match="No checkpoint in .*checkpoints can be read, step-00000010"):
+    with pytest.raises(
+        UserError, match=r"No checkpoint in .*checkpoints can be read, step-00000010"
+    ):
         resumed(tmp_path, "lost")
 
 

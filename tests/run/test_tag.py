@@ -12,20 +12,18 @@ import torch
 
 import qkv
 from qkv.config import load_recipe
-from qkv.data import IGNORE
-from qkv.data.formats.conll import Sentence
+from qkv.data import IGNORE, Sentence
 from qkv.errors import UserError
+from qkv.evaluation import evaluate
 from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
-from qkv.run.job import Plan
-from qkv.run.tag import TaggingJob, tagger_report, tagger_scores
+from qkv.run.train import prepare
 from qkv.tasks import Tagger
-from tests.run.common import everything, read_log
+from tests.run.common import read_log, silence
 from tests.run.tag_tiny import (
-    killed_and_resumed,
+    job,
     learned,
     parts_of_speech,
-    plan,
     run,
     sentences,
     write_conll,
@@ -38,7 +36,6 @@ NAMES = ["entity F1", "entity precision", "entity recall", "token accuracy"]
 def test_a_run_learns_to_tag_and_says_how_well(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
     measured = [record for record in read_log(done.folder) if "valid_loss" in record]
-    assert [record["step"] for record in measured] == [50, 100, 150, 200]
     assert measured[0].keys() - {"step", "loss", "lr", "tokens_per_second"} == {
         "valid_loss",
         "f1",
@@ -61,11 +58,10 @@ def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory)
     assert isinstance(model, Tagger)
     assert model.tags.scheme == "iob2"
     fresh = sentences(50, seed=77)
-    report = tagger_report(model, fresh)
+    report = evaluate(model, fresh).report
     assert isinstance(report, EntityReport)
     assert report.types.keys() == {"person", "place"}
     assert report.whole.f1 > 0.9
-    assert tagger_scores(model, fresh) == report.scores()
     found = model.tag("anna stone goes to new york")
     assert [(one.type, one.text) for one in found.entities] == [
         ("person", "anna stone"),
@@ -76,44 +72,43 @@ def test_its_folder_tags_new_sentences(tmp_path_factory: pytest.TempPathFactory)
 
 def test_only_first_tokens_of_words_count(tmp_path: Path) -> None:
     """The loss is what the model itself says of each word's gold label, word by word."""
-    job = TaggingJob(plan(tmp_path))
-    index = {label: place for place, label in enumerate(job.tags.labels)}
-    gold = job.splits.valid
+    made = job(tmp_path)
+    index = {label: place for place, label in enumerate(made.tags.labels)}
+    gold = made.splits.valid
     total, count = 0.0, 0
-    for one, scores in zip(gold, job.verb.scores([one.words for one in gold]), strict=True):
+    for one, scores in zip(gold, made.result.scores([one.words for one in gold]), strict=True):
         right = torch.tensor([index[label] for label in one.labels])
         total -= float(scores.gather(1, right[:, None]).sum())
         count += len(right)
-    assert job.evaluate()["valid_loss"] == pytest.approx(total / count, rel=1e-5)
-    [batch] = next(job.stream.steps_from(0))
-    assert batch.n_labels == len(batch.labels) < (batch.target.tokens != job.config.pad_id).sum()
+    assert made.evaluate()["valid_loss"] == pytest.approx(total / count, rel=1e-5)
+    [batch] = next(made.stream.steps_from(0))
+    assert batch.n_labels == len(batch.labels) < (batch.target.tokens != made.config.pad_id).sum()
 
 
 def test_words_of_long_sentences_count_once(tmp_path: Path) -> None:
     long = [Sentence(one.words * 20, one.labels * 20) for one in sentences(6)]
     write_conll(tmp_path / "train.conll", long)
-    job = TaggingJob(plan(tmp_path, model_max_length=24))
-    items = job.lay_out(long)
+    made = job(tmp_path, model_max_length=24)
+    items = made.train_items
     assert len(items) > 6
     assert items.tokens.lengths.max() <= 24
     labels = items.labels[items.labels != IGNORE]
     assert len(labels) == sum(len(one.words) for one in long)
     counts = Counter(label for one in long for label in one.labels)
-    assert Counter(job.tags.labels[label] for label in labels) == counts
+    assert Counter(made.tags.labels[label] for label in labels) == counts
     total = counts.total()
     entropy = -sum(count / total * math.log(count / total) for count in counts.values())
-    assert job.frequencies_loss == pytest.approx(entropy)
-    run(tmp_path, model_max_length=24, train_steps=2)
+    assert made.baseline() == pytest.approx(entropy)
 
 
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "bioes"])
 def test_the_scheme_is_found_in_the_labels(tmp_path: Path, scheme: Any) -> None:
     write_conll(tmp_path / "train.conll", sentences(60, scheme=scheme))
     write_conll(tmp_path / "valid.conll", sentences(20, seed=5, scheme=scheme))
-    job = TaggingJob(plan(tmp_path))
-    assert job.tags.scheme == scheme
-    assert job.config.n_labels == len(job.tags.labels) == (9 if scheme == "bioes" else 5)
-    assert TaggingJob(plan(tmp_path, tag_scheme="none")).tags.scheme == "none"
+    made = job(tmp_path)
+    assert made.tags.scheme == scheme
+    assert made.config.n_labels == len(made.tags.labels) == (9 if scheme == "bioes" else 5)
+    assert job(tmp_path, tag_scheme="none").tags.scheme == "none"
 
 
 def test_labels_that_spell_no_entities(tmp_path: Path) -> None:
@@ -126,62 +121,49 @@ def test_labels_that_spell_no_entities(tmp_path: Path) -> None:
     model = qkv.load(done.folder, device="cpu")
     assert (model.tags.scheme, model.tags.labels) == ("none", ("NAME", "PUNCT", "VERB", "WORD"))
     strange = [Sentence(("anna", "hm"), ("NAME", "INTJ"))]
-    report = tagger_report(model, strange)
+    report = evaluate(model, strange).report
     assert isinstance(report, ClassReport)
     assert "INTJ" in report.labels
 
 
-def test_labels_that_are_not_learnt_are_told_of_and_missed(tmp_path: Path) -> None:
+def test_labels_that_are_not_learned_are_told_of_and_missed(tmp_path: Path) -> None:
     write_data(tmp_path)
     more = [*sentences(20, seed=5), Sentence(("acme", "inc"), ("B-firm", "I-firm"))]
     write_conll(tmp_path / "test.conll", more)
     said: list[str] = []
     settings = {"data_test_examples": str(tmp_path / "test.conll")}
-    job = TaggingJob(plan(tmp_path, said=said, **settings))
-    assert said[0] == (
+    made = job(tmp_path, said=said, **settings)
+    assert (
         "no training example has the label B-firm, I-firm of the test examples: it will never be "
         "found"
-    )
-    assert said[1] == "train: 120 examples; valid: 60 examples; test: 21 examples"
-    report = tagger_report(job.verb, more)
+    ) in said
+    assert "train: 120 examples; valid: 60 examples; test: 21 examples" in said
+    report = evaluate(made.result, more).report
     assert isinstance(report, EntityReport)
     assert (report.types["firm"].support, report.types["firm"].recall) == (1, 0.0)
     write_conll(tmp_path / "valid.conll", more)
-    job = TaggingJob(plan(tmp_path))
-    assert math.isfinite(job.evaluate()["valid_loss"])
-    assert sum(batch.n_labels for batch in job.batches) == sum(len(one.words) for one in more) - 2
+    made = job(tmp_path)
+    assert math.isfinite(made.evaluate()["valid_loss"])
+    assert (
+        sum(batch.n_labels for batch in made.valid_batches)
+        == sum(len(one.words) for one in more) - 2
+    )
 
 
-def test_sentences_are_cut_off_and_drawn(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"data_valid_examples": [], "data_n_examples": 30}
-    job = TaggingJob(plan(tmp_path, **settings))
-    assert (len(job.splits.train), len(job.splits.valid)) == (30, 12)
-    train, valid = ({one.words for one in part} for part in (job.splits.train, job.splits.valid))
-    assert not train & valid
-
-
-@pytest.mark.parametrize("step", [2, 9])
-def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path, step: int) -> None:
-    settings = {"train_average": 2, "model_max_length": 24, "tag_overlap": 4}
-    whole = run(tmp_path, "whole", **settings).folder
-    cut = killed_and_resumed(step, tmp_path, "cut", **settings)
-    assert everything(cut) == everything(whole)
-
-
-def test_a_tagger_begins_from_another_encoder(tmp_path: Path) -> None:
+def test_a_tagger_starts_from_another_encoder(tmp_path: Path) -> None:
     write_conll(tmp_path / "words.conll", parts_of_speech(60))
     words = str(tmp_path / "words.conll")
     before = run(tmp_path, "before", data_examples=words, data_valid_examples=words).result
-    job = TaggingJob(plan(tmp_path, train_start_from=str(tmp_path / "before")))
-    assert job.tags.labels != before.tags.labels
+    made = job(tmp_path, train_start_from=str(tmp_path / "before"))
+    assert made.tags.labels != before.tags.labels
     weights = before.model.state_dict()
     fresh = {
         name
-        for name, weight in job.model.state_dict().items()
+        for name, weight in made.model.state_dict().items()
         if weight.shape != weights[name].shape or not torch.equal(weight, weights[name])
     }
     assert fresh == {"head.projection.weight", "head.projection.bias"}
-    assert len(job.tokenizers.target) == len(before.tokenizer)
+    assert len(made.tokenizer) == len(before.tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -201,14 +183,14 @@ def test_contradictions_are_explained(
     (tmp_path / "train.conll").write_text(lines)
     with pytest.raises(UserError, match=words):
         run(tmp_path, **differences)
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_label_of_another_kind_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     write_data(tmp_path)
     write_conll(tmp_path / "valid.conll", [Sentence(("a", "b"), ("O", "NOUN"))])
     with pytest.raises(UserError, match="the validation examples have the label 'NOUN', but"):
-        TaggingJob(plan(tmp_path))
+        job(tmp_path)
 
 
 def test_the_packaged_recipe_fits_its_data(shared_data: Path, tmp_path: Path) -> None:
@@ -218,11 +200,10 @@ def test_the_packaged_recipe_fits_its_data(shared_data: Path, tmp_path: Path) ->
         f"data.examples={folder / 'train.conll.gz'}",
         f"data.test_examples={folder / 'valid.conll'}",
     ]
-    made = load_recipe(recipe, files)
-    assert (made.task, made.data.valid_examples) == ("tag", ())
     small = ["data.n_examples=50", "tokenizer.vocab_size=400", "model.n_encoder_layers=1"]
-    made = load_recipe(recipe, [*files, *small])
-    job = TaggingJob(Plan(made, tmp_path, torch.device("cpu"), lambda _: None))
-    assert job.tags.scheme == "iob2"
-    assert len(job.splits.test) == 1009
-    assert "B-creative-work" in job.tags.labels
+    read = load_recipe(recipe, [*files, *small, "train.device=cpu"])
+    assert (read.task, read.data.valid_examples) == ("tag", ())
+    made = prepare(read, tmp_path, silence())
+    assert made.tags.scheme == "iob2"
+    assert (len(made.splits.train), len(made.splits.test)) == (50, 1009)
+    assert "B-creative-work" in made.tags.labels

@@ -15,19 +15,18 @@ import torch
 from qkv.config import preset
 from qkv.errors import UserError
 from qkv.model import Encoder
+from qkv.run.labels import balanced
 from qkv.run.train import Run
-from qkv.run.classify import Classifying, balanced
-from qkv.run.teach import opinions
 from qkv.tasks import Classifier, ImageClassifier
 from qkv.tasks.reading import save_encoder
 from qkv.tasks.vision import ImageClasses
 from tests.run import language_tiny
 from tests.run.classify_tiny import (
     LEARNS,
+    job,
     killed_and_resumed,
     learned,
     one_of_three,
-    plan,
     run,
     which_first,
     write_data,
@@ -101,15 +100,16 @@ def test_a_student_learns_from_a_teacher_what_its_labels_do_not_say(
     assert accuracy(run(tmp_path, "taught", **settings)) >= accuracy(teacher) - 5 >= 90
 
 
-def raw_logits(folder: Path, text: str) -> torch.Tensor:
+@torch.no_grad()
+def logits(folder: Path, text: str) -> torch.Tensor:
     """What a folder's model says of a text, without the object of its task."""
-    one = Classifier.load(folder)
-    tokens = [one.tokenizer.bos_id, *one.tokenizer.encode(text), one.tokenizer.eos_id]
-    return one.model.eval()(torch.tensor([tokens]))[0]
+    classifier = Classifier.load(folder)
+    tokenizer = classifier.tokenizer
+    tokens = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_id]
+    return classifier.model.eval()(torch.tensor([tokens]))[0]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-@torch.no_grad()
 def test_opinions_are_the_mean_of_the_teachers_probabilities(
     teacher: Run, tmp_path: Path, temperature: float
 ) -> None:
@@ -117,27 +117,42 @@ def test_opinions_are_the_mean_of_the_teachers_probabilities(
     folders = [teacher.folder, changed(teacher, tmp_path / "second", shaken)]
     said: list[str] = []
     settings = taught(tmp_path, *folders, teacher_temperature=temperature)
-    told = plan(tmp_path, said=said, **settings)
-    found = opinions(told, [(text,) for text in NEW[:20]], LABELS)
+    made = job(tmp_path, said=said, **settings, data_n_examples=10)
+    texts = [example.texts[0] for example in made.splits.train]
+    found = made.train_items.opinions
+    assert found.dtype == np.float32 and found.shape == (len(texts), 3)
     parts = [
-        np.stack([(raw_logits(one, text) / temperature).softmax(-1).numpy() for text in NEW[:20]])
+        np.stack([(logits(one, text) / temperature).softmax(-1).numpy() for text in texts[:20]])
         for one in folders
     ]
     assert np.abs(parts[0] - parts[1]).max() > 0.1
-    assert found.dtype == np.float32 and found.shape == (20, 3)
-    np.testing.assert_allclose(found, (parts[0] + parts[1]) / 2, atol=1e-5)
-    assert said == [f"teacher: {one} reads 20 texts" for one in folders]
+    np.testing.assert_allclose(found[:20], (parts[0] + parts[1]) / 2, atol=1e-5)
+    for folder in folders:
+        assert f"teacher: {folder} reads {len(texts)} texts" in said
+
+    assert all(batch.opinions is None for batch in made.valid_batches)
+    [batch] = next(made.stream.steps_from())
+    torch.testing.assert_close(batch.opinions.sum(-1), torch.ones(len(batch.labels)))
 
 
-def test_a_teacher_s_labels_may_stand_in_another_order(teacher: Run, tmp_path: Path) -> None:
+def test_a_teacher_may_have_its_labels_in_another_order(teacher: Run, tmp_path: Path) -> None:
     other = changed(teacher, tmp_path / "other", turned)
-    texts = [(text,) for text in NEW]
     found = [
-        opinions(plan(tmp_path, **taught(tmp_path, folder)), texts, LABELS)
+        job(tmp_path, **taught(tmp_path, folder)).train_items.opinions
         for folder in (teacher.folder, other)
     ]
-    assert (found[0].argmax(1) != 1).any()  # metal stays where it was
+    assert (found[0].argmax(1) != 1).any()  # metal has the same number in both
     np.testing.assert_allclose(*found, atol=1e-6)
+
+
+def test_each_window_of_a_long_text_has_the_text_s_opinion(teacher: Run, tmp_path: Path) -> None:
+    whole = job(tmp_path, **taught(tmp_path, teacher.folder))
+    settings = taught(tmp_path, teacher.folder, model_max_length=6, classify_overlap=1)
+    made = job(tmp_path, **settings)
+    _, owners = made.result.frame([example.texts for example in made.splits.train])
+    assert len(made.train_items) == len(owners) > len(made.splits.train)
+    expected = whole.train_items.opinions[owners]
+    np.testing.assert_array_equal(made.train_items.opinions, expected)
 
 
 def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path: Path) -> None:
@@ -147,7 +162,7 @@ def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path
         (tmp_path / f"class.{name}.tsv").read_text().splitlines()[5].split("\t")[0]
         for name in ("train", "valid", "test")
     ]
-    write_lines(tmp_path / "texts.txt", [*known, "a new one", "a new one", "  another ", ""])
+    write_lines(tmp_path / "texts.txt", [*known, "a new one", "a new one", "another", ""])
     said: list[str] = []
     settings = {
         "teacher_models": str(teacher.folder),
@@ -155,16 +170,16 @@ def test_texts_that_are_known_or_there_twice_are_left_out(teacher: Run, tmp_path
         "data_test_examples": examples,
         "classify_weights": "balanced",
     }
-    job = Classifying(plan(tmp_path, said=said, **settings))
-    found = [one.texts for one in job.splits.train if one.label is None]
+    made = job(tmp_path, said=said, **settings)
+    found = [one.texts for one in made.splits.train if one.label is None]
     assert found == [("a new one",), ("another",)]
     assert "teacher: 2 texts without labels are trained on too" in said
-    plain = Classifying(plan(tmp_path, data_test_examples=examples, classify_weights="balanced"))
-    assert job.splits.train[:-2] == plain.splits.train
-    assert job.frequencies_loss == plain.frequencies_loss
-    labels = job.stream.items.labels
+    plain = job(tmp_path, data_test_examples=examples, classify_weights="balanced")
+    assert made.splits.train[:-2] == plain.splits.train
+    assert made.baseline() == plain.baseline()
+    labels = made.train_items.labels
     assert (labels < 0).sum() == 2
-    np.testing.assert_array_equal(job._weights(job.stream.items), balanced(labels[:-2], 3))
+    np.testing.assert_array_equal(made.weights, balanced(labels[:-2], 3))
 
 
 def test_examples_that_were_not_drawn_may_be_texts_without_labels(
@@ -176,29 +191,10 @@ def test_examples_that_were_not_drawn_may_be_texts_without_labels(
         "data_n_examples": 10,
         "teacher_text": str(tmp_path / "class.train.tsv"),
     }
-    train = Classifying(plan(tmp_path, **settings)).splits.train
+    train = job(tmp_path, **settings).splits.train
     unlabelled = [one.texts for one in train if one.label is None]
     assert len(train) - len(unlabelled) == 10 and len(unlabelled) > 100
     assert not set(unlabelled) & {one.texts for one in train if one.label is not None}
-
-
-def test_only_training_batches_have_opinions(teacher: Run, tmp_path: Path) -> None:
-    job = Classifying(plan(tmp_path, **taught(tmp_path, teacher.folder)))
-    assert all(batch.opinions is None for batch in job.batches)
-    for batch in next(job.stream.steps_from()):
-        assert batch.opinions.shape == (len(batch.labels), 3)
-        assert torch.allclose(batch.opinions.sum(-1), torch.ones(len(batch.labels)))
-
-
-def test_each_window_of_a_long_text_has_the_text_s_opinion(teacher: Run, tmp_path: Path) -> None:
-    settings = taught(tmp_path, teacher.folder, model_max_length=6, classify_overlap=1)
-    told = plan(tmp_path, **settings)
-    job = Classifying(told)
-    texts = [one.texts for one in job.splits.train]
-    _, owners = job.verb.frame(texts)
-    assert len(job.stream.items) == len(owners) > len(texts)
-    expected = opinions(told, texts, LABELS)[owners]
-    np.testing.assert_array_equal(job.stream.items.opinions, expected)
 
 
 def test_a_taught_run_killed_and_resumed_ends_bit_for_bit_the_same(
@@ -212,8 +208,10 @@ def test_a_taught_run_killed_and_resumed_ends_bit_for_bit_the_same(
 def test_a_weight_of_nothing_is_no_teacher(teacher: Run, tmp_path: Path) -> None:
     """Where every text has a label."""
     models = {"teacher_models": [str(teacher.folder)], "teacher_weight": 0.0}
-    jobs = [Classifying(plan(tmp_path, model_dropout=0.0, **more)) for more in ({}, models)]
-    losses = [float(job.loss_sum(next(job.stream.steps_from())[0], 0.0).detach()) for job in jobs]
+    jobs = [job(tmp_path, model_dropout=0.0, **more) for more in ({}, models)]
+    losses = [
+        float(made.loss_sum(next(made.stream.steps_from())[0], 0.0).detach()) for made in jobs
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -234,24 +232,33 @@ def of_words(folder: Path, teacher: Run) -> None:
     [
         ("other", "other tells apart good, bad, fair, but the examples animal, metal, plant; name"),
         ("several", r"several gives several classes at once, .* \(its kind is 'classes'\); name"),
-        ("images", r"teacher.models: .*images labels no texts \(its task is 'classify'\); name"),
-        ("words", r"teacher.models: .*words labels no texts \(its task is 'tag'\); name a"),
-        ("speaker", r"teacher.models: .*speaker labels no texts \(its task is 'generate'\); name"),
+        (
+            "images",
+            r"teacher.models: .*images is no classifier of texts \(its task is 'classify'\); name",
+        ),
+        ("words", r"teacher.models: .*words is no classifier of texts \(its task is 'tag'\); name"),
+        (
+            "speaker",
+            r"teacher.models: .*speaker is no classifier of texts \(its task is 'generate'\); name",
+        ),
         (
             "pairs",
-            "teacher.models: .*pairs has learnt to label pairs of texts, but the examples are",
+            "teacher.models: .*pairs was trained to label pairs of texts, but the examples are",
         ),
+        ("job", "teacher.models: .* is the folder of this run, which .*; choose another --out"),
         ("nowhere", "nowhere is neither a path that exists nor a pulled model"),
     ],
 )
-def test_who_cannot_teach_is_told_so(teacher: Run, tmp_path: Path, name: str, words: str) -> None:
+def test_who_cannot_teach_is_refused(teacher: Run, tmp_path: Path, name: str, words: str) -> None:
     folder = tmp_path / name
-    if name == "other":
-        changed(teacher, folder, relabelled("good", "bad", "fair"))
-    elif name == "several":
-        changed(teacher, folder, relabelled(*LABELS, kind="classes"))
-    elif name == "pairs":
-        changed(teacher, folder, relabelled(*LABELS, n_texts=2))
+    changes = {
+        "other": relabelled("good", "bad", "fair"),
+        "several": relabelled(*LABELS, kind="classes"),
+        "job": relabelled(*LABELS),
+        "pairs": relabelled(*LABELS, n_texts=2),
+    }
+    if name in changes:
+        changed(teacher, folder, changes[name])
     elif name == "images":
         of_images(folder)
     elif name == "words":
@@ -260,16 +267,9 @@ def test_who_cannot_teach_is_told_so(teacher: Run, tmp_path: Path, name: str, wo
         language_tiny.run(tmp_path, name, train_steps=1)
     said: list[str] = []
     with pytest.raises(UserError, match=words) as error:
-        Classifying(plan(tmp_path, said=said, **taught(tmp_path, teacher.folder, folder)))
+        job(tmp_path, said=said, **taught(tmp_path, teacher.folder, folder))
     assert "\n" not in str(error.value)
     assert not any("reads" in remark for remark in said)  # not even the one before it
-
-
-def test_nobody_teaches_a_run_that_would_replace_it(teacher: Run, tmp_path: Path) -> None:
-    told = plan(tmp_path, **taught(tmp_path, teacher.folder))
-    words = "teacher.models: .* is the folder of this run, which .*; choose another --out"
-    with pytest.raises(UserError, match=words):
-        opinions(dataclasses.replace(told, folder=teacher.folder), [("a",)], LABELS)
 
 
 def test_texts_without_labels_are_as_many_a_record_as_the_examples(
@@ -281,4 +281,4 @@ def test_texts_without_labels_are_as_many_a_record_as_the_examples(
     )
     settings = {"teacher_models": str(teacher.folder), "teacher_text": str(pairs)}
     with pytest.raises(UserError, match=words):
-        Classifying(plan(tmp_path, **settings))
+        job(tmp_path, **settings)

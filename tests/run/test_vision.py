@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from transformers import ViTConfig, ViTModel
 
 import qkv
 from qkv.config import recipe_from
 from qkv.errors import UserError
-from qkv.run.classify import Classifying
-from qkv.run.train import job_of
-from qkv.run.vision import ImageClassifying, judge_images
+from qkv.evaluation import evaluate
+from qkv.run.train import Run, reads_images
 from qkv.tasks import ImageClassifier
+from qkv.weights import read_tensors
 from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
 
 SIDES = ("left", "right")
@@ -59,11 +61,7 @@ def values(folder: Path, **differences: Any) -> dict[str, Any]:
 
 
 RUNS = Runs(values)
-recipe, run = RUNS.recipe, RUNS.run
-
-
-def job(folder: Path, said: list[str] | None = None, **differences: Any) -> ImageClassifying:
-    return ImageClassifying(RUNS.plan(folder, said=said, **differences))
+recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
 def test_a_run_learns_which_half_is_bright(tmp_path: Path) -> None:
@@ -83,7 +81,7 @@ def test_a_run_learns_which_half_is_bright(tmp_path: Path) -> None:
     card = (done.folder / "README.md").read_text()
     assert card.startswith("# run: a classifier of images\n")
     assert "images of 4 × 4 pixels in patches of 2 × 2" in card
-    assert f"- Images: {tmp_path / 'train.npz'}" in card
+    assert f"- Data: {tmp_path / 'train.npz'}" in card
     assert f"qkv classify --model {done.folder} image.png" in card
 
 
@@ -110,23 +108,7 @@ def test_a_folder_of_files_from_end_to_end(tmp_path: Path) -> None:
     assert not list(done.folder.rglob("tokenizer.json"))
 
 
-@pytest.mark.parametrize("step", [2, 9])
-def test_a_run_killed_and_resumed_ends_bit_for_bit_the_same(tmp_path: Path, step: int) -> None:
-    settings = {"classify_shift": 1, "train_accumulate": 2, "train_average": 3}
-    whole = run(tmp_path, "whole", **settings).folder
-    cut = RUNS.killed_and_resumed(step, tmp_path, **settings)
-    files = ("config.json", "recipe.toml")  # there is no tokenizer
-    assert everything(cut, files) == everything(whole, files)
-
-
-def test_other_images_are_not_gone_on_with(tmp_path: Path) -> None:
-    run(tmp_path)
-    write_halves(tmp_path / "train.npz", 101)
-    with pytest.raises(UserError, match="has changed since the run in"):
-        RUNS.resumed(tmp_path, "run", train_steps=20)
-
-
-def test_moving_images_changes_what_is_learnt(tmp_path: Path) -> None:
+def test_shifting_images_changes_what_is_learned(tmp_path: Path) -> None:
     still, moved = run(tmp_path, "still"), run(tmp_path, "moved", classify_shift=1)
     assert read_log(still.folder)[-1]["loss"] != read_log(moved.folder)[-1]["loss"]
 
@@ -147,7 +129,7 @@ def test_the_loss_is_that_of_what_the_classifier_says(tmp_path: Path) -> None:
     found = job(tmp_path)
     assert found.tokenizers is None
     assert (found.model.config.head, found.model.config.n_labels) == ("sequence", 2)
-    said = found.verb.classify([one.pixels for one in found.splits.valid])
+    said = found.result.classify([one.pixels for one in found.splits.valid])
     right = [one.label for one in found.splits.valid]
     losses = [-math.log(one.probabilities[label]) for one, label in zip(said, right, strict=True)]
     scores = found.evaluate()
@@ -169,7 +151,7 @@ def test_what_the_frequencies_alone_would_score(tmp_path: Path, weights: str) ->
     assert 0.6 < share < 1
     entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
     expected = entropy if weights == "none" else math.log(2)
-    assert found.frequencies_loss == pytest.approx(expected, rel=1e-5)
+    assert found.baseline() == pytest.approx(expected, rel=1e-5)
 
 
 def test_equal_images_stay_on_one_side(tmp_path: Path) -> None:
@@ -177,34 +159,14 @@ def test_equal_images_stay_on_one_side(tmp_path: Path) -> None:
     copies = np.concatenate([images, images, images])
     np.savez(tmp_path / "train.npz", images=copies, labels=labels * 3)
     said: list[str] = []
-    found = job(tmp_path, said, data_valid_examples=[])
+    found = job(tmp_path, said=said, data_valid_examples=[])
     kept = {one.pixels.tobytes() for one in found.splits.train}
     held_out = {one.pixels.tobytes() for one in found.splits.valid}
     assert (len(found.splits.valid), len(held_out)) == (18, 6)
     assert not kept & held_out
-    assert said == ["train: 162 images; valid: 18 images"]
+    assert "train: 162 examples; valid: 18 examples" in said
     again = job(tmp_path, data_valid_examples=[], train_seed=1)
     assert {one.pixels.tobytes() for one in again.splits.valid} != held_out
-
-
-def test_a_few_examples_are_as_many_of_each_class(tmp_path: Path) -> None:
-    found = job(tmp_path, data_n_examples=10)
-    assert Counter(one.label for one in found.splits.train) == {"left": 5, "right": 5}
-    assert len(found.splits.valid) == 40
-
-
-def test_the_model_decides_whether_texts_or_images_are_classified(tmp_path: Path) -> None:
-    assert job_of(recipe(tmp_path)) is ImageClassifying
-    assert job_of(recipe_from({"task": "classify"})) is Classifying
-    other = {"preset": "bert-tiny", "image_size": 4, "patch_size": 2, "n_segments": 0}
-    assert job_of(recipe_from({"task": "classify", "model": other})) is ImageClassifying
-
-
-def test_labels_that_the_model_does_not_know_are_not_judged_by(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    strange = [type(one)(one.pixels, "top") for one in found.splits.valid]
-    with pytest.raises(UserError, match="the label 'top', which the model does not know"):
-        judge_images(found.verb, strange)
 
 
 @pytest.mark.parametrize(
@@ -214,15 +176,17 @@ def test_labels_that_the_model_does_not_know_are_not_judged_by(tmp_path: Path) -
         ({"model_n_labels": 2}, r"\[model\]: n_labels follows from the task and its data"),
         ({"model_n_channels": 2}, r"\[model\]: n_channels is 2; use 1 \(grey\) or 3"),
         ({"classify_kind": "number"}, "classify.kind is 'number', but an image has one class"),
-        ({"teacher_models": "big"}, "teacher.models teach what is said of texts, not of images"),
-        ({"classify_shift": 4}, r"classify.shift \(4\) moves images of 4 pixels out of sight"),
+        ({"teacher_models": "big"}, "teacher.models label texts, not images"),
+        ({"classify_shift": 4}, r"classify.shift \(4\) must be below the image size \(4\)"),
         ({"train_metric": "correlation"}, "metric = 'correlation' is not measured"),
         ({"train_start_from": "runs/other"}, "runs/other is neither a path that exists"),
         ({"data_examples": []}, "no examples are given"),
         ({"data_examples": "typo.npz"}, "typo.npz"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(tmp_path: Path, difference: dict, sentence: str) -> None:
+def test_mistakes_are_explained_in_one_sentence(
+    tmp_path: Path, difference: dict, sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
         run(tmp_path, **difference)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
@@ -238,3 +202,115 @@ def test_classes_must_be_known_and_more_than_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "valid.npz", images=images, labels=[*labels[:-1], "top"])
     with pytest.raises(UserError, match="the validation examples have the label 'top'"):
         job(tmp_path)
+
+
+def test_the_model_decides_whether_texts_or_images_are_classified(tmp_path: Path) -> None:
+    assert reads_images(recipe(tmp_path))
+    assert not reads_images(recipe_from({"task": "classify"}))
+    other = {"preset": "bert-tiny", "image_size": 4, "patch_size": 2, "n_segments": 0}
+    assert reads_images(recipe_from({"task": "classify", "model": other}))
+
+
+def test_unknown_labels_are_not_scored(tmp_path: Path) -> None:
+    found = job(tmp_path)
+    strange = [type(image)(image.pixels, "top") for image in found.splits.valid]
+    with pytest.raises(UserError, match="the label 'top', which the model does not know"):
+        evaluate(found.result, strange)
+
+
+# Starting from a model that exists
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(tmp_path_factory.mktemp("base"), train_steps=40)
+
+
+def starting(start: Path, **differences: Any) -> dict[str, Any]:
+    return {"train_start_from": str(start), **differences}
+
+
+def test_at_step_0_it_is_the_model_that_it_starts_from(base: Run, tmp_path: Path) -> None:
+    write_halves(tmp_path / "train.npz", 60, seed=8)  # of another mean
+    found = job(tmp_path, **starting(base.folder))
+    weights = read_tensors(base.folder / "model.safetensors")
+    for name, parameter in found.model.named_parameters():
+        assert torch.equal(parameter.detach(), weights[name])
+    assert found.result.classes == base.result.classes
+
+
+def test_labels_of_another_meaning_start_with_a_fresh_head(base: Run, tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        images, labels = halves(40, seed=8)
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=[f"the {one}" for one in labels])
+    found = job(tmp_path, **starting(base.folder))
+    weights = read_tensors(base.folder / "model.safetensors")
+    fresh = {
+        name for name, one in found.model.named_parameters() if not torch.equal(one, weights[name])
+    }
+    assert fresh == {"head.projection.weight", "head.projection.bias"}
+    assert found.result.classes.scale == base.result.classes.scale
+
+
+def test_a_recipe_need_not_describe_what_it_starts_from(base: Run, tmp_path: Path) -> None:
+    """What is read follows from the folder, and from nothing else."""
+    plain = values(tmp_path, **starting(base.folder))
+    del plain["model"]
+    made = recipe_from(plain)
+    assert reads_images(made)
+    done = qkv.train(made, tmp_path / "run")
+    card = (done.folder / "README.md").read_text()
+    assert "a classifier of images" in card and f"Started from {base.folder}, " in card
+    cut = RUNS.killed_and_resumed(7, tmp_path, **starting(base.folder))
+    files = ("config.json",)
+    whole = run(tmp_path, "whole", **starting(base.folder))
+    assert everything(cut, files) == everything(whole.folder, files)
+
+
+def test_what_the_weights_decide_cannot_be_changed(base: Run, tmp_path: Path) -> None:
+    found = job(tmp_path, **starting(base.folder, model_dropout=0.3))
+    assert found.model.config.dropout == 0.3
+    with pytest.raises(UserError, match=r"\[model\]: d_ff follows from .*, which the run starts"):
+        job(tmp_path, **starting(base.folder, model_d_ff=33))
+
+
+def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = ViTModel(
+        ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=32,
+            image_size=4,
+            patch_size=2,
+            num_channels=1,
+        )
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    scale = '{"image_mean": [0.25], "image_std": [0.5]}'
+    (tmp_path / "theirs" / "preprocessor_config.json").write_text(scale)
+    plain = values(tmp_path, **starting(tmp_path / "theirs", train_steps=60))
+    del plain["model"]
+    made = recipe_from(plain)
+    found = job(tmp_path, **starting(tmp_path / "theirs"))
+    pixels = torch.rand(3, 1, 4, 4)
+    with torch.no_grad():
+        ours = found.model.eval().hidden(pixels)
+        expected = theirs.eval()(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    done = qkv.train(made, tmp_path / "run")
+    assert done.result.classes.mean == (0.25,) and done.result.classes.deviation == (0.5,)
+    assert done.scores["valid"][0].value == 100
+
+
+def test_text_does_not_start_from_images(base: Run, tmp_path: Path) -> None:
+    words = tmp_path / "words.conll"
+    words.write_text("".join(f"{word}\t{word % 2}\n\n" for word in range(30)))
+    text = {
+        "task": "tag",
+        "data": {"examples": str(words)},
+        "train": {"start_from": str(base.folder)},
+    }
+    with pytest.raises(UserError, match="reads images, but task = 'tag' reads text"):
+        qkv.train(recipe_from(text), tmp_path / "run")

@@ -1,6 +1,15 @@
 """Batches to logits: one Attention, one Block, one Stack, three families."""
 
-from qkv.model.attention import Attention, KeysValues, equation, fast, scores, use_path, weights
+from qkv.model.attention import (
+    Attend,
+    Attention,
+    KeysValues,
+    equation,
+    fast,
+    scores,
+    use_path,
+    weights,
+)
 from qkv.model.block import Block, Residual
 from qkv.model.cache import Cache
 from qkv.model.empty import empty_model, parameter_shapes
@@ -30,6 +39,7 @@ from qkv.model.positions import (
 from qkv.model.stack import Memory, Stack
 
 __all__ = [
+    "Attend",
     "Attention",
     "Block",
     "Cache",

@@ -42,7 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.platform != "win32" and os.listdir(folder) == [LOCK]:
+            if sys.platform != "win32" and [*folder.iterdir()] == [folder / LOCK]:
                 (folder / LOCK).unlink()
                 folder.rmdir()
 

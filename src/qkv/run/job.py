@@ -50,6 +50,7 @@ from qkv.training import Objective, build_loss, mean_loss, next_token
 from qkv.weights import load_weights, read_tensors
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
+NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
 VALID_BATCH_TOKENS = 4096
 MEASURED = 2_000_000  # tokens of the validation split whose loss is measured while training
 SCORED = 1000  # validation examples that are scored at each validation, where that is slow
@@ -238,7 +239,7 @@ class Job(ABC):
     def model_config(self) -> ModelConfig:
         """Describe the model: the preset or the start, with what recipe, tokenizer and data say."""
         recipe, tokenizers = self.recipe, self.tokenizers
-        head = self.head()
+        head = {**NO_HEAD, **self.head()} if self.spec.family == "encoder" else {}
         for name in head:
             if name in recipe.model:
                 raise UserError(
@@ -405,6 +406,11 @@ class TextJob(Job):
         """Count the tokens at the beginning of the training text."""
         return np.bincount(self.corpus.train.read(0, min(len(self.corpus.train), 200_000)))
 
+    def evaluate(self) -> dict[str, float]:
+        """Measure the weights as they are now; the loss, of tokens alone, is the first score."""
+        scores = self.valid_scores()
+        return {"valid_loss": scores[0].value, **self.named(scores)}
+
     def valid_scores(self) -> list[Score]:
         """Score the validation text, of a long one its beginning."""
         return self.text_scores("valid", self.valid_batches)
@@ -416,4 +422,4 @@ class TextJob(Job):
 
     @abstractmethod
     def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:
-        """Score batches of a split's text."""
+        """Score batches of a split's text; the loss comes first."""

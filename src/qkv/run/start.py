@@ -42,7 +42,6 @@ MAY_DIFFER = (
     "pooling",
     "pooler",
 )
-NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
 HEADS = ("head.", "pair_head.", "pooler.")
 
 
@@ -66,9 +65,7 @@ class Start:
                     f"[model]: {name} follows from {self.source}, which the run starts from; leave "
                     f"it out. What may differ: {', '.join(MAY_DIFFER)}."
                 )
-        values = {**self.config.to_dict(), **recipe.model}
-        if self.config.family == "encoder":
-            values |= {**NO_HEAD, **head}
+        values = {**self.config.to_dict(), **recipe.model, **head}
         if tokenizers:  # some models know more tokens than their tokenizer has
             values["vocab_size"] = max(self.config.vocab_size, len(tokenizers.target))
         if self.config.positions == "disentangled":  # distances keep the buckets they had

@@ -5,6 +5,7 @@ from qkv.tasks.answer import Answered, Answerer, Found
 from qkv.tasks.classify import Classification, Classifier
 from qkv.tasks.conversation import Conversation
 from qkv.tasks.encoder import Candidate, Encoder, Filled, Neighbour
+from qkv.tasks.few_shot import Chooser, FewShot
 from qkv.tasks.language import Completion, LanguageModel
 from qkv.tasks.loading import load
 from qkv.tasks.tag import Entity, Tagger, Tagging
@@ -15,12 +16,14 @@ __all__ = [
     "Answered",
     "Answerer",
     "Candidate",
+    "Chooser",
     "Classification",
     "Classifier",
     "Completion",
     "Conversation",
     "Encoder",
     "Entity",
+    "FewShot",
     "Filled",
     "Found",
     "ImageClassifier",

@@ -218,7 +218,8 @@ def load_corpus(
         if len(splits[use]) < 2 and (use != "test" or config.test_text):
             raise UserError(
                 f"data: {len(splits[use])} tokens are left for {what}, where one must be predicted "
-                f"from another; give more text or, for validation, valid_text or another valid_share."
+                f"from another; give more text or, to validate with, valid_text or another "
+                f"valid_share."
             )
     test = splits["test"] if config.test_text else None
     return TextCorpus(splits["train"], splits["valid"], test)

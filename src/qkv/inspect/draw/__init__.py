@@ -1,7 +1,8 @@
-"""Drawing tools: figures in one style, heat maps, tables, and HTML pages.
+"""Drawing tools: figures in one style, heat maps, tables, and HTML pages."""
 
-`figure.save_figure` writes figures; it is imported from there, since it needs matplotlib.
-"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from qkv.inspect.draw.heat_map import HeatMap
 from qkv.inspect.draw.labels import clipped, visible
@@ -19,6 +20,9 @@ from qkv.inspect.draw.style import (
 )
 from qkv.inspect.draw.table import Table
 
+if TYPE_CHECKING:
+    from qkv.inspect.draw.figure import save_figure
+
 __all__ = [
     "COLOURS",
     "DIVERGING",
@@ -33,6 +37,16 @@ __all__ = [
     "new_figure",
     "page",
     "piece",
+    "save_figure",
     "styled",
     "visible",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `save_figure` when first asked for, since it needs matplotlib."""
+    if name != "save_figure":
+        raise AttributeError(f"module 'qkv.inspect.draw' has no attribute {name!r}")
+    from qkv.inspect.draw.figure import save_figure
+
+    return save_figure

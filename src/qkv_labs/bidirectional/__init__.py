@@ -1,0 +1,380 @@
+"""Lab 15: whether a word's vector tells its sense, decided by words before or after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.model import Decoder, Encoder
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
+
+say = Texts("bidirectional")
+
+CASES, MODELS = ("before", "after"), ("encoder", "decoder")
+# S: subject, A: adjective, X: the word, C: the words that decide; all have twelve words
+FRAMES = {
+    "bank": {
+        "before": "S saw the C and the C then the X looked A",
+        "after": "S said the X looked A by the C and the C",
+        "both": "S saw the C then the X looked A by the C",
+    },
+    "苹果": {
+        "before": "S 说 到 C 和 C 以后 觉得 这个 X 很 A",
+        "after": "S 觉得 这个 X 很 A 因为 有 C 和 C 。",
+        "both": "S 说 到 C 以后 觉得 这个 X 很 A 有 C",
+    },
+}
+WHO = {"bank": "she he we they Anna David", "苹果": "他 她 我们 他们 小明 小红"}
+HOW = {"bank": "nice old new big quiet good", "苹果": "好 贵 新 大 漂亮 便宜"}
+CUES = {
+    "bank": ("river water boat fish", "money loan cash card"),
+    "苹果": ("香蕉 果汁 橙子 果园", "屏幕 电池 键盘 软件"),
+}
+PLAIN = {"bank": ("shore", "lender"), "苹果": ("桃子", "平板")}  # words with one of the senses
+PAD, BOS, EOS, MASK = range(4)
+# Few, since hidden words teach an encoder more slowly than next words do a decoder
+N_CUES = 4
+HIDDEN_SHARE = 0.3
+Net = Encoder | Decoder
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The choices that make a sentence."""
+
+    word: str
+    case: str
+    sense: int
+    plain: bool  # whether an unambiguous word replaces the word
+    who: int
+    how: int
+    cues: tuple[int, int]
+
+    @property
+    def text(self) -> list[str]:
+        """The sentence, word by word."""
+        cues = iter(self.cues)
+        fill = {
+            "S": lambda: WHO[self.word].split()[self.who],
+            "A": lambda: HOW[self.word].split()[self.how],
+            "X": lambda: PLAIN[self.word][self.sense] if self.plain else self.word,
+            "C": lambda: CUES[self.word][self.sense].split()[next(cues)],
+        }
+        frame = FRAMES[self.word][self.case].split()
+        return [fill[part]() if part in fill else part for part in frame]
+
+    @property
+    def position(self) -> int:
+        """Position of the word among the tokens, of which the first is BOS."""
+        return FRAMES[self.word][self.case].split().index("X") + 1
+
+
+Probed = dict[tuple[str, str], list[Sentence]]  # by word and case: half to fit, half to test
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How often a linear probe of the vectors tells the sense, in percent, one value a seed."""
+
+    model: str
+    trained: bool
+    at: str  # whose vector: "the word" or "the last word"
+    word: str
+    case: str
+    accuracies: list[float]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far the word's vector moves, relative to its length, when the deciding words change."""
+
+    model: str
+    case: str
+    distances: list[float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Probes of both models, and how far vectors move."""
+
+    probes: list[Probe]
+    moved: list[Moved]
+    parameters: dict[str, int]
+    n_tested: int  # sentences of each word and case
+
+
+def vocabulary() -> dict[str, int]:
+    """Return the id of every word of both grammars, after the special tokens."""
+    lines = [line for frames in FRAMES.values() for line in frames.values()]
+    lines += [*WHO.values(), *HOW.values(), *FRAMES]
+    lines += [line for both in (*CUES.values(), *PLAIN.values()) for line in both]
+    words = sorted({word for line in lines for word in line.split()} - set("SAXC"))
+    return {word: number for number, word in enumerate(words, start=MASK + 1)}
+
+
+def all_sentences(word: str, case: str) -> list[Sentence]:
+    """Return all sentences of the grammar with a word in a case."""
+    return [
+        Sentence(word, case, sense, plain, who, how, (first, second))
+        for sense in range(2)
+        for plain in (False, True)
+        for who in range(6)
+        for how in range(6)
+        for first in range(N_CUES)
+        for second in range(N_CUES)
+    ]
+
+
+def split(random: Random, n_probed: int) -> tuple[list[Sentence], Probed]:
+    """Return training sentences, and others, all with the ambiguous word, to probe with.
+
+    The probe is fitted with some deciding words and tested with others: it must find a sense, and
+    not a word, which even random weights would carry along.
+    """
+    train: list[Sentence] = []
+    probed: Probed = {}
+    for word, frames in FRAMES.items():
+        for case in frames:
+            drawn = random.sample(every := all_sentences(word, case), len(every))
+            held_out: set[Sentence] = set()
+            if case in CASES:
+                ambiguous = [sentence for sentence in drawn if not sentence.plain]
+                fitted = [x for x in ambiguous if max(x.cues) < N_CUES // 2][:n_probed]
+                tested = [x for x in ambiguous if min(x.cues) >= N_CUES // 2][:n_probed]
+                probed[word, case] = fitted + tested
+                held_out = {*fitted, *tested}
+            train += [sentence for sentence in drawn if sentence not in held_out]
+    random.shuffle(train)
+    return train, probed
+
+
+def tokens(sentences: Sequence[Sentence]) -> Tensor:
+    """Return token ids with BOS before, (B, 13)."""
+    ids = vocabulary()
+    return torch.tensor([[BOS, *(ids[word] for word in x.text)] for x in sentences])
+
+
+def build(model: str) -> Net:
+    """Build an encoder or a decoder, alike in all but what may be seen and the head."""
+    settings: dict[str, Any] = {
+        "vocab_size": MASK + 1 + len(vocabulary()),
+        "d_model": 64,
+        "n_heads": 4,
+        "d_ff": 128,
+        "positions": "learned",
+        "max_length": 13,
+        "norm_position": "pre",
+        "embedding_scale": False,
+        "tie": "output",
+        "activation": "gelu",
+    }
+    if model == "encoder":
+        return tools.encoder(n_encoder_layers=2, head="masked", **settings)
+    return tools.decoder(n_decoder_layers=2, **settings)
+
+
+def train(net: Net, data: Tensor, steps: int, seed: int) -> None:
+    """Train an encoder on hidden words, a decoder on next words: same sentences, same steps."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def loss(step: int) -> Tensor:
+        rows = data[torch.randint(len(data), (32,), generator=draws)]
+        if isinstance(net, Decoder):
+            return tools.token_loss(net(rows[:, :-1]), rows[:, 1:])
+        hidden = torch.rand(rows.shape, generator=draws) < HIDDEN_SHARE
+        hidden[:, 0] = False
+        return F.cross_entropy(net(rows.masked_fill(hidden, MASK))[hidden], rows[hidden])
+
+    tools.fit(net, loss, steps)
+
+
+def probe(vectors: Tensor, senses: Tensor, n_fit: int) -> float:
+    """Fit ridge regression to the first vectors; return percent right on the others."""
+    vectors = vectors.double()
+    vectors = (vectors - vectors[:n_fit].mean(0)) / (vectors[:n_fit].std(0) + 1e-6)
+    known, wanted = vectors[:n_fit], 2.0 * senses[:n_fit].double() - 1
+    ridge = 0.1 * n_fit * torch.eye(vectors.shape[1], dtype=torch.float64)
+    line = torch.linalg.solve(known.T @ known + ridge, known.T @ (wanted - wanted.mean()))
+    guesses = vectors[n_fit:] @ line + wanted.mean() > 0
+    return 100 * float((guesses == senses[n_fit:].bool()).double().mean())
+
+
+@torch.inference_mode()
+def vectors_at(net: Net, sentences: Sequence[Sentence], at: str) -> Tensor:
+    """Return the last layer's vectors of the word itself, or of the last word, (B, D)."""
+    position = sentences[0].position if at == "the word" else -1
+    return net.eval().hidden(tokens(sentences))[:, position]
+
+
+def examine(net: Net, name: str, trained: bool, probed: Probed) -> tuple[list[Probe], list[Moved]]:
+    """Probe a model in each case; and exchange the deciding words for the other sense's."""
+    probes, moved = [], []
+    for case in CASES:
+        distances = []
+        for word in FRAMES:
+            sentences = probed[word, case]
+            senses = torch.tensor(tools.column(sentences, "sense"))
+            for at in ("the word", "the last word"):
+                right = probe(vectors_at(net, sentences, at), senses, len(sentences) // 2)
+                probes.append(Probe(name, trained, at, word, case, [right]))
+            own = vectors_at(net, sentences, "the word")
+            twins = [replace(sentence, sense=1 - sentence.sense) for sentence in sentences]
+            apart = (own - vectors_at(net, twins, "the word")).norm(dim=-1) / own.norm(dim=-1)
+            distances.append(float(apart.mean()))
+        moved.append(Moved(name, case, [sum(distances) / len(distances)]))
+    return probes, moved if trained else []
+
+
+def measure(settings: Settings) -> Measured:
+    """Train both on the same sentences, and probe both on others."""
+    steps, n_probed = settings.pick(800, 2500), 200
+    probes: dict[tuple[str, bool, str, str, str], Probe] = {}
+    moved: dict[tuple[str, str], Moved] = {}
+    parameters = {}
+    for seed in settings.seeds(3, 5):
+        sentences, probed = split(Random(seed), n_probed)
+        data = tokens(sentences)
+        for name in MODELS:
+            settings.tell(f"seed {seed}: {name}")
+            with tools.seeded(seed):
+                net = build(name)
+                parameters[name] = tools.n_weights(net)
+                before, _ = examine(net, name, False, probed)
+                train(net, data, steps, seed)
+                after, shifts = examine(net, name, True, probed)
+            for found in before + after:
+                key = (found.model, found.trained, found.at, found.word, found.case)
+                row = probes.setdefault(key, replace(found, accuracies=[]))
+                row.accuracies.extend(found.accuracies)
+            for shift in shifts:
+                line = moved.setdefault((name, shift.case), replace(shift, distances=[]))
+                line.distances.extend(shift.distances)
+    return Measured(list(probes.values()), list(moved.values()), parameters, n_probed)
+
+
+def accuracies(
+    m: Measured, model: str, case: str, at: str = "the word", trained: bool = True
+) -> list[float]:
+    """Return the figures of a model in a case, of both words and all seeds."""
+    probes = tools.where(m.probes, model=model, case=case, at=at, trained=trained)
+    return [value for probe in probes for value in probe.accuracies]
+
+
+def tables(m: Measured) -> list[Table]:
+    """Senses told at the word and at the sentence's end; and how far the word's vector moves."""
+    arms = [(model, trained) for trained in (True, False) for model in MODELS]
+    rows = []
+    for at in ("the word", "the last word"):
+        for word in FRAMES:
+            for case in CASES:
+                probes = tools.where(m.probes, at=at, word=word, case=case)
+                cells = {(x.model, x.trained): tools.plus_minus(x.accuracies) for x in probes}
+                rows.append((at, word, case, *(cells[arm] for arm in arms)))
+    heads = [f"{model}, {'trained' if trained else 'random weights'}" for model, trained in arms]
+    sizes = (say.column(name) + Words(f" {n:,}", f" {n:,}") for name, n in m.parameters.items())
+    senses = (
+        "Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
+        "weights: {sizes}"
+    )
+    moved = "How far the word's vector moves when the deciding words are exchanged"
+    return [
+        Table(
+            say("senses", senses, m=m, sizes=Words.join(sizes, zh="，")),
+            ("vector of", "word", "decided", *heads),
+            rows,
+        ),
+        Table.of(
+            say("moved", moved),
+            m.moved,
+            {
+                "decided": "{0.case}",
+                "model": "{0.model}",
+                "distance / length": lambda row: tools.plus_minus(row.distances, 3),
+            },
+        ),
+    ]
+
+
+def draw(m: Measured) -> Figure:
+    """Bars of both models, by the side on which the deciding words stand."""
+    figure, (left, right) = new_figure(9.6, 3.8, ncols=2, sharey=True)
+    panels = (
+        (left, "the word", "The sense, read at the word itself"),
+        (right, "the last word", "The sense, read at the sentence's end"),
+    )
+    for axes, at, title in panels:
+        for index, model in enumerate(MODELS):
+            x = [case + (index - 0.5) * 0.4 for case in range(len(CASES))]
+            figures = [tools.mean_and_spread(accuracies(m, model, case, at)) for case in CASES]
+            means, spreads = zip(*figures, strict=True)
+            style = {"color": COLOURS[index], "hatch": "//" if index else None, "capsize": 3}
+            bars = [position - 0.05 for position in x]
+            axes.bar(bars, means, 0.32, yerr=spreads, edgecolor="white", label=model, **style)
+            untrained = [fmean(accuracies(m, model, case, at, trained=False)) for case in CASES]
+            label = "random weights" if index else None
+            crosses = [position + 0.05 for position in x]
+            axes.scatter(crosses, untrained, color=COLOURS[6], marker="x", zorder=3, label=label)
+        axes.axhline(50, color=COLOURS[7], linestyle="--", linewidth=1)
+        axes.text(0.45, 51, "chance", fontsize=8, color="#666666", ha="center")
+        axes.set_xticks(range(len(CASES)), [f"decided {case} the word" for case in CASES])
+        axes.grid(axis="x", visible=False)
+        axes.set(title=title, ylim=(0, 109))
+    left.set_ylabel("senses told rightly (%)")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def judge(m: Measured) -> Verdict:
+    """The encoder must tell both cases; the decoder decides whether a condition is needed."""
+    encoder, decoder = (
+        {case: fmean(accuracies(m, model, case)) for case in CASES} for model in MODELS
+    )
+    before, after = (encoder[case] - decoder[case] for case in CASES)
+    because = say(
+        "because",
+        "Decided by words after it, the sense is told at the word by the encoder in "
+        "{encoder[after]:.0f} % and by the decoder in "
+        "{decoder[after]:.0f} % (chance 50); decided before it, in "
+        "{encoder[before]:.0f} % and {decoder[before]:.0f} %. At the "
+        "sentence's end the decoder tells {late:.0f} % of the former.",
+        encoder=encoder,
+        decoder=decoder,
+        late=fmean(accuracies(m, "decoder", "after", "the last word")),
+    )
+    # ten points apart, and half-way from guessing to knowing, are the least that counts
+    if after < 10 or encoder["after"] < 75:
+        return Verdict("does not hold", because)
+    if before >= 10:
+        return Verdict("holds", because)
+    when = (
+        "Holds when what decides the sense comes after the word; where it comes before, left "
+        "context alone does as well. "
+    )
+    return Verdict("holds when", say("when", when) + because)
+
+
+LAB = say.make_lab(
+    "bank and 苹果: reading both ways",
+    claim=(
+        "To understand a word, a model must see what stands on both sides of it. An encoder does, "
+        "so its vector of an ambiguous word takes on the sense; a decoder sees the left alone."
+    ),
+    experiment=(
+        "A small grammar in English and Chinese uses bank and 苹果 in two senses, decided by words "
+        "before or after. An encoder (hidden words) and a decoder (next words) of like layers "
+        "learn the same sentences for the same steps. A linear probe then reads the sense from the "
+        "word's own vector; it is fitted with some deciding words and tested with others, so that "
+        "it must find the sense and not a word. Random weights are the control; several seeds."
+    ),
+    functions=(measure, tables, draw, judge),
+)

@@ -1,0 +1,253 @@
+"""Lab 9: what many narrow heads can do that one wide head cannot, and how many are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.demo import demo_corpus
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, error_bars, look, new_figure
+from qkv_labs.heads.roles import (
+    NO_ROLE,
+    ORDERS,
+    Exam,
+    HeadRole,
+    Silenced,
+    find_roles,
+    least_important_first,
+    silencing_curves,
+)
+from qkv_labs.lab import Settings, Table, Verdict
+from qkv_labs.shared import translator
+
+say = Texts("heads")
+
+HEADS = (1, 2, 4, 8, 16)
+N_SYMBOLS = LENGTH = 16
+D_MODEL = 64
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "----", "++++")
+MANY = 4  # lookups at once; a single one is the control
+OFFSETS = {1: (3,), 2: (1, 4), 4: (1, 3, 4, 6), 8: (1, 2, 4, 5, 7, 9, 12, 14)}
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """How well one layer answers several lookups at once, one value a seed."""
+
+    relations: int
+    heads: int
+    parameters: int
+    accuracies: list[float]  # percent of all lookups
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Lookups by number of heads, the translator's heads, and what it does without them."""
+
+    lookups: list[Lookup]
+    heads: list[HeadRole]
+    curve: list[Silenced]
+    n_sentences: int
+
+
+def look_up(relations: int, heads: int, seed: int, steps: int) -> tuple[float, int]:
+    """Train a layer to name the symbols at some distances; return percent right, and its size."""
+    model = tools.encoder(
+        seed,
+        vocab_size=N_SYMBOLS,
+        d_model=D_MODEL,
+        n_heads=heads,
+        d_ff=D_MODEL,
+        n_encoder_layers=1,
+        positions="learned",
+        max_length=LENGTH,
+        head="token",
+        n_labels=relations * N_SYMBOLS,
+        norm_position="pre",
+        embedding_scale=False,
+    )
+    draws = torch.Generator().manual_seed(seed)
+
+    def batch(size: int) -> tuple[Tensor, Tensor]:
+        symbols = torch.randint(N_SYMBOLS, (size, LENGTH), generator=draws)
+        return model(symbols).unflatten(-1, (relations, N_SYMBOLS)), answers(symbols, relations)
+
+    tools.fit(model, lambda step: tools.token_loss(*batch(32)), steps)
+    with torch.no_grad():
+        logits, labels = batch(512)
+    return 100 * float((logits.argmax(-1) == labels).float().mean()), tools.n_weights(model)
+
+
+def answers(symbols: Tensor, relations: int) -> Tensor:
+    """Return the symbols at each distance before each one, round the end, (B, T, relations)."""
+    return torch.stack([symbols.roll(offset, 1) for offset in OFFSETS[relations]], dim=-1)
+
+
+def lookup_curves(relations: Sequence[int], seeds: Sequence[int], steps: int) -> list[Lookup]:
+    """Train each number of heads on each number of lookups, on several seeds."""
+    lookups = []
+    for wanted, heads in product(relations, HEADS):
+        runs = [look_up(wanted, heads, seed, steps) for seed in seeds]
+        lookups.append(Lookup(wanted, heads, runs[0][1], [right for right, _ in runs]))
+    return lookups
+
+
+def measure(settings: Settings) -> Measured:
+    """Answer lookups with 1 to 16 heads; then silence the translator's heads."""
+    settings.tell("one layer, several lookups at once")
+    relations = settings.pick((1, MANY), (1, 2, 4, 8))
+    lookups = lookup_curves(relations, settings.seeds(3, 5), settings.pick(400, 800))
+    subject, corpus, size = translator(settings.tell), demo_corpus(), settings.pick(150, 300)
+    settings.tell("what each head of the translator looks at")
+    exam = Exam(subject, corpus.test[:size])
+    heads = find_roles(subject, corpus.valid[:size], exam)
+    settings.tell("silencing heads one after another")
+    order = least_important_first(Exam(subject, corpus.valid[:60]))
+    curve = silencing_curves(exam, order, settings.seed, step=settings.pick(2, 1))
+    return Measured(lookups, heads, curve, size)
+
+
+def tables(m: Measured) -> list[Table]:
+    """Accuracy by heads, the translator's heads, and what remains when they go."""
+    relations = sorted({lookup.relations for lookup in m.lookups})
+    cells = {(x.relations, x.heads): tools.plus_minus(x.accuracies) for x in m.lookups}
+    exact = {(x.order, x.count): f"{x.exact_match:.1f}" for x in m.curve}
+    right = say(
+        "right", "Lookups answered rightly, % (chance {chance:.1f})", chance=100 / N_SYMBOLS
+    )
+    left = "Exact match with heads silenced, %, {m.n_sentences} sentences"
+    return [
+        Table(
+            right,
+            ("heads × width", *(f"{n} at once" for n in relations)),
+            [(f"{h} × {D_MODEL // h}", *(cells[n, h] for n in relations)) for h in HEADS],
+        ),
+        Table.of(
+            say("heads", "The translator's heads, each silenced alone"),
+            m.heads,
+            {
+                "attention": "{0.where}",
+                "head": "{0.head}",
+                "looks mostly at": "{0.role}",
+                "share": "{0.share:.2f}",
+                "even share": "{0.chance:.2f}",
+                "loss +": "{0.loss_rise:+.3f}",
+                "exact %": "{0.exact_match:.1f}",
+            },
+        ),
+        Table(
+            say("left", left, m=m),
+            ("silenced", *ORDERS),
+            [
+                (str(n), *(exact[order, n] for order in ORDERS))
+                for n in sorted({x.count for x in m.curve})
+            ],
+        ),
+    ]
+
+
+def draw(m: Measured) -> Figure:
+    """Left: lookups by heads. Middle: what each head costs. Right: how many can go."""
+    figure, (left, middle, right) = new_figure(12, 4.8, ncols=3)
+    for index, relations in enumerate(sorted({lookup.relations for lookup in m.lookups})):
+        lookups = tools.where(m.lookups, relations=relations)
+        label = f"{relations} at once" if relations > 1 else "a single one"
+        heads, samples = tools.column(lookups, "heads"), tools.column(lookups, "accuracies")
+        error_bars(left, heads, samples, index, label)
+    gain, best, alone, _ = _gain(m, MANY)
+    title = f"{MANY} at once: {alone:.0f} % with 1 head, {alone + gain:.0f} % with {best}"
+    left.set_xscale("log", base=2)
+    left.set_xticks(HEADS, [f"{n}×{D_MODEL // n}" for n in HEADS])
+    left.set(xlabel="heads × width (same cost)", ylabel="lookups right (%)")
+    left.set(ylim=(0, 105), title=title)
+    left.legend(loc="lower right")
+    _draw_heads(middle, m.heads)
+    for index, order in enumerate(ORDERS):
+        points = tools.where(m.curve, order=order)
+        x, y = tools.column(points, "count"), tools.column(points, "exact_match")
+        right.plot(x, y, label=order, **look(index))
+    right.set(xlabel="heads silenced", ylabel="exact match (%)", ylim=(0, 105))
+    right.set_title(f"{spared(m, 0.95)} of {len(m.heads)} heads can go for 5 %")
+    right.legend()
+    return figure
+
+
+def _draw_heads(axes: Any, heads: Sequence[HeadRole]) -> None:
+    """Draw a bar a head, coloured and hatched by its role."""
+    for index, role in enumerate(sorted({head.role for head in heads})):
+        rows = [row for row, head in enumerate(heads) if head.role == role]
+        style = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
+        axes.barh(rows, [heads[row].loss_rise for row in rows], label=role, **style)
+    names = [f"{head.where}, {head.head}" for head in heads]
+    axes.set_yticks(range(len(heads)), names, fontsize=6)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set(xlabel="loss added when silenced alone (nats a token)", title="What each head does")
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    axes.legend(title="looks mostly at", title_fontsize=8, ncols=3, **below)
+
+
+def spared(m: Measured, kept: float) -> int:
+    """Return the most heads that can be silenced while this share of exact matches stays."""
+    curve = tools.where(m.curve, order=ORDERS[0])
+    return max(x.count for x in curve if x.exact_match >= kept * curve[0].exact_match)
+
+
+def judge(m: Measured) -> Verdict:
+    """Several heads must beat one by more than the spread; then, whether on one lookup too."""
+    gain, best, alone, noise = _gain(m, MANY)
+    control = _gain(m, 1)[0]
+    because = say(
+        "because",
+        "Looking {many} things up at once, one head gets {alone:.0f} % right and {best} heads of "
+        "the same total cost {several:.0f} %; a single lookup gains {control:+.0f} points "
+        "from more heads. In the translator {roles} of {total} heads look mostly at one thing, "
+        "and {few_lost} can be silenced together for 1 % of exact matches, {some_lost} for 5 %.",
+        **{"many": MANY, "alone": alone, "best": best, "several": alone + gain},
+        control=control,
+        roles=sum(head.role != NO_ROLE for head in m.heads),
+        total=len(m.heads),
+        few_lost=spared(m, 0.99),
+        some_lost=spared(m, 0.95),
+    )
+    # five points, and twice the seeds' spread, are the least that counts
+    if gain < max(5.0, 2 * noise):
+        return Verdict("does not hold", because)
+    if control >= 5.0:
+        return Verdict("holds", because)
+    when = say("when", "Holds when a token needs several things at once. ")
+    return Verdict("holds when", when + because)
+
+
+def _gain(m: Measured, relations: int) -> tuple[float, int, float, float]:
+    """Return what the best number of heads adds to one, that number, one's share, the spread."""
+    figures = {
+        lookup.heads: tools.mean_and_spread(lookup.accuracies)
+        for lookup in tools.where(m.lookups, relations=relations)
+    }
+    best = max(figures, key=lambda heads: figures[heads][0])
+    alone = figures[1][0]
+    return figures[best][0] - alone, best, alone, max(figures[best][1], figures[1][1])
+
+
+LAB = say.make_lab(
+    "How many heads?",
+    claim=(
+        "A single attention must blend different kinds of relation into one average. Several heads "
+        "of a fraction of the width each look at something else, at the same total cost."
+    ),
+    experiment=(
+        "One encoder layer names, at each place, the symbols at 1 or at 4 distances from it, with "
+        "1 to 16 heads of the same total width: same parameters, data, steps and seeds. Then "
+        "each head of the packaged translator is described by what its weights fall on, and heads "
+        "are silenced alone and together (order chosen on validation, measured on test sentences)."
+    ),
+    functions=(measure, tables, draw, judge),
+)

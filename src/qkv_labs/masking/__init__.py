@@ -1,0 +1,301 @@
+"""Lab 19: how much an encoder should have to guess, and what predicting pairs is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.config import TokenizerConfig
+from qkv.demo import PATTERNS as GRAMMAR
+from qkv.model import Encoder, pool
+from qkv.text import train_tokenizer
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.masking.documents import TOPICS
+from qkv_labs.masking.pairs import STARTS, TASKS, PairSizes, pages_of, worth
+from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
+
+say = Texts("masking")
+
+PATTERNS = (  # few words, so that a small encoder gets to know them soon
+    "identity",
+    "person_quality",
+    "comparison",
+    "location",
+    "having_family",
+    "feeling_for_people",
+)
+RATES = (0.05, 0.15, 0.30, 0.50, 0.80)
+USUAL = RATES.index(0.15)
+CHANCE = (50.0, 50.0, 100 / len(TOPICS))  # of each of `TASKS`
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is drawn and learnt."""
+
+    each: int = 1000  # sentences drawn of each pattern; a fifth is held out
+    steps: int = 200
+    rows: int = 60
+    labelled: int = 2000  # sentences that the probe learns from
+    seeds: int = 3
+    width: int = 48
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence as ids, and the pattern that made it."""
+
+    ids: list[int]
+    pattern: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Sentences to learn from and held-out ones, and how they are read."""
+
+    train: list[Text]
+    held_out: list[Text]
+    special: Special
+    vocab_size: int
+    sizes: Sizes
+
+    def rows(self, texts: Sequence[Text]) -> Rows:
+        """Lay texts in rows."""
+        return Rows.of([self.special.frame(text.ids) for text in texts], self.special)
+
+    def hide(
+        self, rows: Rows, share: float, random: np.random.Generator, **how: float
+    ) -> tuple[Rows, Tensor]:
+        """Hide a share of the tokens; return also which."""
+        return hide(rows, self.special, self.vocab_size, share, random, **how)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Held-out accuracy in percent, a list a rate or a start, one value a seed."""
+
+    filled: list[list[float]]  # tokens found again with 15 % hidden, for each of `RATES`
+    probed: list[list[float]]  # patterns told by a linear probe, for each of `RATES`
+    told: list[float]  # next sentences, by the encoders that learnt to tell them
+    tasks: list[list[list[float]]]  # for each of `TASKS`, for each of `STARTS`
+
+
+def texts_of(sizes: Sizes) -> Work:
+    """Draw Chinese sentences of every pattern; no held-out one is among those learnt from."""
+    random, drawn = Random(0), {}
+    for number, name in enumerate(PATTERNS):
+        for _ in range(sizes.each):
+            drawn[GRAMMAR[name](random).chinese] = number
+    lines = list(drawn)
+    random.shuffle(lines)
+    tokenizer = train_tokenizer(lines, TokenizerConfig(kind="char", vocab_size=900))
+    tokenizer.add_special(["<mask>"])
+    ids = tokenizer.encode_many(lines)
+    every = [Text(own, drawn[line]) for line, own in zip(lines, ids, strict=True)]
+    cut = len(every) // 5
+    named = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.mask_id)
+    special = Special(*named, others=tuple(tokenizer.special_ids))
+    return Work(every[cut:], every[:cut], special, len(tokenizer), sizes)
+
+
+def filling(work: Work, rate: float, seed: int) -> Encoder:
+    """Train an encoder to predict this share of single sentences' tokens."""
+    model = tools.encoder(seed, **small_encoder(work.vocab_size, work.sizes.width, work.special))
+    order, random = Random(seed), np.random.default_rng(seed)
+
+    def loss(step: int) -> Tensor:
+        rows = work.rows(order.sample(work.train, work.sizes.rows))
+        seen, hidden = work.hide(rows, rate, random)
+        return F.cross_entropy(model.head(seen.hidden(model)[hidden]), rows.tokens[hidden])
+
+    tools.fit(model, loss, work.sizes.steps, lr=5e-3)
+    return model.eval()
+
+
+@torch.no_grad()
+def filled(model: Encoder, work: Work) -> float:
+    """Return the share of hidden tokens found again in held-out sentences, in percent."""
+    rows = work.rows(work.held_out)
+    # the same tokens for all models, all of them behind the mask
+    seen, hidden = work.hide(rows, 0.15, np.random.default_rng(0), drawn=0.0, kept=0.0)
+    guesses = model.head(seen.hidden(model)[hidden]).argmax(dim=-1)
+    return 100 * float((guesses == rows.tokens[hidden]).float().mean())
+
+
+@torch.no_grad()
+def probed(model: Encoder, work: Work) -> float:
+    """Return the accuracy of ridge regression from frozen mean vectors to patterns, in percent."""
+
+    def vectors(texts: Sequence[Text]) -> tuple[Tensor, Tensor]:
+        rows = work.rows(texts)
+        x = pool(rows.hidden(model), rows.layout, "mean").double()
+        return torch.cat([x, x.new_ones(len(x), 1)], dim=1), torch.tensor(
+            [text.pattern for text in texts]
+        )
+
+    x, labels = vectors(work.train[: work.sizes.labelled])
+    wanted = F.one_hot(labels, len(PATTERNS)).double()
+    ridge = 1e-3 * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    weights = torch.linalg.solve(x.T @ x + ridge, x.T @ wanted)
+    x, labels = vectors(work.held_out)
+    return 100 * float(((x @ weights).argmax(dim=-1) == labels).float().mean())
+
+
+def measure(settings: Settings) -> Measured:
+    """Train with all rates, then tune all starts."""
+    sizes = settings.pick(Sizes(), Sizes(each=3000, steps=1500, seeds=5))
+    pair_sizes = settings.pick(PairSizes(), PairSizes(steps=1500, tune_steps=200, seeds=6))
+    work, first = texts_of(sizes), settings.seed
+    fills, probes = [], []
+    for rate in RATES:
+        settings.tell(f"hiding {rate:.0%}")
+        models = [filling(work, rate, seed) for seed in range(first, first + sizes.seeds)]
+        fills.append([filled(model, work) for model in models])
+        probes.append([probed(model, work) for model in models])
+    pages, results = pages_of(pair_sizes), []
+    for seed in range(first, first + pair_sizes.seeds):
+        settings.tell(f"pairs and fine-tuning, seed {seed}")
+        results.append(worth(pages, seed))
+    tasks = [
+        [[result.right[task][start] for result in results] for start in range(len(STARTS))]
+        for task in range(len(TASKS))
+    ]
+    return Measured(fills, probes, tools.column(results, "told"), tasks)
+
+
+def tables(m: Measured) -> list[Table]:
+    """The rates, and the starts."""
+
+    def rows(names: Sequence[str], *columns: list[list[float]]) -> list[tuple[str, ...]]:
+        lines = zip(names, *columns, strict=True)
+        return [(name, *map(tools.plus_minus, row)) for name, *row in lines]
+
+    chance = ("chance", *(f"{share:.1f}" for share in CHANCE))
+    starts = "After fine-tuning on few labels, % right (next sentences told: {told} %)"
+    return [
+        Table(
+            say("rates", "What each masking rate teaches, % right"),
+            ("hidden", "fill, 15 % hidden", "linear probe: pattern"),
+            rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed),
+        ),
+        Table(
+            say("starts", starts, told=tools.plus_minus(m.told)),
+            ("start", *TASKS),
+            [*rows(STARTS, *m.tasks), chance],
+        ),
+    ]
+
+
+def draw(m: Measured) -> Figure:
+    """Accuracy by rate, and by start."""
+    figure, (left, right) = new_figure(11, 3.8, ncols=2)
+    lines = {"fill, always 15 % hidden": m.filled, "linear probe: pattern": m.probed}
+    for index, (label, samples) in enumerate(lines.items()):
+        error_bars(left, [100 * rate for rate in RATES], samples, index, label)
+    for index, start in enumerate(STARTS):
+        x = [task + 0.27 * (index - 1) for task in range(len(TASKS))]
+        heights = [fmean(task[index]) for task in m.tasks]
+        bars = right.bar(x, heights, 0.25, label=start, color=COLOURS[index])
+        right.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+        for at, task in zip(x, m.tasks, strict=True):  # seeds fail or succeed at once
+            right.plot([at] * len(task[index]), task[index], "o", color="0.15", markersize=3)
+    for index, share in enumerate(CHANCE):
+        right.plot([index - 0.42, index + 0.42], [share, share], color="0.2", linestyle=":")
+    left.axvline(15, color="0.6", linestyle=":")
+    left.set(xlabel="tokens hidden, %", ylabel="right, %", title="What each masking rate teaches")
+    right.set(ylabel="right, %", ylim=(0, 120), yticks=range(0, 101, 20))
+    right.set_title("What pre-training is worth (a dot a seed, dotted: chance)")
+    right.set_xticks(range(len(TASKS)), TASKS)
+    left.legend()
+    right.legend(ncols=3, loc="upper center")
+    return figure
+
+
+def judge(m: Measured) -> Verdict:
+    """15 % must not be clearly beaten, and the pair objective must help both tasks with pairs."""
+    best = max(range(len(RATES)), key=lambda index: fmean(m.filled[index]))
+    lead, beaten = tools.gain(m.filled[best], m.filled[USUAL], 1.0)
+    rate = say(
+        "rate",
+        "At equal steps, hiding {rate:.0%} fills best ({means[0]:.1f} %), {lead:+.1f} "
+        "points against 15 % ({means[1]:.1f} %).",
+        rate=RATES[best],
+        means=[fmean(m.filled[index]) for index in (best, USUAL)],
+        lead=lead,
+    )
+    pairs, helped = _of_pairs(m)
+    because = Words.join([rate, pairs], " ", "")
+    if not beaten and helped == 2:
+        return Verdict("holds", because)
+    if beaten and not helped:
+        return Verdict("does not hold", because)
+    outcomes = (
+        say("neither", "does not"),
+        say("one", "holds for one of two pair tasks"),
+        say("yes", "holds"),
+    )
+    condition = say(
+        "condition",
+        "Of the rate it {rate}; of the pair objective it {pairs}. ",
+        rate=say("no", "does not hold") if beaten else say("yes", "holds"),
+        pairs=outcomes[helped],
+    )
+    return Verdict("holds when", condition + because)
+
+
+def _of_pairs(m: Measured) -> tuple[Words, int]:
+    """Say what the pair objective changes, and how many of the two pair tasks it clearly helps."""
+    gains = [tools.gain(task[2], task[1], 1.0) for task in m.tasks]
+    changes = [_change(*change) for change in zip(TASKS, m.tasks, gains, strict=True)]
+    text = say(
+        "pairs",
+        "With few labels, the pair objective changes {changes}; these are small encoders and made-"
+        "up documents whose neighbours can be told, and RoBERTa did without it on real text.",
+        changes=Words.join(changes, ", ", "；"),
+    )
+    if max(fmean(start) for task in m.tasks[:2] for start in task) < CHANCE[0] + 5:
+        text += say(
+            "unlearnt", " No start learnt a pair task, so the pair objective is not judged."
+        )
+    return text, sum(clear and mean > 0 for mean, clear in gains[:2])
+
+
+def _change(name: str, task: list[list[float]], gain: tuple[float, bool]) -> Words:
+    mean, clear = gain
+    values: dict[str, Any] = {"mean": mean, "without": fmean(task[1]), "with_pairs": fmean(task[2])}
+    return say(
+        "change",
+        "“{task}” by {mean:+.1f} points ({with_pairs:.1f} against {without:.1f} %{noise})",
+        task=Words(name, say.chinese["tasks"][name]),
+        noise="" if clear else say("noise", ", within noise"),
+        **values,
+    )
+
+
+LAB = say.make_lab(
+    "Masking rate and next-sentence prediction",
+    claim=(
+        "An encoder learns to understand text by guessing the 15 % of tokens that are hidden from "
+        "it; telling whether one sentence follows another fits it for tasks on pairs of sentences."
+    ),
+    experiment=(
+        "Small encoders read made-up Chinese sentences with 5 to 80 % of the tokens hidden, equal "
+        "steps; judged on held-out text by filling 15 % and by a linear probe. Others read pairs "
+        "from documents that keep one person, topic and mood, half of them neighbours, with and "
+        "without learning which (both losses weigh alike); then all are tuned alike on 400 "
+        "labelled pairs of one topic (same person? same mood?) and on 40 single sentences (which "
+        "topic?)."
+    ),
+    functions=(measure, tables, draw, judge),
+)

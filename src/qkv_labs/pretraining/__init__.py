@@ -1,0 +1,365 @@
+"""Lab 20: pre-training on plain text, then few labels, against the same labels from scratch.
+
+In a made-up language people say what they saw and what they think of it. 40 adjectives praise or
+blame, words like "not" turn them round, and only the context of words shows which does what.
+Labels are for sentences without a verb that gives the opinion away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from qkv.model import Encoder
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
+from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
+
+say = Texts("pretraining")
+
+# Where each kind of word begins in the vocabulary; the halves of a kind mean opposite things.
+N_NOUNS, N_NEUTRAL, N_OPINIONS, N_TURNS, N_ADJECTIVES = 12, 4, 8, 6, 40
+MASK, CLS, NOUNS = 0, 1, 2
+NEUTRAL = NOUNS + N_NOUNS
+OPINIONS = NEUTRAL + N_NEUTRAL
+TURNS = OPINIONS + N_OPINIONS
+ADJECTIVES = TURNS + N_TURNS
+VOCABULARY = ADJECTIVES + N_ADJECTIVES
+VERB, LENGTH = 1, 5  # position of the verb
+
+TURNED = 0.15  # the share of adjectives that follow a word like "not"
+OPINIONATED = 0.9  # the share of plain sentences whose verb gives the opinion away
+HIDDEN = 0.4  # of the words, in pre-training
+BATCH, N_TEST, N_CHOICE = 32, 1000, 200
+RATES = (1e-3, 3e-3)
+SCRATCH, LONG, PRETRAINED, CUT = (
+    "from scratch",
+    "from scratch, equal compute",
+    "pre-trained",
+    "pre-trained, meaning cut",
+)
+ARMS = (PRETRAINED, CUT, LONG, SCRATCH)
+CLEAR = 5.0  # percentage points that count as a difference: three standard errors of 1,000 answers
+CHANCE = 50.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done; all arms have the same model, batches and fine-tuning steps."""
+
+    labels: tuple[int, ...] = (20, 100, 500)
+    seeds: int = 3
+    pretraining_steps: int = 800
+    steps: int = 80
+    n_plain: int = 20_000  # sentences of plain text
+    d_model: int = 48
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Held-out accuracies in percent, one a seed, and the rate that was chosen."""
+
+    name: str
+    labels: int
+    steps: int  # in all, pre-training too
+    accuracies: list[float]
+    rate: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All arms at all numbers of labels, and the loss of hidden words."""
+
+    arms: list[Arm]
+    adjectives: int
+    opinion_loss: float  # of hidden opinion verbs, in nats, at the end of pre-training
+    opinion_loss_cut: float  # where the text does not give it away
+
+    def of(self, name: str, labels: int) -> Arm:
+        """Return one arm."""
+        return tools.where(self.arms, name=name, labels=labels)[0]
+
+    @property
+    def labels(self) -> list[int]:
+        """The numbers of labels, rising."""
+        return sorted({arm.labels for arm in self.arms})
+
+
+def sentences(n: int, random: Generator, opinions: float) -> tuple[Tensor, Tensor]:
+    """Draw sentences such as `[CLS] saw soup not fine`, and whether each is praise, (N,).
+
+    A share `opinions` has a verb that says so, such as `adored`; the others have a neutral one.
+    """
+
+    def draw(most: int) -> Tensor:
+        return torch.randint(most, (n,), generator=random)
+
+    turned = torch.rand(n, generator=random) < TURNED
+    turn = draw(N_TURNS // 2) + N_TURNS // 2 * turned.long()
+    adjective = draw(N_ADJECTIVES)
+    praise = (adjective < N_ADJECTIVES // 2) != turned
+    half = N_OPINIONS // 2
+    opinion = OPINIONS + draw(half) + half * (~praise).long()
+    neutral = NEUTRAL + draw(N_NEUTRAL)
+    verb = torch.where(torch.rand(n, generator=random) < opinions, opinion, neutral)
+    noun = NOUNS + draw(N_NOUNS)
+    row = (torch.full((n,), CLS), verb, noun, TURNS + turn, ADJECTIVES + adjective)
+    return torch.stack(row, dim=1), praise.long()
+
+
+def without_meaning(text: Tensor, random: Generator) -> Tensor:
+    """Shuffle the opinion verbs among the sentences, so that they say nothing."""
+    verbs = text[:, VERB]
+    rows = (verbs >= OPINIONS).nonzero()[:, 0]
+    shuffled = text.clone()
+    shuffled[rows, VERB] = verbs[rows[torch.randperm(len(rows), generator=random)]]
+    return shuffled
+
+
+def build(d_model: int) -> Encoder:
+    """Build the encoder of all arms, with a head for hidden words and one for a text's label."""
+    return tools.encoder(
+        vocab_size=VOCABULARY,
+        d_model=d_model,
+        n_heads=4,
+        d_ff=2 * d_model,
+        n_encoder_layers=2,
+        max_length=LENGTH,
+        positions="learned",
+        norm_position="pre",
+        activation="gelu",
+        head="masked",
+        pair_head=True,
+    )
+
+
+def hide(text: Tensor, random: Generator) -> tuple[Tensor, Tensor]:
+    """Hide some of the words; return the text as it is seen, and which were hidden."""
+    hidden = torch.rand(text.shape, generator=random) < HIDDEN
+    hidden[:, 0] = False
+    return text.masked_fill(hidden, MASK), hidden
+
+
+def pretrain(model: Encoder, text: Tensor, steps: int, random: Generator) -> float:
+    """Train on hidden words of plain text; return the loss of hidden opinion verbs, in nats."""
+
+    def loss(step: int) -> Tensor:
+        rows = text[torch.randint(len(text), (BATCH,), generator=random)]
+        seen, hidden = hide(rows, random)
+        return F.cross_entropy(model.head(model.hidden(seen)[hidden]), rows[hidden])
+
+    tools.fit(model, loss, steps, lr=2e-3)
+    rows = text[text[:, VERB] >= OPINIONS][:1000].clone()
+    verbs = rows[:, VERB].clone()
+    rows[:, VERB] = MASK
+    with torch.no_grad():
+        return float(F.cross_entropy(model.head(model.hidden(rows)[:, VERB]), verbs))
+
+
+def label_logits(model: Encoder, text: Tensor) -> Tensor:
+    """Return the logits of whole sentences' labels, (B, 2)."""
+    assert model.pair_head is not None
+    return model.pair_head(model.hidden(text)[:, 0])
+
+
+@torch.no_grad()
+def accuracy(model: Encoder, text: Tensor, labels: Tensor) -> float:
+    """Return right labels in percent."""
+    return 100 * float((label_logits(model, text).argmax(-1) == labels).double().mean())
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Labelled sentences: for training, for choosing the learning rate, and for testing."""
+
+    learn: tuple[Tensor, Tensor]
+    choose: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+    @classmethod
+    def drawn(cls, n_labels: int, random: Generator) -> Lesson:
+        """Draw sentences without opinion verbs; none of the others is in the training part."""
+        choose, test = sentences(N_CHOICE, random, 0.0), sentences(N_TEST, random, 0.0)
+        known = {tuple(row) for row in torch.cat([choose[0], test[0]]).tolist()}
+        text, labels = sentences(2 * n_labels, random, 0.0)
+        new = [index for index, row in enumerate(text.tolist()) if tuple(row) not in known]
+        kept = torch.tensor(new[:n_labels])
+        return cls((text[kept], labels[kept]), choose, test)
+
+
+def fine_tune(
+    model: Encoder, lesson: Lesson, steps: int, rate: float, random: Generator
+) -> tuple[float, float]:
+    """Train on labels; return accuracy on the choosing sentences, and on the test's."""
+    text, labels = lesson.learn
+
+    def loss(step: int) -> Tensor:
+        rows = torch.randint(len(text), (BATCH,), generator=random)
+        return F.cross_entropy(label_logits(model, text[rows]), labels[rows])
+
+    tools.fit(model, loss, steps, lr=rate)
+    return accuracy(model, *lesson.choose), accuracy(model, *lesson.test)
+
+
+Weights = dict[str, Tensor]
+
+
+def starts(sizes: Sizes, seed: int) -> tuple[dict[str, Weights], dict[str, float]]:
+    """Return the weights that each arm begins with, and losses of pre-training."""
+    random = Generator().manual_seed(seed)
+    text, _ = sentences(sizes.n_plain, random, OPINIONATED)
+    torch.manual_seed(seed)
+    fresh = {name: value.clone() for name, value in build(sizes.d_model).state_dict().items()}
+    weights, losses = {SCRATCH: fresh, LONG: fresh}, {}
+    for name, plain in ((PRETRAINED, text), (CUT, without_meaning(text, random))):
+        model = build(sizes.d_model)
+        model.load_state_dict(fresh)
+        losses[name] = pretrain(model, plain, sizes.pretraining_steps, random)
+        weights[name] = model.state_dict()
+    return weights, losses
+
+
+def outcome_of(
+    weights: Weights, n_labels: int, steps: int, rate: float, seed: int
+) -> tuple[float, float]:
+    """Fine-tune from these weights on labels that the seed draws, the same for all arms."""
+    random = Generator().manual_seed(1000 * n_labels + seed)
+    lesson = Lesson.drawn(n_labels, random)
+    model = build(weights["embedding.table.weight"].shape[1])
+    model.load_state_dict(weights)
+    return fine_tune(model, lesson, steps, rate, random)
+
+
+def run_arm(name: str, begin: list[Weights], sizes: Sizes, settings: Settings) -> list[Arm]:
+    """Fine-tune on each number of labels, at a rate chosen by the middle number."""
+    steps = sizes.steps + (sizes.pretraining_steps if name == LONG else 0)
+    total = sizes.steps + (0 if name == SCRATCH else sizes.pretraining_steps)
+    middle, seed = sizes.labels[len(sizes.labels) // 2], settings.seed
+    choices = {rate: outcome_of(begin[0], middle, steps, rate, seed)[0] for rate in RATES}
+    rate = max(RATES, key=choices.__getitem__)
+    arms = []
+    for n_labels in sizes.labels:
+        settings.tell(f"{name}, {n_labels} labels")
+        accuracies = [
+            outcome_of(weights, n_labels, steps, rate, seed + index)[1]
+            for index, weights in enumerate(begin)
+        ]
+        arms.append(Arm(name, n_labels, total, accuracies, rate))
+    return arms
+
+
+def measured_with(sizes: Sizes, settings: Settings) -> Measured:
+    """Measure all arms at these sizes."""
+    begin: dict[str, list[Weights]] = {name: [] for name in ARMS}
+    losses: dict[str, list[float]] = {PRETRAINED: [], CUT: []}
+    with torch.random.fork_rng(devices=[]):
+        for seed in range(settings.seed, settings.seed + sizes.seeds):
+            settings.tell(f"pre-training, seed {seed}")
+            weights, final = starts(sizes, seed)
+            for name in ARMS:
+                begin[name].append(weights[name])
+            for name, value in final.items():
+                losses[name].append(value)
+        arms = [arm for name in ARMS for arm in run_arm(name, begin[name], sizes, settings)]
+    return Measured(arms, N_ADJECTIVES, fmean(losses[PRETRAINED]), fmean(losses[CUT]))
+
+
+def measure(settings: Settings) -> Measured:
+    """Pre-train, then fine-tune on more and more labels."""
+    full = Sizes(labels=(10, 20, 50, 100, 500, 2000), seeds=5, pretraining_steps=2000, steps=200)
+    return measured_with(settings.pick(Sizes(), full), settings)
+
+
+def tables(m: Measured) -> list[Table]:
+    """Accuracy by labels and arm."""
+    rows = [
+        (
+            name,
+            f"{m.of(name, m.labels[0]).steps:,}",
+            *(tools.plus_minus(m.of(name, labels).accuracies) for labels in m.labels),
+        )
+        for name in ARMS
+    ]
+    title = (
+        "Right labels of {n} new sentences, % (chance {chance:.0f}), by the number "
+        "of labelled sentences; mean ± spread over seeds"
+    )
+    head = ("start", "steps in all", *(f"{labels} labels" for labels in m.labels))
+    return [Table(say("right", title, n=N_TEST, chance=CHANCE), head, rows)]
+
+
+def draw(m: Measured) -> Figure:
+    """Accuracy against labels, a line an arm."""
+    figure, axes = new_figure(7.2, 4.0)
+    for index, name in enumerate(ARMS):
+        samples = [m.of(name, labels).accuracies for labels in m.labels]
+        error_bars(axes, m.labels, samples, index, name)
+    axes.axhline(CHANCE, color=COLOURS[7], linestyle=":", label="chance")
+    axes.set_xscale("log")
+    ticks(axes, m.labels)
+    axes.set(xlabel="labelled sentences", ylabel="right on new sentences (%)", ylim=(30, 102))
+    axes.set_title("How far does plain text stand in for labels? Mean and spread over seeds")
+    axes.legend(loc="lower right", ncols=2)
+    return figure
+
+
+def gains(m: Measured) -> dict[int, float]:
+    """Return by labels the points by which pre-training leads the better arm from scratch."""
+    return {
+        labels: fmean(m.of(PRETRAINED, labels).accuracies)
+        - max(fmean(m.of(name, labels).accuracies) for name in (SCRATCH, LONG))
+        for labels in m.labels
+    }
+
+
+def judge(m: Measured) -> Verdict:
+    """Few labels decide whether it is true, many labels and the cut text how far it goes."""
+    few, many, gain = m.labels[0], m.labels[-1], gains(m)
+    ahead = [labels for labels in m.labels if gain[labels] >= CLEAR]
+    right = [fmean(m.of(name, few).accuracies) for name in ARMS]  # pre-trained, cut, long, scratch
+    outcome: Outcome = "holds when"
+    if few not in ahead:
+        outcome = "does not hold"
+        when = say("none", "The gain is below {clear:.0f} points. ", clear=CLEAR)
+    elif right[0] - right[1] < CLEAR:
+        form = "It helps, but not by what the text says: one that tells nothing does as well. "
+        when = say("form", form)
+    elif len(ahead) < len(m.labels):
+        joined = Words.join(map(str, ahead))
+        when = say("few", "When labels are few (ahead with {ahead}). ", ahead=joined)
+    else:
+        outcome, when = "holds", Words()
+    because = say(
+        "because",
+        "With {few} labels the pre-trained model is right on {right[0]:.0f} %, from scratch it "
+        "is {right[3]:.0f} % ({right[2]:.0f} % with equal compute), and after plain text whose "
+        "verbs tell nothing {right[1]:.0f} %. With {many} labels the difference to the better "
+        "one from scratch is {gain:+.0f} points.",
+        **{"few": few, "many": many, "right": right, "gain": gain[many]},
+    )
+    return Verdict(outcome, when + because)
+
+
+LAB = say.make_lab(
+    "Pre-training, then few labels",
+    claim=(
+        "An encoder that has learnt to fill gaps in plain text needs little labelled data and "
+        "little further training to do a task well."
+    ),
+    experiment=(
+        "In a made-up language, 40 adjectives praise or blame, and words like “not” turn them "
+        "round. A small encoder (two layers) fills gaps in unlabelled sentences, of which "
+        "{share:.0f} % have a verb that gives the opinion away; then it learns to "
+        "label sentences without such verbs. Beside it, with the same first weights, labels, "
+        "batches and choice of learning rates: from scratch with as many fine-tuning steps; from "
+        "scratch with as many steps in all; and pre-trained on the same text with its opinion "
+        "verbs dealt out at random. Three seeds (five with --full)."
+    ),
+    functions=(measure, tables, draw, judge),
+    values={"share": 100 * OPINIONATED},
+)

@@ -1,0 +1,377 @@
+"""Lab 13: recurrent nets against the Transformer: what must wait for what, what is recalled."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.model import equation, use_path
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import Figure, error_bars, look, new_figure, ticks
+from qkv_labs.lab import Settings, Table, Verdict, Words
+
+say = Texts("recurrent")
+
+KEYS, VALUES, FILLERS, ASKED = 16, 8, 8, 4
+QUERY = KEYS * VALUES  # token key·VALUES + value is a pair; QUERY + key asks for its value
+FILLER = QUERY + KEYS
+VOCABULARY = FILLER + FILLERS
+LOADS, LENGTHS = (4, 8, 16), (16, 32, 64)  # pairs to keep, and tokens among which they stand
+BIN = 8  # tokens of distance that are counted together
+RATES = (3e-3, 1e-2)
+PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Linear")  # of matrices, as autograd names them
+FUSED = "ScaledDotProduct"  # two of them in one node
+CLEAR = 5.0  # points of accuracy that count as a difference
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is learnt and timed."""
+
+    steps: int = 600
+    rows: int = 32
+    seeds: int = 3
+    examples: int = 500  # sequences of each load to recall from
+    lengths: tuple[int, ...] = (8, 32, 128, 512)
+    tokens: int = 4096  # in each timed step, whatever the length of its sequences
+    repeats: int = 3
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One architecture: what it costs, and what it recalls in percent, one list a seed."""
+
+    name: str
+    parameters: int
+    rate: float  # the better one of `RATES`
+    chain: list[int]  # matrix products that wait for one another, by length
+    milliseconds: list[float]  # CPU time of a training step, by length
+    by_load: list[list[float]]  # recall for each of `LOADS`
+    by_distance: list[list[float]]  # recall of pairs 1-8, 9-16 … tokens back
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All architectures."""
+
+    lengths: list[int]
+    tokens: int
+    arms: list[Arm]  # LSTM, LSTM with attention, Transformer
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the tokens; with attention, each state also attends to those before it."""
+
+    def __init__(self, width: int, attention: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.attention = nn.Linear(width, 2 * width) if attention else None
+        self.combine = nn.Linear(2 * width, width) if attention else None
+        self.output = nn.Linear(width, VALUES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits of a value at each token, (B, T, VALUES)."""
+        states, _ = self.lstm(self.embedding(tokens))
+        if self.attention is not None and self.combine is not None:
+            query, key = self.attention(states)[:, None].chunk(2, dim=-1)
+            seen = F.scaled_dot_product_attention(query, key, states[:, None], is_causal=True)
+            states = torch.tanh(self.combine(torch.cat([states, seen[:, 0]], dim=-1)))
+        logits: Tensor = self.output(states)
+        return logits
+
+
+class Transformer(nn.Module):
+    """One block of the package's decoder, with the output of the recurrent nets."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.decoder = tools.decoder(
+            vocab_size=VOCABULARY,
+            d_model=width,
+            n_heads=4,
+            d_ff=2 * width,
+            n_decoder_layers=1,
+            max_length=1024,
+            norm_position="pre",
+        )
+        self.output = nn.Linear(width, VALUES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits of a value at each token, (B, T, VALUES)."""
+        logits: Tensor = self.output(self.decoder.hidden(tokens))
+        return logits
+
+
+def equal_width(build: Callable[[int], nn.Module], parameters: int) -> int:
+    """Return the width that comes nearest to so many parameters."""
+    return min(range(8, 128), key=lambda width: abs(tools.n_weights(build(width)) - parameters))
+
+
+def builders() -> dict[str, Callable[[], nn.Module]]:
+    """Return the three architectures with as many parameters as the Transformer."""
+    goal = tools.n_weights(Transformer())
+    plain = equal_width(lambda width: Recurrent(width, attention=False), goal)
+    attending = equal_width(lambda width: Recurrent(width, attention=True), goal)
+    return {
+        "LSTM": lambda: Recurrent(plain, attention=False),
+        "LSTM + attention": lambda: Recurrent(attending, attention=True),
+        "Transformer": Transformer,
+    }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Sequences of pairs among filler, then queries; their answers, and how far back."""
+
+    tokens: Tensor  # (B, length + ASKED)
+    answers: Tensor  # (B, ASKED)
+    distances: Tensor  # (B, ASKED)
+
+
+def asked(rows: int, length: int, load: int, generator: torch.Generator) -> Asked:
+    """Draw sequences: `load` different keys, each once with a value, at random positions."""
+
+    def shuffled(n: int, keep: int) -> Tensor:
+        return torch.rand(rows, n, generator=generator).argsort(dim=1)[:, :keep]
+
+    keys = shuffled(KEYS, load)
+    values = torch.randint(VALUES, (rows, load), generator=generator)
+    tokens = torch.randint(FILLER, VOCABULARY, (rows, length), generator=generator)
+    positions = shuffled(length, load)
+    tokens.scatter_(1, positions, keys * VALUES + values)
+    chosen = shuffled(load, ASKED)
+    queries = QUERY + keys.gather(1, chosen)
+    distances = length + torch.arange(chosen.shape[1]) - positions.gather(1, chosen)
+    return Asked(torch.cat([tokens, queries], dim=1), values.gather(1, chosen), distances)
+
+
+def learnt(build: Callable[[], nn.Module], rate: float, seed: int, sizes: Sizes) -> nn.Module:
+    """Train a model on all loads and lengths; every arm sees the same sequences."""
+    with tools.seeded(seed):
+        model = build()
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(choices: Sequence[int]) -> int:
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    def loss(step: int) -> Tensor:
+        batch = asked(sizes.rows, drawn(LENGTHS), drawn(LOADS), generator)
+        return tools.token_loss(model(batch.tokens)[:, -ASKED:], batch.answers)
+
+    tools.fit(model, loss, sizes.steps, rate)
+    return model.eval()
+
+
+@torch.no_grad()
+def recalled(model: nn.Module, sizes: Sizes, seed: int) -> tuple[list[float], list[float]]:
+    """Return right answers in percent on new sequences: by load, and by distance."""
+    generator = torch.Generator().manual_seed(1_000_000 + seed)
+    length, right, distances = max(LENGTHS), [], []
+    for load in LOADS:
+        batch = asked(sizes.examples, length, load, generator)
+        right.append(model(batch.tokens)[:, -ASKED:].argmax(dim=-1) == batch.answers)
+        distances.append(batch.distances)
+    hits = torch.stack(right).float() * 100
+    bins = ((torch.stack(distances) - 1) // BIN).clamp(max=length // BIN - 1)
+    by_distance = [float(hits[bins == index].mean()) for index in range(length // BIN)]
+    return hits.mean(dim=(1, 2)).tolist(), by_distance
+
+
+def longest_chain(result: Tensor) -> int:
+    """Count the longest chain of matrix products in a graph, each needing the one before."""
+    depth: dict[Any, int] = {}
+    waiting: list[Any] = [result.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        missing = [parent for parent in inputs if parent not in depth]
+        if missing:
+            waiting += missing
+            continue
+        own = 2 if node.name().startswith(FUSED) else int(node.name().startswith(PRODUCTS))
+        depth[node] = own + max((depth[parent] for parent in inputs), default=0)
+        waiting.pop()
+    return depth[result.grad_fn]
+
+
+def chain_of(model: nn.Module, length: int) -> int:
+    """Count the products that wait for one another in reading so many tokens."""
+    tokens = torch.zeros(1, length, dtype=torch.int64)
+    model = copy.deepcopy(model).double()  # a fused kernel, for float32 only, would hide the steps
+    with use_path(model, equation):
+        return longest_chain(model(tokens).sum())
+
+
+def step_milliseconds(model: nn.Module, length: int, sizes: Sizes) -> float:
+    """Return CPU time of forward and backward over `sizes.tokens` tokens, the least of several."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (max(1, sizes.tokens // length), length)
+    tokens = torch.randint(VOCABULARY, shape, generator=generator)
+    times = []
+    for _ in range(sizes.repeats):
+        began = time.process_time()
+        model(tokens).logsumexp(dim=-1).mean().backward()
+        times.append(time.process_time() - began)
+    return 1000 * min(times)
+
+
+def measured_arm(
+    name: str, build: Callable[[], nn.Module], sizes: Sizes, settings: Settings
+) -> Arm:
+    """Choose the learning rate with the first seed, then recall with all; time a new model."""
+
+    def run(rate: float, seed: int) -> tuple[list[float], list[float]]:
+        settings.tell(f"{name}: learning rate {rate}, seed {seed}")
+        return recalled(learnt(build, rate, seed, sizes), sizes, seed)
+
+    first = {rate: run(rate, settings.seed) for rate in RATES}
+    rate = max(RATES, key=lambda rate: fmean(first[rate][0]))
+    seeds = range(settings.seed + 1, settings.seed + sizes.seeds)
+    by_load, by_distance = zip(first[rate], *(run(rate, seed) for seed in seeds), strict=True)
+    model = build()
+    return Arm(
+        name,
+        tools.n_weights(model),
+        rate,
+        [chain_of(model, length) for length in sizes.lengths],
+        [step_milliseconds(model, length, sizes) for length in sizes.lengths],
+        list(by_load),
+        list(by_distance),
+    )
+
+
+def measure(settings: Settings) -> Measured:
+    """Measure each architecture in turn."""
+    sizes = settings.pick(Sizes(), Sizes(steps=3000, seeds=5, repeats=10))
+    with tools.seeded(settings.seed):
+        arms = [measured_arm(*arm, sizes, settings) for arm in builders().items()]
+    return Measured(list(sizes.lengths), sizes.tokens, arms)
+
+
+def tables(m: Measured) -> list[Table]:
+    """What waits for what and how long it takes, and what is recalled."""
+    costs = [
+        (arm.name, *(f"{n} / {ms:.0f}" for n, ms in zip(arm.chain, arm.milliseconds, strict=True)))
+        for arm in m.arms
+    ]
+    recall = [
+        (
+            arm.name,
+            f"{arm.parameters:,}",
+            f"{arm.rate:g}",
+            *map(tools.plus_minus, zip(*arm.by_load, strict=True)),
+            *map(tools.plus_minus, near_and_far(arm)),
+        )
+        for arm in m.arms
+    ]
+    title = "Products that wait for one another / CPU ms for {m.tokens} tokens, by length"
+    loads = (f"{load} pairs" for load in LOADS)
+    return [
+        Table(say("costs", title, m=m), ("model", *(f"length {n}" for n in m.lengths)), costs),
+        Table(
+            say("recall", "Right answers, %, mean ± spread over seeds"),
+            ("model", "parameters", "rate", *loads, "near", "far"),
+            recall,
+        ),
+    ]
+
+
+def near_and_far(arm: Arm) -> tuple[list[float], list[float]]:
+    """Return recall of the nearest and of the farthest quarter of distances, one value a seed."""
+    n, curves = max(1, len(arm.by_distance[0]) // 4), arm.by_distance
+    return [fmean(curve[:n]) for curve in curves], [fmean(curve[-n:]) for curve in curves]
+
+
+def draw(m: Measured) -> Figure:
+    """Time by length, recall by distance, recall by the number of pairs."""
+    figure, (cost, distance, load) = new_figure(11, 3.6, ncols=3)
+    for index, arm in enumerate(m.arms):
+        cost.errorbar(m.lengths, arm.milliseconds, label=arm.name, capsize=3, **look(index))
+        bins = [BIN * (i + 0.5) for i in range(len(arm.by_distance[0]))]
+        error_bars(distance, bins, zip(*arm.by_distance, strict=True), index, arm.name)
+        error_bars(load, LOADS, zip(*arm.by_load, strict=True), index, arm.name)
+    cost.set(xscale="log", xlabel="tokens a sequence", ylabel=f"CPU ms for {m.tokens} tokens")
+    cost.set(ylim=(0, None), title="The same tokens in longer sequences")
+    distance.set(xlabel="tokens since the pair", title="Recall by distance")
+    load.set(xlabel="pairs to keep", xticks=LOADS, title="Recall by how much must be kept")
+    for axes in (distance, load):
+        axes.set(ylim=(0, 105), ylabel="right answers, %")
+        axes.axhline(100 / VALUES, color="0.6", linestyle=":")
+        axes.text(axes.get_xlim()[0], 100 / VALUES + 1, " chance", color="0.4", fontsize=8)
+    ticks(cost, m.lengths)
+    figure.legend(*load.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def judge(m: Measured) -> Verdict:
+    """Judge waiting, time and forgetting, each by its own figure."""
+    lstm, _, transformer = m.arms
+    waits = lstm.chain[-1] - lstm.chain[0] > transformer.chain[-1] - transformer.chain[0]
+    ratio = lstm.milliseconds[-1] / transformer.milliseconds[-1]
+    near, far = map(fmean, near_and_far(lstm))
+    recall = [fmean(map(fmean, arm.by_load)) for arm in m.arms]
+    worse, distant = recall[2] - recall[0] > CLEAR, near - far > CLEAR
+    because = say(
+        "because",
+        "Over {length} tokens an LSTM has {chains[0]} products in a row and the "
+        "Transformer {chains[2]}; its training step took {ratio:.1f} times the "
+        "Transformer's time on this CPU. It recalls {near:.0f} % of near and {far:.0f} % of far "
+        "pairs, {few:.0f} % of {least} and {many:.0f} % of {most} pairs. In all the LSTM "
+        "recalls {recall[0]:.0f} %, the Transformer {recall[2]:.0f} %, and an LSTM with attention "
+        "{recall[1]:.0f} %, with {chains[1]} products in a row.",
+        **{"length": m.lengths[-1], "ratio": ratio, "near": near, "far": far, "recall": recall},
+        chains=[arm.chain[-1] for arm in m.arms],
+        few=fmean(loads[0] for loads in lstm.by_load),
+        many=fmean(loads[-1] for loads in lstm.by_load),
+        least=LOADS[0],
+        most=LOADS[-1],
+    )
+    if not waits or not (worse or distant or ratio > 1):
+        return Verdict("does not hold", because)
+    if worse and distant and ratio > 1:
+        return Verdict("holds", because)
+    return Verdict("holds when", _supported(ratio, worse, distant) + because)
+
+
+def _supported(ratio: float, worse: bool, distant: bool) -> Words:
+    """Say which part of the claim the figures support."""
+    kept = "it forgets where much must be kept, near and far alike"
+    parts = [
+        (True, say("waits", "it waits token by token")),
+        (ratio <= 1, say("quick", "which cost no time on this CPU")),
+        (distant, say("distant", "it forgets what is far")),
+        (worse and not distant, say("kept", kept)),
+        (not worse, say("equal", "but in all it recalls as much as a Transformer")),
+    ]
+    joined = Words.join((words for true, words in parts if true), zh="，")
+    return say("when", "In part, at this size: {parts}. ", parts=joined)
+
+
+LAB = say.make_lab(
+    "Recurrent nets and the Transformer",
+    claim=(
+        "A recurrent net must read token by token, which cannot be done in parallel, and by the "
+        "end it has forgotten the beginning; attention on top does not end the queue. The "
+        "Transformer reads all at once, and every token is one step away."
+    ),
+    experiment=(
+        "An LSTM, an LSTM with attention and a one-block Transformer of equal parameters. Counted "
+        "from the graph: matrix products that must wait for one another. Timed: training steps "
+        "over the same number of tokens, cut into longer and longer sequences. Learnt: to give the "
+        "value of a key that stood among filler, by distance and by the number of pairs; same "
+        "sequences (up to {length} tokens) and steps, three seeds (five with --full), for "
+        "each the better of two learning rates, chosen on the first seed."
+    ),
+    functions=(measure, tables, draw, judge),
+    values={"length": max(LENGTHS)},
+)

@@ -1,0 +1,357 @@
+"""Lab 7: what residual connections do for deep stacks, and whether the output stays the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qkv.model import Encoder, Residual
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
+from qkv_labs.lab import Settings, Table, Verdict, Words
+
+say = Texts("residual")
+
+N_WORDS, D_MODEL, LENGTH = 12, 32, 8
+KINDS = ("post", "pre", "without")
+BARE = "bare"  # without a norm too; of untrained stacks only
+NAMES = {
+    "post": "residual, post-norm",
+    "pre": "residual, pre-norm",
+    "without": "no residual",
+    BARE: "no residual, no norm",
+}
+DEPTHS = (2, 4, 8, 16, 32)  # of untrained stacks
+TAUGHT = (1, 4, 12)  # of trained stacks
+RATES = (2e-3, 6e-3)
+FADED = 0.1  # a gradient below this share of the residual stacks' has vanished
+AHEAD = 0.2  # by so much of all answers residual connections must be ahead
+KEPT = 0.5  # a cosine above this: the output is still the input
+ALIKE = 0.2  # by so much more cosine than with residual connections tokens have become alike
+
+
+class Rewritten(Residual):
+    """norm(f(x)): a post-norm sublayer without its residual connection."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the sublayer's output in place of its input."""
+        return self.norm(self.dropout(sublayer(x)))
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A kind of stack at initialisation, by depth."""
+
+    kind: str
+    first: list[float]  # norm of the first block's gradient, mean of seeds
+    last: list[float]  # norm of the last block's
+    alike: list[float]  # cosine of different tokens' vectors at the end: 1 when all are the same
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A kind of stack after training, by depth: accuracy by seed, and its learning rate."""
+
+    kind: str
+    accuracies: list[list[float]]
+    rates: list[float]
+    before: list[float]  # of the deepest: cosine of the stream to its input, layer by layer
+    after: list[float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Stacks with residual connections, post- and pre-norm, and without."""
+
+    fresh: list[Fresh]
+    trained: list[Trained]
+    guess: float  # accuracy of naming any word of the sequence
+
+
+def build(kind: str, n_layers: int) -> Encoder:
+    """Build a stack of this kind and depth; all have the same weights but a last norm."""
+    model = tools.encoder(
+        positions="rotary",
+        vocab_size=N_WORDS,
+        d_model=D_MODEL,
+        n_heads=4,
+        d_ff=2 * D_MODEL,
+        n_encoder_layers=n_layers,
+        max_length=LENGTH,
+        head="token",
+        n_labels=N_WORDS,
+        embedding_scale=False,
+        norm_position="pre" if kind == "pre" else "post",
+    )
+    if kind in ("without", BARE):
+        for module in model.modules():
+            if isinstance(module, Residual):
+                module.__class__ = Rewritten
+                module.norm = nn.Identity() if kind == BARE else module.norm
+    return model
+
+
+def loss_of(model: Encoder) -> Tensor:
+    """Cross-entropy on a new batch."""
+    words, before = tools.word_before(32, LENGTH, N_WORDS)
+    return tools.token_loss(model(words)[:, 1:], before)
+
+
+@torch.no_grad()
+def right(model: Encoder) -> float:
+    """Return the share of right answers on new words."""
+    words, before = tools.word_before(300, LENGTH, N_WORDS)
+    return float((model(words)[:, 1:].argmax(dim=-1) == before).double().mean())
+
+
+@torch.no_grad()
+def stream(model: Encoder) -> list[Tensor]:
+    """Return the residual stream of a batch: the first block's input, then each block's output."""
+    states: list[Tensor] = []
+    blocks = model.encoder.blocks
+    hooks = [blocks[0].register_forward_pre_hook(lambda _, x: states.append(x[0]))]
+    hooks += [block.register_forward_hook(lambda *x: states.append(x[2])) for block in blocks]
+    model.hidden(tools.word_before(64, LENGTH, N_WORDS)[0])
+    for hook in hooks:
+        hook.remove()
+    return states
+
+
+def kept(states: list[Tensor]) -> list[float]:
+    """Return the cosine of each state to the input, without what all tokens share."""
+    centred = [state - state.mean(dim=(0, 1)) for state in states]
+    return [float(F.cosine_similarity(x, centred[0], dim=-1).mean()) for x in centred]
+
+
+def alike(state: Tensor) -> float:
+    """Return the mean cosine of two tokens of a sequence, (B, T, D): 1 when all are the same."""
+    unit = F.normalize(state, dim=-1)
+    n = state.shape[1]
+    cosines = unit @ unit.transpose(1, 2)
+    return float((cosines.sum() / len(state) - n) / (n * (n - 1)))
+
+
+def gradients(model: Encoder) -> tuple[float, float]:
+    """Return the norms of the loss's gradient in the first block and in the last."""
+    model.zero_grad()
+    loss_of(model).backward()
+    norms = [
+        float(torch.stack([x.grad.norm() for x in block.parameters() if x.grad is not None]).norm())
+        for block in model.encoder.blocks
+    ]
+    return norms[0], norms[-1]
+
+
+def measure_fresh(kind: str, seed: int) -> Fresh:
+    """Measure gradients and likeness at initialisation, mean of three draws."""
+    fresh = Fresh(kind, [], [], [])
+    for depth in DEPTHS:
+        torch.manual_seed(seed)
+        models = [build(kind, depth) for _ in range(3)]
+        norms = [gradients(model) for model in models]
+        fresh.first.append(fmean(first for first, _ in norms))
+        fresh.last.append(fmean(last for _, last in norms))
+        fresh.alike.append(fmean(alike(stream(model)[-1]) for model in models))
+    return fresh
+
+
+def train(kind: str, depth: int, seed: int, rate: float, steps: int) -> tuple[float, Encoder]:
+    """Train a stack, and return its accuracy and the stack."""
+    torch.manual_seed(seed)
+    model = build(kind, depth)
+    tools.fit(model, lambda step: loss_of(model), steps, lr=rate)
+    return right(model), model
+
+
+def measure_trained(kind: str, settings: Settings) -> Trained:
+    """Train each depth with the better of the learning rates, chosen on the first seed."""
+    steps, seeds = settings.pick(150, 400), settings.seeds(3, 5)
+    accuracies, rates = [], []
+    for depth in TAUGHT:
+        settings.tell(f"training: {kind}, {depth} layers")
+        tried = [train(kind, depth, seeds[0], rate, steps) for rate in RATES]
+        best = max(range(len(RATES)), key=lambda i: tried[i][0])
+        first, model = tried[best]
+        more = [train(kind, depth, seed, RATES[best], steps)[0] for seed in seeds[1:]]
+        accuracies.append([first, *more])
+        rates.append(RATES[best])
+    torch.manual_seed(settings.seed)
+    before = kept(stream(build(kind, TAUGHT[-1])))
+    return Trained(kind, accuracies, rates, before, kept(stream(model)))
+
+
+def measure(settings: Settings) -> Measured:
+    """Measure untrained stacks of all depths, then trained ones."""
+    with torch.random.fork_rng():
+        fresh = [measure_fresh(kind, settings.seed) for kind in (*KINDS, BARE)]
+        trained = [measure_trained(kind, settings) for kind in KINDS]
+        torch.manual_seed(settings.seed)
+        words, before = tools.word_before(1000, LENGTH, N_WORDS)
+        guess = (words[:, None, :] == before[:, :, None]).double().mean()
+    return Measured(fresh, trained, float(guess))
+
+
+def tables(m: Measured) -> list[Table]:
+    """Gradients of untrained stacks, accuracy of trained ones, and what is left of the input."""
+    shallow, deep, layers = DEPTHS[0], DEPTHS[2], TAUGHT[-1]
+    fresh = (
+        "Fresh stacks: norm of the first block's gradient by depth; and how alike the "
+        "vectors of different tokens come out of {shallow} and {deep} layers (1: the same)"
+    )
+    learnt = (
+        "Trained to name the word before: right answers in % (naming any word of the "
+        "sequence: {guess:.0f})"
+    )
+    left = [
+        (
+            NAMES[arm.kind],
+            when,
+            *(f"{cosines[i]:.2f}" for i in (0, layers // 4, layers // 2, layers)),
+        )
+        for arm in m.trained
+        for when, cosines in (("fresh", arm.before), ("trained", arm.after))
+    ]
+    return [
+        Table(
+            say("fresh", fresh, shallow=shallow, deep=deep),
+            (
+                "stack",
+                *(f"depth {depth}" for depth in DEPTHS),
+                f"alike, {shallow}",
+                f"alike, {deep}",
+            ),
+            [
+                (
+                    NAMES[stack.kind],
+                    *(f"{norm:.2g}" for norm in stack.first),
+                    *(f"{stack.alike[i]:.2f}" for i in (0, 2)),
+                )
+                for stack in m.fresh
+            ],
+        ),
+        Table(
+            say("learnt", learnt, guess=100 * m.guess),
+            ("stack", *(f"depth {depth}" for depth in TAUGHT)),
+            [(NAMES[arm.kind], *map(tools.percent, arm.accuracies)) for arm in m.trained],
+        ),
+        Table(
+            say(
+                "left",
+                "Cosine of the stream to its input, by layer, in stacks of {layers} layers",
+                layers=layers,
+            ),
+            ("stack", "when", *(f"after {i}" for i in (0, layers // 4, layers // 2, layers))),
+            left,
+        ),
+    ]
+
+
+def draw(m: Measured) -> Figure:
+    """The gradient that arrives below, what depth costs, and what is left of the input."""
+    figure, (gradient, accuracy, cosine) = new_figure(11.5, 3.6, nrows=1, ncols=3)
+    styles = {kind: look(i) for i, kind in enumerate(NAMES)}
+    for fresh in m.fresh:
+        gradient.plot(DEPTHS, fresh.first, label=NAMES[fresh.kind], **styles[fresh.kind])
+    for arm in m.trained:
+        style, label = styles[arm.kind], NAMES[arm.kind]
+        means = [100 * fmean(seeds) for seeds in arm.accuracies]
+        accuracy.plot(TAUGHT, means, label=label, **style)
+        for depth, seeds in zip(TAUGHT, arm.accuracies, strict=True):
+            values = [100 * share for share in seeds]
+            accuracy.plot([depth] * len(seeds), values, linestyle="", alpha=0.4, **style)
+        cosine.plot(arm.before, linestyle=":", markerfacecolor="white", **style)
+        cosine.plot(arm.after, label=label, **style)
+    gradient.set(xscale="log", yscale="log", xlabel="layers")
+    gradient.set(ylabel="norm of the first block's gradient")
+    gradient.set_title("Fresh: the gradient that arrives")
+    ticks(gradient, DEPTHS)
+    gradient.legend(loc="lower left")
+    accuracy.axhline(100 * m.guess, color=COLOURS[7], linestyle=":")
+    accuracy.set(xlabel="layers", ylabel="right (%), line: mean of seeds")
+    accuracy.set(ylim=(0, 104), xticks=TAUGHT, title="Trained: right answers (dotted: a guess)")
+    cosine.axhline(0, color=COLOURS[7], linewidth=0.8)
+    cosine.set(xlabel="layer", ylabel="cosine of the stream to its input")
+    cosine.set_title("What is left of the input (dotted, hollow: fresh)")
+    return figure
+
+
+def judge(m: Measured) -> Verdict:
+    """Deep down: are residual stacks ahead, and does their output differ from their input?"""
+    right = {arm.kind: fmean(arm.accuracies[-1]) for arm in m.trained}
+    ends = {arm.kind: arm.after[-1] for arm in m.trained}
+    first = {fresh.kind: fresh.first[-1] for fresh in m.fresh}
+    ahead = [kind for kind in ("post", "pre") if right[kind] >= right["without"] + AHEAD]
+    sound = [kind for kind in ahead if ends[kind] < KEPT]
+    numbers = say(
+        "because",
+        "With {layers} layers, {right[post]:.0f} % (post-norm) and {right[pre]:.0f} % (pre-norm) "
+        "of the answers are right, without residual connections {right[without]:.0f} %, and the "
+        "output's cosine to the input is {ends[post]:.2f} and {ends[pre]:.2f}. Of {depth} fresh "
+        "layers the first gets a gradient of {first[post]:.2g} and {first[pre]:.2g}, without "
+        "residual connections {first[without]:.2g}, without norms too {first[bare]:.2g}.",
+        layers=TAUGHT[-1],
+        depth=DEPTHS[-1],
+        right={kind: 100 * share for kind, share in right.items()},
+        ends=ends,
+        first=first,
+    )
+    if not sound:
+        return Verdict("does not hold", numbers)
+    if len(sound) == 1:
+        only = say("only", "Only with {norm}-norm, at this depth. ", norm=say.column(sound[0]))
+        return Verdict("holds when", only + numbers)
+    arrives = FADED * min(first["post"], first["pre"])
+    if first["without"] < arrives:
+        return Verdict("holds", numbers)
+    return Verdict("holds when", _but_for_gradients(m, numbers, first[BARE] < arrives))
+
+
+def _but_for_gradients(m: Measured, numbers: Words, faded: bool) -> Words:
+    """Depth needs residual connections here, but the gradient came through norms without them."""
+    without, post = (tools.where(m.fresh, kind=kind)[0].alike[0] for kind in ("without", "post"))
+    bare = say("bare", "only where there is no norm either")
+    lost = say("lost", ": what is lost is what tells tokens apart")
+    return say(
+        "gradients",
+        "As to training at this depth; as to the gradient {gradient}. {numbers} After {depth} "
+        "fresh layers the vectors of different tokens have a cosine of {without:.2f} without "
+        "residual connections and of {post:.2f} with them (post-norm){lost}.",
+        gradient=bare if faded else say("never", "not at all"),
+        numbers=numbers,
+        depth=DEPTHS[0],
+        without=without,
+        post=post,
+        lost=lost if without >= post + ALIKE else "",
+    )
+
+
+LAB = say.make_lab(
+    "Residual connections: revising, not rewriting",
+    claim=(
+        "A residual connection is a fast lane for gradients, so that very deep stacks can be "
+        "trained; and although every layer adds its input, the last output is not the first input "
+        "over again."
+    ),
+    experiment=(
+        "Encoders with x + f(norm(x)), with norm(x + f(x)), and with norm(f(x)), which has no "
+        "residual connection; fresh also f(x), with neither. Of fresh stacks we take the first "
+        "block's gradient at {shallowest} to {deepest} layers, the mean of three draws. Stacks "
+        "of {taught} layers, {width} wide, learn to name the word before "
+        "in as many steps, each with the better of two learning rates (chosen on the first of "
+        "three seeds, five with --full), and we count right answers on new words. We also follow "
+        "the cosine of each token's vector to its input through the layers, fresh and trained."
+    ),
+    functions=(measure, tables, draw, judge),
+    values={
+        "shallowest": DEPTHS[0],
+        "deepest": DEPTHS[-1],
+        "taught": Words.join(map(str, TAUGHT)),
+        "width": D_MODEL,
+    },
+)

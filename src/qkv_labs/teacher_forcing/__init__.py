@@ -1,0 +1,363 @@
+"""Lab 11: teacher forcing: one pass for all positions, and errors after a model's own prefixes."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import PromptBatch, generate, prefill
+from qkv.demo import demo_corpus
+from qkv.model import EncoderDecoder
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
+
+say = Texts("teacher_forcing")
+
+POSITIONS = 12  # few sentences are longer
+DISTANCES = 6
+LAST_SHARE = 0.5  # of a scheduled decoder's input that is its own, at the last step
+EXACT = 1e-9  # logits in float64 that differ less are the same
+CLEAR = 0.5  # percentage points; less is no difference, however steady over seeds
+
+
+@dataclass(frozen=True)
+class Work:
+    """Texts as ids, and how long each model learns from them."""
+
+    train: EncodedPairs
+    held_out: EncodedPairs
+    settings: dict[str, int]  # of the model
+    steps: int
+    rows: int = 48
+    lr: float = 5e-3
+
+    def build(self, seed: int) -> EncoderDecoder:
+        """Build the model with the first weights of a seed."""
+        return tools.encoder_decoder(seed, **self.settings)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One model on held-out sentences; errors in percent of tokens."""
+
+    exact: float  # greedy translations that equal the reference, percent
+    true_error: float  # after the true prefix
+    loss: float  # nats a token, after the true prefix
+    slipped_own: float  # after its first slip, going on by itself, by edit distance
+    slipped_true: float  # at the same positions, had it been put right
+    true_prefix: list[float]  # error at position 1, 2 …
+    own_prefix: list[float]
+    spoilt: list[float]  # error 1, 2 … tokens after one wrong token
+    unspoilt: list[float]  # at the same positions without it
+    seconds: float  # CPU, training
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Both ways to compute, and both ways to train, one model a seed."""
+
+    difference: float  # largest, of logits: at once against step by step
+    passes: int  # of the decoder, step by step; at once it is 1
+    forced: list[Judged]
+    scheduled: list[Judged]
+
+
+def translation(full: bool) -> Work:
+    """Encode the packaged corpus for a small encoder-decoder."""
+    corpus = demo_corpus()
+    tokenizer = tokenizer_of(corpus.train, 1000)
+    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 64}
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 1}
+    train, held_out = (
+        EncodedPairs.of(pairs, tokenizer, tokenizer)
+        for pairs in (corpus.train, corpus.valid + corpus.test)
+    )
+    settings = {**special_ids(tokenizer), **sizes, **layers}
+    return Work(train, held_out, settings, 1000 if full else 300)
+
+
+def logits_of(model: EncoderDecoder, batch: Translations, target: Tensor | None = None) -> Tensor:
+    """Predict all positions in one pass, (B, T, V), after the batch's targets or others."""
+    logits: Tensor = model(batch.source, batch.target if target is None else target, batch.layout)
+    return logits
+
+
+@torch.no_grad()
+def step_by_step(model: EncoderDecoder, batch: Translations) -> tuple[Tensor, int]:
+    """Predict one position after the other; return logits and the number of passes."""
+    target, lengths = batch.target, batch.layout.lengths
+    prompts = PromptBatch(target[:, :1], source=batch.source, source_lengths=lengths)
+    memory, cache = prefill(model, prompts, 1, target.shape[1])
+    assert memory is not None
+    # `prefill` leaves the last token of a prompt, here BOS, to the first step.
+    steps = [
+        model.output(model.decode(token[:, None], memory, cache=cache)[:, -1])
+        for token in target.unbind(1)
+    ]
+    return torch.stack(steps, dim=1), len(steps)
+
+
+def mixed_input(
+    target: Tensor, guesses: Tensor, share: float, generator: torch.Generator
+) -> Tensor:
+    """Replace each input token but BOS, with this chance, by the model's guess for it."""
+    own = torch.cat([target[:, :1], guesses[:, :-1]], dim=1)
+    chosen = torch.rand(target.shape, generator=generator) < share
+    chosen[:, 0] = False
+    return own.where(chosen, target)
+
+
+def train(work: Work, seed: int, scheduled: bool) -> tuple[EncoderDecoder, float]:
+    """Train a model, on the same batches both ways; return it and the CPU seconds."""
+    model, order = work.build(seed), np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def loss(step: int) -> Tensor:
+        chosen = order.integers(len(work.train), size=work.rows)
+        batch = work.train.batch(chosen, model.config)
+        target = batch.target
+        if scheduled:
+            with torch.no_grad():
+                guesses = logits_of(model, batch).argmax(dim=-1)
+            target = mixed_input(target, guesses, LAST_SHARE * step / work.steps, generator)
+        return tools.token_loss(logits_of(model, batch, target), batch.labels)
+
+    began = time.process_time()
+    tools.fit(model, loss, work.steps, work.lr, warmup=60)
+    return model.eval(), time.process_time() - began
+
+
+def edit_distance(left: Sequence[int], right: Sequence[int]) -> int:
+    """Count the fewest insertions, deletions and changes between two texts (Levenshtein)."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        before, row[0] = row[0], i
+        for j, b in enumerate(right, 1):
+            change = before + (a != b)
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, change)
+    return row[-1]
+
+
+def after_slips(
+    outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]], wrong: Tensor
+) -> tuple[float, float]:
+    """Return errors in percent after an output's first slip: by itself, and put right."""
+    own = true = total = 0  # own ones are edits: one word too many must not spoil all later ones
+    for output, reference, errors in zip(outputs, references, wrong.tolist(), strict=True):
+        same = [a == b for a, b in zip(output, reference, strict=False)]
+        slip = same.index(False) if False in same else len(same)
+        if slip + 1 >= len(reference):
+            continue
+        own += edit_distance(output[slip + 1 :], reference[slip + 1 :])
+        true += sum(errors[slip + 1 : len(reference)])
+        total += len(reference) - slip - 1
+    return 100 * own / max(1, total), 100 * true / max(1, total)
+
+
+@torch.no_grad()
+def judged(model: EncoderDecoder, work: Work, seed: int, seconds: float = 0.0) -> Judged:
+    """Measure errors after true prefixes, own ones, and true ones with one wrong token."""
+    batch = work.held_out.batch(range(len(work.held_out)), model.config)
+    labels, logits = batch.labels, logits_of(model, batch)
+    real = labels != tools.IGNORE
+    wrong = (logits.argmax(dim=-1) != labels) & real
+    best = generate(model, batch.source, batch.layout.lengths, DecodeConfig(beams=1))
+    outputs = [[*hypotheses[0].tokens, model.config.eos_id] for hypotheses in best]
+    references = [row[keep].tolist() for row, keep in zip(labels, real, strict=True)]
+    equal = [output == reference for output, reference in zip(outputs, references, strict=True)]
+    width = labels.shape[1]
+    # past an output's end there is no token, which is wrong wherever one is due
+    laid = torch.tensor([[*out[:width], *[-1] * (width - len(out))] for out in outputs])
+    positions = range(min(POSITIONS, width))
+    return Judged(
+        100 * fmean(equal),
+        _percent(wrong, real),
+        float(tools.token_loss(logits, labels)),
+        *after_slips(outputs, references, wrong),
+        [_percent(wrong[:, t], real[:, t]) for t in positions],
+        [_percent(laid[:, t] != labels[:, t], real[:, t]) for t in positions],
+        *spoilt_errors(model, batch, logits, seed),
+        seconds,
+    )
+
+
+def _percent(wrong: Tensor, real: Tensor) -> float:
+    return 100 * float((wrong & real).sum()) / max(1, int(real.sum()))
+
+
+def spoilt_errors(
+    model: EncoderDecoder, batch: Translations, logits: Tensor, seed: int
+) -> tuple[list[float], list[float]]:
+    """Return errors 1, 2 … tokens after one wrong token, and without it, in percent."""
+    target, labels = batch.target, batch.labels
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (labels != tools.IGNORE).sum(dim=1)
+    # the position of the wrong input
+    position = 1 + (torch.rand(len(target), generator=generator) * (lengths - 1)).long()
+    rows = torch.arange(len(target))
+    choices = logits[rows, position - 1].clone()  # the likeliest wrong one: a slip of its own kind
+    choices[rows, target[rows, position]] = float("-inf")
+    spoilt = target.clone()
+    spoilt[rows, position] = choices.argmax(dim=-1)
+    after, before = (x.argmax(dim=-1) for x in (logits_of(model, batch, spoilt), logits))
+    rates: tuple[list[float], list[float]] = ([], [])
+    for distance in range(DISTANCES):
+        at = (position + distance).clamp(max=labels.shape[1] - 1)
+        real = position + distance < lengths
+        for guesses, rate in zip((after, before), rates, strict=True):
+            rate.append(_percent(guesses[rows, at] != labels[rows, at], real))
+    return rates
+
+
+@torch.no_grad()
+def compared(model: EncoderDecoder, work: Work) -> tuple[float, int]:
+    """Return the largest difference at once against step by step, in float64, and the passes."""
+    batch = work.held_out.batch(range(min(64, len(work.held_out))), model.config)
+    exact = copy.deepcopy(model).double()
+    stepwise, passes = step_by_step(exact, batch)
+    return float((logits_of(exact, batch) - stepwise).abs().max()), passes
+
+
+def measure(settings: Settings) -> Measured:
+    """Train each way with several seeds, and compare prefixes."""
+    settings.tell("reading the packaged corpus")
+    work = translation(settings.full)
+    models: dict[bool, list[Judged]] = {False: [], True: []}
+    same = None
+    for seed in settings.seeds(3, 5):
+        for scheduled in (False, True):
+            settings.tell(f"seed {seed}, {'scheduled sampling' if scheduled else 'plain'}")
+            model, seconds = train(work, seed, scheduled)
+            same = same or compared(model, work)
+            models[scheduled].append(judged(model, work, seed, seconds))
+    assert same is not None
+    return Measured(*same, models[False], models[True])
+
+
+COLUMNS = {
+    "exact match %": "exact",
+    "true prefix": "true_error",
+    "after a slip, own prefix": "slipped_own",
+    "same places, true prefix": "slipped_true",
+    "loss": "loss",
+    "CPU s": "seconds",
+}
+
+
+def tables(m: Measured) -> list[Table]:
+    """Both ways to compute, and both ways to train."""
+    rows = [
+        (
+            way,
+            *(
+                tools.plus_minus(tools.column(models, name), 3 if name == "loss" else 1)
+                for name in COLUMNS.values()
+            ),
+        )
+        for way, models in (("teacher forcing", m.forced), ("scheduled sampling", m.scheduled))
+    ]
+    title = "Held-out sentences: errors in % of tokens, mean ± spread over seeds"
+    return [
+        Table(
+            say("passes", "True prefix: all positions at once, or one by one"),
+            ("", "passes", "largest difference of logits"),
+            (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}")),
+        ),
+        Table(say("errors", title), ("training", *COLUMNS), rows),
+    ]
+
+
+def draw(m: Measured) -> Figure:
+    """Errors by position, and after one wrong token."""
+    figure, (left, right) = new_figure(9, 3.6, ncols=2)
+    for axes, label, models, name, index in (
+        (left, "own prefix", m.forced, "own_prefix", 1),
+        (left, "own prefix, scheduled sampling", m.scheduled, "own_prefix", 2),
+        (left, "true prefix", m.forced, "true_prefix", 0),
+        (right, "one wrong token", m.forced, "spoilt", 1),
+        (right, "none", m.forced, "unspoilt", 0),
+    ):
+        curves = list(zip(*tools.column(models, name), strict=True))
+        x, colour = range(1, len(curves) + 1), COLOURS[index]
+        axes.plot(x, list(map(fmean, curves)), MARKERS[index] + "-", color=colour, label=label)
+        band = list(map(min, curves)), list(map(max, curves))
+        axes.fill_between(x, *band, color=colour, alpha=0.2, linewidth=0)
+        axes.set(ylim=(0, 100), ylabel="wrong tokens, %")
+        axes.legend()
+    left.set(xlabel="position in the sentence", title="Errors place by place (band: all seeds)")
+    right.set(xlabel="tokens after the wrong one", title="After one wrong token in a true prefix")
+    return figure
+
+
+def judge(m: Measured) -> Verdict:
+    """One pass must equal many, and own prefixes must cost what true ones do not."""
+    same = m.difference < EXACT
+    own, true = (tools.column(m.forced, f"slipped_{prefix}") for prefix in ("own", "true"))
+    gap, clear = tools.gain(own, true, CLEAR)
+    once = say(
+        "once",
+        "One pass {is_same} logits as {m.passes} single steps (difference {m.difference:.0e}).",
+        m=m,
+        is_same=say("same", "gives the same") if same else say("other", "does not give the same"),
+    )
+    half = same and not (clear and gap > 0)
+    parts = [once, _slipped(m, fmean(own), fmean(true)), _sampling(m)]
+    if half:
+        only = "As to training in one pass; at this size errors do not clearly accumulate."
+        parts.insert(0, say("half", only))
+    because = Words.join(parts, " ", "")
+    return Verdict("holds when" if half else "holds" if same else "does not hold", because)
+
+
+def _slipped(m: Measured, own: float, true: float) -> Words:
+    first, last = (fmean(x.spoilt[d] - x.unspoilt[d] for x in m.forced) for d in (0, -1))
+    return say(
+        "slipped",
+        "After its first slip a model gets {own:.1f} % of the rest wrong, and {true:.1f} % at the "
+        "same places once put right; a single wrong token changes the error by {first:+.1f} "
+        "points at the next token and by {last:+.1f} at the {far}th.",
+        **{"own": own, "true": true, "first": first, "last": last},
+        far=len(m.forced[0].spoilt),
+    )
+
+
+def _sampling(m: Measured) -> Words:
+    scheduled, forced = tools.column(m.scheduled, "exact"), tools.column(m.forced, "exact")
+    gain, clear = tools.gain(scheduled, forced, CLEAR)
+    effect = say("helped", "helped") if gain > 0 else say("hurt", "hurt")
+    return say(
+        "sampling",
+        "Scheduled sampling {effect} at equal steps: {scheduled:.1f} against {forced:.1f} % exact.",
+        effect=effect if clear else say("unclear", "made no clear difference"),
+        scheduled=fmean(scheduled),
+        forced=fmean(forced),
+    )
+
+
+LAB = say.make_lab(
+    "Teacher forcing and exposure bias",
+    claim=(
+        "Fed with the true target, a decoder learns from all positions in one parallel pass; when "
+        "it writes alone, a wrong word becomes the input of the next, and errors accumulate."
+    ),
+    experiment=(
+        "Small translators (one layer a side) learn the packaged corpus, by teacher forcing and by "
+        "scheduled sampling (their own guesses rise to half of the input), from the same first "
+        "weights, batches and steps, with three seeds (five with --full). On held-out sentences, "
+        "against their one reference: logits at once and step by step; errors after true and own "
+        "prefixes, after one wrong token, and after a slip (by edits) against the same places put "
+        "right."
+    ),
+    functions=(measure, tables, draw, judge),
+)

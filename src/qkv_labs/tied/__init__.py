@@ -1,0 +1,319 @@
+"""Lab 4: one matrix for two or three of Q, K and V, on two tasks and at two depths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.model import Encoder
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, new_figure
+from qkv_labs.lab import Settings, Table, Verdict, Words
+
+say = Texts("tied")
+
+N_CLASSES, N_VARIANTS, PER_SENTENCE = 6, 8, 12  # classes and variants of words; words a sentence
+D_MODEL, N_HEADS, D_HEAD = 32, 2, 12
+CLEAR = 0.02  # a smaller loss of accuracy, or one below the spread of the seeds, is none
+
+SCHEMES: Mapping[str, tuple[int, int, int]] = {
+    "separate": (0, 1, 2),
+    "Q=K": (0, 0, 1),
+    "K=V": (0, 1, 1),
+    "Q=K=V": (0, 0, 0),
+}
+TIES = tuple(SCHEMES)[1:]
+
+
+class Shared(nn.Module):
+    """The fused projection of an `Attention`, where some of q, k and v share a matrix."""
+
+    def __init__(self, scheme: tuple[int, int, int], width: int) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.matrices = nn.ModuleList(nn.Linear(D_MODEL, width, bias=False) for _ in set(scheme))
+        bound = math.sqrt(3 / (D_MODEL + width))  # as the package draws its own projections
+        for matrix in self.matrices:
+            nn.init.uniform_(matrix.weight, -bound, bound)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project (B, T, D) to q, k and v side by side, (B, T, 3·H·d)."""
+        projected = [matrix(x) for matrix in self.matrices]
+        return torch.cat([projected[index] for index in self.scheme], dim=-1)
+
+
+def wide_head(scheme: str) -> int:
+    """Return the head width at which a tied arm has as many weights as the separate one.
+
+    W_O is as large as each of the others: 4 matrices of D·H·d weights, or 3, or 2.
+    """
+    return D_HEAD * 4 // (1 + len(set(SCHEMES[scheme])))
+
+
+def build(scheme: str, d_head: int, n_layers: int) -> Encoder:
+    """Build a pre-norm encoder without positions that names a variant at each word."""
+    model = tools.encoder(
+        vocab_size=2 * N_CLASSES * N_VARIANTS,
+        d_model=D_MODEL,
+        n_heads=N_HEADS,
+        d_key=d_head,
+        d_ff=64,
+        n_encoder_layers=n_layers,
+        positions="none",
+        norm_position="pre",
+        bias=False,
+        head="token",
+        n_labels=N_VARIANTS,
+    )
+    for block in model.encoder.blocks:
+        attention: Any = block.self_attention
+        attention.query_key_value = Shared(SCHEMES[scheme], N_HEADS * d_head)
+    return model
+
+
+def word(kind: Tensor, group: Tensor, variant: Tensor) -> Tensor:
+    """Return the id of a word: a verb or a noun, of some class, in some variant."""
+    return (kind * N_CLASSES + group) * N_VARIANTS + variant
+
+
+def _shuffled(words: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    order = torch.rand(words.shape, generator=generator).argsort(dim=1)
+    return words.gather(1, order), labels.gather(1, order)
+
+
+def complement(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sentences in which two words of one kind and class look for one of the other kind.
+
+    Two verbs look for their noun, or two nouns for their verb: which words look for which differs
+    from which are alike, in both directions. The label is the variant of the word looked for.
+    """
+    groups = torch.rand(rows, N_CLASSES, generator=generator).argsort(dim=1)
+    groups = groups[:, : PER_SENTENCE // 3, None]
+    kind = torch.randint(2, (rows, PER_SENTENCE // 3), generator=generator)
+    variant = torch.randint(N_VARIANTS, (rows, PER_SENTENCE // 3, 3), generator=generator)
+    words = word(torch.stack([kind, kind, 1 - kind], dim=-1), groups, variant)
+    sought = variant[..., 2]
+    labels = torch.stack([sought, sought, torch.full_like(sought, tools.IGNORE)], dim=-1)
+    return _shuffled(words.flatten(1), labels.flatten(1), generator)
+
+
+def likeness(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sentences in which each word looks for the other one of its own kind and class."""
+    chosen = torch.rand(rows, 2 * N_CLASSES, generator=generator).argsort(dim=1)
+    chosen = chosen[:, : PER_SENTENCE // 2, None]
+    variant = torch.randint(N_VARIANTS, (rows, PER_SENTENCE // 2, 2), generator=generator)
+    words = word(chosen // N_CLASSES, chosen % N_CLASSES, variant)
+    return _shuffled(words.flatten(1), variant.flip(-1).flatten(1), generator)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task at a depth."""
+
+    name: str
+    task: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+    n_layers: int
+
+    @property
+    def title(self) -> str:
+        """The name with a capital letter."""
+        return self.name[0].upper() + self.name[1:]
+
+
+SETTINGS = (
+    Setting("find the complement, 1 layer", complement, 1),
+    Setting("find one's like, 1 layer", likeness, 1),
+    Setting("find the complement, 2 layers", complement, 2),
+)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a way of tying reached in a setting, one value a seed."""
+
+    setting: str
+    scheme: str
+    equal: bool  # whether it has as many parameters as the separate one
+    parameters: int
+    accuracy: list[float]
+    steps: list[int]  # until the loss is half of chance's; all steps where it never is
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All arms of all settings."""
+
+    arms: list[Arm]
+    n_steps: int
+
+
+def train(
+    setting: Setting, scheme: str, d_head: int, seed: int, n_steps: int
+) -> tuple[int, float, int]:
+    """Return parameters, accuracy on new sentences, and the steps that half the loss took."""
+    with tools.seeded(seed):
+        model = build(scheme, d_head, setting.n_layers)
+    data = torch.Generator().manual_seed(seed + 1000)
+
+    def loss(step: int) -> Tensor:
+        words, labels = setting.task(64, data)
+        return tools.token_loss(model(words), labels)
+
+    losses, half = tools.fit(model, loss, n_steps, lr=1e-2), math.log(N_VARIANTS) / 2
+    words, labels = setting.task(500, torch.Generator().manual_seed(seed + 2000))
+    with torch.no_grad():
+        right = (model(words).argmax(dim=-1) == labels)[labels != tools.IGNORE]
+    first = next((step for step, value in enumerate(losses) if value < half), n_steps)
+    return tools.n_weights(model), right.double().mean().item(), first
+
+
+def arm(setting: Setting, scheme: str, equal: bool, seeds: Sequence[int], n_steps: int) -> Arm:
+    """Train one way of tying in one setting."""
+    d_head = wide_head(scheme) if equal else D_HEAD
+    runs = [train(setting, scheme, d_head, seed, n_steps) for seed in seeds]
+    sizes, accuracy, steps = zip(*runs, strict=True)
+    return Arm(setting.name, scheme, equal, sizes[0], list(accuracy), list(steps))
+
+
+def measure(settings: Settings) -> Measured:
+    """Train every scheme in every setting; simply tied, and with wider heads for what was saved."""
+    n_steps, seeds, arms = settings.pick(300, 1000), settings.seeds(3, 6), []
+    for setting in SETTINGS:
+        settings.tell(setting.name)
+        arms += [arm(setting, scheme, True, seeds, n_steps) for scheme in SCHEMES]
+        if setting.n_layers == 1 or settings.full:
+            arms += [arm(setting, scheme, False, seeds, n_steps) for scheme in TIES]
+    return Measured(arms, n_steps)
+
+
+def tables(m: Measured) -> list[Table]:
+    """One table a setting."""
+    head = ("projections", "parameters", "accuracy (%)", "steps to half the loss")
+    result = []
+    for setting in SETTINGS:
+        rows = [
+            (
+                arm.scheme + ("" if arm.equal else ", simply tied"),
+                str(arm.parameters),
+                tools.percent(arm.accuracy),
+                tools.plus_minus(arm.steps, 0),
+            )
+            for arm in tools.where(m.arms, setting=setting.name)
+        ]
+        name = Words(setting.title, say.cell(setting.name))
+        title = say("arms", "{name}, {m.n_steps} steps", name=name, m=m)
+        result.append(Table(title, head, rows))
+    return result
+
+
+def draw(m: Measured) -> Figure:
+    """One panel a setting: each seed's accuracy, by scheme."""
+    figure, axes = new_figure(9.6, 3.6, ncols=len(SETTINGS), sharey=True)
+    for axis, setting in zip(axes, SETTINGS, strict=True):
+        arms = tools.where(m.arms, setting=setting.name)
+        for arm in arms:
+            alone = len(tools.where(arms, scheme=arm.scheme)) == 1
+            shift = 0 if alone else -0.18 if arm.equal else 0.18
+            x = list(SCHEMES).index(arm.scheme) + shift
+            colour, values = COLOURS[0 if arm.equal else 1], [100 * a for a in arm.accuracy]
+            axis.bar(x, fmean(values), width=0.34, color=colour, alpha=0.35)
+            marker = "o" if arm.equal else "s"
+            axis.plot([x] * len(values), values, marker, color=colour)
+        axis.axhline(100 / N_VARIANTS, color=COLOURS[6], linestyle=":", linewidth=1)
+        axis.set_xticks(range(len(SCHEMES)), list(SCHEMES))
+        axis.set_title(setting.title)
+    axes[0].set(ylabel=f"right on new sentences (%), {m.n_steps} steps", ylim=(0, 104))
+    for label, index, marker in (("equal parameters", 0, "o"), ("simply tied", 1, "s")):
+        axes[0].plot([], [], marker, color=COLOURS[index], label=label)
+    axes[0].plot([], [], color=COLOURS[6], linestyle=":", label="chance")
+    figure.suptitle("What tying costs: finding the complement against finding one's like")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _equal_arms(m: Measured, setting: Setting) -> dict[str, Arm]:
+    return {arm.scheme: arm for arm in tools.where(m.arms, setting=setting.name, equal=True)}
+
+
+def losses(m: Measured, setting: Setting) -> list[str]:
+    """List the ties that clearly lose against separate projections at equal parameters."""
+    arms = _equal_arms(m, setting)
+    best, best_spread = tools.mean_and_spread(arms["separate"].accuracy)
+    lost = []
+    for tie in TIES:
+        mean, spread = tools.mean_and_spread(arms[tie].accuracy)
+        if best - mean > max(CLEAR, math.hypot(spread, best_spread)):
+            lost.append(tie)
+    return lost
+
+
+def accuracies(m: Measured, setting: Setting) -> Words:
+    """List mean accuracies at equal parameters."""
+    shares = {
+        name: f" {100 * fmean(arm.accuracy):.0f}%" for name, arm in _equal_arms(m, setting).items()
+    }
+    return Words.join(
+        (say.column(name) + Words(shares[name], shares[name]) for name in SCHEMES), zh="，"
+    )
+
+
+def conditions(m: Measured) -> list[Words]:
+    """List where the claim is true, if some tie loses something in one layer."""
+    lost, like, deep = (losses(m, setting) for setting in SETTINGS)
+    needed = []
+    if not like:
+        needed.append(say("unlike", "words must find what is unlike them"))
+    fine = [tie for tie in TIES if tie not in lost]
+    if fine:
+        text = f"the tie is {{ties}} ({{free}} {'loses' if len(fine) == 1 else 'lose'} nothing)"
+        ties, free = Words.join(lost, " or "), Words.join(fine, " and ")
+        needed.append(say("ties", text, ties=ties, free=free))
+    if not set(lost) <= set(deep):
+        needed.append(say("shallow", "one layer must do it"))
+    return needed
+
+
+def judge(m: Measured) -> Verdict:
+    """Are all three needed everywhere, nowhere, or under conditions?"""
+    one_layer, like, two_layers = (accuracies(m, setting) for setting in SETTINGS)
+    why = say(
+        "because",
+        "At equal parameters, {m.n_steps} steps, finding the complement in one layer: {one_layer}; "
+        "finding one's like: {like}; the complement in two layers: {two_layers}.",
+        m=m,
+        one_layer=one_layer,
+        like=like,
+        two_layers=two_layers,
+    )
+    lost, _, deep = (losses(m, setting) for setting in SETTINGS)
+    if not lost:
+        return Verdict("does not hold", say("free", "No tie costs anything. ") + why)
+    if set(lost) == set(deep) == set(TIES):
+        return Verdict("holds", why)
+    needed = Words.join(conditions(m), " and ", "，且")
+    return Verdict(
+        "holds when", say("when", "It holds when {conditions}. ", conditions=needed) + why
+    )
+
+
+LAB = say.make_lab(
+    "Are Q, K and V all needed?",
+    claim=(
+        "A word that looks with its own label (Q = K) can only find its like, a label that is also "
+        "the content (K = V) matches badly or carries little: all three projections are needed."
+    ),
+    experiment=(
+        "The same small encoder with three, two or one projection matrix; simply tied, and with "
+        "heads widened until the weights are as many. In one task words must find the word of the "
+        "other kind past words of their own (verbs their noun, nouns their verb), in the other "
+        "their like; same sentences, steps, rate and seeds, answers on new sentences."
+    ),
+    functions=(measure, tables, draw, judge),
+)

@@ -44,7 +44,6 @@ def test_every_setting_has_a_row_of_its_own(section):
     [
         "| `steps` | integer | `20000` | largest number of optimizer steps |  |",
         "| `target` | list of texts | `[]` | target text, line-aligned with `source` | translate |",
-        "| `gated` | `true` or `false` | `false` | feed-forward as (act(x·W_gate) * x·W_1)·W_2 |  |",
         "| `transformer-big` | 1024 | 16 | 4096 | 6 | 6 | 0.3 |",
     ],
 )

@@ -22,8 +22,18 @@ if TYPE_CHECKING:
 COLOURS = {"holds": "green", "holds when": "yellow", "does not hold": "red"}
 
 
+def complete_lab(incomplete: str) -> list[str]:
+    """List the labs whose names begin so, for the shell."""
+    from qkv_labs.catalogue import NAMES
+
+    return [name for name in NAMES if name.startswith(incomplete)]
+
+
 def lab(
-    name: Annotated[str | None, typer.Argument(help="Name or number of a lab.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name or number of a lab.", autocompletion=complete_lab),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the labs.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Run all, and make a gallery.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Longer: more steps, seeds, sizes.")] = False,

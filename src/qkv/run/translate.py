@@ -17,7 +17,6 @@ from qkv.data import (
     read_pairs,
     read_splits,
 )
-from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
@@ -95,10 +94,9 @@ class TranslateJob(ExampleJob[Pair]):
         if not self.recipe.train.valid_bleu:
             return []
         sources, references = zip(*self.splits.valid[:SCORED], strict=True)
-        with mixed_precision(self.recipe.train, self.plan.device):
-            outputs = self.result.translate(
-                list(sources), beams=1, n_best=1, sample=False, truncate=True
-            )
+        outputs = self.result.translate(
+            list(sources), beams=1, n_best=1, sample=False, truncate=True
+        )
         return [bleu(outputs, list(references)), exact_match(outputs, list(references))]
 
 

@@ -208,7 +208,7 @@ def test_half_of_a_pair_may_be_missing(
 
 def test_tables_are_read_as_in_training(qkv: Command, tmp_path: Path) -> None:
     rows = [(str(n), text, label) for n, (text, label) in enumerate(one_of_three(60))]
-    lines = [",".join(row) for row in (("id", "review", "kind"), *rows)]
+    lines = [",".join(row) for row in (("title", "review", "kind"), *rows)]
     (tmp_path / "reviews.csv").write_text("\n".join(lines))
     changes = [f"data.examples={tmp_path}/reviews.csv", "data.valid_examples=[]"]
     changes += ["data.label_field=kind", "train.steps=2"]
@@ -216,25 +216,25 @@ def test_tables_are_read_as_in_training(qkv: Command, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     noticed = "each example is a pair of texts"
     assert noticed in qkv("train", recipe, "--out", tmp_path / "pairs", *words).err
-    words += ["--set", "data.text_fields=review"]
+    words += ["--set", "data.text_field=review"]
     done = qkv("train", recipe, "--out", tmp_path / "texts", *words)
     assert done.code == 0
     assert noticed not in done.err
 
     new = tmp_path / "new.csv"
-    new.write_text('id,review,kind\n1,"a cat, a dog",\n2,,\n3,iron,\n')
+    new.write_text('title,review,kind\n1,"a cat, a dog",\n2,,\n3,iron,\n')
     ask = ["classify", "--model", tmp_path / "texts", "--input", new, "--json"]
     texts = [json.loads(line)["text"] for line in qkv(*ask).lines]
     assert texts == ["a cat, a dog", "", "iron"]
     mistake = qkv(*ask, "--text-field", "revew").mistake
-    assert mistake.endswith("'id', 'review', 'kind'; name the right one as --text-field.")
+    assert mistake.endswith("'title', 'review', 'kind'; name the right one as --text-field.")
 
 
 def test_columns_that_are_no_texts_are_not_read_as_pairs(
     qkv: Command, classifier: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "new.csv"
-    path.write_text("id,review\n1,a cat\n")
+    path.write_text("title,text,more\n1,a cat,b\n".replace("text,", "body,"))
     mistake = qkv("classify", "--model", classifier, "--input", path).mistake
     assert mistake == (
         f"{path} has 2 columns beside the label, but {classifier} labels single texts; name "

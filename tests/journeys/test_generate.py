@@ -231,7 +231,7 @@ def test_text_that_cannot_be_learnt_from(train, tmp_path: Path, kind: str) -> No
 
 
 def test_records_that_do_not_fit_the_template(train, tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", ['{"text": "the cat"}', '{"body": "a dog"}', "{"])
+    path = write_lines(tmp_path / "a.jsonl", ['{"text": "the cat"}', '{"body": "a dog"}'])
     files = f"data.text={path}"
     assert f"{path}, line 2: there is no field 'text' among 'body'" in train(files)
     wanted = "data.template={title}: {text}"

@@ -222,7 +222,7 @@ def damaged(folder: Path, **changes: Any) -> str:
         ({"classify_labels": ["a", "b"]}, "names 2 labels, but its head has 3; restore config"),
         ({"classify_labels": []}, "names 0 labels, but its head has 3"),
         ({"classify_kind": "letter"}, "classify: kind is 'letter', but must be one of: 'class'"),
-        ({"classify_labels": 7}, "classify: labels is 7, but must be of type str"),
+        ({"classify_labels": 7}, "classify: labels is 7, but must be a list"),
         ({"classify_lable": "a"}, "classify: unknown key 'lable'"),
         ({"classify_labels": ["a", "b", "a"]}, "names a label twice, or one is empty; restore"),
         ({"classify_labels": ["a", "b", ""]}, "names a label twice, or one is empty; restore"),

@@ -11,7 +11,8 @@ def test_a_run_folder_is_a_model_folder_without_pickle(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= names
     assert {"recipe.toml", "log.jsonl", "checkpoints"} <= names
-    suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    suffixes = {path.suffix for path in files}
     assert suffixes <= {".json", ".safetensors", ".md", ".toml", ".jsonl"}
     assert qkv.load(folder).translate("3 1 4") == "three one four"
 

@@ -93,7 +93,7 @@ def recipe_from(
         if name != "task" and not isinstance(values[name], Mapping):
             raise UserError(f"{origin.of(name)}: {name} must be a section, [{name}].")
     task = values.get("task", Recipe.task)
-    if task not in TASKS:
+    if not isinstance(task, str) or task not in TASKS:
         raise UserError(
             f"{origin.of('task')}: task is {task!r}, but must be one of: {', '.join(TASKS)}."
         )

@@ -157,7 +157,7 @@ def test_recipes_that_are_none(qkv: Command, tmp_path: Path) -> None:
     assert f"{tmp_path / 'bad.toml'} is not valid TOML" in mistake
     assert "line 1" in mistake
     (tmp_path / "empty.toml").write_text("")
-    assert "no text is given" in qkv("train", tmp_path / "empty.toml").mistake
+    assert "no pairs are given" in qkv("train", tmp_path / "empty.toml").mistake
 
 
 def test_models_that_are_none(qkv: Command, model: Path, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def read_documents(
         check_seekable(path)
         if kind_of(path) in TABLES:
             records = read_records(path, [*text_field, *names(template)], progress)
-            texts = (_text(record, text_field, template) for record in records)
+            texts = _texts(records, text_field, template)
             pieces: Iterator[Piece] = chain.from_iterable(
                 _in_pieces(text) for text in texts if text.strip()
             )
@@ -71,16 +71,20 @@ def read_documents(
         raise UserError(f"There is no text in {files}; give files with at least one document.")
 
 
-def _text(record: Record, text_field: Sequence[Field], template: str) -> str:
-    if template:
-        return fill(template, record, record.where)
-    fields = text_field or text_columns(record)
-    if len(fields) != 1:
-        raise UserError(
-            f"{record.where}: a document is in one field, but there are {quoted(fields)}; name one "
-            f"as text_field under [data], or join them by a template."
-        )
-    return record.text(fields[0], "text_field")
+def _texts(records: Iterable[Record], text_field: Sequence[Field], template: str) -> Iterator[str]:
+    """Yield the text of each record; where no field is named, the first record has it."""
+    fields = text_field
+    for record in records:
+        if template:
+            yield fill(template, record, record.where)
+            continue
+        fields = fields or text_columns(record)
+        if len(fields) != 1:
+            raise UserError(
+                f"{record.where}: a document is in one field, but there are {quoted(fields)}; name "
+                f"one as text_field under [data], or join them by a template."
+            )
+        yield record.text(fields[0], "text_field")
 
 
 def documents_in(texts: Iterable[str], documents: Unit, size: int = PIECE) -> Iterator[Piece]:

@@ -118,7 +118,7 @@ def test_fields_are_those_of_the_recipe_or_as_told(qkv: Command, tmp_path: Path)
     expected = qkv(*words, tmp_path / "class.valid.tsv")
     assert expected.code == 0
     plain = classify_tiny.write_rows(tmp_path / "plain.tsv", rows)
-    assert "no field 'kind' among" in qkv(*words, plain).mistake
+    assert "no field 'said' among" in qkv(*words, plain).mistake
     told = ["--label-field", "label", "--text-field", "text"]
     assert qkv(*words, plain, *told).out == expected.out
     (folder / "recipe.toml").unlink()  # a model folder needs none
@@ -185,7 +185,7 @@ def test_an_embedder_is_scored_by_whom_it_finds(qkv: Command, tmp_path: Path) ->
     folder = tmp_path / "embedder"
     save_encoder(folder, "embed", encoder(head="none").float(), TOKENIZER, embed={})
     path = tmp_path / "pairs.tsv"
-    path.write_text("a\tb\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
+    path.write_text("source\ttarget\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
     words = ["evaluate", "--model", folder, "--examples"]
     assert qkv(*words, path).lines == [
         "accuracy 100.00  (of 3 pairs)",

@@ -34,7 +34,7 @@ def test_from_text_to_an_encoder_and_from_there_to_a_classifier(
     expected = [f"{split}: {name}" for split in ("valid", "test") for name in names]
     assert [line.rpartition(" ")[0] for line in answer.lines[:6]] == expected
     assert f'{out} is ready: qkv fill --model {out} "… <mask> …"' in answer.out
-    assert "documents in 400 passages; valid: " in answer.err
+    assert " documents; valid: " in answer.err
     assert "step 300/300  loss " in answer.err
 
     filled = qkv("fill", "--model", out, "--top-k", 1, stdin="\n".join(GAPS)).lines
@@ -98,7 +98,7 @@ def test_text_that_cannot_be_learnt_from(train: Callable[..., str], tmp_path: Pa
     assert "other.txt, line 2: byte 1 of the line (0xff) is not UTF-8" in train(files)
     assert "no text is given; set text" in train("data.text=[]")
     path.write_text("the cat sees one .\n")
-    assert "but the training text has 1; see documents" in train(files, "mask.pairs=next")
+    assert "but the train text has 1; see documents" in train(files, "mask.pairs=next")
     assert "mask: share is 0.0, but must be at least 0.01" in train("mask.share=0.0")
     assert "needs a model of family 'encoder'" in train("model.preset=llama-tiny")
     assert "is neither a path that exists" in train(f"train.start_from={tmp_path / 'none'}")

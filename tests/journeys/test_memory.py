@@ -39,10 +39,10 @@ folder, allowance = Path(sys.argv[1]), int(sys.argv[2])
 threading.stack_size(256 * 1024)  # eight megabytes each, unless told otherwise
 
 
-def train(text, steps, valid_share):
+def train(text, steps):
     recipe = {
         "task": "generate",
-        "data": {"text": str(folder / text), "max_length": 16, "valid_share": valid_share},
+        "data": {"text": str(folder / text), "valid_text": str(folder / "small"), "max_length": 16},
         "tokenizer": {"path": str(folder / "tokenizer.json")},
         "model": {"preset": "llama-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32,
                   "n_decoder_layers": 1, "max_length": 16},
@@ -55,7 +55,7 @@ def train(text, steps, valid_share):
     return [json.loads(line)["loss"] for line in log]
 
 
-train("small", 2, 0.1)  # what is imported or made ready at first use is there now
+train("small", 2)  # what is imported or made ready at first use is there now
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
 limit = int(status["VmData"].split()[0]) * 1024 + allowance
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -63,7 +63,7 @@ try:
     (folder / "large" / "one.txt").read_text()
 except MemoryError:
     print("too large to be read at once")
-losses = train("large", 60, 0.0005)
+losses = train("large", 60)
 print("learnt" if losses[-1] < 0.8 * losses[0] else losses)
 """
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from qkv.config.fields import from_mapping, suggestion
 from qkv.config.model import ModelConfig, unused_setting
@@ -111,7 +111,7 @@ def recipe_from(
     preset, model = _model(task, {**defaults.get("model", {}), **values.get("model", {})}, origin)
     if not sections["train"].start_from:  # else another model decides
         _check_model(preset, model, origin)
-    recipe = Recipe(task=task, preset=preset, model=model, **sections)
+    recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **sections)
     _check_together(recipe, origin)
     return recipe
 

@@ -16,7 +16,7 @@ from qkv.data import (
     validation_batches,
 )
 from qkv.evaluation import Score, evaluate, loss
-from qkv.run.job import VALID_BATCH_TOKENS, ExampleJob
+from qkv.run.job import ExampleJob
 from qkv.tasks import LanguageModel
 from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
 from qkv.training import entropy
@@ -78,7 +78,7 @@ class InstructJob(ExampleJob[Conversation]):
         """Measure the loss of the validation answers, and answer all records."""
         if split == "test":
             return self._answers(self.splits.test)
-        batches = validation_batches(self.valid_items, VALID_BATCH_TOKENS)
+        batches = validation_batches(self.valid_items, self.valid_tokens)
         return [loss(*self.total_loss(batches)), *self._answers(self.splits.valid)]
 
     def _answers(self, records: list[Conversation], most: int | None = None) -> list[Score]:

@@ -135,8 +135,8 @@ class Job(ABC):
         # Padded batches of many shapes, which a compiled step would be compiled for again and again
         eager = dataclasses.replace(train, compile="off")
         self.loss_sum = build_loss(self.model, eager, self.plan.device, objective=self.objective)
-        batches = validation_batches(self.valid_items, VALID_BATCH_TOKENS, self.packed)
-        most = max(1, MEASURED // VALID_BATCH_TOKENS)
+        batches = validation_batches(self.valid_items, self.valid_tokens, self.packed)
+        most = max(1, MEASURED // self.valid_tokens)
         self.valid_batches = list(islice(batches, most))
 
     def evaluate(self) -> dict[str, float]:
@@ -210,6 +210,11 @@ class Job(ABC):
         train = self.recipe.train
         can_pack = self.spec.reads("train", "packing") and self.config.can_pack
         return can_pack and is_on(train.packing, self.plan.device)
+
+    @property
+    def valid_tokens(self) -> int:
+        """Tokens of a validation batch: no more than where training batches are small."""
+        return min(VALID_BATCH_TOKENS, max(self.recipe.train.batch_tokens, 512))
 
     @property
     def special(self) -> Specials:
@@ -418,7 +423,7 @@ class TextJob(Job):
     def scores(self, split: str) -> list[Score]:
         """Score all text of a split."""
         items = self.valid_items if split == "valid" else self.test_items
-        return self.text_scores(split, validation_batches(items, VALID_BATCH_TOKENS, self.packed))
+        return self.text_scores(split, validation_batches(items, self.valid_tokens, self.packed))
 
     @abstractmethod
     def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:

@@ -23,7 +23,7 @@ from qkv.data.ragged import Indices, Ragged
 from qkv.errors import UserError
 from qkv.text import Tokenizer
 
-ENCODED_TOGETHER = 1 << 18  # characters, encoded in parallel
+ENCODED_TOGETHER = 1 << 16  # characters, encoded in parallel
 FEW = 20  # with fewer documents, the end of the text is held out and not some of them
 COUNTED = 20_000  # documents that are looked at to choose those held out
 SAMPLED = 1 << 12  # characters of one text for a tokenizer to learn from

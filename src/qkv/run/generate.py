@@ -39,6 +39,11 @@ class GenerateJob(TextJob):
             seed=self.recipe.train.seed,
         )
 
+    @property
+    def valid_tokens(self) -> int:
+        """Tokens of a validation batch: few where training batches have few."""
+        return min(super().valid_tokens, max(self.recipe.train.batch_tokens, 512))
+
     def baseline(self) -> float:
         """Return the loss of predicting token frequencies."""
         return entropy(self.token_counts())

@@ -213,8 +213,8 @@ class Job(ABC):
 
     @property
     def valid_tokens(self) -> int:
-        """Tokens of a validation batch: no more than where training batches are small."""
-        return min(VALID_BATCH_TOKENS, max(self.recipe.train.batch_tokens, 512))
+        """Tokens of a validation batch."""
+        return VALID_BATCH_TOKENS
 
     @property
     def special(self) -> Specials:

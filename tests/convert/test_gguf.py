@@ -217,6 +217,16 @@ def test_a_damaged_file_is_read_or_refused(whole, tmp_path_factory, share, byte)
         assert len(found) > 0
 
 
+def test_a_model_that_no_machine_can_hold_is_refused(path, whole):
+    damaged = bytearray(whole)
+    for name, size in ((b"llama.context_length", 2**24), (b"llama.embedding_length", 2**20)):
+        value = whole.index(name) + len(name) + 4  # its type stands between
+        damaged[value : value + 4] = size.to_bytes(4, "little")
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match=rf"{path.name}: The config asks for .* GB"):
+        open_model(path).read_weights()
+
+
 def test_a_file_that_is_none(path, tmp_path):
     path.write_text("<html>Not found</html>")
     with pytest.raises(UserError, match="not a GGUF file"):

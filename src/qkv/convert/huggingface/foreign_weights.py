@@ -65,7 +65,10 @@ class ForeignWeights(Mapping[str, Tensor]):
     ) -> None:
         self.architecture, self.tensors, self.where = architecture, tensors, where
         self.zeros = re.compile(zeros)  # biases that the config leaves out
-        rules, self.shapes = applicable(architecture, config, head)
+        try:
+            rules, self.shapes = applicable(architecture, config, head)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
         self._rules = {rule.ours: rule for rule in rules}
         self._names = _their_names(architecture, tensors.shapes)
         self._expected = expected = expected_shapes(rules, self.shapes)

@@ -2,9 +2,8 @@
 
 from qkv.config.model import Family, ModelConfig
 from qkv.config.presets import PRESETS, preset
-from qkv.config.recipe import Recipe, load_recipe, recipe_from, recipe_to_dict, to_toml
+from qkv.config.recipe import SECTIONS, Recipe, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.config.sections import (
-    SECTIONS,
     AnswerConfig,
     ChatConfig,
     ClassifyConfig,

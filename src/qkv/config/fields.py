@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import UserError
@@ -52,6 +52,20 @@ def check_ranges(config: Any, where: str) -> None:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
         if most is not None and not value <= most:
             raise UserError(f"{where}: {field.name} is {value}, but must be at most {most}.")
+
+
+class Section:
+    """Settings that belong together, checked one by one and against each other."""
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__.removesuffix("Config").lower()
+        check_ranges(self, name)
+        for problem in self._problems():
+            raise UserError(f"{name}: {problem}")
+
+    def _problems(self) -> Iterable[str]:
+        """Say what is wrong with the values taken together; the first problem is reported."""
+        return ()
 
 
 def describe(cls: type) -> list[tuple[str, str, Any, str]]:

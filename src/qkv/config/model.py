@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkv.config.fields import check_ranges, from_mapping, setting
-from qkv.errors import UserError
+from qkv.config.fields import Section, from_mapping, setting
 
 Family = Literal["encoder-decoder", "encoder", "decoder"]
 ENCODER_ONLY = (
@@ -24,7 +23,7 @@ LONGEST = 2**24  # tables are made of some sizes before any weight can show that
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """Everything that decides a model's computation; the weights are the only other thing."""
 
     family: Family = setting("encoder-decoder", "which stacks there are and what they may see")
@@ -163,103 +162,85 @@ class ModelConfig:
         -1, "an encoder-decoder's token before each text, on both sides (BART); -1: none", least=-1
     )
 
-    def __post_init__(self) -> None:
-        check_ranges(self, "model")
+    def _problems(self) -> Iterator[str]:
         if not self.d_key and self.d_model % self.n_heads:
-            raise UserError(
-                f"model: d_model ({self.d_model}) is not divisible by n_heads ({self.n_heads}); "
+            yield (
+                f"d_model ({self.d_model}) is not divisible by n_heads ({self.n_heads}); "
                 f"choose n_heads among the divisors of d_model, or set d_key."
             )
         if self.n_heads % self.kv_heads:
-            raise UserError(
-                f"model: n_heads ({self.n_heads}) is not divisible by n_kv_heads "
+            yield (
+                f"n_heads ({self.n_heads}) is not divisible by n_kv_heads "
                 f"({self.n_kv_heads}); each key/value head serves the same number of heads."
             )
         if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
-            raise UserError(
-                f"model: sinusoidal positions need an even width, but d_model (or d_embedding) is "
+            yield (
+                f"sinusoidal positions need an even width, but d_model (or d_embedding) is "
                 f"{self.embedding_width}."
             )
         if self.positions == "rotary" and self.d_head % 2:
-            raise UserError(
-                f"model: rotary positions turn pairs, so a head's width must be even, but d_model "
+            yield (
+                f"rotary positions turn pairs, so a head's width must be even, but d_model "
                 f"/ n_heads is {self.d_head}."
             )
-        self._check_rotary()
-        self._check_encoder()
+        yield from self._rotary_problems()
+        yield from self._encoder_problems()
         if self.tie in ("all", "inputs") and self.source_vocab_size:
-            raise UserError(
-                f"model: tie = '{self.tie}' needs one shared vocabulary; "
+            yield (
+                f"tie = '{self.tie}' needs one shared vocabulary; "
                 "set tie = 'output' or 'none', or share the tokenizer."
             )
-        self._check_layers()
+        for stack in self.family.split("-"):
+            if getattr(self, f"n_{stack}_layers") < 1:
+                yield f"n_{stack}_layers is 0, but the {self.family} family needs at least 1."
 
-    def _check_rotary(self) -> None:
+    def _rotary_problems(self) -> Iterator[str]:
         if self.rotary_scaling == "ntk" and self.d_head == 2:
-            raise UserError(
-                "model: rotary_scaling = 'ntk' squeezes the slower pairs, but a head of width 2 "
+            yield (
+                "rotary_scaling = 'ntk' squeezes the slower pairs, but a head of width 2 "
                 "has one; use 'linear'."
             )
         fast = self.rotary_fast or {"llama3": 4.0}.get(self.rotary_scaling, 32.0)
         if self.rotary_scaling in ("yarn", "llama3") and self.rotary_slow >= fast:
-            raise UserError(
-                f"model: rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
-            )
+            yield f"rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
 
-    def _check_encoder(self) -> None:
+    def _encoder_problems(self) -> Iterator[str]:
         if self.positions == "disentangled" and (
             self.family != "encoder" or self.kv_heads != self.n_heads
         ):
-            raise UserError(
-                "model: disentangled positions are for an encoder whose heads have keys of their "
+            yield (
+                "disentangled positions are for an encoder whose heads have keys of their "
                 "own; choose other positions, or leave n_kv_heads out."
             )
         for name in ENCODER_ONLY:
             if getattr(self, name) and self.family != "encoder":
-                raise UserError(
-                    f"model: {name} is for encoders, but the family is {self.family!r}; leave it "
-                    f"out."
-                )
+                yield f"{name} is for encoders, but the family is {self.family!r}; leave it out."
         if self.patch_size and (self.n_segments or self.head == "masked"):
-            raise UserError(
-                "model: an image has no words to hide and no segments; leave n_segments out, and "
+            yield (
+                "an image has no words to hide and no segments; leave n_segments out, and "
                 "choose another head than 'masked'."
             )
         if self.patch_size and (not self.image_size or self.image_size % self.patch_size):
-            raise UserError(
-                f"model: image_size ({self.image_size}) must be a multiple of patch_size "
-                f"({self.patch_size})."
-            )
+            size, patch = self.image_size, self.patch_size
+            yield f"image_size ({size}) must be a multiple of patch_size ({patch})."
         if self.convolution and (self.convolution % 2 == 0 or self.norm_position == "pre"):
-            raise UserError(
-                f"model: a convolution stands between post-norm layers and sees as many tokens to "
+            yield (
+                f"a convolution stands between post-norm layers and sees as many tokens to "
                 f"either side, but convolution is {self.convolution} and norm_position is "
                 f"'{self.norm_position}'; choose an odd number, and 'post'."
             )
         if self.causal and self.convolution:
-            raise UserError(
-                "model: a convolution sees the tokens after each one too, which causal forbids; "
+            yield (
+                "a convolution sees the tokens after each one too, which causal forbids; "
                 "leave one of them out."
             )
         if self.causal and self.head == "sequence" and self.pooling == "first":
-            raise UserError(
-                "model: the first token of a causal encoder has seen nothing but itself; set "
+            yield (
+                "the first token of a causal encoder has seen nothing but itself; set "
                 "pooling = 'last', or 'mean'."
             )
         if self.head in ("sequence", "token") and not self.n_labels:
-            raise UserError(f"model: head = '{self.head}' needs n_labels of at least 1.")
-
-    def _check_layers(self) -> None:
-        needed = {
-            "encoder-decoder": ("n_encoder_layers", "n_decoder_layers"),
-            "encoder": ("n_encoder_layers",),
-            "decoder": ("n_decoder_layers",),
-        }[self.family]
-        for name in needed:
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"model: {name} is 0, but the {self.family} family needs at least 1."
-                )
+            yield f"head = '{self.head}' needs n_labels of at least 1."
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from qkv.config.fields import suggestion
@@ -12,23 +11,23 @@ from qkv.errors import UserError
 Values = dict[str, Any]
 
 
-def _sizes(
-    layers: int, d_model: int, n_heads: int, d_ff: int = 0, stack: str = "decoder"
-) -> Values:
+def _decoder(layers: int, d_model: int, n_heads: int, d_ff: int = 0) -> Values:
+    """Sizes of a decoder; a feed-forward layer is usually four times as wide."""
     return {
-        f"n_{stack}_layers": layers,
+        "n_decoder_layers": layers,
         "d_model": d_model,
         "n_heads": n_heads,
         "d_ff": d_ff or 4 * d_model,
     }
 
 
-_encoder_sizes = partial(_sizes, stack="encoder")
-
-
-def _both(layers: int, d_model: int, n_heads: int, d_ff: int) -> Values:
+def _both(layers: int, d_model: int, n_heads: int, d_ff: int = 0) -> Values:
     """Sizes of an encoder and a decoder that are equally deep."""
-    return {**_sizes(layers, d_model, n_heads, d_ff), "n_encoder_layers": layers}
+    return {**_decoder(layers, d_model, n_heads, d_ff), "n_encoder_layers": layers}
+
+
+def _encoder(layers: int, d_model: int, n_heads: int) -> Values:
+    return {**_both(layers, d_model, n_heads), "n_decoder_layers": 0}
 
 
 # Raffel et al. 2020: the scores know distances; nothing has a bias, and scores are not divided
@@ -43,10 +42,9 @@ _T5: Values = {
     "score_division": False,
     "embedding_scale": False,
     "output_scale": True,
-    "tie": "all",
+    "tie": "all",  # not only by default: two vocabularies are refused
     "init": "normal",
     "max_length": 512,
-    "dropout": 0.1,
     "attention_dropout": 0.1,
     "activation_dropout": 0.1,
 }
@@ -67,8 +65,6 @@ _BART: Values = {
     "tie": "all",
     "output_bias": True,
     "init": "normal",
-    "max_length": 1024,
-    "dropout": 0.1,
 }
 # Radford et al. 2018: post-norm, learned positions
 _GPT: Values = {
@@ -80,7 +76,6 @@ _GPT: Values = {
     "tie": "output",
     "init": "normal",
     "max_length": 512,
-    "dropout": 0.1,
     "attention_dropout": 0.1,
 }
 # Radford et al. 2019: the norm moves to the front of each sublayer, and one stands at the end
@@ -103,10 +98,11 @@ _LLAMA: Values = {
     "max_length": 2048,
     "dropout": 0.0,
 }
+# Llama 3.2 and others: the output is the embedding, as in all small ones
+_SMALL_LLAMA: Values = {**_LLAMA, "tie": "output"}
 # Devlin et al. 2019: what a text's two parts are is told by segments, and a norm comes first
 _BERT: Values = {
     "family": "encoder",
-    "n_decoder_layers": 0,
     "positions": "learned",
     "activation": "gelu",
     "norm_epsilon": 1e-12,
@@ -142,7 +138,6 @@ _DEBERTA: Values = {
 # Dosovitskiy et al. 2021
 _VIT: Values = {
     "family": "encoder",
-    "n_decoder_layers": 0,
     "positions": "learned",
     "activation": "gelu",
     "norm_position": "pre",
@@ -153,62 +148,36 @@ _VIT: Values = {
     "dropout": 0.0,
     "vocab_size": 1,
 }
+# The same architectures for less text
+_SHORT: Values = {"max_length": 256}
+_MINI: Values = {**_SHORT, "attention_dropout": 0.0}
 
 PRESETS: dict[str, Values] = {
     # Vaswani et al. 2017, table 3
-    "transformer-base": {
-        "d_model": 512,
-        "n_heads": 8,
-        "d_ff": 2048,
-        "n_encoder_layers": 6,
-        "n_decoder_layers": 6,
-        "dropout": 0.1,
-    },
-    "transformer-big": {
-        "d_model": 1024,
-        "n_heads": 16,
-        "d_ff": 4096,
-        "n_encoder_layers": 6,
-        "n_decoder_layers": 6,
-        "dropout": 0.3,
-    },
+    "transformer-base": _both(6, 512, 8),
+    "transformer-big": {**_both(6, 1024, 16), "dropout": 0.3},
     # The same architecture for less data
-    "transformer-small": {
-        "d_model": 256,
-        "n_heads": 4,
-        "d_ff": 1024,
-        "n_encoder_layers": 3,
-        "n_decoder_layers": 3,
-        "dropout": 0.1,
-    },
-    "transformer-tiny": {
-        "d_model": 128,
-        "n_heads": 4,
-        "d_ff": 512,
-        "n_encoder_layers": 2,
-        "n_decoder_layers": 2,
-        "dropout": 0.1,
-    },
-    "t5-small": {**_T5, **_both(6, 512, 8, 2048)},
-    "t5-base": {**_T5, **_both(12, 768, 12, 3072)},
+    "transformer-small": _both(3, 256, 4),
+    "transformer-tiny": _both(2, 128, 4),
+    "t5-small": {**_T5, **_both(6, 512, 8)},
+    "t5-base": {**_T5, **_both(12, 768, 12)},
     "t5-gated-small": {**_T5_GATED, **_both(8, 512, 6, 1024), "d_key": 64},
     "t5-gated-base": {**_T5_GATED, **_both(12, 768, 12, 2048)},
-    "bart-base": {**_BART, **_both(6, 768, 12, 3072)},
-    "bart-large": {**_BART, **_both(12, 1024, 16, 4096)},
-    "gpt": {**_GPT, **_sizes(12, 768, 12)},
-    "gpt2": {**_GPT2, **_sizes(12, 768, 12)},
-    "gpt2-medium": {**_GPT2, **_sizes(24, 1024, 16)},
-    "gpt2-large": {**_GPT2, **_sizes(36, 1280, 20)},
-    "gpt2-xl": {**_GPT2, **_sizes(48, 1600, 25)},
-    "gpt3-small": {**_GPT3, **_sizes(12, 768, 12)},
-    "gpt3": {**_GPT3, **_sizes(96, 12288, 96)},
-    "llama-7b": {**_LLAMA, **_sizes(32, 4096, 32, 11008)},
+    "bart-base": {**_BART, **_both(6, 768, 12)},
+    "bart-large": {**_BART, **_both(12, 1024, 16)},
+    "gpt": {**_GPT, **_decoder(12, 768, 12)},
+    "gpt2": {**_GPT2, **_decoder(12, 768, 12)},
+    "gpt2-medium": {**_GPT2, **_decoder(24, 1024, 16)},
+    "gpt2-large": {**_GPT2, **_decoder(36, 1280, 20)},
+    "gpt2-xl": {**_GPT2, **_decoder(48, 1600, 25)},
+    "gpt3-small": {**_GPT3, **_decoder(12, 768, 12)},
+    "gpt3": {**_GPT3, **_decoder(96, 12288, 96)},
+    "llama-7b": {**_LLAMA, **_decoder(32, 4096, 32, 11008)},
     # Llama 3.2, whose angles were scaled from 8,192 tokens to 131,072
     "llama-1b": {
-        **_LLAMA,
-        **_sizes(16, 2048, 32, 8192),
+        **_SMALL_LLAMA,
+        **_decoder(16, 2048, 32, 8192),
         "n_kv_heads": 8,
-        "tie": "output",
         "max_length": 131_072,
         "rotary_base": 500_000.0,
         "rotary_scaling": "llama3",
@@ -216,83 +185,39 @@ PRESETS: dict[str, Values] = {
         "rotary_trained_length": 8192,
     },
     "smollm2-135m": {
-        **_LLAMA,
-        **_sizes(30, 576, 9, 1536),
+        **_SMALL_LLAMA,
+        **_decoder(30, 576, 9, 1536),
         "n_kv_heads": 3,
-        "tie": "output",
         "rotary_base": 100_000.0,
         "max_length": 8192,
     },
-    # The same architectures for less text
-    "gpt2-mini": {**_GPT2, **_sizes(6, 384, 6), "max_length": 256, "dropout": 0.2},
-    "llama-mini": {
-        **_LLAMA,
-        **_sizes(6, 384, 6, 1024),
-        "tie": "output",
-        "max_length": 256,
-        "dropout": 0.2,
-    },
-    "llama-tiny": {
-        **_LLAMA,
-        **_sizes(4, 128, 4, 384),
-        "tie": "output",
-        "max_length": 256,
-    },
-    "bert-base": {**_BERT, **_encoder_sizes(12, 768, 12)},
-    "bert-large": {**_BERT, **_encoder_sizes(24, 1024, 16)},
-    "roberta-base": {**_ROBERTA, **_encoder_sizes(12, 768, 12)},
-    "albert-base": {**_ALBERT, **_encoder_sizes(12, 768, 12)},
-    "deberta-base": {**_DEBERTA, **_encoder_sizes(12, 768, 12)},
+    "gpt2-mini": {**_GPT2, **_decoder(6, 384, 6), **_SHORT, "dropout": 0.2},
+    "llama-mini": {**_SMALL_LLAMA, **_decoder(6, 384, 6, 1024), **_SHORT, "dropout": 0.2},
+    "llama-tiny": {**_SMALL_LLAMA, **_decoder(4, 128, 4, 384), **_SHORT},
+    "bert-base": {**_BERT, **_encoder(12, 768, 12)},
+    "bert-large": {**_BERT, **_encoder(24, 1024, 16)},
+    "roberta-base": {**_ROBERTA, **_encoder(12, 768, 12)},
+    "albert-base": {**_ALBERT, **_encoder(12, 768, 12)},
+    "deberta-base": {**_DEBERTA, **_encoder(12, 768, 12)},
     "vit-base": {
         **_VIT,
-        **_encoder_sizes(12, 768, 12),
+        **_encoder(12, 768, 12),
         "image_size": 224,
         "patch_size": 16,
         "n_channels": 3,
     },
-    # The same architectures for less text, or smaller images
-    "bert-mini": {
-        **_BERT,
-        **_encoder_sizes(4, 256, 4),
-        "max_length": 256,
-        "attention_dropout": 0.0,
-    },
-    "bert-small": {
-        **_BERT,
-        **_encoder_sizes(4, 512, 8),
-        "max_length": 256,
-        "attention_dropout": 0.0,
-    },
-    "bert-tiny": {
-        **_BERT,
-        **_encoder_sizes(2, 128, 2),
-        "max_length": 256,
-        "attention_dropout": 0.0,
-    },
-    "roberta-mini": {
-        **_ROBERTA,
-        **_encoder_sizes(4, 256, 4),
-        "max_length": 256,
-        "attention_dropout": 0.0,
-    },
-    "t5-mini": {
-        **_T5,
-        **_both(4, 256, 4, 1024),
-        "max_length": 256,
-        "attention_dropout": 0.0,
-    },
-    "bart-mini": {**_BART, **_both(4, 256, 4, 1024), "max_length": 256},
-    "albert-mini": {**_ALBERT, **_encoder_sizes(4, 256, 4), "max_length": 256, "d_embedding": 64},
-    "deberta-mini": {
-        **_DEBERTA,
-        **_encoder_sizes(4, 256, 4),
-        "max_length": 256,
-        "relative_buckets": 64,
-        "attention_dropout": 0.0,
-    },
+    "bert-mini": {**_BERT, **_encoder(4, 256, 4), **_MINI},
+    "bert-small": {**_BERT, **_encoder(4, 512, 8), **_MINI},
+    "bert-tiny": {**_BERT, **_encoder(2, 128, 2), **_MINI},
+    "roberta-mini": {**_ROBERTA, **_encoder(4, 256, 4), **_MINI},
+    "t5-mini": {**_T5, **_both(4, 256, 4), **_MINI},
+    "bart-mini": {**_BART, **_both(4, 256, 4), **_MINI},
+    "albert-mini": {**_ALBERT, **_encoder(4, 256, 4), **_MINI, "d_embedding": 64},
+    "deberta-mini": {**_DEBERTA, **_encoder(4, 256, 4), **_MINI, "relative_buckets": 64},
+    # Smaller images
     "vit-tiny": {
         **_VIT,
-        **_encoder_sizes(4, 64, 4),
+        **_encoder(4, 64, 4),
         "image_size": 8,
         "patch_size": 2,
         "dropout": 0.1,

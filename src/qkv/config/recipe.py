@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from qkv.config.fields import from_mapping, suggestion
+from qkv.config.fields import Section, from_mapping, suggestion
 from qkv.config.model import ModelConfig, unused_setting
 from qkv.config.presets import PRESETS
 from qkv.config.sections import (
-    SECTIONS,
     AnswerConfig,
     ChatConfig,
     ClassifyConfig,
@@ -45,19 +44,25 @@ class Recipe:
 
     task: Task = "translate"
     preset: str = "transformer-small"
-    data: DataConfig = field(default_factory=DataConfig)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     model: Mapping[str, Any] = field(default_factory=dict)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    decode: DecodeConfig = field(default_factory=DecodeConfig)
-    chat: ChatConfig = field(default_factory=ChatConfig)
-    mask: MaskConfig = field(default_factory=MaskConfig)
-    denoise: DenoiseConfig = field(default_factory=DenoiseConfig)
-    classify: ClassifyConfig = field(default_factory=ClassifyConfig)
-    teacher: TeacherConfig = field(default_factory=TeacherConfig)
-    tag: TagConfig = field(default_factory=TagConfig)
-    answer: AnswerConfig = field(default_factory=AnswerConfig)
-    embed: EmbedConfig = field(default_factory=EmbedConfig)
+    train: TrainConfig = TrainConfig()
+    decode: DecodeConfig = DecodeConfig()
+    chat: ChatConfig = ChatConfig()
+    mask: MaskConfig = MaskConfig()
+    denoise: DenoiseConfig = DenoiseConfig()
+    classify: ClassifyConfig = ClassifyConfig()
+    teacher: TeacherConfig = TeacherConfig()
+    tag: TagConfig = TagConfig()
+    answer: AnswerConfig = AnswerConfig()
+    embed: EmbedConfig = EmbedConfig()
+
+
+SECTIONS: dict[str, type[Section]] = {
+    name: type(value) for name, value in vars(Recipe()).items() if isinstance(value, Section)
+}
+"""The sections of a recipe, [model] aside."""
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -108,9 +113,12 @@ def recipe_from(
         for key in given:
             if not TASKS[task].reads(name, key):
                 raise UserError(f"{origin.of(name, key)}: {_unread(task, name, key)}")
-    preset, model = _model(task, {**defaults.get("model", {}), **values.get("model", {})}, origin)
-    if not sections["train"].start_from:  # else another model decides
-        _check_model(preset, model, origin)
+    model = {**defaults.get("model", {}), **values.get("model", {})}
+    preset = model.pop("preset", Recipe.preset)
+    config = _model(task, preset, model, origin)
+    for key in () if sections["train"].start_from else model:  # else another model decides
+        if reason := unused_setting(config, key):
+            raise UserError(f"{origin.of('model', key)}: [model]: {key} {reason}; leave it out.")
     recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **sections)
     _check_together(recipe, origin)
     return recipe
@@ -170,9 +178,8 @@ def _unread(task: str, section: str, key: str) -> str:
     return f"task = '{task}' does not read {what} (only {', '.join(readers)}); leave it out."
 
 
-def _model(task: str, values: dict[str, Any], origin: _Origin) -> tuple[str, dict[str, Any]]:
+def _model(task: str, name: Any, values: Mapping[str, Any], origin: _Origin) -> ModelConfig:
     """Check the [model] section now, so that a mistake shows before a tokenizer is trained."""
-    name = values.pop("preset", Recipe.preset)
     if not isinstance(name, str) or name not in PRESETS:
         known = suggestion(str(name), PRESETS)
         raise UserError(f"{origin.of('model', 'preset')}: [model]: unknown preset {name!r}{known}")
@@ -191,14 +198,7 @@ def _model(task: str, values: dict[str, Any], origin: _Origin) -> tuple[str, dic
             f"{origin.of('model', 'preset')}: [model]: task = '{task}' reads text, but {name} "
             f"reads images; choose another preset or task."
         )
-    return name, values
-
-
-def _check_model(preset: str, values: Mapping[str, Any], origin: _Origin) -> None:
-    config = ModelConfig.from_dict({**PRESETS[preset], **values}, "[model]")
-    for key in values:
-        if reason := unused_setting(config, key):
-            raise UserError(f"{origin.of('model', key)}: [model]: {key} {reason}; leave it out.")
+    return config
 
 
 def _check_together(recipe: Recipe, origin: _Origin) -> None:

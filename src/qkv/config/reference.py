@@ -10,8 +10,7 @@ from typing import Any
 from qkv.config.fields import describe
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS, preset
-from qkv.config.recipe import Recipe, recipe_from
-from qkv.config.sections import SECTIONS
+from qkv.config.recipe import SECTIONS, Recipe, recipe_from
 from qkv.config.tasks import TASKS
 
 COMMAND = "python -m qkv.config.reference > docs/settings.md"

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from qkv.config.fields import check_ranges, setting
-from qkv.errors import UserError
-
-
-class Section:
-    """A section of a recipe; its values are checked against the ranges that they declare."""
-
-    def __post_init__(self) -> None:
-        name = type(self).__name__.removesuffix("Config").lower()
-        check_ranges(self, name)
-        if message := self.problem():
-            raise UserError(f"{name}: {message}")
-
-    def problem(self) -> str:
-        """Say what is wrong with the values taken together; "" where nothing is."""
-        return ""
+from qkv.config.fields import Section, setting
 
 
 @dataclass(frozen=True)
@@ -174,11 +160,9 @@ class TrainConfig(Section):
     average: int = setting(5, "average the weights of this many last validations", least=1)
     tensorboard: bool = setting(True, "write curves for TensorBoard, if it is installed")
 
-    def problem(self) -> str:
-        """Scores that come from generated text need text to be generated."""
+    def _problems(self) -> Iterator[str]:
         if self.metric in ("bleu", "exact_match") and not self.valid_bleu:
-            return f"metric = '{self.metric}' needs valid_bleu = true."
-        return ""
+            yield f"metric = '{self.metric}' needs valid_bleu = true."
 
 
 @dataclass(frozen=True)
@@ -223,14 +207,12 @@ class DecodeConfig(Section):
     )
     seed: int = setting(0, "seed of the random draws; the same seed gives the same text", least=0)
 
-    def problem(self) -> str:
-        """A beam holds no more than `beams` hypotheses."""
+    def _problems(self) -> Iterator[str]:
         if not self.sample and self.n_best > self.beams:
-            return (
+            yield (
                 f"n_best ({self.n_best}) is larger than beams ({self.beams}); raise beams or "
                 f"lower n_best."
             )
-        return ""
 
 
 @dataclass(frozen=True)
@@ -267,14 +249,12 @@ class MaskConfig(Section):
         "order: half of the pairs are swapped (ALBERT)",
     )
 
-    def problem(self) -> str:
-        """Both are fractions of the same tokens."""
+    def _problems(self) -> Iterator[str]:
         if self.random + self.kept > 1:
-            return (
+            yield (
                 f"random ({self.random}) and kept ({self.kept}) are fractions of the same tokens; "
                 f"together they must not exceed 1."
             )
-        return ""
 
 
 _PAPERS_SHARE = {"spans": 0.15, "infill": 0.3}  # Raffel et al. 2020; Lewis et al. 2020
@@ -304,16 +284,14 @@ class DenoiseConfig(Section):
     )
     permute_sentences: bool = setting(False, "infill: shuffle the sentences of the input")
 
-    def problem(self) -> str:
-        """Some choices need the other kind."""
+    def _problems(self) -> Iterator[str]:
         if self.permute_sentences and self.kind == "spans":
-            return "permute_sentences needs kind = 'infill'; leave one of them out."
+            yield "permute_sentences needs kind = 'infill'; leave one of them out."
         if self.kind == "infill" and self.span_length < _LEAST_MEAN:
-            return (
+            yield (
                 f"span_length is {self.span_length}, but kind = 'infill' needs at least "
                 f"{_LEAST_MEAN} (too many spans would be empty); raise it, or use 'spans'."
             )
-        return ""
 
     @property
     def hidden_share(self) -> float:
@@ -357,11 +335,9 @@ class TeacherConfig(Section):
         2.0, "divide both sides' logits by this; above 1, unlikely classes count more", least=0.01
     )
 
-    def problem(self) -> str:
-        """Unlabelled text needs somebody to label it."""
-        return (
-            "text has no labels; name models to label it." if self.text and not self.models else ""
-        )
+    def _problems(self) -> Iterator[str]:
+        if self.text and not self.models:
+            yield "text has no labels; name models to label it."
 
 
 @dataclass(frozen=True)
@@ -403,20 +379,3 @@ class EmbedConfig(Section):
     temperature: float = setting(
         0.05, "contrastive loss: divide similarities by this before the softmax", least=0.001
     )
-
-
-SECTIONS: dict[str, type[Section]] = {
-    "data": DataConfig,
-    "tokenizer": TokenizerConfig,
-    "train": TrainConfig,
-    "decode": DecodeConfig,
-    "chat": ChatConfig,
-    "mask": MaskConfig,
-    "denoise": DenoiseConfig,
-    "classify": ClassifyConfig,
-    "teacher": TeacherConfig,
-    "tag": TagConfig,
-    "answer": AnswerConfig,
-    "embed": EmbedConfig,
-}
-"""The sections of a recipe, [model] aside."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from qkv.config.model import Family
@@ -62,10 +63,6 @@ class TaskSpec:
     """Those of `SPECIAL_TRAIN` that it reads; all others of [train] it reads in any case."""
     sections: tuple[str, ...] = ()
     """Further sections of a recipe."""
-    items: str = ""
-    """What one training item is: a module of `qkv.data.items`."""
-    objective: str = ""
-    """The loss: a function of `qkv.training.objectives`."""
     result: str = ""
     """The object that `qkv.load` gives."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -76,14 +73,21 @@ class TaskSpec:
     def reads(self, section: str, name: str) -> bool:
         """Whether the task looks at a setting."""
         if section == "data":
-            return name in self.data or name.removeprefix("valid_").removeprefix("test_") in (
-                self.files
-            )
+            file = name.removeprefix("valid_").removeprefix("test_")
+            return name in self.data or file in self.files
         if section == "train":
             return name not in SPECIAL_TRAIN or name in self.train
         if section == "tokenizer":
             return name != "shared" or self.family == "encoder-decoder"
         return section in ("model", *self.sections)
+
+
+# What puts a head on an encoder shares its data, its preset and its training.
+_LABELLED = partial(TaskSpec, family="encoder", files=("examples",))
+
+
+def _fine_tuning(**train: Any) -> Settings:
+    return {"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, **train}}
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -95,8 +99,6 @@ TASKS: dict[str, TaskSpec] = {
         data=("corpus", "source_field", "target_field", "max_length", "max_ratio", *_HELD_OUT),
         train=("label_smoothing", "packing", "valid_bleu"),
         sections=("decode",),
-        items="pairs",
-        objective="next_token",
         result="Translator",
         metrics={"bleu": ("BLEU",), "exact_match": ("exact match",)},
     ),
@@ -108,8 +110,6 @@ TASKS: dict[str, TaskSpec] = {
         data=(*_TEXT, "across"),
         train=("label_smoothing", "packing"),
         sections=("decode",),
-        items="windows",
-        objective="next_token",
         result="LanguageModel",
         metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
         defaults={
@@ -127,8 +127,6 @@ TASKS: dict[str, TaskSpec] = {
         data=("template", "bos", "max_length", *_HELD_OUT),
         train=("label_smoothing", "packing", "valid_bleu"),
         sections=("decode", "chat"),
-        items="conversations",
-        objective="next_token",
         result="LanguageModel",
         metrics={"exact_match": ("exact match",)},
         defaults={
@@ -146,8 +144,6 @@ TASKS: dict[str, TaskSpec] = {
         data=_TEXT,
         train=("label_smoothing", "packing"),
         sections=("mask", "embed"),
-        items="masking",
-        objective="masked_tokens",
         result="Encoder",
         metrics={"accuracy": ("accuracy",), "pair_accuracy": ("pair accuracy",)},
         defaults={
@@ -171,8 +167,6 @@ TASKS: dict[str, TaskSpec] = {
         data=_TEXT,
         train=("label_smoothing", "packing"),
         sections=("decode", "denoise"),
-        items="denoise",
-        objective="next_token",
         result="Translator",
         metrics={"perplexity": ("perplexity",)},
         defaults={
@@ -180,63 +174,44 @@ TASKS: dict[str, TaskSpec] = {
             "train": {**_LANGUAGE, "warmup": 1000, "batch_tokens": 16_384, "lr": 5e-4},
         },
     ),
-    "classify": TaskSpec(
+    "classify": _LABELLED(
         about="a classifier",
         usage='qkv classify --model {} "…"',
-        family="encoder",
-        files=("examples",),
         data=(*_EXAMPLES, "label_field", "text_field"),
         train=("label_smoothing", "consistency"),
         sections=("classify", "teacher"),
-        items="sequences",
-        objective="one_class",
         result="Classifier",
         metrics={"accuracy": ("accuracy",), "f1": ("macro F1",), "correlation": ("Pearson",)},
-        defaults={
-            "model": {"preset": "bert-mini"},
-            "train": {**_FINE_TUNING, "metric": "accuracy"},
-        },
+        defaults=_fine_tuning(metric="accuracy"),
     ),
-    "tag": TaskSpec(
+    "tag": _LABELLED(
         about="a tagger",
         usage='qkv tag --model {} "…"',
-        family="encoder",
-        files=("examples",),
         data=_EXAMPLES,
         train=("label_smoothing", "consistency"),
         sections=("tag",),
-        items="sequences",
-        objective="token_labels",
         result="Tagger",
         metrics={"f1": ("entity F1", "macro F1"), "accuracy": ("token accuracy", "accuracy")},
-        defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
+        defaults=_fine_tuning(metric="f1"),
     ),
-    "answer": TaskSpec(
+    "answer": _LABELLED(
         about="a model that finds answers",
         usage='qkv answer --model {} --context FILE "…?"',
-        family="encoder",
-        files=("examples",),
         data=_EXAMPLES,
         train=("consistency",),
         sections=("answer",),
-        items="sequences",
-        objective="spans",
         result="Answerer",
         metrics={"f1": ("F1",), "exact_match": ("exact match",)},
-        defaults={"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, "metric": "f1"}},
+        defaults=_fine_tuning(metric="f1"),
     ),
-    "embed": TaskSpec(
+    "embed": _LABELLED(
         about="an encoder of sentences",
         usage='qkv embed --model {} "…"',
-        family="encoder",
-        files=("examples",),
         data=(*_EXAMPLES, "label_field", "text_field"),
         sections=("embed",),
-        items="sequences",
-        objective="contrast",
         result="Encoder",
         metrics={"accuracy": ("accuracy",)},
-        defaults={"model": {"preset": "bert-mini"}, "train": _FINE_TUNING},
+        defaults=_fine_tuning(),
     ),
 }
 assert tuple(TASKS) == get_args(Task)

@@ -30,7 +30,6 @@ def test_any_size_stays_in_its_range_and_keeps_indices_apart(
 
 def test_it_depends_on_nothing_but_its_arguments() -> None:
     whole = order(1000, seed=5, epoch=2)
-    assert [permuted(index, 1000, 5, 2) for index in range(1000)] == whole
     assert permuted(np.array([7, 3, 7]), 1000, 5, 2).tolist() == [whole[7], whole[3], whole[7]]
 
 
@@ -59,7 +58,6 @@ def test_neighbours_do_not_stay_together() -> None:
 
 
 def test_an_index_outside_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"outside of range\(5\)"):
-        permuted(np.array([0, 5]), 5, 0, 0)
-    with pytest.raises(ValueError, match="outside"):
-        permuted(-1, 5, 0, 0)
+    for index in (5, -1):
+        with pytest.raises(ValueError, match=r"outside of range\(5\)"):
+            permuted(np.array([0, index]), 5, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -102,11 +102,10 @@ class Batch:
         return _moved(self, device)
 
 
-@overload
-def _moved(part: Side, device: torch.device) -> Side: ...
-@overload
-def _moved(part: Batch, device: torch.device) -> Batch: ...
-def _moved(part: Side | Batch, device: torch.device) -> Side | Batch:
+Part = TypeVar("Part", Side, Batch)
+
+
+def _moved(part: Part, device: torch.device) -> Part:
     """Copy all tensors; from pinned memory, a copy to a GPU runs beside the computation."""
 
     def move(value: Any) -> Any:

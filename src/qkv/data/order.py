@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Protocol, overload
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,10 @@ Words = npt.NDArray[np.uint64]
 class HasSizes(Protocol):
     """Anything that takes positions on the two sides of a batch."""
 
-    def __len__(self) -> int: ...
-    @property
-    def source_sizes(self) -> Indices:
-        """Positions among the sources; all 0 where there are none."""
+    source_sizes: Indices  # all 0 where there are no sources
+    target_sizes: Indices
 
-    @property
-    def target_sizes(self) -> Indices:
-        """Positions among the targets."""
+    def __len__(self) -> int: ...
 
 
 def is_even(items: HasSizes) -> bool:
@@ -102,26 +98,21 @@ def even_batch(n_items: int, rows: int, seed: int, number: int) -> Indices:
     return epochs * n_items + turns
 
 
-@overload
-def permuted(index: int, size: int, seed: int, epoch: int) -> int: ...
-@overload
-def permuted(index: Indices, size: int, seed: int, epoch: int) -> Indices: ...
-def permuted(index: Indices | int, size: int, seed: int, epoch: int) -> Indices | int:
+def permuted(indices: Indices, size: int, seed: int, epoch: int) -> Indices:
     """Return where indices go in a random permutation of range(size), computed when asked for.
 
     A Feistel network permutes the numbers of an even count of bits, at most 4·size of them. One
     that lands outside of the range goes on from there until it is back: that too is one to one.
     """
-    numbers = np.atleast_1d(np.asarray(index, np.int64))
-    if ((numbers < 0) | (numbers >= size)).any():
+    if ((indices < 0) | (indices >= size)).any():
         raise ValueError(f"an index is outside of range({size})")
     sequence = np.random.SeedSequence(seed, spawn_key=(epoch,))
     keys = sequence.generate_state(ROUNDS, np.uint64).astype(np.uint64)
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    result = _network(numbers.astype(np.uint64), half, keys)
+    result = _network(indices.astype(np.uint64), half, keys)
     while (outside := result >= size).any():
         result[outside] = _network(result[outside], half, keys)
-    return int(result[0]) if isinstance(index, int) else result.astype(np.int64)
+    return result.astype(np.int64)
 
 
 def _network(numbers: Words, half: np.uint64, keys: Words) -> Words:

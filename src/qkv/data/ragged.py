@@ -39,6 +39,10 @@ class Ragged:
         """Number of tokens in each sequence."""
         return np.diff(self.offsets)
 
+    def arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """Return the tokens and lengths as arrays to be stored under a name."""
+        return {name: self.tokens, f"{name}.lengths": self.lengths.astype(np.int32)}
+
     def take(self, indices: Sequence[int] | Indices) -> Ragged:
         """Copy some of the sequences, in the order given."""
         chosen = np.asarray(indices, np.int64)

@@ -71,8 +71,8 @@ class EmbedJob(LabelJob[Texts]):
             arrays: dict[str, npt.NDArray[Any]] = {}
             for name, side in (("first", 0), ("second", -1)):
                 ids = reader.encode([texts[side] for texts in some])
-                framed = Ragged.of([reader.frame(row[: reader.room()]).tokens for row in ids])
-                arrays |= {name: framed.tokens, f"{name}.lengths": framed.lengths.astype(np.int32)}
+                framed = [reader.frame(row[: reader.room()]).tokens for row in ids]
+                arrays |= Ragged.of(framed).arrays(name)
             return arrays
 
         config = self.config

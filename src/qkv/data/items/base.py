@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Mapping
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from qkv.data.batch import Batch, PackedShape
 from qkv.data.order import packed_shape
 from qkv.data.ragged import Indices
+from qkv.errors import UserError
 
 
 class Draw(NamedTuple):
@@ -29,22 +33,20 @@ VALIDATION = Draw()
 
 
 class Items(ABC):
-    """Encoded examples of one split."""
+    """Encoded examples of one split: how many positions each takes on both sides of a batch.
 
-    digest: str = ""
-    """Identifies the content, so that a run is resumed with the data it began with."""
+    `digest` identifies the content, so that a run is resumed with the data it began with.
+    """
+
     counts_epochs = False
     """Whether indices of items of one size count on from epoch to epoch: epoch · len + item."""
 
-    @property
-    @abstractmethod
-    def target_sizes(self) -> Indices:
-        """Positions that each item takes in a batch."""
-
-    @property
-    def source_sizes(self) -> Indices:
-        """Positions that each item takes among the sources; 0 where there are none."""
-        return np.broadcast_to(np.int64(0), len(self))
+    def __init__(
+        self, target_sizes: Indices, digest: str, source_sizes: Indices | None = None
+    ) -> None:
+        self.target_sizes, self.digest = target_sizes, digest
+        none = np.broadcast_to(np.int64(0), len(target_sizes))
+        self.source_sizes = none if source_sizes is None else source_sizes
 
     def __len__(self) -> int:
         return len(self.target_sizes)
@@ -58,3 +60,38 @@ class Items(ABC):
     def packed_shape(self, batch_tokens: int) -> PackedShape:
         """Choose the shape of all packed batches of these items."""
         return packed_shape(self, batch_tokens)
+
+
+class FilteredItems(Items):
+    """Items of which only some `rows` are left."""
+
+    def __init__(
+        self, target_sizes: Indices, digest: str, source_sizes: Indices | None = None
+    ) -> None:
+        super().__init__(target_sizes, digest, source_sizes)
+        self.rows = np.arange(len(target_sizes))
+
+    def keep(
+        self, reasons: Mapping[str, npt.NDArray[np.bool_]], what: str, settings: str
+    ) -> tuple[Self, str]:
+        """Return the items for which no reason to drop them holds, and a sentence about the others.
+
+        `what` they are and the `settings` that decide it are named in messages.
+        """
+        fit = np.ones(len(self), bool)
+        dropped = []
+        for reason, holds in reasons.items():
+            if number := int((fit & holds).sum()):
+                dropped.append(f"{number:,} {reason}")
+            fit &= ~holds
+        if not fit.any():
+            raise UserError(
+                f"data: all {len(self):,} {what} were dropped ({', '.join(dropped)}); correct the "
+                f"data, or raise {settings} under [data]."
+            )
+        kept = copy(self)
+        kept.rows, kept.target_sizes = self.rows[fit], self.target_sizes[fit]
+        kept.source_sizes = self.source_sizes[fit]
+        if not dropped:
+            return kept, f"{len(self):,} {what}"
+        return kept, f"{len(kept):,} of {len(self):,} {what}; dropped {', '.join(dropped)}"

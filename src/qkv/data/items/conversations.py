@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
-from qkv.data.items.base import VALIDATION, Draw, Items
-from qkv.data.items.pairs import keep
+from qkv.data.items.base import VALIDATION, Draw, FilteredItems
 from qkv.data.ragged import Indices, Ragged, offsets_of
 from qkv.text import ChatTemplate, Message, Tokenizer
 
 
-class ConversationItems(Items):
+class ConversationItems(FilteredItems):
     """Whole conversations with BOS and EOS; `learned` marks the tokens of answers."""
 
     def __init__(
@@ -25,19 +24,12 @@ class ConversationItems(Items):
         tokens: Ragged,
         learned: npt.NDArray[np.bool_],
         special: Specials,
-        rows: Indices | None = None,
         digest: str = "",
     ) -> None:
         if len(learned) != len(tokens.tokens):
             raise ValueError(f"{len(tokens.tokens)} tokens but {len(learned)} flags")
-        self.tokens, self.learned, self.special, self.digest = tokens, learned, special, digest
-        self.rows = np.arange(len(tokens)) if rows is None else rows
-        self._sizes = tokens.lengths[self.rows] - 1  # the last token is a label only
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count all tokens but the last."""
-        return self._sizes
+        super().__init__(tokens.lengths - 1, digest)  # the last token is a label only
+        self.tokens, self.learned, self.special = tokens, learned, special
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
@@ -72,17 +64,12 @@ def encode_conversations(
         encoded = template.encode_many(some, tokenizer, bos)
         tokens = Ragged.of([conversation.tokens for conversation in encoded])
         flags = chain.from_iterable(conversation.answer for conversation in encoded)
-        return {
-            "tokens": tokens.tokens,
-            "tokens.lengths": tokens.lengths.astype(np.int32),
-            "learned": np.fromiter(flags, np.bool_, len(tokens.tokens)),
-        }
+        learned = np.fromiter(flags, np.bool_, len(tokens.tokens))
+        return {**tokens.arrays("tokens"), "learned": learned}
 
     key = ["conversations", tokenizer.digest, template.to_dict(), bos]
     shards = cached_examples(conversations, key, encode)
-    return ConversationItems(
-        shards.ragged("tokens"), shards["learned"], special, None, shards.digest
-    )
+    return ConversationItems(shards.ragged("tokens"), shards["learned"], special, shards.digest)
 
 
 def filter_conversations(
@@ -97,6 +84,4 @@ def filter_conversations(
         "without an answer": n_labels == 0,
         f"too long (over {max_length} tokens)": lengths > max_length,
     }
-    rows, sentence = keep(len(items), reasons, "records", "max_length")
-    kept = ConversationItems(items.tokens, items.learned, items.special, rows, items.digest)
-    return kept, sentence
+    return items.keep(reasons, "records", "max_length")

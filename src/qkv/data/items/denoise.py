@@ -165,25 +165,14 @@ class NoisyItems(Items):
     """Passages of a corpus as pairs of corrupted input and target; each epoch has others."""
 
     def __init__(self, passages: Passages, noise: Noise, first: Sequence[int] = ()) -> None:
-        self.passages, self.noise, self.first = passages, noise, first
-        self.digest = passages.tokens.digest
         # Upper bounds, with EOS and BOS.
-        source, target = noise.sizes(passages.lengths)
-        self._sizes = source + len(first) + 1, target + len(first) + 1
-
-    @property
-    def source_sizes(self) -> Indices:
-        """Count the corrupted text and EOS."""
-        return self._sizes[0]
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count BOS and the text to generate."""
-        return self._sizes[1]
+        source, target = (sizes + len(first) + 1 for sizes in noise.sizes(passages.lengths))
+        super().__init__(target, passages.tokens.digest, source)
+        self.passages, self.noise, self.first = passages, noise, first
 
     def packed_shape(self, batch_tokens: int) -> PackedShape:
         """Count the wider side, which may be the source, where others count the target."""
-        source, target = (int(sizes.sum()) for sizes in self._sizes)
+        source, target = int(self.source_sizes.sum()), int(self.target_sizes.sum())
         return super().packed_shape(int(batch_tokens * target / max(source, target)))
 
     def batch(

@@ -184,12 +184,8 @@ class MaskedItems(Items):
     """Passages of a corpus, masked anew in each batch."""
 
     def __init__(self, passages: Passages, masker: Masker) -> None:
-        self.passages, self.masker, self.digest = passages, masker, passages.tokens.digest
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count a passage's tokens with BOS and EOS."""
-        return self.passages.target_sizes
+        super().__init__(passages.target_sizes, passages.tokens.digest)
+        self.passages, self.masker = passages, masker
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None

@@ -10,38 +10,19 @@ import numpy.typing as npt
 from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.formats.pairs import Pair
-from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, FilteredItems
 from qkv.data.ragged import Indices, Ragged
-from qkv.errors import UserError
 from qkv.text import Tokenizer
 
 
-class PairItems(Items):
-    """Pairs without BOS and EOS, which `batch` adds; `rows` chooses some of them."""
+class PairItems(FilteredItems):
+    """Pairs without BOS and EOS, which `batch` adds."""
 
-    def __init__(
-        self,
-        source: Ragged,
-        target: Ragged,
-        special: Specials,
-        rows: Indices | None = None,
-        digest: str = "",
-    ) -> None:
+    def __init__(self, source: Ragged, target: Ragged, special: Specials, digest: str = "") -> None:
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources but {len(target)} targets")
-        self.source, self.target, self.special, self.digest = source, target, special, digest
-        self.rows = np.arange(len(source)) if rows is None else rows
-        self._sizes = source.lengths[self.rows] + 1, target.lengths[self.rows] + 1
-
-    @property
-    def source_sizes(self) -> Indices:
-        """Count x₁ … x_n and EOS."""
-        return self._sizes[0]
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count BOS and y₁ … y_m."""
-        return self._sizes[1]
+        super().__init__(target.lengths + 1, digest, source.lengths + 1)
+        self.source, self.target, self.special = source, target, special
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
@@ -91,15 +72,14 @@ def encode_pairs(
             "source": source.encode_many([text.strip() for text, _ in some]),
             "target": target.encode_many([text.strip() for _, text in some]),
         }
-        found: dict[str, npt.NDArray[np.int32]] = {}
+        arrays: dict[str, npt.NDArray[np.int32]] = {}
         for name, texts in sides.items():
-            ragged = Ragged.of([[*first, *ids] if ids else [] for ids in texts])
-            found |= {name: ragged.tokens, f"{name}.lengths": ragged.lengths.astype(np.int32)}
-        return found
+            arrays |= Ragged.of([[*first, *ids] if ids else [] for ids in texts]).arrays(name)
+        return arrays
 
     key = ["pairs", source.digest, target.digest, list(first)]
     shards = cached_examples(pairs, key, encode)
-    return PairItems(shards.ragged("source"), shards.ragged("target"), special, None, shards.digest)
+    return PairItems(shards.ragged("source"), shards.ragged("target"), special, shards.digest)
 
 
 def filter_pairs(items: PairItems, max_length: int, max_ratio: float) -> tuple[PairItems, str]:
@@ -116,27 +96,4 @@ def filter_pairs(items: PairItems, max_length: int, max_ratio: float) -> tuple[P
         f"with a length ratio over {max_ratio:g}": np.maximum(source, target)
         > max_ratio * np.minimum(source, target),
     }
-    rows, sentence = keep(len(items), reasons, "pairs", "max_length or max_ratio")
-    kept = PairItems(items.source, items.target, items.special, items.rows[rows], items.digest)
-    return kept, sentence
-
-
-def keep(
-    count: int, reasons: Mapping[str, npt.NDArray[np.bool_]], what: str, settings: str
-) -> tuple[Indices, str]:
-    """Return the items for which no reason holds, and a sentence about the others."""
-    fit = np.ones(count, bool)
-    dropped = []
-    for reason, holds in reasons.items():
-        if number := int((fit & holds).sum()):
-            dropped.append(f"{number:,} {reason}")
-        fit &= ~holds
-    rows = np.flatnonzero(fit)
-    if not len(rows):
-        raise UserError(
-            f"data: all {count:,} {what} were dropped ({', '.join(dropped)}); correct the data, or "
-            f"raise {settings} under [data]."
-        )
-    if not dropped:
-        return rows, f"{count:,} {what}"
-    return rows, f"{len(rows):,} of {count:,} {what}; dropped {', '.join(dropped)}"
+    return items.keep(reasons, "pairs", "max_length or max_ratio")

@@ -56,16 +56,11 @@ class ImageItems(Items):
         n_tokens: int,  # positions that an image takes: its patches, and one before them
         shift: int = 0,
     ) -> None:
-        self.pixels, self.labels, self.scale = pixels, labels, scale
-        self.n_tokens, self.shift = n_tokens, shift
         content = hashlib.blake2b(pixels.tobytes(), digest_size=16)
         content.update(labels.tobytes())
-        self.digest = content.hexdigest()
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Every image has the same size."""
-        return np.broadcast_to(np.int64(self.n_tokens), len(self.pixels))
+        super().__init__(np.broadcast_to(np.int64(n_tokens), len(pixels)), content.hexdigest())
+        self.pixels, self.labels, self.scale = pixels, labels, scale
+        self.n_tokens, self.shift = n_tokens, shift
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None

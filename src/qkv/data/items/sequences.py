@@ -38,12 +38,9 @@ def frame(
 
 def framed_arrays(framed: Sequence[Framed]) -> dict[str, npt.NDArray[Any]]:
     """Return framed texts as arrays to be cached."""
+    segments = Ragged.of([text.segments for text in framed]).tokens.astype(np.int8)
     tokens = Ragged.of([text.tokens for text in framed])
-    return {
-        "tokens": tokens.tokens,
-        "tokens.lengths": tokens.lengths.astype(np.int32),
-        "segments": Ragged.of([text.segments for text in framed]).tokens.astype(np.int8),
-    }
+    return {**tokens.arrays("tokens"), "segments": segments}
 
 
 class SequenceItems(Items):
@@ -63,15 +60,10 @@ class SequenceItems(Items):
         expected = len(tokens.tokens) if by_token else len(tokens)
         if len(labels) != expected:
             raise ValueError(f"{expected} labels are needed, but there are {len(labels)}")
+        super().__init__(tokens.lengths, digest)
         self.tokens, self.segments = tokens, Ragged(segments, tokens.offsets)
         self.labels, self.special, self.by_token = labels, special, by_token
-        self.opinions, self.digest = opinions, digest
-        self._sizes = tokens.lengths
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count all tokens."""
-        return self._sizes
+        self.opinions = opinions
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
@@ -102,19 +94,8 @@ class TwinItems(Items):
     def __init__(
         self, first: Ragged, second: Ragged, groups: Indices, special: Specials, digest: str = ""
     ) -> None:
-        self.first, self.second, self.groups = first, second, groups
-        self.special, self.digest = special, digest
-        self._sizes = first.lengths, second.lengths
-
-    @property
-    def source_sizes(self) -> Indices:
-        """Count the tokens of the first texts."""
-        return self._sizes[0]
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Count the tokens of the second texts."""
-        return self._sizes[1]
+        super().__init__(second.lengths, digest, first.lengths)
+        self.first, self.second, self.groups, self.special = first, second, groups, special
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None

@@ -39,25 +39,20 @@ class WindowItems(Items):
         if len(tokens) < 2:
             raise ValueError("windows need at least two tokens")
         self.tokens, self.special, self.length, self.across = tokens, special, length, across
-        self.in_order, self.seed, self.digest = in_order, seed, tokens.digest
+        self.in_order, self.seed = in_order, seed
         # Positions at which a whole window can begin; a text that is too short is one window.
         n_starts = max(1, len(tokens) - length)
         self.n_phases = min(length, n_starts)
+        count = (n_starts - self.n_phases) // length + 1
         if in_order:
-            self._count = -(-(len(tokens) - 1) // length)
-        else:
-            self._count = (n_starts - self.n_phases) // length + 1
-
-    @property
-    def target_sizes(self) -> Indices:
-        """Every window has the same size."""
-        return np.broadcast_to(np.int64(self.length), self._count)
+            count = -(-(len(tokens) - 1) // length)
+        super().__init__(np.broadcast_to(np.int64(length), count), tokens.digest)
 
     def starts(self, indices: Indices) -> Indices:
         """Return where windows begin; in training, an index is epoch · len(self) + window."""
         if self.in_order:
             return indices * self.length
-        epochs, windows = np.divmod(indices, self._count)
+        epochs, windows = np.divmod(indices, len(self))
         cycles, turns = np.divmod(epochs, self.n_phases)
         phases = np.zeros_like(indices)
         for cycle in np.unique(cycles):  # in each cycle of epochs, each offset comes once

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
 
 FILLER = ["the", "one", "with", "a", "on", "that", "was", "so", "and", "there"]
 NOUNS = {"cat": "animal", "dog": "animal", "rose": "plant", "oak": "plant", "iron": "metal"}
@@ -78,33 +78,26 @@ def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     return path
 
 
-def write_data(folder: Path, task: str) -> None:
+def write_data(folder: Path, task: str) -> dict[str, str]:
     """What the recipes below read, where it is not there yet."""
-    for name, n, seed in (("train", 240, 1), ("valid", 40, 2), ("test", 60, 3)):
-        path = folder / f"{task}.{name}.tsv"
-        if not path.exists():
-            write_rows(path, TASKS[task](n, seed))
+
+    def write(path: Path, n: int, seed: int) -> None:
+        write_rows(path, TASKS[task](n, seed))
+
+    pattern = f"{task}.{{}}.tsv"
+    return data_files("examples", folder, pattern, write, train=240, valid=40, test=60)
 
 
 def values(folder: Path, task: str = "class", **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
-    write_data(folder, task)
     found: dict[str, Any] = {
         "task": "classify",
-        "data": {
-            "examples": str(folder / f"{task}.train.tsv"),
-            "valid_examples": str(folder / f"{task}.valid.tsv"),
-        },
+        "data": write_data(folder, task),
         "tokenizer": {"kind": "wordpiece", "vocab_size": 100},
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
     }
     return with_differences(found, {**SETTINGS[task], **differences})
-
-
-RUNS = Runs(values)
-recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
-killed_and_resumed = RUNS.killed_and_resumed
 
 
 # Settings with which a model learns its task.
@@ -119,13 +112,10 @@ LEARNS: dict[str, Any] = {
     "train_checkpoint_every": 1000,
 }
 
-_trained: dict[str, Run] = {}
+RUNS = Runs(values, learns=LEARNS)
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
+killed_and_resumed = RUNS.killed_and_resumed
 
 
 def learned(factory: pytest.TempPathFactory, task: str = "class") -> Run:
-    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
-    if task not in _trained:
-        folder = factory.mktemp(f"learned-{task}")
-        more = {"data_test_examples": str(folder / f"{task}.test.tsv")}
-        _trained[task] = run(folder, task=task, **LEARNS, **more)
-    return _trained[task]
+    return RUNS.learned(factory, task, data_test_examples=f"{task}.test.tsv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,9 @@ TRAINING: dict[str, Any] = {
     "device": "cpu",
     "precision": "float32",
 }
-ENCODER: dict[str, Any] = {
-    "preset": "bert-tiny",
-    "d_model": 16,
-    "n_heads": 2,
-    "d_ff": 32,
-    "n_encoder_layers": 1,
-}
+SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 32}
+ENCODER: dict[str, Any] = {"preset": "bert-tiny", **SIZES, "n_encoder_layers": 1}
+DECODER: dict[str, Any] = {**SIZES, "n_decoder_layers": 1, "dropout": 0.1}
 
 
 class Killed(BaseException):
@@ -52,12 +48,33 @@ def with_differences(values: dict[str, Any], differences: Mapping[str, Any]) -> 
     return values
 
 
+def data_files(
+    setting: str,
+    folder: Path,
+    pattern: str,
+    write: Callable[[Path, int, int], object],
+    seed: int = 1,
+    **sizes: int,
+) -> dict[str, str]:
+    """Settings of files, the first to train on and the second to validate with.
+
+    Those that are not there yet are written, each of so many examples and by a seed of its own.
+    """
+    paths = [folder / pattern.format(name) for name in sizes]
+    for number, (path, n) in enumerate(zip(paths, sizes.values(), strict=True), seed):
+        if not path.exists():
+            write(path, n, number)
+    return {setting: str(paths[0]), f"valid_{setting}": str(paths[1])}
+
+
 @dataclass(frozen=True)
 class Runs:
     """Runs of a task's tests. `values` gives a folder's recipe, and sees that its data is there."""
 
     values: Callable[..., dict[str, Any]]
     name: str = "tiny"  # of the recipe, as a file
+    learns: Mapping[str, Any] = field(default_factory=dict)  # with which the model learns its task
+    trained: dict[tuple[Any, ...], Run] = field(default_factory=dict)
 
     def recipe(self, folder: Path, *which: Any, **differences: Any) -> Recipe:
         return recipe_from(self.values(folder, *which, **differences))
@@ -72,6 +89,29 @@ class Runs:
         """Train in `folder`/out without a word."""
         recipe = self.recipe(folder, *which, **differences)
         return train(recipe, folder / out, console=silence())
+
+    def learned(self, factory: pytest.TempPathFactory, *which: Any, **files: str) -> Run:
+        """A run that has learnt its task, made once for all tests; nobody may change its folder.
+
+        `files` are settings that name files in its data's folder; what it prints is in said.txt.
+        """
+        if which not in self.trained:
+            folder = factory.mktemp("learned")
+            named = {name: str(folder / file) for name, file in files.items()}
+            recipe = self.recipe(folder, *which, **self.learns, **named)
+            with (folder / "said.txt").open("w") as said:
+                done = train(recipe, folder / "run", console=Console(file=said))
+            self.trained[which] = done
+        return self.trained[which]
+
+    def starting_from(self, start: Path, **model: Any) -> Runs:
+        """Runs from a model that exists, whose sizes the recipe leaves out."""
+
+        def values(folder: Path, *which: Any, **differences: Any) -> dict[str, Any]:
+            settings = {"train_start_from": str(start), **differences}
+            return self.values(folder, *which, **settings) | {"model": model}
+
+        return Runs(values)
 
     def job(
         self, folder: Path, *which: Any, said: list[str] | None = None, **differences: Any
@@ -121,6 +161,11 @@ def silence() -> Console:
 
 def read_log(folder: Path) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def validations(folder: Path) -> list[Mapping[str, Any]]:
+    """What the log says of each validation."""
+    return [record for record in read_log(folder) if "valid_loss" in record]
 
 
 FILES = ("config.json", "tokenizer.json", "recipe.toml")

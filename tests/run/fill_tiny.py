@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qkv.run.train import Run
-from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
 from tests.run.language_tiny import write_lines
 from tests.run.tiny import WORDS
 
@@ -27,23 +27,25 @@ def documents(n: int, seed: int = 1) -> list[str]:
     return found
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
+def write_data(folder: Path) -> dict[str, str]:
+    """What the recipes read, where it is not there yet."""
+
+    def write(path: Path, n: int, seed: int) -> None:
+        write_lines(path, documents(n, seed))
+
+    return data_files("text", folder, "{}.txt", write, text=400, valid=80, test=40)
+
+
+def values(folder: Path, pairs: str = "none", **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
-    for seed, (name, n) in enumerate([("text", 400), ("valid", 80), ("test", 40)], start=1):
-        if not (folder / f"{name}.txt").exists():
-            write_lines(folder / f"{name}.txt", documents(n, seed))
     found: dict[str, Any] = {
         "task": "fill",
-        "data": {"text": str(folder / "text.txt"), "valid_text": str(folder / "valid.txt")},
+        "data": write_data(folder),
         "tokenizer": {"kind": "wordpiece", "vocab_size": 300},
         "model": {**ENCODER, "max_length": 32, "dropout": 0.1},
         "train": dict(TRAINING),
     }
-    return with_differences(found, differences)
-
-
-RUNS = Runs(values, "beasts")
-recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
+    return with_differences(found, {"mask_pairs": pairs, **differences})
 
 
 # Settings with which the model learns its language.
@@ -62,13 +64,9 @@ LEARNS: dict[str, Any] = {
     "train_checkpoint_every": 1000,
 }
 
-_trained: dict[str, Run] = {}
+RUNS = Runs(values, "beasts", learns=LEARNS)
+recipe, run, job = RUNS.recipe, RUNS.run, RUNS.job
 
 
 def learned(factory: pytest.TempPathFactory, pairs: str = "none") -> Run:
-    """A run that has learnt its language, made once for all tests; nobody may change its folder."""
-    if pairs not in _trained:
-        folder = factory.mktemp(f"learned-fill-{pairs}")
-        more = {"data_test_text": str(folder / "test.txt"), "mask_pairs": pairs}
-        _trained[pairs] = run(folder, **LEARNS, **more)
-    return _trained[pairs]
+    return RUNS.learned(factory, pairs, data_test_text="test.txt")

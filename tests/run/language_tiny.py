@@ -16,7 +16,7 @@ from qkv.model import Decoder
 from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from tests.run.common import TRAINING, Runs, with_differences
+from tests.run.common import DECODER, TRAINING, Runs, with_differences
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
@@ -87,23 +87,10 @@ def values(folder: Path, task: str = "generate", **differences: Any) -> dict[str
         "task": task,
         "data": data[task],
         "tokenizer": {"kind": "char", "vocab_size": 300},
-        "model": {
-            "preset": "llama-tiny",
-            "d_model": 16,
-            "n_heads": 2,
-            "d_ff": 32,
-            "n_decoder_layers": 1,
-            "max_length": 64,
-            "dropout": 0.1,
-        },
+        "model": {"preset": "llama-tiny", **DECODER, "max_length": 64},
         "train": dict(TRAINING),
     }
     return with_differences(found, differences)
-
-
-RUNS = Runs(values)
-recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
-killed_and_resumed = RUNS.killed_and_resumed
 
 
 # Settings with which a model learns its task.
@@ -119,16 +106,14 @@ LEARNS: dict[str, Any] = {
     "train_checkpoint_every": 1000,
 }
 
-_trained: dict[str, Run] = {}
+RUNS = Runs(values, learns=LEARNS)
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
+killed_and_resumed = RUNS.killed_and_resumed
 
 
 def learned(factory: pytest.TempPathFactory, task: str = "generate") -> Run:
-    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
-    if task not in _trained:
-        folder = factory.mktemp(f"learned-{task}")
-        more = {"data_test_records": str(folder / "test.jsonl")} if task == "instruct" else {}
-        _trained[task] = run(folder, task=task, **LEARNS, **more)
-    return _trained[task]
+    test = {"data_test_records": "test.jsonl"} if task == "instruct" else {}
+    return RUNS.learned(factory, task, **test)
 
 
 def vocabulary(kind: str = "char", vocab_size: int = 310) -> Tokenizer:

@@ -18,7 +18,7 @@ from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.tagging import Scheme, entities, label_set
 from qkv.text.words import join_words
-from tests.run.common import ENCODER, TRAINING, Runs, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
 from tests.text.labels import write_labels
 
 FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
@@ -72,32 +72,26 @@ def write_conll(path: Path, written: Sequence[Sentence]) -> Path:
     return path
 
 
-def write_data(folder: Path) -> None:
+def write_data(folder: Path, n_train: int = 120) -> dict[str, str]:
     """What the recipes below read, where it is not there yet."""
-    for seed, (name, n) in enumerate([("train", 120), ("valid", 60), ("test", 60)]):
-        if not (folder / f"{name}.conll").exists():
-            write_conll(folder / f"{name}.conll", sentences(n, seed))
+
+    def write(path: Path, n: int, seed: int) -> None:
+        write_conll(path, sentences(n, seed))
+
+    sizes = {"train": n_train, "valid": 60, "test": 60}
+    return data_files("examples", folder, "{}.conll", write, seed=0, **sizes)
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
+def values(folder: Path, n_train: int = 120, **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
-    write_data(folder)
     found: dict[str, Any] = {
         "task": "tag",
-        "data": {
-            "examples": str(folder / "train.conll"),
-            "valid_examples": str(folder / "valid.conll"),
-        },
+        "data": write_data(folder, n_train),
         "tokenizer": {"kind": "bpe", "vocab_size": 320},
         "model": {**ENCODER, "max_length": 64, "dropout": 0.1},
         "train": {**TRAINING, "batch_tokens": 400},
     }
     return with_differences(found, differences)
-
-
-RUNS = Runs(values)
-recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
-killed_and_resumed = RUNS.killed_and_resumed
 
 
 # Settings with which the model learns the task.
@@ -113,17 +107,13 @@ LEARNS: dict[str, Any] = {
     "train_checkpoint_every": 1000,
 }
 
-_trained: dict[str, Run] = {}
+RUNS = Runs(values, learns=LEARNS)
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
+killed_and_resumed = RUNS.killed_and_resumed
 
 
 def learned(factory: pytest.TempPathFactory) -> Run:
-    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
-    if not _trained:
-        folder = factory.mktemp("learned-tag")
-        write_conll(folder / "train.conll", sentences(1000, seed=3))
-        more = {"data_test_examples": str(folder / "test.conll")}
-        _trained["run"] = run(folder, **LEARNS, **more)
-    return _trained["run"]
+    return RUNS.learned(factory, 1000, data_test_examples="test.conll")
 
 
 def vocabulary() -> Tokenizer:

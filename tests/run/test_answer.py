@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from qkv.run.answer import NOTHING, trained_windows, window_labels
 from qkv.run.train import Run
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers
-from tests.run.common import ENCODER, TRAINING, Runs, read_log, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, validations, with_differences
 from tests.tasks.test_answer import TEXTS, answerer
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -68,15 +69,11 @@ def write_questions(path: Path, n: int, seed: int, unanswerable: bool = False) -
 
 def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
-    if not (folder / "train.json").exists():
-        for seed, (name, n) in enumerate([("train", 300), ("valid", 30), ("test", 30)], 1):
-            write_questions(folder / f"{name}.json", n, seed, unanswerable)
+    write = partial(write_questions, unanswerable=unanswerable)
+    sizes = {"train": 300, "valid": 30, "test": 30}
     found: dict[str, Any] = {
         "task": "answer",
-        "data": {
-            "examples": str(folder / "train.json"),
-            "valid_examples": str(folder / "valid.json"),
-        },
+        "data": data_files("examples", folder, "{}.json", write, **sizes),
         "tokenizer": {"kind": "char", "vocab_size": 300},
         "model": {
             **ENCODER,
@@ -92,10 +89,6 @@ def values(folder: Path, unanswerable: bool = False, **differences: Any) -> dict
     return with_differences(found, differences)
 
 
-RUNS = Runs(values)
-recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
-
-
 # Settings with which the model learns the task.
 LEARNS: dict[str, Any] = {
     "train_steps": 250,
@@ -105,23 +98,19 @@ LEARNS: dict[str, Any] = {
     "train_metric": "loss",
 }
 
-_trained: dict[bool, Run] = {}
+RUNS = Runs(values, learns=LEARNS)
+recipe, write_recipe, run, job = RUNS.recipe, RUNS.write_recipe, RUNS.run, RUNS.job
 
 
 def learned(factory: pytest.TempPathFactory, unanswerable: bool = False) -> Run:
-    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
-    if unanswerable not in _trained:
-        folder = factory.mktemp("learned-answer")
-        test = {"data_test_examples": str(folder / "test.json")}
-        _trained[unanswerable] = run(folder, "run", unanswerable, **LEARNS, **test)
-    return _trained[unanswerable]
+    return RUNS.learned(factory, unanswerable, data_test_examples="test.json")
 
 
 def test_a_run_learns_to_find_answers_and_is_scored(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     done = learned(tmp_path_factory)
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert measured[0]["exact_match"] < 60 < 90 < measured[-1]["exact_match"]
     assert measured[-1]["f1"] >= measured[-1]["exact_match"]
     assert done.scores.keys() == {"valid", "test"}
@@ -149,7 +138,7 @@ def test_it_learns_that_there_may_be_no_answer(tmp_path_factory: pytest.TempPath
     assert (found.text, found.start, found.end) == ("", -1, -1)
     assert found.probability > 0.5
     assert done.result.answer("which number?", "abc 742 fed").text == "742"
-    figures = [record for record in read_log(done.folder) if "f1" in record][-1]
+    figures = validations(done.folder)[-1]
     assert figures["exact_match"] == pytest.approx(by_name["exact match"])
 
 

@@ -14,7 +14,7 @@ from qkv.errors import UserError
 from qkv.evaluation import evaluate
 from qkv.run.labels import balanced
 from tests.run.classify_tiny import LEARNS, job, learned, one_of_three, run, write_rows
-from tests.run.common import read_log
+from tests.run.common import read_log, validations
 
 NAMES = {
     "class": ["accuracy", "macro F1", "MCC", "ECE", "Brier score", "mean confidence"],
@@ -39,7 +39,7 @@ def test_every_kind_of_label_is_learned(
         scores = {score.name: score.value for score in done.scores[split]}
         assert list(scores) == NAMES[task]
         assert scores.get("accuracy", scores.get("Pearson")) >= 95
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     logged = {"step", "loss", "lr", "tokens_per_second", "valid_loss"} | LOGGED[task]
     assert all(record.keys() == logged for record in measured)
     assert measured[-1]["valid_loss"] < 0.15

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,31 +16,19 @@ from qkv.text import train_tokenizer
 from qkv.training import with_wrong_sources
 from qkv.weights import read_tensors
 from tests.run import tiny
-from tests.run.common import Runs, read_log
-from tests.run.denoise_tiny import documents, job, learned, recipe, run, values
+from tests.run.common import validations
+from tests.run.denoise_tiny import RUNS, job, learned, recipe, run
+from tests.run.fill_tiny import documents
 
 KINDS = ["spans", "infill"]
-
-
-def measured(folder: Path) -> list[Any]:
-    return [record for record in read_log(folder) if "valid_loss" in record]
-
-
-def starting_from(folder: Path, start: Path, **differences: Any) -> Any:
-    """A job on a model that exists, whose sizes the recipe leaves out."""
-
-    def without_sizes(folder: Path, **more: Any) -> dict[str, Any]:
-        return values(folder, **more) | {"model": {}}
-
-    return Runs(without_sizes).job(folder, train_start_from=str(start), **differences)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     done = learned(tmp_path_factory, kind)
-    log = measured(done.folder)
+    log = validations(done.folder)
     assert [record["step"] for record in log] == [100, 200, 300]
-    made = starting_from(done.folder.parent, done.folder, denoise_kind=kind)
+    made = RUNS.starting_from(done.folder).job(done.folder.parent, denoise_kind=kind)
     right = made.evaluate()["valid_loss"]
     assert right == pytest.approx(log[-1]["valid_loss"], rel=1e-4)
     assert made.loss(with_wrong_sources(made.valid_batches)) > 5 * right
@@ -107,7 +94,7 @@ def test_validation_does_not_depend_on_the_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "more"), [("spans", 10), ("infill", 1)])
 def test_a_model_without_marks_grows_by_them(tmp_path: Path, kind: str, more: int) -> None:
     before = tiny.run(tmp_path, "base", train_steps=2, model_max_length=40)
-    made = starting_from(tmp_path, before.folder, denoise_kind=kind)
+    made = RUNS.starting_from(before.folder).job(tmp_path, denoise_kind=kind)
     size = before.result.model.config.vocab_size
     assert len(made.tokenizer) == made.config.vocab_size == size + more
     assert made.noise.marks.tolist() == list(range(size, size + more))
@@ -116,7 +103,7 @@ def test_a_model_without_marks_grows_by_them(tmp_path: Path, kind: str, more: in
         old, now = weights[name], parameter.detach()
         assert torch.equal(now[: len(old)], old), name
         torch.testing.assert_close(now[len(old) :], old.mean(0).expand_as(now[len(old) :]))
-    again = starting_from(tmp_path, before.folder, denoise_kind=kind)
+    again = RUNS.starting_from(before.folder).job(tmp_path, denoise_kind=kind)
     assert again.evaluate() == made.evaluate()
 
 
@@ -124,17 +111,17 @@ def test_marks_that_are_there_stay_what_they_were(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = learned(tmp_path_factory)
-    made = starting_from(tmp_path, before.folder)
+    made = RUNS.starting_from(before.folder).job(tmp_path)
     assert made.config == before.result.model.config
     assert made.evaluate()["valid_loss"] == pytest.approx(before.scores["valid"][0].value)
-    other = starting_from(tmp_path, before.folder, denoise_kind="infill")
+    other = RUNS.starting_from(before.folder).job(tmp_path, denoise_kind="infill")
     assert len(other.tokenizers.target) == len(made.tokenizer) + 1
 
 
 def test_two_vocabularies_are_refused(tmp_path: Path) -> None:
     apart = tiny.run(tmp_path, "apart", tokenizer_shared=False, train_steps=2)
     with pytest.raises(UserError, match="has a vocabulary for each side, but task = 'denoise'"):
-        starting_from(tmp_path, apart.folder)
+        RUNS.starting_from(apart.folder).job(tmp_path)
     with pytest.raises(UserError, match="task = 'denoise' needs shared = true"):
         run(tmp_path, tokenizer_shared=False)
 
@@ -161,7 +148,7 @@ def test_a_vocabulary_may_have_no_start(tmp_path: Path) -> None:
     before = tiny.run(tmp_path, "base", train_steps=2, model_max_length=40)
     path = before.folder / "tokenizer.json"
     path.write_text(path.read_text().replace('"<bos>"', '"<nobody>"'))
-    made = starting_from(tmp_path, before.folder)
+    made = RUNS.starting_from(before.folder).job(tmp_path)
     assert "start" not in made.tokenizer.names
     assert made.evaluate()["valid_loss"] > 0
     first = next(iter(made.valid_batches)).source
@@ -170,8 +157,7 @@ def test_a_vocabulary_may_have_no_start(tmp_path: Path) -> None:
 
 def test_a_translator_starts_with_all_weights_and_tokens(tmp_path: Path) -> None:
     before = run(tmp_path, train_steps=1)
-    runs = Runs(lambda folder, **more: tiny.values(folder, **more) | {"model": {}})
-    made = runs.job(tmp_path, train_start_from=str(before.folder))
+    made = tiny.RUNS.starting_from(before.folder).job(tmp_path)
     weights = read_tensors(before.folder / "model.safetensors")
     now = {name: parameter.detach() for name, parameter in made.model.named_parameters()}
     assert now.keys() == weights.keys()

@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.evaluation import evaluate
 from qkv.tasks import Encoder
 from tests.run import fill_tiny
-from tests.run.common import ENCODER, TRAINING, Runs, read_log, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, validations, with_differences
 
 WORDS = [
     "apple",
@@ -95,7 +95,7 @@ def test_a_run_learns_which_texts_belong_together(tmp_path: Path) -> None:
     before = evaluate(fresh.result, fresh.splits.valid).scores
     assert before[0].value <= 20  # one of twenty is chance
     done = run(tmp_path, data_test_examples=test, **LEARNS)
-    log = [record for record in read_log(done.folder) if "valid_loss" in record]
+    log = validations(done.folder)
     assert [record["step"] for record in log] == [30, 60]
     assert log[-1]["accuracy"] > 80
     assert log[-1]["valid_loss"] < 0.7 * fresh.baseline()
@@ -161,7 +161,7 @@ def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     settings = {"data_examples": str(path), "data_valid_examples": [], "train_steps": 40}
     done = run(tmp_path, **settings, train_valid_every=20)
-    log = [record for record in read_log(done.folder) if "valid_loss" in record]
+    log = validations(done.folder)
     assert all("accuracy" not in record for record in log)
     [score] = done.scores["valid"]
     made = job(tmp_path, **settings)
@@ -176,8 +176,7 @@ def test_a_text_alone_is_its_own_other_half(tmp_path: Path) -> None:
 
 def test_it_starts_from_a_model_that_fills_gaps(tmp_path: Path) -> None:
     before = fill_tiny.run(tmp_path, "fill", train_steps=1, mask_pairs="next")
-    runs = Runs(lambda folder, **more: values(folder, **more) | {"model": {}})
-    made = runs.job(tmp_path, train_start_from=str(before.folder))
+    made = RUNS.starting_from(before.folder).job(tmp_path)
     assert (made.config.head, made.config.pair_head) == ("none", False)
     assert not any(name.startswith("head.") for name, _ in made.model.named_parameters())
     assert torch.equal(made.result.embed("the cat"), before.result.embed("the cat"))

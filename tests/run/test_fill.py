@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,18 +20,14 @@ from qkv.tasks import Encoder
 from qkv.text import train_tokenizer
 from qkv.weights import read_tensors
 from tests.run import classify_tiny
-from tests.run.common import Runs, read_log
-from tests.run.fill_tiny import LEARNS, documents, job, learned, recipe, run, values
+from tests.run.common import read_log, validations
+from tests.run.fill_tiny import LEARNS, RUNS, documents, job, learned, recipe, run
 from tests.run.language_tiny import write_lines
-
-
-def measured(folder: Path) -> list[Any]:
-    return [record for record in read_log(folder) if "valid_loss" in record]
 
 
 def test_a_run_learns_its_language(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
-    log = measured(done.folder)
+    log = validations(done.folder)
     assert [record["step"] for record in log] == [100, 200, 300]
     assert all(record.keys() >= {"accuracy", "valid_loss"} for record in log)
     assert "pair_accuracy" not in log[0]
@@ -170,15 +165,6 @@ def test_text_without_known_characters_is_passed_over(tmp_path: Path) -> None:
     assert log[-1]["valid_loss"] < log[3]["valid_loss"]
 
 
-def starting_from(folder: Path, start: Path, **differences: Any) -> Any:
-    """A job on a model that exists, whose sizes the recipe leaves out."""
-
-    def without_sizes(folder: Path, **more: Any) -> dict[str, Any]:
-        return values(folder, **more) | {"model": {}}
-
-    return Runs(without_sizes).job(folder, train_start_from=str(start), **differences)
-
-
 def parts(model: Model) -> dict[str, torch.Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -187,7 +173,7 @@ def test_a_model_that_fills_gaps_goes_on_where_it_was(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = learned(tmp_path_factory, "order")
-    made = starting_from(tmp_path, before.folder, mask_pairs="order")
+    made = RUNS.starting_from(before.folder).job(tmp_path, mask_pairs="order")
     weights = read_tensors(before.folder / "model.safetensors")
     now = parts(made.model)
     assert now.keys() == weights.keys()
@@ -196,7 +182,7 @@ def test_a_model_that_fills_gaps_goes_on_where_it_was(
     assert made.tokenizer.encode("the cat") == before.result.tokenizer.encode("the cat")
     scores = [score.value for score in before.scores["valid"]]
     assert list(made.evaluate().values()) == pytest.approx([scores[0], *scores[2:]])
-    alone = starting_from(tmp_path, before.folder)
+    alone = RUNS.starting_from(before.folder).job(tmp_path)
     assert alone.model.pair_head is None and not alone.config.pair_head
     assert parts(alone.model).keys() == {name for name in now if not name.startswith("pair_head")}
 
@@ -205,8 +191,8 @@ def test_an_encoder_of_another_task_gets_a_fresh_head(tmp_path: Path) -> None:
     before = classify_tiny.run(tmp_path, train_steps=1)
     text = str(write_lines(tmp_path / "beasts.txt", ["the cat was on that rose", "and so"] * 30))
     texts = {"data_text": text, "data_valid_text": text}
-    made = starting_from(tmp_path, before.folder, **texts)
-    other = starting_from(tmp_path, before.folder, **texts, train_seed=1)
+    made = RUNS.starting_from(before.folder).job(tmp_path, **texts)
+    other = RUNS.starting_from(before.folder).job(tmp_path, **texts, train_seed=1)
     weights = read_tensors(before.folder / "model.safetensors")
     now, drawn = parts(made.model), parts(other.model)
     heads = {name for name in now if name.startswith("head.")}

@@ -17,13 +17,13 @@ from qkv.evaluation import evaluate
 from qkv.run.instruct import chat_template
 from qkv.tasks import LanguageModel
 from qkv.text import TEMPLATES
-from tests.run.common import read_log
+from tests.run.common import read_log, validations
 from tests.run.language_tiny import job, learned, questions, run, write_lines, write_records
 
 
 def test_a_run_learns_to_answer_and_is_scored(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory, "instruct")
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert measured[0]["exact_match"] < 30 < 80 <= measured[-1]["exact_match"]
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"]
     assert done.scores.keys() == {"valid", "test"}

@@ -14,7 +14,7 @@ import qkv
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.tasks import LanguageModel
-from tests.run.common import read_log, silence
+from tests.run.common import read_log, silence, validations
 from tests.run.language_tiny import job, learned, recipe, run, sentences, write_lines
 
 SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
@@ -22,7 +22,7 @@ SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
 
 def test_a_run_learns_its_language_and_is_scored(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert [record["step"] for record in measured] == [50, 100, 150, 200]
     for record in measured:
         assert record["perplexity"] == pytest.approx(math.exp(record["valid_loss"]))

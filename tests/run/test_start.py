@@ -141,12 +141,7 @@ def test_text_may_follow_instructions(tmp_path: Path) -> None:
 def labelling(base: Run, task: str = "classify", **model: Any) -> Runs:
     """Runs for labels that start from a language model, whose sizes they leave as they are."""
     module = {"classify": classify_tiny, "tag": tag_tiny}[task]
-
-    def values(folder: Path, **differences: Any) -> dict[str, Any]:
-        settings = {"train_start_from": str(base.folder), **differences}
-        return module.values(folder, **settings) | {"model": model}
-
-    return Runs(values)
+    return module.RUNS.starting_from(base.folder, **model)
 
 
 @pytest.mark.parametrize("tie", ["output", "none"])

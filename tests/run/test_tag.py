@@ -19,7 +19,7 @@ from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
 from qkv.run.train import prepare
 from qkv.tasks import Tagger
-from tests.run.common import read_log, silence
+from tests.run.common import read_log, silence, validations
 from tests.run.tag_tiny import (
     job,
     learned,
@@ -35,7 +35,7 @@ NAMES = ["entity F1", "entity precision", "entity recall", "token accuracy"]
 
 def test_a_run_learns_to_tag_and_says_how_well(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert measured[0].keys() - {"step", "loss", "lr", "tokens_per_second"} == {
         "valid_loss",
         "f1",

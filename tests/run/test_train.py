@@ -15,7 +15,7 @@ from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.weights import read_tensors
-from tests.run.common import read_log, silence
+from tests.run.common import read_log, silence, validations
 from tests.run.tiny import (
     LEARNS,
     learned,
@@ -37,7 +37,7 @@ def test_a_run_leaves_its_recipe_log_scores_and_model(
     log = read_log(folder)
     assert [record["step"] for record in log] == list(range(1, 351))
     assert all({"step", "loss", "lr", "tokens_per_second"} <= record.keys() for record in log)
-    measured = [record for record in log if "valid_loss" in record]
+    measured = validations(folder)
     assert [record["step"] for record in measured] == [100, 200, 300, 350]
     assert all({"bleu", "exact_match"} <= record.keys() for record in measured)
     assert measured[-1]["valid_loss"] < 0.3 < measured[0]["valid_loss"] < log[0]["loss"]

@@ -24,7 +24,7 @@ from tests.run.classify_tiny import (
     run,
     write_rows,
 )
-from tests.run.common import ENCODER, everything, read_log
+from tests.run.common import ENCODER, everything, validations
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -160,7 +160,7 @@ def test_a_small_draw_is_of_each_class_and_within_a_larger_one(tmp_path: Path) -
 
 def test_the_best_weights_are_saved(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = learned(tmp_path_factory)
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert done.state.best == max(record["accuracy"] for record in measured)
     assert done.scores["valid"][0].value == done.state.best
 

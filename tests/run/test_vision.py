@@ -19,7 +19,16 @@ from qkv.errors import UserError
 from qkv.run.train import Run, reads_images
 from qkv.tasks import ImageClassifier
 from qkv.weights import read_tensors
-from tests.run.common import ENCODER, TRAINING, Runs, everything, read_log, with_differences
+from tests.run.common import (
+    ENCODER,
+    TRAINING,
+    Runs,
+    data_files,
+    everything,
+    read_log,
+    validations,
+    with_differences,
+)
 
 SIDES = ("left", "right")
 
@@ -43,15 +52,10 @@ def write_halves(path: Path, n: int, seed: int = 1, **more: int) -> Path:
 
 def values(folder: Path, **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
-    for seed, (name, n) in enumerate([("train", 100), ("valid", 40), ("test", 40)]):
-        if not (folder / f"{name}.npz").exists():
-            write_halves(folder / f"{name}.npz", n, seed)
+    sizes = {"train": 100, "valid": 40, "test": 40}
     found: dict[str, Any] = {
         "task": "classify",
-        "data": {
-            "examples": str(folder / "train.npz"),
-            "valid_examples": str(folder / "valid.npz"),
-        },
+        "data": data_files("examples", folder, "{}.npz", write_halves, seed=0, **sizes),
         "model": {**ENCODER, "preset": "vit-tiny", "image_size": 4, "patch_size": 2},
         "train": {**TRAINING, "batch_tokens": 100, "warmup": 4},
     }
@@ -69,7 +73,7 @@ def test_a_run_learns_which_half_is_bright(tmp_path: Path) -> None:
         scores = {score.name: score.value for score in done.scores[split]}
         assert scores["accuracy"] == scores["macro F1"] == 100
         assert {"ECE", "Brier score", "mean confidence"} <= scores.keys()
-    measured = [record for record in read_log(done.folder) if "valid_loss" in record]
+    measured = validations(done.folder)
     assert [record["step"] for record in measured] == [20, 40, 60]
     assert {"accuracy", "f1"} <= measured[0].keys()
     model = qkv.load(done.folder, device="cpu")
@@ -196,9 +200,7 @@ def test_labels_of_another_meaning_start_with_a_fresh_head(base: Run, tmp_path: 
 
 def test_a_recipe_need_not_describe_what_it_starts_from(base: Run, tmp_path: Path) -> None:
     """What is read follows from the folder, and from nothing else."""
-    plain = values(tmp_path, **starting(base.folder))
-    del plain["model"]
-    made = recipe_from(plain)
+    made = RUNS.starting_from(base.folder).recipe(tmp_path)
     assert reads_images(made)
     done = qkv.train(made, tmp_path / "run")
     card = (done.folder / "README.md").read_text()
@@ -225,9 +227,7 @@ def test_a_body_of_somebody_else_s_is_trained_on(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "theirs")
     scale = '{"image_mean": [0.25], "image_std": [0.5]}'
     (tmp_path / "theirs" / "preprocessor_config.json").write_text(scale)
-    plain = values(tmp_path, **starting(tmp_path / "theirs", train_steps=60))
-    del plain["model"]
-    made = recipe_from(plain)
+    made = RUNS.starting_from(tmp_path / "theirs").recipe(tmp_path, train_steps=60)
     found = job(tmp_path, **starting(tmp_path / "theirs"))
     pixels = torch.rand(3, 1, 4, 4)
     with torch.no_grad():

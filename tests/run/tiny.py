@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from qkv.run.train import Run, train
-from tests.run.common import TRAINING, Runs, with_differences
+from qkv.run.train import Run
+from tests.run.common import DECODER, TRAINING, Runs, with_differences
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -38,29 +37,17 @@ def write_pairs(path: Path, n: int = 200, seed: int = 1, shuffled: bool = False)
     return path
 
 
-def values(folder: Path, **differences: Any) -> dict[str, Any]:
+def values(folder: Path, n: int = 200, **differences: Any) -> dict[str, Any]:
     """A recipe as plain values; differences are named section_key."""
     if not (folder / "digits.tsv").exists():
-        write_pairs(folder / "digits.tsv")
+        write_pairs(folder / "digits.tsv", n)
     found: dict[str, dict[str, Any]] = {
         "data": {"pairs": str(folder / "digits.tsv"), "max_length": 30},
         "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
-        "model": {
-            "d_model": 16,
-            "n_heads": 2,
-            "d_ff": 32,
-            "n_encoder_layers": 1,
-            "n_decoder_layers": 1,
-            "max_length": 32,
-            "dropout": 0.1,
-        },
+        "model": {**DECODER, "n_encoder_layers": 1, "max_length": 32},
         "train": {**TRAINING, "batch_tokens": 200},
     }
     return with_differences(found, differences)
-
-
-RUNS = Runs(values, "digits")
-recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
 
 
 # Settings with which the model learns the task: some 95 % of new lines exactly right.
@@ -78,15 +65,9 @@ LEARNS: dict[str, Any] = {
     "train_checkpoint_every": 1000,
 }
 
-_trained: dict[str, Run] = {}
+RUNS = Runs(values, "digits", learns=LEARNS)
+recipe, write_recipe, run = RUNS.recipe, RUNS.write_recipe, RUNS.run
 
 
 def learned(factory: pytest.TempPathFactory) -> Run:
-    """A run that has learnt its task, made once for all tests; nobody may change its folder."""
-    if not _trained:
-        folder = factory.mktemp("learned")
-        write_pairs(folder / "digits.tsv", 800)
-        with (folder / "said.txt").open("w") as file:
-            console = Console(file=file)
-            _trained["run"] = train(recipe(folder, **LEARNS), folder / "run", console=console)
-    return _trained["run"]
+    return RUNS.learned(factory, 800)

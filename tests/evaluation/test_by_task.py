@@ -18,7 +18,6 @@ from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
 from qkv.evaluation.classification import ClassReport
 from qkv.evaluation.entities import EntityReport
-from qkv.evaluation.retrieval import retrieval_scores, uniformity
 from qkv.model import Encoder as EncoderModel
 from qkv.tasks import Answerer, Encoder, ImageClassifier, Tagger
 from qkv.tasks.answer import Answers
@@ -165,21 +164,6 @@ def test_an_encoder_on_pairs_and_on_texts() -> None:
     found = qkv.evaluate(model, [(text, text) for text in TEXTS])
     assert [score.value for score in found.scores] == [100, 1]
     assert names(qkv.evaluate(model, [(text,) for text in TEXTS])) == ["uniformity"]
-
-
-def test_partners_are_ranked_by_their_cosines() -> None:
-    turn = torch.tensor([0.0, 0.1, 0.3, 1.5])
-    first, second = (torch.stack([x.cos(), x.sin()], 1) for x in (turn, turn.flip(0)))
-    pairs = [(0, 3), (1, 3), (2, 2), (3, 1)]  # ranks 1, 2, 2, 2
-    scores = retrieval_scores(first, second, pairs)
-    assert scores[0] == Score("accuracy", 25, "of 4 pairs")
-    assert scores[1].value == pytest.approx((1 + 3 * 0.5) / 4)
-    # Two partners of one text are no rivals of each other.
-    assert retrieval_scores(first[:1], second, [(0, 3), (0, 2)])[0].value == 100
-    same = torch.ones(3, 1)
-    assert retrieval_scores(same, same, [(0, 0), (1, 1), (2, 2)])[0].value == 0
-    expected = np.mean([np.exp(4 * (np.cos(a - b) - 1)) for a in turn for b in turn if a != b])
-    assert uniformity(first).value == pytest.approx(np.log(expected), rel=1e-4)
 
 
 def test_what_cannot_be_evaluated_is_said() -> None:

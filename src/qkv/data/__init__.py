@@ -1,8 +1,8 @@
 """Files → batches: readers of records, splits, encoded items, and the one stream of batches."""
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Placement, Side, Specials, arrange
+from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, arrange
 from qkv.data.corpus.documents import Piece, read_documents
-from qkv.data.corpus.shards import Shards, cached_examples
+from qkv.data.corpus.shards import cached_examples
 from qkv.data.corpus.tokens import (
     HeldOut,
     TextCorpus,
@@ -11,7 +11,7 @@ from qkv.data.corpus.tokens import (
     load_corpus,
     training_text,
 )
-from qkv.data.files import lines_in, read_lines, read_text, text_files
+from qkv.data.files import read_lines, read_text
 from qkv.data.formats.conll import Sentence, read_conll
 from qkv.data.formats.conversations import read_conversations
 from qkv.data.formats.describe import describe_example
@@ -60,14 +60,12 @@ __all__ = [
     "PairItems",
     "Passages",
     "Piece",
-    "Placement",
     "Question",
     "Ragged",
     "Record",
     "Scale",
     "Sentence",
     "SequenceItems",
-    "Shards",
     "Side",
     "Specials",
     "Splits",
@@ -88,7 +86,6 @@ __all__ = [
     "frame",
     "framed_arrays",
     "hold_out",
-    "lines_in",
     "load_corpus",
     "most_central",
     "prefetch",
@@ -105,7 +102,6 @@ __all__ = [
     "read_squad",
     "read_text",
     "read_texts",
-    "text_files",
     "training_text",
     "validation_batches",
     "windows",

@@ -6,7 +6,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 from qkv.errors import UserError
 from qkv.evaluation.scores import Score, mostly_chinese
@@ -15,7 +14,6 @@ Found = Mapping[str, str]
 Gold = Mapping[str, Sequence[str]]
 Metric = Callable[[str, str], float]
 
-LANGUAGES = ("auto", "en", "zh")
 ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -26,16 +24,10 @@ PLAIN = rf"[^\s\u4e00-\u9fa5{re.escape(string.punctuation)}]+"
 CMRC_TOKEN = re.compile(rf"[\u4e00-\u9fa5]|{PLAIN}(?:[.,']{PLAIN})*|\S")
 
 
-def answer_scores(
-    found: Found, gold: Gold, language: Literal["auto", "en", "zh"] = "auto"
-) -> list[Score]:
+def answer_scores(found: Found, gold: Gold) -> list[Score]:
     """Exact match and F1 as CMRC 2018 counts them for Chinese, else as SQuAD does."""
-    if language not in LANGUAGES:
-        raise UserError(f"Unknown language {language!r}; it may be one of {', '.join(LANGUAGES)}.")
-    if language == "auto":
-        answers = [answer for answers in gold.values() for answer in answers]
-        language = "zh" if mostly_chinese(answers) else "en"
-    return cmrc_scores(found, gold) if language == "zh" else squad_scores(found, gold)
+    chinese = mostly_chinese([answer for answers in gold.values() for answer in answers])
+    return cmrc_scores(found, gold) if chinese else squad_scores(found, gold)
 
 
 def squad_scores(found: Found, gold: Gold) -> list[Score]:
@@ -44,10 +36,8 @@ def squad_scores(found: Found, gold: Gold) -> list[Score]:
     A question without gold answers is right where nothing is found; one that `found` does not
     have is wrong. Where there are such questions, both kinds are scored apart too.
     """
-    results = {
-        name: _best(found.get(name), list(filter(_plain, answers)), _squad_exact, _squad_f1)
-        for name, answers in gold.items()
-    }
+    meant = {name: list(filter(_plain, answers)) for name, answers in gold.items()}
+    results = {name: _best(found.get(name), meant[name], _plain, _words_f1) for name in gold}
     return _summary(results, gold, "SQuAD")
 
 
@@ -56,22 +46,20 @@ def cmrc_scores(found: Found, gold: Gold) -> list[Score]:
 
     Questions without gold answers, which CMRC does not have, count as in SQuAD 2.0.
     """
-    results = {
-        name: _best(found.get(name), list(filter(None, answers)), _cmrc_exact, _cmrc_f1)
-        for name, answers in gold.items()
-    }
+    meant = {name: list(filter(None, answers)) for name, answers in gold.items()}
+    results = {name: _best(found.get(name), meant[name], _unmarked, _run_f1) for name in gold}
     return _summary(results, gold, "CMRC 2018")
 
 
 def _best(
-    answer: str | None, gold: Sequence[str], exact: Metric, f1: Metric
+    answer: str | None, gold: Sequence[str], clean: Callable[[str], str], f1: Metric
 ) -> tuple[float, float]:
+    """Exact match and F1 of cleaned answers, each with the gold answer that fits best."""
     if answer is None:
         return 0.0, 0.0
-    if not gold:
-        right = exact(answer, "")
-        return right, right
-    return max(exact(answer, text) for text in gold), max(f1(answer, text) for text in gold)
+    ours, theirs = clean(answer), [clean(text) for text in gold] or [clean("")]
+    exact = float(ours in theirs)
+    return exact, max(f1(ours, text) for text in theirs) if gold else exact
 
 
 def _summary(results: Mapping[str, tuple[float, float]], gold: Gold, signature: str) -> list[Score]:
@@ -93,31 +81,23 @@ def _means(results: Sequence[tuple[float, float]], which: str, signature: str) -
     ]
 
 
-def _squad_exact(found: str, gold: str) -> float:
-    return float(_plain(found) == _plain(gold))
-
-
-def _squad_f1(found: str, gold: str) -> float:
-    ours, theirs = _plain(found).split(), _plain(gold).split()
-    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
-
-
 def _plain(answer: str) -> str:
     """An English answer without case, punctuation, articles and needless spaces."""
     return " ".join(ARTICLE.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split())
 
 
-def _cmrc_exact(found: str, gold: str) -> float:
-    return float(_unmarked(found) == _unmarked(gold))
-
-
-def _cmrc_f1(found: str, gold: str) -> float:
-    ours, theirs = CMRC_TOKEN.findall(_unmarked(found)), CMRC_TOKEN.findall(_unmarked(gold))
-    return _f1(_longest_common(ours, theirs), len(ours), len(theirs))
+def _words_f1(found: str, gold: str) -> float:
+    ours, theirs = found.split(), gold.split()
+    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
 
 
 def _unmarked(answer: str) -> str:
     return answer.lower().strip().translate(NO_CMRC_PUNCTUATION)
+
+
+def _run_f1(found: str, gold: str) -> float:
+    ours, theirs = CMRC_TOKEN.findall(found), CMRC_TOKEN.findall(gold)
+    return _f1(_longest_common(ours, theirs), len(ours), len(theirs))
 
 
 def _longest_common(ours: Sequence[str], theirs: Sequence[str]) -> int:

@@ -60,9 +60,9 @@ def test_columns_are_found_by_name_and_number(
     assert read_texts(path, **arguments)[0] == expected  # type: ignore[arg-type]
 
 
-def labels(path: Path, kind: str, *values: object, **more: object) -> list[object]:
+def labels(path: Path, kind: str, *values: object) -> list[object]:
     lines = [json.dumps({"text": "a", "label": value}) for value in values]
-    examples = read_labelled(write(path, "\n".join(lines)), kind, **more)  # type: ignore[arg-type]
+    examples = read_labelled(write(path, "\n".join(lines)), kind)  # type: ignore[arg-type]
     return [example.label for example in examples]
 
 
@@ -71,7 +71,6 @@ def test_labels_are_classes_several_classes_or_numbers(tmp_path: Path) -> None:
     assert labels(path, "class", 0, True, " 1 ", 2.5) == ["0", "true", "1", "2.5"]
     several = labels(path, "classes", ["a|b", 3], [], None, " b | a |b|", 4)
     assert several == [("a|b", "3"), (), (), ("b", "a"), ("4",)]
-    assert labels(path, "classes", "a;b|c", separator=";") == [("a", "b|c")]
     assert labels(path, "number", 4, "0.5", "-1e-2") == [4.0, 0.5, -0.01]
 
 

@@ -52,7 +52,9 @@ def some(lengths: Sequence[int], seed: int = 1) -> list[Framed]:
 def test_a_row_holds_a_sequence_its_segments_and_then_padding() -> None:
     framed = [frame([7], [8, 9], SPECIAL), frame([6], None, SPECIAL)]
     opinions = np.array([[0.1, 0.9], [0.3, 0.7]], np.float32)
-    batch = items_of(framed, np.array([4, 5]), opinions=opinions).batch(np.array([1, 0]))
+    items = items_of(framed, np.array([4, 5]))
+    items.opinions = opinions
+    batch = items.batch(np.array([1, 0]))
     assert batch.target.tokens.tolist() == [[BOS, 6, EOS, PAD, PAD, PAD], [BOS, 7, EOS, 8, 9, EOS]]
     assert batch.target.segments.tolist() == [[0] * 6, [0, 0, 0, 1, 1, 1]]
     assert (batch.target.lengths.tolist(), batch.target.longest) == ([3, 6], 6)

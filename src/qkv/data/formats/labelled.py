@@ -32,14 +32,13 @@ def read_labelled(
     kind: Kind = "class",
     label_field: Field = "label",
     text_field: Sequence[Field] = (),
-    separator: str = "|",
 ) -> list[Labelled]:
     """Read labelled texts, whose columns are as `read_texts` finds them.
 
-    Several classes are a JSON list, or parted by `separator`.
+    Several classes are a JSON list, or parted by "|".
     """
     return [
-        Labelled(texts, _label(record, label_field, kind, separator))
+        Labelled(texts, _label(record, label_field, kind))
         for texts, record in _read(paths, text_field, label_field, blank=False)
     ]
 
@@ -96,14 +95,14 @@ def text_columns(record: Record, label_field: Field = "label") -> Sequence[Field
     return [name for name in record if name != label and name.lower() not in IDS]
 
 
-def _label(record: Record, field: Field, kind: Kind, separator: str) -> Label:
+def _label(record: Record, field: Field, kind: Kind) -> Label:
     value = record.value(field, "label_field")
     if kind == "number":
         return _number(value, field, record.where)
     if kind == "class":
         return _class(value, field, record.where)
     if isinstance(value, str):
-        value = [part for part in value.split(separator) if part.strip()]
+        value = [part for part in value.split("|") if part.strip()]
     items = value if isinstance(value, list) else [] if value is None else [value]
     return tuple(dict.fromkeys(_class(item, field, record.where) for item in items))
 

@@ -54,7 +54,6 @@ class SequenceItems(Items):
         special: Specials,
         *,
         by_token: bool = False,
-        opinions: npt.NDArray[np.float32] | None = None,
         digest: str = "",
     ) -> None:
         expected = len(tokens.tokens) if by_token else len(tokens)
@@ -63,7 +62,7 @@ class SequenceItems(Items):
         super().__init__(tokens.lengths, digest)
         self.tokens, self.segments = tokens, Ragged(segments, tokens.offsets)
         self.labels, self.special, self.by_token = labels, special, by_token
-        self.opinions = opinions
+        self.opinions: npt.NDArray[np.float32] | None = None  # teachers' probabilities (N, C)
 
     def batch(
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None

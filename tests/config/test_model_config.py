@@ -20,19 +20,11 @@ from qkv.errors import UserError
         ({"gated": 1}, "model: gated is 1, but must be of type bool."),
         ({"dropout": "much"}, "model: dropout is 'much', but must be of type float."),
         ({"norm": "batch"}, "model: norm is 'batch', but must be one of: 'layer', 'rms'."),
-        (
-            {"family": "both"},
-            "model: family is 'both', but must be one of: 'encoder-decoder', 'encoder', 'decoder'.",
-        ),
         ({"norm": ["layer"]}, "model: norm is ['layer'], but must be one of: 'layer', 'rms'."),
         ({"vocab_size": 0}, "model: vocab_size is 0, but must be at least 1."),
-        ({"source_vocab_size": -1}, "model: source_vocab_size is -1, but must be at least 0."),
-        ({"dropout": -0.1}, "model: dropout is -0.1, but must be at least 0."),
         ({"dropout": 1.1}, "model: dropout is 1.1, but must be at most 1."),
-        ({"d_key": 10**6}, "model: d_key is 1000000, but must be at most 65536."),
         ({"max_length": 2**25}, "model: max_length is 33554432, but must be at most 16777216."),
         ({"dropout": float("nan")}, "model: dropout is nan, but must be at least 0."),
-        ({"attention_dropout": 1.1}, "model: attention_dropout is 1.1, but must be at most 1."),
         ({"activation_dropout": 2}, "model: activation_dropout is 2.0, but must be at most 1."),
         (
             {"d_model": 30, "n_heads": 4},
@@ -57,18 +49,6 @@ from qkv.errors import UserError
             "model: rotary positions turn pairs, so a head's width must be even, "
             "but d_model / n_heads is 3.",
         ),
-        ({"rotary_base": 0.5}, "model: rotary_base is 0.5, but must be at least 1."),
-        ({"rotary_factor": 0.5}, "model: rotary_factor is 0.5, but must be at least 1."),
-        (
-            {"rotary_scaling": "longrope"},
-            "model: rotary_scaling is 'longrope', but must be one of: "
-            "'none', 'linear', 'ntk', 'yarn', 'llama3'.",
-        ),
-        ({"window": -1}, "model: window is -1, but must be at least 0."),
-        (
-            {"window_layers": "odd"},
-            "model: window_layers is 'odd', but must be one of: 'all', 'alternate'.",
-        ),
         (
             {"source_vocab_size": 10},
             "model: tie = 'all' needs one shared vocabulary; "
@@ -91,14 +71,10 @@ def test_mistakes(values, message):
     assert str(error.value) == message
 
 
-def test_a_far_name_gets_the_list():
-    with pytest.raises(UserError, match=r"unknown key 'colour'; it may be one of .*d_model.*tie"):
-        ModelConfig.from_dict({"colour": 1})
-
-
-def test_the_place_is_named():
-    with pytest.raises(UserError, match=r"^my/config\.json: unknown key 'hight'"):
-        ModelConfig.from_dict({"hight": 1}, where="my/config.json")
+def test_a_far_name_gets_the_list_and_the_file_is_named():
+    words = r"^my/config\.json: unknown key 'colour'; it may be one of .*d_model.*tie"
+    with pytest.raises(UserError, match=words):
+        ModelConfig.from_dict({"colour": 1}, where="my/config.json")
 
 
 @pytest.mark.parametrize(
@@ -179,13 +155,8 @@ def test_presets_take_differences(name):
 
 
 def test_unknown_presets():
-    with pytest.raises(
-        UserError, match="unknown preset 'transfomer-base'; did you mean 'transformer-base'"
-    ):
+    words = "model: unknown preset 'transfomer-base'; did you mean 'transformer-base'"
+    with pytest.raises(UserError, match=words):
         preset("transfomer-base")
-    with pytest.raises(UserError) as error:
-        preset("x")
-    names = ", ".join(sorted(PRESETS))
-    assert str(error.value) == f"model: unknown preset 'x'; it may be one of {names}."
     with pytest.raises(UserError, match="unknown key 'n_head'; did you mean 'n_heads'"):
         preset("transformer-base", n_head=4)

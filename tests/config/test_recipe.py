@@ -67,9 +67,8 @@ def test_an_empty_recipe_is_the_defaults(tmp_path):
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.name)
 def test_our_own_recipes_load(recipe):
-    assert recipe_to_dict(recipe_from(recipe_to_dict(load_recipe(recipe)))) == recipe_to_dict(
-        load_recipe(recipe)
-    )
+    loaded = load_recipe(recipe)
+    assert recipe_from(recipe_to_dict(loaded)) == loaded
 
 
 MISTAKES = [
@@ -222,11 +221,8 @@ def test_overrides_of_the_model_and_of_sections_that_are_not_there(tmp_path):
     path = tmp_path / "empty.toml"
     path.write_text("")
     recipe = load_recipe(path, ["model.preset=transformer-big", "model.tie=none", "train.seed=1"])
-    assert (recipe.preset, recipe.model, recipe.train.seed) == (
-        "transformer-big",
-        {"tie": "none"},
-        1,
-    )
+    assert (recipe.preset, recipe.model) == ("transformer-big", {"tie": "none"})
+    assert recipe.train.seed == 1
     assert load_recipe(path, ["train.seed=1", "train.seed=2"]).train.seed == 2  # the last one wins
 
 

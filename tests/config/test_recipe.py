@@ -290,17 +290,6 @@ def test_describe():
     assert data["source"] == "list of str"
 
 
-def test_a_recipe_of_an_earlier_version_lists_every_setting_and_loads():
-    """Run folders had all sections and no format number; renamed settings have their new names."""
-    values = {name: dataclasses.asdict(section()) for name, section in SECTIONS.items()}
-    values |= {"task": "classify", "model": {"preset": "bert-mini"}}
-    values["data"] |= {"examples": ["a.tsv"], "text_fields": ["b"], "shards": "", "max_length": 0}
-    del values["data"]["text_field"]
-    values["train"] |= {"metric": "accuracy"}
-    recipe = recipe_from(values)
-    assert (recipe.data.text_field, recipe.data.examples) == (("b",), ("a.tsv",))
-
-
 def test_only_what_differs_from_the_task_s_defaults_is_written():
     recipe = recipe_from({"task": "classify", "train": {"steps": 1000, "lr": 1e-4}})
     assert recipe_to_dict(recipe) == {"task": "classify", "train": {"lr": 1e-4}}

@@ -8,11 +8,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from qkv.data import PairItems, Ragged, Specials
 from qkv.errors import UserError
+from qkv.text import Vocabulary
 
 COMPRESSED = ["", ".gz", ".xz", ".zst"]
+SPECIAL = Specials(pad=0, bos=2, eos=3)
+
+
+def vocabulary(special: np.ndarray, **flags: np.ndarray) -> Vocabulary:
+    """Of tokens that each start a word and end nothing, unless flags say otherwise."""
+    nothing = np.zeros_like(special)
+    usual = dict.fromkeys(Vocabulary.__dataclass_fields__, nothing)
+    return Vocabulary(**{**usual, "starts_word": ~nothing, "special": special, **flags})
+
+
+def of_lengths(*lengths: tuple[int, int]) -> PairItems:
+    """Pairs of so many tokens."""
+    source, target = ([[7] * pair[side] for pair in lengths] for side in (0, 1))
+    return PairItems(Ragged.of(source), Ragged.of(target), SPECIAL)
 
 
 def compress(content: bytes, suffix: str) -> bytes:

@@ -5,18 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkv.data import PackedShape, PairItems, Ragged, Specials
+from qkv.data import PackedShape, PairItems
 from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
 from qkv.data.ragged import Indices
+from tests.data.helpers import of_lengths
 
 MakePairs = Callable[..., PairItems]
 LENGTHS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=200)
 BUDGETS = st.integers(1, 300)
-
-
-def of_lengths(lengths: list[tuple[int, int]]) -> PairItems:
-    source, target = ([[7] * pair[side] for pair in lengths] for side in (0, 1))
-    return PairItems(Ragged.of(source), Ragged.of(target), Specials(0, 2, 3))
 
 
 def check_padded(plan: list[Indices], pairs: PairItems, budget: int) -> None:
@@ -32,7 +28,7 @@ def check_padded(plan: list[Indices], pairs: PairItems, budget: int) -> None:
 def test_a_padded_plan_holds_each_pair_once_within_the_budget(
     lengths: list[tuple[int, int]], budget: int, epoch: int
 ) -> None:
-    pairs = of_lengths(lengths)
+    pairs = of_lengths(*lengths)
     check_padded(padded_plan(pairs, budget, 0, epoch), pairs, budget)
     check_padded(validation_plan(pairs, budget), pairs, budget)
 
@@ -42,7 +38,7 @@ def test_a_padded_plan_holds_each_pair_once_within_the_budget(
 def test_a_packed_plan_holds_each_pair_once_within_the_shape(
     lengths: list[tuple[int, int]], budget: int, epoch: int
 ) -> None:
-    pairs = of_lengths(lengths)
+    pairs = of_lengths(*lengths)
     shape = packed_shape(pairs, budget)
     plan = packed_plan(pairs, shape, 0, epoch)
     assert sorted(np.concatenate(plan).tolist()) == list(range(len(pairs)))
@@ -88,7 +84,7 @@ def test_packing_leaves_little_empty(make_pairs: MakePairs, budget: int) -> None
 
 def test_short_pairs_stop_at_the_number_of_segments() -> None:
     shape = PackedShape(source_tokens=64, target_tokens=64, sequences=9, longest=16)
-    plan = packed_plan(of_lengths([(1, 1)] * 12), shape, 0, 0)
+    plan = packed_plan(of_lengths(*[(1, 1)] * 12), shape, 0, 0)
     assert [len(batch) for batch in plan] == [5, 5, 2]  # four more for filler
 
 
@@ -116,14 +112,14 @@ def test_the_shape_is_round_and_has_room_for_the_longest(make_pairs: MakePairs) 
     assert shape.source_tokens % 128 == 0
     assert shape.longest == int(max(pairs.source_sizes.max(), pairs.target_sizes.max()))
     assert shape.capacity + shape.filler == shape.sequences
-    long = packed_shape(of_lengths([(300, 2), (2, 500)]), 10)
+    long = packed_shape(of_lengths((300, 2), (2, 500)), 10)
     assert (long.longest, long.target_tokens, long.source_tokens) == (501, 512, 512)
 
 
 def test_a_pair_that_fits_no_batch_is_refused() -> None:
     shape = PackedShape(source_tokens=8, target_tokens=8, sequences=4, longest=8)
     with pytest.raises(ValueError, match="overflows"):
-        packed_plan(of_lengths([(9, 1)]), shape, 0, 0)
+        packed_plan(of_lengths((9, 1)), shape, 0, 0)
 
 
 def test_validation_goes_from_short_to_long(make_pairs: MakePairs) -> None:

@@ -12,7 +12,7 @@ def double(number: int) -> int:
 
 
 def workers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "qkv-prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("qkv-prefetch")]
 
 
 def test_results_come_in_order_and_end() -> None:

@@ -25,7 +25,6 @@ from qkv.data import (
     Ragged,
     Scale,
     SequenceItems,
-    Specials,
     Stream,
     Tokens,
     TwinItems,
@@ -33,19 +32,16 @@ from qkv.data import (
     prefetch,
     validation_batches,
 )
-from qkv.text import Vocabulary
+from tests.data.helpers import SPECIAL, vocabulary
 
-SPECIAL = Specials(pad=0, bos=2, eos=3)
 N = 60
 RANDOM = np.random.default_rng(0)
 LENGTHS = RANDOM.integers(2, 25, N)
 TEXTS = Ragged.of([RANDOM.integers(10, 99, n).tolist() for n in LENGTHS])
 OTHERS = Ragged.of([RANDOM.integers(10, 99, n).tolist() for n in RANDOM.permutation(LENGTHS)])
 TOKENS = Tokens.of([list(text) for text in TEXTS], SPECIAL)
-FALSE = np.zeros(100, bool)
 WORDS = np.arange(100) >= 10
-VOCABULARY = Vocabulary(~WORDS, ~FALSE, *(FALSE,) * 6)
-PASSAGES = Passages(TOKENS, SPECIAL, VOCABULARY, 20)
+PASSAGES = Passages(TOKENS, SPECIAL, vocabulary(~WORDS), 20)
 PIXELS = RANDOM.integers(1, 256, (N, 1, 4, 4), dtype=np.uint8)
 
 KINDS: dict[str, Callable[[], Items]] = {

@@ -16,6 +16,7 @@ from rich.console import Console
 from qkv.config import Recipe, recipe_from, to_toml
 from qkv.run.job import Job
 from qkv.run.train import Run, prepare, train
+from qkv.text import Tokenizer
 from qkv.training import Trainer
 from qkv.weights import read_tensors
 
@@ -34,6 +35,12 @@ TRAINING: dict[str, Any] = {
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 32}
 ENCODER: dict[str, Any] = {"preset": "bert-tiny", **SIZES, "n_encoder_layers": 1}
 DECODER: dict[str, Any] = {**SIZES, "n_decoder_layers": 1, "dropout": 0.1}
+
+
+def ids_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """What a model's config has of its tokenizer."""
+    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")}
+    return {"vocab_size": len(tokenizer), **ids}
 
 
 class Killed(BaseException):

@@ -16,7 +16,7 @@ from qkv.model import Decoder
 from qkv.run.train import Run
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import Tokenizer, train_tokenizer
-from tests.run.common import DECODER, TRAINING, Runs, with_differences
+from tests.run.common import DECODER, TRAINING, Runs, ids_of, with_differences
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
@@ -185,12 +185,8 @@ def _config(tokenizer: Tokenizer, **sizes: Any) -> ModelConfig:
         "max_length": 40,
         "dropout": 0.0,
         "embedding_scale": False,
-        "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
     }
-    return ModelConfig.from_dict({**usual, **sizes})
+    return ModelConfig.from_dict({**usual, **ids_of(tokenizer), **sizes})
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from qkv.tasks.tag import Tagger, Tags
 from qkv.text import Tokenizer, train_tokenizer
 from qkv.text.tagging import Scheme, entities, label_set
 from qkv.text.words import join_words
-from tests.run.common import ENCODER, TRAINING, Runs, data_files, with_differences
+from tests.run.common import ENCODER, TRAINING, Runs, data_files, ids_of, with_differences
 from tests.text.labels import write_labels
 
 FIRST, LAST = ["anna", "bob", "carl", "王"], ["stone", "wood", "小明"]
@@ -139,13 +139,9 @@ def tagger(tokenizer: Tokenizer, scheme: Scheme | None = "iob2", **sizes: Any) -
         "embedding_scale": False,
         "head": "token",
         "n_labels": len(tags.labels),
-        "vocab_size": len(tokenizer),
-        "pad_id": tokenizer.pad_id,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": tokenizer.eos_id,
     }
     torch.manual_seed(0)
-    model = Encoder(ModelConfig.from_dict({**usual, **sizes})).double().eval()
+    model = Encoder(ModelConfig.from_dict({**usual, **ids_of(tokenizer), **sizes})).double().eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3 if weight.ndim > 1 else 1)  # or it would hardly look at what it reads

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 import qkv
-from qkv.errors import UserError
-from qkv.run.train import train
 from qkv.tasks import LanguageModel
-from tests.run.common import read_log, silence, validations
-from tests.run.language_tiny import job, learned, recipe, run, sentences, write_lines
+from tests.run.common import read_log, validations
+from tests.run.language_tiny import job, learned, sentences, write_lines
 
 SENTENCE = re.compile(r"the (\w+) sees the (\w+)\.")
 
@@ -96,10 +94,3 @@ def test_the_baseline_is_the_frequency_of_tokens(tmp_path: Path) -> None:
     assert made.baseline() == pytest.approx(-sum(p * math.log(p) for p in share))
     told = r"train: [\d,]+ tokens in 19\d documents; valid: [\d,]+ tokens"
     assert any(re.fullmatch(told, line) for line in said)
-
-
-def test_a_changed_setting_of_the_text_is_refused_on_resuming(tmp_path: Path) -> None:
-    folder = run(tmp_path, train_steps=1).folder
-    other = recipe(tmp_path, train_steps=1, data_across=True)
-    with pytest.raises(UserError, match=r"data\.across differs from the run"):
-        train(other, folder, resume=True, console=silence())

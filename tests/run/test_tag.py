@@ -169,8 +169,6 @@ def test_a_tagger_starts_from_another_encoder(tmp_path: Path) -> None:
         ("a\tB-x\nb\tNOUN\n", {"tag_scheme": "iob2"}, r"tag.scheme: 'NOUN' is no label of"),
         ("a\tS-x\nb\tO\n", {"tag_scheme": "iob1"}, r"tag.scheme: 'S-x' is no label of"),
         ("a\tB-x\n\nb\tO\n", {"data_valid_examples": []}, "are too few"),
-        ("a\tB-x\nb\tO\n", {"train_metric": "bleu"}, "is not measured by task = 'tag'"),
-        ("a\tB-x\nb\tO\n", {"model_preset": "llama-tiny"}, "needs a model of family 'encoder'"),
     ],
 )
 def test_contradictions_are_explained(

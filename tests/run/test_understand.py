@@ -24,7 +24,7 @@ from tests.run.classify_tiny import (
     run,
     write_rows,
 )
-from tests.run.common import ENCODER, everything, validations
+from tests.run.common import ENCODER, everything, ids_of, validations
 
 
 def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
@@ -39,11 +39,9 @@ def vocabulary(folder: Path, mask: bool = True) -> Tokenizer:
 def base(folder: Path, task: str = "fill", section: Any = None, **settings: Any) -> Path:
     """A model folder of an encoder that nobody taught, by default one that fills gaps."""
     tokenizer = vocabulary(folder)
-    ids = {name: getattr(tokenizer, name) for name in ("pad_id", "bos_id", "eos_id")}
-    sizes = {"max_length": 64, "vocab_size": len(tokenizer), **ids}
     head = {"head": "masked", "pair_head": True} if task == "fill" else {}
     torch.manual_seed(5)
-    values = {**ENCODER, **sizes, **head, **settings}
+    values = {**ENCODER, "max_length": 64, **ids_of(tokenizer), **head, **settings}
     model = Encoder(preset(values.pop("preset"), **values))
     sections = {} if section is None else {task: section}
     save_encoder(folder / "base", task, model, tokenizer, **sections)
@@ -120,12 +118,11 @@ def test_a_head_is_kept_only_where_it_means_the_same(
     assert torch.equal(now[name], before[name]) == kept
 
 
-@pytest.mark.parametrize("starts", [False, True])
-def test_settings_that_the_examples_decide_are_refused(tmp_path: Path, starts: bool) -> None:
-    more = {"train_start_from": str(base(tmp_path))} if starts else {}
+def test_settings_that_the_examples_decide_are_refused(tmp_path: Path) -> None:
+    start = base(tmp_path)
     for settings in ({"model_n_labels": 7}, {"model_head": "masked"}, {"model_pair_head": True}):
         with pytest.raises(UserError, match=r"\[model\]: \w+ follows from the task and its data"):
-            job(tmp_path, **settings, **more)
+            started(tmp_path, start, **settings)
 
 
 @pytest.mark.parametrize("given", [None, True, False])

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -30,14 +31,7 @@ def lines() -> list[str]:
 @pytest.fixture(scope="session")
 def trained() -> Callable[[str], Tokenizer]:
     """Hand out one tokenizer of each kind, trained once."""
-    made: dict[str, Tokenizer] = {}
-
-    def of(kind: str) -> Tokenizer:
-        if kind not in made:
-            made[kind] = train_tokenizer(LINES, TokenizerConfig(kind=kind, vocab_size=500))
-        return made[kind]
-
-    return of
+    return cache(lambda kind: train_tokenizer(LINES, TokenizerConfig(kind=kind, vocab_size=500)))
 
 
 @pytest.fixture(scope="session", params=KINDS)

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,21 +71,19 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 @pytest.fixture(scope="module")
 def ready(trained: Trained) -> Trained:
     """Hand out a tokenizer of each kind that knows all the templates' special tokens."""
-    made: dict[str, Tokenizer] = {}
 
+    @cache
     def of(kind: str) -> Tokenizer:
-        if kind not in made:
-            made[kind] = copy.deepcopy(trained(kind))
-            for template in ALL.values():
-                made[kind].add_special([*template.special_names, *INST])
-        return made[kind]
+        tokenizer = copy.deepcopy(trained(kind))
+        for template in ALL.values():
+            tokenizer.add_special([*template.special_names, *INST])
+        return tokenizer
 
     return of
 
 
 def said(role: str, content: str) -> Message:
-    message: Message = {"role": role, "content": content}  # type: ignore[typeddict-item]
-    return message
+    return {"role": role, "content": content}  # type: ignore[typeddict-item]
 
 
 def shown(template: ChatTemplate, tokenizer: Tokenizer, *turns: str, bos: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Callable
+from functools import cache
 from itertools import groupby
 
 import pytest
@@ -37,9 +38,11 @@ def named(
     trained: Callable[[str], Tokenizer], lines: list[str], request: pytest.FixtureRequest
 ) -> Named:
     """Hand out a tokenizer by its name, ours or somebody else's."""
-    made: dict[str, Tokenizer] = {}
 
+    @cache
     def make(name: str) -> Tokenizer:
+        if name in OURS[:5]:
+            return trained(name)
         if name.startswith("nfkc"):
             kind = "unigram" if name == "nfkc_unigram" else "bpe"
             config = TokenizerConfig(kind=kind, vocab_size=500, normalize="nfkc", lowercase=True)  # type: ignore[arg-type]
@@ -49,14 +52,7 @@ def named(
         folder = request.getfixturevalue("shared_data") / "tokenizers"
         return Tokenizer(bert(folder) if name == "bert" else gpt2(folder, name == "gpt2_spaced"))
 
-    def of(name: str) -> Tokenizer:
-        if name in OURS[:5]:
-            return trained(name)
-        if name not in made:
-            made[name] = make(name)
-        return made[name]
-
-    return of
+    return make
 
 
 @pytest.fixture(scope="session", params=(*OURS, *OTHERS))
@@ -122,9 +118,8 @@ def test_many_are_encoded_as_one_by_one(texts: list[str], name: str, named: Name
 @pytest.mark.parametrize("name", ["bpe", "unigram", "wordpiece"])
 def test_the_space_of_a_piece_is_not_in_its_place(name: str, named: Named) -> None:
     assert shown(named(name), "The cat sat") == [("▁The", "The"), ("▁cat", "cat"), ("▁sat", "sat")]
-    tokens = named(name).encode_spans(
-        " the cat"
-    )  # the first token is the added space, or the text's own
+    # The first token is the added space, or the text's own.
+    tokens = named(name).encode_spans(" the cat")
     assert tokens.spans == [(0, 1), (1, 4), (5, 8)]
 
 
@@ -166,9 +161,8 @@ def test_lengths_that_normalisation_changes_do_not_shift(named: Named) -> None:
         ("我", "我"),
     ]
     assert shown(named("nfkc_unigram"), "ﬁ我")[-1] == ("我", "我")
-    assert named("char").encode_spans("\u1100\u1161\u11a8a").spans == [(0, 3)] * 3 + [
-        (3, 4)
-    ]  # Hangul
+    hangul = named("char").encode_spans("\u1100\u1161\u11a8a")
+    assert hangul.spans == [(0, 3)] * 3 + [(3, 4)]
 
 
 def test_bert_places_words_in_the_original_text(named: Named) -> None:

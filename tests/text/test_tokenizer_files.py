@@ -17,35 +17,22 @@ Trained = Callable[[str], Tokenizer]
 TEXTS = ["The cat sat.", "我爱你，中国。", "Straße  größer\t", " עֲלֵיכֶם", "ŵ 👩‍👧 x"]
 
 
-def test_a_saved_tokenizer_is_the_same_when_loaded(
+def test_a_saved_tokenizer_is_the_same_whoever_loads_it(
     kind: str, trained: Trained, tmp_path: Path
 ) -> None:
-    path = tmp_path / "new folder" / "tokenizer.json"
-    trained(kind).save(path)
-    loaded = Tokenizer.load(path)
-    assert len(loaded) == len(trained(kind))
-    for text in [*TEXTS, "<eos> is text"]:
-        assert loaded.encode(text) == trained(kind).encode(text)
-        assert loaded.decode(loaded.encode(text)) == trained(kind).decode(loaded.encode(text))
-
-
-def test_the_library_itself_loads_it(kind: str, trained: Trained, tmp_path: Path) -> None:
-    trained(kind).save(tmp_path / "tokenizer.json")
-    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for text in TEXTS:
-        ids = trained(kind).encode(text)
-        assert library.encode(text).ids == ids
-        assert library.decode([2, *ids, 3]) == trained(kind).decode(ids)
-
-
-def test_transformers_loads_it(kind: str, trained: Trained, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    trained(kind).save(tmp_path / "tokenizer.json")
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    ours, path = trained(kind), tmp_path / "new folder" / "tokenizer.json"
+    ours.save(path)
+    loaded = Tokenizer.load(path)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+    assert len(loaded) == len(ours)
+    assert loaded.encode("<eos> is text") == ours.encode("<eos> is text")
     for text in TEXTS:
-        ids = trained(kind).encode(text)
-        assert fast(text)["input_ids"] == ids
-        assert fast.decode(ids, skip_special_tokens=True) == trained(kind).decode(ids)
+        ids = ours.encode(text)
+        assert loaded.encode(text) == library.encode(text).ids == fast(text)["input_ids"] == ids
+        assert loaded.decode(ids) == library.decode([2, *ids, 3]) == ours.decode(ids)
+        assert fast.decode(ids, skip_special_tokens=True) == ours.decode(ids)
 
 
 def test_a_given_path_is_loaded_instead_of_training(trained: Trained, tmp_path: Path) -> None:
@@ -57,9 +44,13 @@ def test_a_given_path_is_loaded_instead_of_training(trained: Trained, tmp_path: 
     assert source is target and len(source) == len(trained("char"))
 
 
-def test_a_pickled_tokenizer_still_takes_special_tokens_for_text(trained: Trained) -> None:
+def test_a_pickled_tokenizer_keeps_its_names_and_takes_special_tokens_for_text(
+    trained: Trained,
+) -> None:
     copy = pickle.loads(pickle.dumps(trained("bpe")))
     assert copy.encode("<eos>") == trained("bpe").encode("<eos>") != [3]
+    named = Tokenizer(named_tokens(), UNUSUAL)
+    assert pickle.loads(pickle.dumps(named)).names == named.names
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"d_model": 256}', 0.1, 0.9, 0.999])
@@ -69,17 +60,14 @@ def test_a_file_that_is_no_tokenizer_or_a_part_of_one_is_named(
     path = tmp_path / "tokenizer.json"
     with pytest.raises(UserError, match=r"There is no tokenizer .*tokenizer.json; check the path."):
         Tokenizer.load(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        Tokenizer.load(tmp_path)
     trained("bpe").save(path)
     whole = path.read_bytes()
     part = whole[: int(len(whole) * content)] if isinstance(content, float) else content
     path.write_bytes(part)
     with pytest.raises(UserError, match=r"tokenizer\.json is not a whole tokenizer\.json"):
         Tokenizer.load(path)
-
-
-def test_a_folder_is_not_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -147,11 +135,6 @@ def test_a_name_that_the_vocabulary_lacks_is_no_name() -> None:
     assert tokenizer.eos_id == 5 and "mask" not in tokenizer.names
     with pytest.raises(UserError, match="has no mask token"):
         _ = tokenizer.mask_id
-
-
-def test_names_are_pickled() -> None:
-    copy = pickle.loads(pickle.dumps(Tokenizer(named_tokens(), UNUSUAL)))
-    assert copy.names == Tokenizer(named_tokens(), UNUSUAL).names
 
 
 @pytest.mark.parametrize(

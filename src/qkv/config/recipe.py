@@ -11,23 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from qkv.config import sections
 from qkv.config.fields import Section, from_mapping, suggestion
 from qkv.config.model import ModelConfig, unused_setting
 from qkv.config.presets import PRESETS
-from qkv.config.sections import (
-    AnswerConfig,
-    ChatConfig,
-    ClassifyConfig,
-    DataConfig,
-    DecodeConfig,
-    DenoiseConfig,
-    EmbedConfig,
-    MaskConfig,
-    TagConfig,
-    TeacherConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
 from qkv.config.tasks import TASKS, Task, default_settings
 from qkv.errors import UserError
 
@@ -44,19 +31,19 @@ class Recipe:
 
     task: Task = "translate"
     preset: str = "transformer-small"
-    data: DataConfig = DataConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: sections.DataConfig = sections.DataConfig()
+    tokenizer: sections.TokenizerConfig = sections.TokenizerConfig()
     model: Mapping[str, Any] = field(default_factory=dict)
-    train: TrainConfig = TrainConfig()
-    decode: DecodeConfig = DecodeConfig()
-    chat: ChatConfig = ChatConfig()
-    mask: MaskConfig = MaskConfig()
-    denoise: DenoiseConfig = DenoiseConfig()
-    classify: ClassifyConfig = ClassifyConfig()
-    teacher: TeacherConfig = TeacherConfig()
-    tag: TagConfig = TagConfig()
-    answer: AnswerConfig = AnswerConfig()
-    embed: EmbedConfig = EmbedConfig()
+    train: sections.TrainConfig = sections.TrainConfig()
+    decode: sections.DecodeConfig = sections.DecodeConfig()
+    chat: sections.ChatConfig = sections.ChatConfig()
+    mask: sections.MaskConfig = sections.MaskConfig()
+    denoise: sections.DenoiseConfig = sections.DenoiseConfig()
+    classify: sections.ClassifyConfig = sections.ClassifyConfig()
+    teacher: sections.TeacherConfig = sections.TeacherConfig()
+    tag: sections.TagConfig = sections.TagConfig()
+    answer: sections.AnswerConfig = sections.AnswerConfig()
+    embed: sections.EmbedConfig = sections.EmbedConfig()
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -103,11 +90,11 @@ def recipe_from(
             f"{origin.of('task')}: task is {task!r}, but must be one of: {', '.join(TASKS)}."
         )
     defaults = default_settings(task, values)
-    sections: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     for name, cls in SECTIONS.items():
         given = values.get(name, {})
         try:
-            sections[name] = from_mapping(cls, {**defaults.get(name, {}), **given}, f"[{name}]")
+            read[name] = from_mapping(cls, {**defaults.get(name, {}), **given}, f"[{name}]")
         except UserError as error:
             raise UserError(f"{origin.of(name, str(error))}: {error}") from error
         for key in given:
@@ -116,10 +103,10 @@ def recipe_from(
     model = {**defaults.get("model", {}), **values.get("model", {})}
     preset = model.pop("preset", Recipe.preset)
     config = _model(task, preset, model, origin)
-    for key in () if sections["train"].start_from else model:  # else another model decides
+    for key in () if read["train"].start_from else model:  # else another model decides
         if reason := unused_setting(config, key):
             raise UserError(f"{origin.of('model', key)}: [model]: {key} {reason}; leave it out.")
-    recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **sections)
+    recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **read)
     _check_together(recipe, origin)
     return recipe
 
@@ -237,7 +224,7 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     for section in SECTIONS:
         now, default = (dataclasses.asdict(getattr(one, section)) for one in (recipe, usual))
         values[section] = {key: value for key, value in now.items() if value != default[key]}
-    if recipe.classify.kind != ClassifyConfig.kind:
+    if recipe.classify.kind != sections.ClassifyConfig.kind:
         values["classify"]["kind"] = recipe.classify.kind
     return {name: value for name, value in values.items() if value}
 

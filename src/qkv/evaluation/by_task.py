@@ -26,6 +26,7 @@ from qkv.data import (
     read_text,
     read_texts,
 )
+from qkv.data.files import listed
 from qkv.errors import UserError
 from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
@@ -185,7 +186,7 @@ def _language(
     """Loss, perplexity and bits per byte of texts; or how well the model answers."""
     if few_shot is not None:
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
-    files = _files(data) if isinstance(data, str | Path) or _all(data, Path) else []
+    files = listed(data) if isinstance(data, str | Path) or _all(data, Path) else []
     if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
         return _replies(model, read_conversations(files), progress)
     items: list[Any] = [read_text(file) for file in files] if files else list(data)
@@ -381,14 +382,10 @@ def _all(items: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
 
 
-def _files(data: Any) -> list[Path]:
-    return [Path(data)] if isinstance(data, str | Path) else [Path(path) for path in data]
-
-
 def _examples(data: Any, read: Callable[[list[Path]], list[T]]) -> list[T]:
     """The examples themselves, or those of the files that are named instead."""
     named = isinstance(data, str | Path) or (data and _all(data, (str, Path)))
-    examples = read(_files(data)) if named else list(data)
+    examples = read(listed(data)) if named else list(data)
     if not examples:
         raise UserError("There is nothing to score: no examples are given.")
     return examples

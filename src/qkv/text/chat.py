@@ -17,7 +17,7 @@ from tokenizers import decoders
 from qkv.config.fields import from_mapping
 from qkv.errors import UserError
 from qkv.text.pieces import BOS, EOS
-from qkv.text.record_template import HALF_CHARACTER, parts
+from qkv.text.record_template import check_characters, parts
 from qkv.text.tokenizer import Tokenizer
 
 Role = Literal["system", "user", "assistant"]
@@ -260,11 +260,7 @@ def _checked(message: Mapping[str, object], where: str) -> Message:
         raise UserError(f"{where}: the role is {role!r}, but must be one of: {', '.join(ROLES)}.")
     if not isinstance(content, str):
         raise UserError(f"{where}: the content is {str(content)[:40]!r}, but must be a string.")
-    if HALF_CHARACTER.search(content):
-        raise UserError(
-            f"{where}: the content holds half a surrogate pair (\\ud800 to \\udfff), which is no "
-            f"text; correct it."
-        )
+    check_characters(content, f"{where}: the content")
     return {"role": role, "content": content}
 
 

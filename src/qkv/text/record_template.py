@@ -9,8 +9,19 @@ from functools import lru_cache
 from qkv.errors import UserError
 
 BRACES = re.compile(r"\{\{|\}\}|\{([\w.-]+)\}|[{}]")
-# JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+def check_characters(text: str, what: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell: no character, and without UTF-8 form.
+
+    `what` the text is begins the sentence.
+    """
+    if HALF_CHARACTER.search(text):
+        raise UserError(
+            f"{what} holds half a surrogate pair (\\ud800 to \\udfff), which is no text; correct "
+            f"it, or delete the record."
+        )
 
 
 def fill(template: str, record: Mapping[str, object], where: str) -> str:
@@ -61,9 +72,5 @@ def _value(record: Mapping[str, object], name: str, where: str) -> str:
             f"numbers and lists of strings; correct the template or the record."
         )
     text = "\n".join(lines)
-    if HALF_CHARACTER.search(text):
-        raise UserError(
-            f"{where}: field {name!r} holds half a surrogate pair (\\ud800 to \\udfff), which is "
-            f"no text; correct or delete the record."
-        )
+    check_characters(text, f"{where}: field {name!r}")
     return text

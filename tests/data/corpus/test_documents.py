@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -31,14 +32,10 @@ ALPHABET = "ab Z é\u0301ß’'\u200d017⑴#<.,.;:!?…—_👍$\n\n\t  \u2028\u
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Callable[..., Tokenizer]:
-    made: dict[Any, Tokenizer] = {}
-
+    @cache
     def of(kind: str, **more: Any) -> Tokenizer:
-        key = kind, *sorted(more.items())
-        if key not in made:
-            config = TokenizerConfig(kind=kind, vocab_size=400, **more)  # type: ignore[arg-type]
-            made[key] = train_tokenizer(["".join(LINES)] * 3, config)
-        return made[key]
+        config = TokenizerConfig(kind=kind, vocab_size=400, **more)  # type: ignore[arg-type]
+        return train_tokenizer(["".join(LINES)] * 3, config)
 
     return of
 

@@ -12,26 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.config import DenoiseConfig
-from qkv.data import IGNORE, Draw, Noise, NoisyItems, Passages, Ragged, Specials, Tokens
+from qkv.data import IGNORE, Draw, Noise, NoisyItems, Passages, Ragged, Tokens
 from qkv.data.items.denoise import Chances
-from qkv.text import Vocabulary
+from tests.data.helpers import SPECIAL, vocabulary
 
-SPECIAL, MASK = Specials(pad=0, bos=2, eos=3), 4
+MASK = 4
 SENTINELS = np.arange(10, 70, dtype=np.int32)[::-1]  # as in T5's vocabulary, the first comes last
 TEXT, N_TOKENS, STOP = 100, 1100, 7
 """Text has ids from 100 on; those that end in 7 end a sentence."""
 IDS = np.arange(N_TOKENS)
-NOTHING = np.zeros(N_TOKENS, np.bool_)
-VOCABULARY = Vocabulary(
-    special=IDS < TEXT,
-    starts_word=~NOTHING,
-    glued=NOTHING,
-    within=NOTHING,
-    ends_in_letter=NOTHING,
-    ends_sentence=(IDS >= TEXT) & (IDS % 10 == STOP),
-    ends_in_space=NOTHING,
-    closes=NOTHING,
-)
+VOCABULARY = vocabulary(IDS < TEXT, ends_sentence=(IDS >= TEXT) & (IDS % 10 == STOP))
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 SHARES = st.floats(0.01, 0.9)
 MEANS = st.floats(1.5, 20)

@@ -14,15 +14,14 @@ from qkv.data import (
     PairItems,
     Ragged,
     Side,
-    Specials,
     encode_pairs,
     filter_pairs,
 )
 from qkv.errors import UserError
 from qkv.text import train_pair
+from tests.data.helpers import SPECIAL, of_lengths
 
 MakePairs = Callable[..., PairItems]
-SPECIAL = Specials(pad=0, bos=2, eos=3)
 PAIRS = PairItems(Ragged.of([[11, 12, 13], [14]]), Ragged.of([[21], [22, 23]]), SPECIAL)
 SHAPE = PackedShape(source_tokens=10, target_tokens=12, sequences=6, longest=4)
 BOTH = np.array([0, 1])
@@ -103,11 +102,6 @@ def test_moving_keeps_everything(shape: PackedShape | None, device: str) -> None
     assert triples(moved, 2) == triples(batch, 2)
     assert (moved.n_labels, moved.source.longest) == (batch.n_labels, batch.source.longest)
     assert (moved.positions, moved.pairs, moved.opinions) == (None, None, None)
-
-
-def of_lengths(*lengths: tuple[int, int]) -> PairItems:
-    source, target = ([[7] * pair[side] for pair in lengths] for side in (0, 1))
-    return PairItems(Ragged.of(source), Ragged.of(target), SPECIAL)
 
 
 def test_each_pair_is_dropped_for_the_first_reason_that_holds() -> None:

@@ -22,24 +22,18 @@ from qkv.data import (
 from qkv.data.items.passages import Drawn, PairKind
 from qkv.errors import UserError
 from qkv.text import Vocabulary, train_tokenizer
+from tests.data.helpers import SPECIAL, vocabulary
 
-SPECIAL, MASK = Specials(pad=0, bos=2, eos=3), 4
+MASK = 4
 PAIRS: list[PairKind] = ["none", "next", "order"]
 KINDS = 20
 """Ids of a document are its own: 10 + 20·document + kind, and its kind says what a token is."""
 N_TOKENS = 10 + KINDS * 300
 KIND = (np.arange(N_TOKENS) - 10) % KINDS
 TEXT = np.arange(N_TOKENS) >= 10
-NOTHING = np.zeros(N_TOKENS, np.bool_)
-VOCABULARY = Vocabulary(
-    special=~TEXT,
-    starts_word=~(TEXT & (KIND % 5 == 0)),
-    glued=TEXT & (KIND % 5 == 0),
-    within=NOTHING,
-    ends_in_letter=NOTHING,
-    ends_sentence=TEXT & (KIND % 10 == 7),
-    ends_in_space=NOTHING,
-    closes=NOTHING,
+GLUED = TEXT & (KIND % 5 == 0)
+VOCABULARY = vocabulary(
+    ~TEXT, starts_word=~GLUED, glued=GLUED, ends_sentence=TEXT & (KIND % 10 == 7)
 )
 DOCUMENTS = st.lists(st.lists(st.integers(0, KINDS - 1), max_size=40), min_size=1, max_size=8)
 Documents = list[list[int]]

@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 from qkv.data.files import Progress, check_seekable, chunks, kind_of, lines, opened
 from qkv.errors import UserError
-from qkv.text.record_template import HALF_CHARACTER
+from qkv.text.record_template import check_characters
 
 Field = str | int
 TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet")
@@ -102,12 +102,7 @@ def as_text(value: object, field: Field, where: str, setting: str = "") -> str:
             f"{where}: field {field!r} holds {shown(value)}, but must be a string; correct the "
             f"record{another}."
         )
-    # JSON can spell half of a surrogate pair, which is no character and has no UTF-8 form.
-    if HALF_CHARACTER.search(value):
-        raise UserError(
-            f"{where}: field {field!r} holds half a surrogate pair (\\ud800 to \\udfff), which is "
-            f"no text; correct or delete the record."
-        )
+    check_characters(value, f"{where}: field {field!r}")
     return value
 
 

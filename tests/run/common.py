@@ -175,6 +175,17 @@ def validations(folder: Path) -> list[Mapping[str, Any]]:
     return [record for record in read_log(folder) if "valid_loss" in record]
 
 
+def differing(model: torch.nn.Module, folder: Path) -> set[str]:
+    """The names of the weights that are not those of a model folder."""
+    weights, own = read_tensors(folder / "model.safetensors"), dict(model.named_parameters())
+    same = {
+        name
+        for name in own.keys() & weights.keys()
+        if own[name].shape == weights[name].shape and torch.equal(own[name], weights[name])
+    }
+    return (own.keys() | weights.keys()) - same
+
+
 FILES = ("config.json", "tokenizer.json", "recipe.toml")
 
 

@@ -16,7 +16,7 @@ from qkv.text import train_tokenizer
 from qkv.training import with_wrong_sources
 from qkv.weights import read_tensors
 from tests.run import tiny
-from tests.run.common import validations
+from tests.run.common import differing, validations
 from tests.run.denoise_tiny import RUNS, job, learned, recipe, run
 from tests.run.fill_tiny import documents
 
@@ -158,10 +158,7 @@ def test_a_vocabulary_may_have_no_start(tmp_path: Path) -> None:
 def test_a_translator_starts_with_all_weights_and_tokens(tmp_path: Path) -> None:
     before = run(tmp_path, train_steps=1)
     made = tiny.RUNS.starting_from(before.folder).job(tmp_path)
-    weights = read_tensors(before.folder / "model.safetensors")
-    now = {name: parameter.detach() for name, parameter in made.model.named_parameters()}
-    assert now.keys() == weights.keys()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in now.items())
+    assert not differing(made.model, before.folder)
     assert made.model.target_embedding is made.model.source_embedding
     old = before.result.tokenizers.target
     assert made.tokenizers.shared and made.tokenizer.special_ids == old.special_ids

@@ -28,7 +28,7 @@ from tests.run import (
     test_vision,
     tiny,
 )
-from tests.run.common import Runs, everything, read_log, silence
+from tests.run.common import Runs, differing, everything, read_log, silence
 
 VALUES: dict[str, Callable[..., dict[str, Any]]] = {
     "translate": tiny.values,
@@ -86,9 +86,7 @@ def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_the_same(
     assert load_recipe(whole.folder / "recipe.toml") == named
     loaded = qkv.load(whole.folder, device="cpu")
     assert type(loaded) is type(whole.result)
-    saved = read_tensors(whole.folder / "model.safetensors")
-    for weight, parameter in loaded.model.named_parameters():
-        assert torch.equal(parameter.detach(), saved[weight])
+    assert not differing(loaded.model, whole.folder)
     card, spec = (whole.folder / "README.md").read_text(), TASKS[named.task]
     about = "a classifier of images" if name == "images" else spec.about
     assert card.startswith(f"# whole: {about}\n")

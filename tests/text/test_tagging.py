@@ -146,13 +146,8 @@ def test_transitions(scheme: Scheme | None, begin: str, follow: list[str], end: 
 
 
 def test_label_sets_are_complete() -> None:
-    assert label_set(iter([["I-y"], ["I-x", "B-x", "O"]]), "iob1") == [
-        "O",
-        "B-x",
-        "B-y",
-        "I-x",
-        "I-y",
-    ]
+    found = label_set(iter([["I-y"], ["I-x", "B-x", "O"]]), "iob1")
+    assert found == ["O", "B-x", "B-y", "I-x", "I-y"]
     assert label_set([["S-x"]], "bioes") == ["O", "B-x", "E-x", "I-x", "S-x"]
     assert label_set([["VERB", "NOUN"], ["VERB"]], None) == ["NOUN", "VERB"]
     assert label_set([["VERB", "O", "NOUN"]], None) == ["O", "NOUN", "VERB"]

@@ -94,26 +94,21 @@ def test_bytes_are_readable_where_they_are_ascii(trained: Trained) -> None:
     assert tokenizer.tokens(tokenizer.encode("a b\né")) == ["a", "▁", "b", "⏎", "<0xC3>", "<0xA9>"]
 
 
-def test_a_shared_tokenizer_knows_both_sides_and_is_one() -> None:
+def test_a_shared_tokenizer_knows_both_sides_and_separate_ones_their_own() -> None:
     source, target = ["我爱你"] * 5, ["I love you"] * 5
     both, same = train_pair(source, target, TokenizerConfig(vocab_size=400))
     assert both is same
     assert len(both.encode("我爱你")) == 1 and len(both.encode("I love you")) == 3
-
-
-def test_separate_tokenizers_know_their_own_side() -> None:
-    source, target = ["我爱你"] * 5, ["I love you"] * 5
     theirs, ours = train_pair(source, target, TokenizerConfig(vocab_size=400, shared=False))
     assert len(theirs.encode("我爱你")) == 1 and len(theirs.encode("love")) > 1
     assert len(ours.encode("love")) == 1 and len(ours.encode("我爱你")) > 1
 
 
-def test_training_twice_gives_the_same_file(kind: str, lines: list[str], tmp_path: Path) -> None:
+def test_training_again_gives_the_same_file(kind: str, lines: list[str], tmp_path: Path) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=450)
     for name in "abc":
         train_tokenizer(iter(lines), config).save(tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes()
+    assert len({(tmp_path / name).read_bytes() for name in "abc"}) == 1
 
 
 def test_another_process_gives_the_same_files(lines: list[str], tmp_path: Path) -> None:
@@ -138,11 +133,8 @@ def test_another_process_gives_the_same_files(lines: list[str], tmp_path: Path) 
 def test_an_empty_corpus_is_an_error(kind: str, nothing: list[str]) -> None:
     with pytest.raises(UserError, match="holds no text"):
         train_tokenizer(nothing, TokenizerConfig(kind=kind))
-
-
-def test_the_empty_side_is_named() -> None:
     with pytest.raises(UserError, match="The target to train a tokenizer on holds no text"):
-        train_pair(["我"], [""], TokenizerConfig(shared=False))
+        train_pair(["我"], nothing, TokenizerConfig(kind=kind, shared=False))
 
 
 def test_a_vocabulary_too_small_for_bytes_is_an_error(byte_kind: str) -> None:

@@ -103,8 +103,9 @@ def recipe_from(
     model = {**defaults.get("model", {}), **values.get("model", {})}
     preset = model.pop("preset", Recipe.preset)
     config = _model(task, preset, model, origin)
-    for key in () if read["train"].start_from else model:  # else another model decides
-        if reason := unused_setting(config, key):
+    for key in model:
+        reason = unused_setting(config, key)
+        if reason and not read["train"].start_from:  # else another model decides
             raise UserError(f"{origin.of('model', key)}: [model]: {key} {reason}; leave it out.")
     recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **read)
     _check_together(recipe, origin)
@@ -160,7 +161,7 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _unread(task: str, section: str, key: str) -> str:
     readers = [name for name, spec in TASKS.items() if spec.reads(section, key)]
     what = f"{section}.{key}"
-    if section in TASKS or section not in ("data", "train", "tokenizer"):
+    if section not in ("data", "train", "tokenizer"):
         what = f"[{section}]"
     return f"task = '{task}' does not read {what} (only {', '.join(readers)}); leave it out."
 

@@ -75,15 +75,9 @@ class ClassReport:
 
     def table(self) -> str:
         """A line for each class and each mean, in percent."""
-        return aligned(
-            [
-                ["", "precision", "recall", "F1", "support"],
-                *(figures.row(name) for name, figures in self._by_class().items()),
-                [],
-                ["accuracy", "", "", f"{100 * self.accuracy:.2f}", str(self.size)],
-                *(figures.row(name) for name, figures in self._means().items()),
-            ]
-        )
+        accuracy = ["accuracy", "", "", f"{100 * self.accuracy:.2f}", str(self.size)]
+        means = (figures.row(name) for name, figures in self._means().items())
+        return figures_table(self._by_class(), [accuracy, *means])
 
     def matrix(self) -> str:
         """The confusion matrix: a line for each gold class, a column for each found one."""
@@ -163,6 +157,13 @@ def fraction(part: float, whole: float) -> float:
 def as_dicts(named: Mapping[str, Figures]) -> dict[str, Any]:
     """Figures as plain values for JSON."""
     return {name: asdict(figures) for name, figures in named.items()}
+
+
+def figures_table(named: Mapping[str, Figures], below: Sequence[Sequence[str]]) -> str:
+    """A table with a line for each of the figures, in percent, and further lines below."""
+    head = ["", "precision", "recall", "F1", "support"]
+    rows = [figures.row(name) for name, figures in named.items()]
+    return aligned([head, *rows, [], *below])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qkv.errors import UserError
-from qkv.evaluation.classification import Figures, aligned, as_dicts, fraction
+from qkv.evaluation.classification import Figures, as_dicts, figures_table, fraction
 from qkv.evaluation.scores import Score, check_sizes
 from qkv.text import tagging
 
@@ -36,14 +36,8 @@ class EntityReport:
 
     def tables(self) -> list[str]:
         """A table with a line for each type of entity and one for all together, in percent."""
-        rows = [
-            ["", "precision", "recall", "F1", "support"],
-            *(figures.row(name) for name, figures in self.types.items()),
-            [],
-            self.whole.row("all entities"),
-            ["token accuracy", "", "", f"{100 * self.accuracy:.2f}", str(self.n_tokens)],
-        ]
-        return [aligned(rows)]
+        accuracy = ["token accuracy", "", "", f"{100 * self.accuracy:.2f}", str(self.n_tokens)]
+        return [figures_table(self.types, [self.whole.row("all entities"), accuracy])]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

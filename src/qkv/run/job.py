@@ -43,6 +43,7 @@ from qkv.errors import UserError
 from qkv.evaluation import Score, evaluate
 from qkv.model import build_model
 from qkv.run.display import reading_bar
+from qkv.run.folder import CHECKPOINTS
 from qkv.run.start import Start, open_start
 from qkv.tasks import load
 from qkv.text import Tokenizer, train_tokenizer
@@ -55,7 +56,6 @@ VALID_BATCH_TOKENS = 4096
 MEASURED = 2_000_000  # tokens of the validation split whose loss is measured while training
 SCORED = 1000  # validation examples that are scored at each validation, where that is slow
 TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learned from; more change little
-CHECKPOINTS = "checkpoints"
 
 Example = TypeVar("Example")
 

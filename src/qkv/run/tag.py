@@ -11,7 +11,6 @@ import numpy.typing as npt
 from qkv.convert.model_folder import load_section
 from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_conll
 from qkv.errors import UserError
-from qkv.evaluation import Score
 from qkv.run.labels import LabelJob
 from qkv.run.start import Start
 from qkv.tasks.tag import Tagger, Tags
@@ -119,13 +118,6 @@ class TagJob(LabelJob[Sentence]):
         """Return the loss of predicting label frequencies."""
         labels = self.train_items.labels
         return entropy(np.bincount(labels[labels != IGNORE]))
-
-    def named(self, scores: Sequence[Score]) -> dict[str, float]:
-        """Return F1 and accuracy of entities or, where labels spell none, of labels."""
-        if self.tags.scheme != "none":
-            return super().named(scores)
-        values = {score.name: score.value for score in scores}
-        return {"f1": values["macro F1"], "accuracy": values["accuracy"]}
 
     def keeps_head(self, start: Start) -> bool:
         """Whether the start's labels are the same."""

@@ -13,26 +13,18 @@ from tests.data.helpers import complaint, write, write_parquet
 LABELLED = [Labelled((" good film",), "yes"), Labelled(('a "bad", one',), "no")]
 FORMS = {
     "a.tsv": 'label\ttext\nyes\t good film\n\n no \ta "bad", one\n',
-    "a.csv": 'text,label\n" good film",yes\n"a ""bad"", one", no\n',
     "a.jsonl": '{"text":" good film", "label":"yes"}\n{"label":"no", "text":"a \\"bad\\", one"}',
-    "a.json": '[{"text": " good film", "label": "yes"}, {"label":"no", "text":"a \\"bad\\", one"}]',
 }
 
 
-@pytest.mark.parametrize("name", [*FORMS, "a.parquet"])
-def test_all_formats_hold_the_same_examples(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    if name == "a.parquet":
-        write_parquet(path, [{"text": one.texts[0], "label": one.label} for one in LABELLED])
-    else:
-        write(path, FORMS[name])
-    assert read_labelled(path) == LABELLED
-    assert read_texts([str(path)]) == [example.texts for example in LABELLED]
-
-
-def test_files_are_joined_in_order(tmp_path: Path) -> None:
+def test_all_formats_hold_the_same_examples_and_are_joined_in_order(tmp_path: Path) -> None:
     paths = [write(tmp_path / name, text) for name, text in FORMS.items()]
-    assert read_labelled(paths) == LABELLED * len(FORMS)
+    paths.append(tmp_path / "a.parquet")
+    write_parquet(paths[-1], [{"text": one.texts[0], "label": one.label} for one in LABELLED])
+    for path in paths:
+        assert read_labelled(path) == LABELLED
+        assert read_texts([str(path)]) == [example.texts for example in LABELLED]
+    assert read_labelled(paths) == LABELLED * 3
     assert read_labelled([]) == []
 
 

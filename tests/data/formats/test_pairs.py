@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qkv.data import Pair, read_pairs
-from tests.data.helpers import COMPRESSED, complaint, write, write_parquet
+from tests.data.helpers import complaint, write, write_parquet
 
 PAIRS = [("我爱你", "I love you"), (" 早", 'so "early", is it?'), ("三", "three")]
 KINDS = [".tsv", ".csv", ".json", ".jsonl", ".parquet"]
@@ -15,7 +15,7 @@ KINDS = [".tsv", ".csv", ".json", ".jsonl", ".parquet"]
 def table(path: Path, rows: list[tuple[str, ...]], names: tuple[str, ...] = ()) -> Path:
     """Write rows as the file's name says; objects must have names."""
     records: list[dict[str, object]] = [dict(zip(names, row, strict=False)) for row in rows]
-    kind = Path(path.name.removesuffix(path.suffix)).suffix or path.suffix
+    kind = path.suffix
     if kind == ".parquet":
         return write_parquet(path, records)
     if kind in (".json", ".jsonl"):
@@ -26,15 +26,10 @@ def table(path: Path, rows: list[tuple[str, ...]], names: tuple[str, ...] = ()) 
     return write(path, "".join(mark.join(row) + "\n" for row in ([names] if names else []) + rows))
 
 
-@pytest.mark.parametrize("end", COMPRESSED)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_file_holds_the_same_pairs(tmp_path: Path, kind: str, end: str) -> None:
-    path = table(tmp_path / f"a{kind}{end}", PAIRS, ("source", "target"))
-    assert read_pairs(pairs=path) == read_pairs(pairs=[str(path)]) == PAIRS
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_are_taken_by_name_or_by_number(tmp_path: Path, kind: str) -> None:
+    path = table(tmp_path / f"a{kind}", PAIRS, ("source", "target"))
+    assert read_pairs(pairs=path) == read_pairs(pairs=[str(path)]) == PAIRS
     rows = [(str(number), target, source) for number, (source, target) in enumerate(PAIRS)]
     path = table(tmp_path / f"a{kind}", rows, ("id", "english", "chinese"))
     assert read_pairs((), (), path, "chinese", "english") == PAIRS

@@ -47,15 +47,9 @@ def flat(question: Question) -> dict[str, object]:
 
 def test_all_formats_hold_the_same_questions(tmp_path: Path) -> None:
     records = list(map(flat, QUESTIONS))
-    forms = {
-        "a.json": json.dumps(nested(QUESTIONS)),
-        "b.json.gz": json.dumps(nested(QUESTIONS), indent=1, ensure_ascii=False) + "\n\n",
-        "a.jsonl": "\n\n".join(map(json.dumps, records)),
-        "c.json": "\n".join(map(json.dumps, records)),
-        "d.json": json.dumps(records, indent=1),
-    }
-    for name, text in forms.items():
-        assert read_squad(write(tmp_path / name, text)) == QUESTIONS
+    path = tmp_path / "a.json"
+    for content in (nested(QUESTIONS), records):
+        assert read_squad(write(path, json.dumps(content, ensure_ascii=False))) == QUESTIONS
     assert read_squad(write_parquet(tmp_path / "a.parquet", records)) == QUESTIONS
 
 

@@ -20,18 +20,7 @@ from tests.run.common import DECODER, TRAINING, Runs, ids_of, with_differences
 from tests.run.tiny import WORDS
 
 ANIMALS = ["cat", "dog", "bird", "fish", "猫"]
-WAYS = [
-    "{}",
-    "say {}",
-    "spell {}",
-    "{}?",
-    "{} now",
-    "read {}",
-    "a {}",
-    "do {} it",
-    "if {}",
-    "{}!",
-]
+WAYS = [f"{lead}{{}}{mark}" for lead in ("", "say ", "spell ", "read ", "a ") for mark in ("", "?")]
 SPOKEN = ["the cat sees the dog.", "我爱你，猫。", "a fish is a bird 🐟"]
 
 

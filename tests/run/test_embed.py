@@ -20,28 +20,8 @@ from qkv.tasks import Encoder
 from tests.run import fill_tiny
 from tests.run.common import ENCODER, TRAINING, Runs, validations, with_differences
 
-WORDS = [
-    "apple",
-    "bridge",
-    "candle",
-    "desert",
-    "engine",
-    "forest",
-    "guitar",
-    "hammer",
-    "island",
-    "jungle",
-    "kettle",
-    "ladder",
-    "mirror",
-    "needle",
-    "orange",
-    "pencil",
-    "rabbit",
-    "saddle",
-    "tunnel",
-    "violin",
-]
+STARTS, ENDS = ("bri", "can", "gui", "jun"), ("dge", "tar", "gle", "mer", "sol")
+WORDS = ["".join(parts) for parts in product(STARTS, ENDS)]
 FIRST = ["tell me about the {}", "what is a {} ?", "i like my {}", "where is the {} now ?"]
 SECOND = ["this {} is here", "some say a {} is old", "one more {} for you", "see the {} again"]
 HELD = ("do you know the {} ?", "all of it is a {} to us")

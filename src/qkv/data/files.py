@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 
 Paths = str | Path | Sequence[str | Path]
 Progress = Callable[[int], object]
@@ -205,6 +205,4 @@ def _zstd(path: Path) -> Any:
     for name in ("compression.zstd", "backports.zstd", "pyzstd"):
         with suppress(ImportError):
             return import_module(name)
-    raise UserError(
-        f"{path}: reading .zst files needs backports.zstd; run: pip install backports.zstd."
-    )
+    raise missing_package(f"Reading {path}", "backports.zstd", "zst")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
@@ -39,15 +38,6 @@ def assert_both_ways(
             back = loaded(again, name)
         assert_close(*both_logits((back, ours), lengths, seed))
         assert_same_search(theirs, ours)
-
-
-def assert_reads_same(theirs: PreTrainedModel, folder: Path) -> Decoder:
-    """What is read from a folder computes what a model does."""
-    _, ours = read(folder)
-    assert isinstance(ours, Decoder)
-    with torch.no_grad():
-        assert_close(*both_logits((theirs, ours), [9, 4]))
-    return ours
 
 
 def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:

@@ -6,25 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from transformers import BartForConditionalGeneration
 
 from qkv.errors import UserError
-from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
+from tests.convert.harness import assert_round_trip, change, exported, loaded, made, read, saved
 from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits
+from tests.convert.small import BART as SMALL
 
 NAME = "BartForConditionalGeneration"
-SMALL = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8,
-    "decoder_ffn_dim": 8,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "max_position_embeddings": 12,
-}
 
 
 @st.composite
@@ -86,45 +74,6 @@ def test_an_output_apart_from_embeddings_that_are_one():
         assert_round_trip(source)
 
 
-@torch.no_grad()
-def test_copies_of_a_tied_matrix_are_read_past():
-    theirs = made(NAME, SMALL)
-    with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        table = weights.pop("model.shared.weight")
-        for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
-            weights[f"{name}.weight"] = table.clone()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        _, ours = read(folder)
-        assert ours.config.tie == "all"
-        same_logits(ours, theirs, [5, 12])
-
-
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
-@torch.no_grad()
-def test_a_tied_matrix_that_differs_is_refused(name):
-    """transformers sets it free, whatever the config says."""
-    with saved(made(NAME, SMALL)) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights[name] = weights["model.shared.weight"] + 1
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(UserError, match=f"{name} and model.shared.weight differ"):
-            read(folder)
-
-
-@torch.no_grad()
-def test_an_output_that_differs_is_read_where_the_config_says_so():
-    with saved(made(NAME, SMALL)) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights["lm_head.weight"] = weights["model.shared.weight"] + 1
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        theirs = BartForConditionalGeneration.from_pretrained(folder).eval()
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-        _, ours = read(folder)
-        same_logits(ours, theirs, [5, 12])
-
-
 def test_the_start_is_before_each_text_and_no_other_token_may_be_forced():
     theirs = made(NAME, SMALL)
     theirs.generation_config.forced_bos_token_id = 0
@@ -134,7 +83,6 @@ def test_the_start_is_before_each_text_and_no_other_token_may_be_forced():
         with exported(source) as again:
             said = json.loads((again / "generation_config.json").read_text())
             assert (said["forced_bos_token_id"], said["decoder_start_token_id"]) == (0, 2)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "forced_bos_token_id": 7}))
+        change(folder, forced_bos_token_id=7)
         with pytest.raises(UserError, match="forced_bos_token_id is 7"):
             read(folder)

@@ -21,7 +21,6 @@ from tests.convert.harness import (
     loaded,
     made,
     read,
-    saved,
 )
 from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits, same_texts
 
@@ -144,16 +143,3 @@ def test_what_marian_cannot_say_is_named(difference, reason):
     source, _ = translator(0, **difference)
     with pytest.raises(UserError, match=reason), exported(source):
         pass
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("normalize_before", True), ("decoder_ffn_dim", 9), ("normalize_embedding", True)],
-)
-def test_what_ours_cannot_do_is_named(name, value):
-    sizes = {"d_model": 8, "vocab_size": 20, "pad_token_id": 19, "decoder_start_token_id": 19}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    theirs = made(NAME, {**sizes, **heads, **depth, name: value})
-    with saved(theirs) as folder, pytest.raises(UserError, match=name):
-        read(folder)

@@ -1,12 +1,9 @@
 """T5's checkpoints and those of its version 1.1, both ways."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from qkv.config import preset
@@ -16,6 +13,7 @@ from qkv.errors import UserError
 from qkv.model import parameter_shapes
 from tests.convert.harness import (
     assert_round_trip,
+    change,
     exported,
     loaded,
     made,
@@ -23,19 +21,11 @@ from tests.convert.harness import (
     saved,
 )
 from tests.convert.seq2seq import LENGTHS, same_logits, same_texts
+from tests.convert.small import T5 as SMALL
+from tests.convert.small import assert_reads_same
 
 NAME = "T5ForConditionalGeneration"
 KINDS = ["relu", "gelu", "gelu_new", "gated-gelu", "gated-silu", "gated-relu", "gated-gelu_new"]
-SMALL = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "num_heads": 2,
-    "d_kv": 3,
-    "num_layers": 1,
-    "d_ff": 8,
-    "n_positions": 30,
-    "decoder_start_token_id": 0,
-}
 
 
 def made_t5(config: dict, apart: bool, seed: int = 0):
@@ -100,32 +90,18 @@ def test_both_ways(config, apart, lengths, seed, shards):
 def test_files_of_older_versions(apart):
     """They repeat matrices, have one that nobody reads, and tell by tying whether to scale."""
     theirs = made_t5({**SMALL, "tie_word_embeddings": not apart}, apart)
-    with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-        weights[unread] = torch.ones(32, 2)
-        for side in ("encoder", "decoder"):
-            weights[f"{side}.embed_tokens.weight"] = weights["shared.weight"].clone()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        config = json.loads((folder / "config.json").read_text())
-        for name in ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers"):
-            del config[name]
-        config |= {"tie_word_embeddings": not apart, "architectures": ["T5WithLMHeadModel"]}
-        (folder / "config.json").write_text(json.dumps(config))
-        _, ours = read(folder)
-        same_logits(ours, theirs, [5, 12])
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    unsaid = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers")
+    said = {"tie_word_embeddings": not apart, "architectures": ["T5WithLMHeadModel"]}
 
+    def old(weights):
+        sides = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+        copies = {name: weights["shared.weight"].clone() for name in sides}
+        return {**weights, **copies, unread: torch.ones(32, 2)}
 
-@torch.no_grad()
-def test_the_output_alone_may_hold_the_tied_matrix():
-    theirs = made_t5(SMALL, apart=False)
     with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights["lm_head.weight"] = weights.pop("shared.weight")
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        _, ours = read(folder)
-        assert ours.config.tie == "all"
-        same_logits(ours, theirs, [5, 12])
+        change(folder, old, unsaid, **said)
+        assert_reads_same(theirs, folder)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +116,8 @@ def test_the_output_alone_may_hold_the_tied_matrix():
 def test_the_exact_gelu_can_be_a_gate(said):
     theirs = made_t5({**SMALL, **said, "dense_act_fn": "gelu"}, True)
     with saved(theirs) as folder:
-        source, ours = read(folder)
-        assert (ours.config.activation, ours.config.gated) == ("gelu", True)
-        same_logits(ours, theirs, [5, 12])
-        assert_round_trip(source)
+        _, ours = assert_reads_same(theirs, folder)
+    assert (ours.config.activation, ours.config.gated) == ("gelu", True)
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(3, 20), (16, 8), (32, 9)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
@@ -38,6 +41,25 @@ def assert_both_ways(
             back = loaded(again, name)
         assert_close(*both_logits((back, ours), lengths, seed))
         assert_same_search(theirs, ours)
+
+
+def goes_both_ways(
+    class_name: str, configs: st.SearchStrategy[dict[str, Any]], max_examples: int, longest: int
+) -> Callable[[], None]:
+    """A test of an architecture, for configs and texts of up to `longest` tokens."""
+
+    @settings(max_examples=max_examples)
+    @given(
+        config=configs,
+        lengths=st.lists(st.integers(1, longest), min_size=1, max_size=3),
+        seed=st.integers(0, 99),
+        shards=st.booleans(),
+    )
+    @torch.no_grad()
+    def test(config, lengths, seed, shards):
+        assert_both_ways(class_name, config, lengths, seed, shards)
+
+    return test
 
 
 def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:

@@ -94,6 +94,9 @@ def said(
     return [(mine, other.logits) if head == "sequence" else (mine[real], other.logits[real])]
 
 
+Said = Callable[[str, Encoder, PreTrainedModel, list[int], int], list[tuple[Tensor, Tensor]]]
+
+
 @torch.no_grad()
 def assert_both_ways(
     architecture: Architecture,
@@ -102,6 +105,7 @@ def assert_both_ways(
     lengths: list[int],
     seed: int = 0,
     shards: bool = False,
+    said: Said = said,
 ) -> None:
     """Theirs read, written again and read again, always says the same."""
     name = architecture.classes[head]

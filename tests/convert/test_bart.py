@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, change, exported, loaded, made, read, saved
-from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits
+from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits
 from tests.convert.small import BART as SMALL
 
 NAME = "BartForConditionalGeneration"
@@ -17,31 +16,10 @@ NAME = "BartForConditionalGeneration"
 
 @st.composite
 def configs(draw) -> dict:
-    heads, width = draw(st.sampled_from([1, 2, 4])), draw(st.integers(5, 20))
-    return {
-        "vocab_size": draw(st.integers(20, 40)),
-        "d_model": heads * draw(st.sampled_from([4, 5])),
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": width,
-        "decoder_ffn_dim": width,
-        "encoder_layers": draw(st.integers(1, 3)),
-        "decoder_layers": draw(st.integers(1, 3)),
-        "activation_function": draw(st.sampled_from(["silu", "relu", "gelu", "gelu_new"])),
-        "scale_embedding": draw(st.booleans()),
-        "tie_word_embeddings": draw(st.booleans()),
-        "max_position_embeddings": draw(st.integers(12, 20)),
-        "bos_token_id": draw(st.sampled_from([0, 3, None])),
-    }
+    return {**draw(bart_sizes([4, 5])), "bos_token_id": draw(st.sampled_from([0, 3, None]))}
 
 
-@settings(max_examples=8)
-@given(config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
-@torch.no_grad()
-def test_both_ways(config, lengths, seed, shards):
-    theirs = made(NAME, config, seed)
-    draw_bias(theirs, seed)
-    go_both_ways(theirs, lengths, seed, shards)
+test_both_ways = goes_both_ways(NAME, configs())
 
 
 @torch.no_grad()

@@ -1,13 +1,12 @@
 """GPT's and GPT-2's checkpoints, both ways."""
 
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import preset
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.huggingface.fitting import misfits
-from tests.convert.decoders import assert_both_ways
+from tests.convert.decoders import assert_both_ways, goes_both_ways
 from tests.convert.harness import made, read, saved
 
 SMALL = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 16}
@@ -15,7 +14,7 @@ CLASSES = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
 
 
 @st.composite
-def configs(draw) -> dict:
+def configs(draw, **more) -> dict:
     heads = draw(st.sampled_from([1, 2, 4]))
     return {
         "n_embd": heads * draw(st.sampled_from([4, 6])),
@@ -25,46 +24,25 @@ def configs(draw) -> dict:
         "n_positions": draw(st.integers(16, 20)),
         "layer_norm_epsilon": draw(st.sampled_from([1e-5, 1e-3])),
         "tie_word_embeddings": draw(st.booleans()),
+        **{name: draw(values) for name, values in more.items()},
     }
 
 
-LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=3)
-
-
-@settings(max_examples=4)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    afn=st.sampled_from(["gelu", "relu", "silu"]),
-)
-@torch.no_grad()
-def test_gpt_both_ways(config, lengths, seed, shards, afn):
-    assert_both_ways(CLASSES["gpt"], {**config, "afn": afn}, lengths, seed, shards)
-
-
-@settings(max_examples=4)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    activation=st.sampled_from(["gelu_new", "gelu", "relu", "silu"]),
-    inner=st.sampled_from([None, 7, 32]),
-    scaled=st.booleans(),
-    ids=st.permutations([0, 1, 2]),
-)
-@torch.no_grad()
-def test_gpt2_both_ways(config, lengths, seed, shards, activation, inner, scaled, ids):
+@st.composite
+def configs_of_2(draw) -> dict:
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    config |= {
-        "activation_function": activation,
-        "n_inner": inner,
-        "scale_attn_weights": scaled,
-        **dict(zip(names, ids, strict=True)),
+    more = {
+        "activation_function": st.sampled_from(["gelu_new", "gelu", "relu", "silu"]),
+        "n_inner": st.sampled_from([None, 7, 32]),
+        "scale_attn_weights": st.booleans(),
     }
-    assert_both_ways(CLASSES["gpt2"], config, lengths, seed, shards)
+    ids = dict(zip(names, draw(st.permutations([0, 1, 2])), strict=True))
+    return {**draw(configs(**more)), **ids}
+
+
+activations = st.sampled_from(["gelu", "relu", "silu"])
+test_gpt_both_ways = goes_both_ways(CLASSES["gpt"], configs(afn=activations), 4, longest=12)
+test_gpt2_both_ways = goes_both_ways(CLASSES["gpt2"], configs_of_2(), 4, longest=12)
 
 
 def test_ids_that_nobody_said():

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
@@ -21,7 +20,7 @@ from qkv.decode import complete
 from qkv.decode.speculative import speculate
 from qkv.model import Decoder
 from qkv.tasks import load
-from tests.convert.decoders import assert_both_ways
+from tests.convert.decoders import goes_both_ways
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
@@ -62,7 +61,7 @@ IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 @st.composite
-def configs(draw) -> dict:
+def configs(draw, **more) -> dict:
     groups, each = draw(st.sampled_from([(1, 1), (1, 3), (2, 2), (4, 1)]))
     width = draw(st.sampled_from([4, 6]))
     rope = draw(st.sampled_from(SCALINGS))
@@ -80,39 +79,16 @@ def configs(draw) -> dict:
         "tie_word_embeddings": draw(st.booleans()),
         "rope_parameters": {**rope, "rope_theta": draw(st.sampled_from([100.0, 10_000.0]))},
         **dict(zip(IDS, draw(st.permutations([0, 1, 2])), strict=True)),
+        **{name: draw(values) for name, values in more.items()},
     }
 
 
-LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=3)
-
-
-@settings(max_examples=8)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    attention=st.booleans(),
-    mlp=st.booleans(),
+BIASES = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
+WINDOW = st.integers(2, 12)  # their cache forgets nothing where it is 1
+test_llama_both_ways = goes_both_ways("LlamaForCausalLM", configs(**BIASES), 8, longest=20)
+test_mistral_both_ways = goes_both_ways(
+    "MistralForCausalLM", configs(sliding_window=WINDOW), 6, longest=20
 )
-@torch.no_grad()
-def test_llama_both_ways(config, lengths, seed, shards, attention, mlp):
-    config |= {"attention_bias": attention, "mlp_bias": mlp}
-    assert_both_ways("LlamaForCausalLM", config, lengths, seed, shards)
-
-
-@settings(max_examples=6)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    window=st.integers(2, 12),  # their cache forgets nothing where it is 1
-)
-@torch.no_grad()
-def test_mistral_both_ways(config, lengths, seed, shards, window):
-    config |= {"sliding_window": window}
-    assert_both_ways("MistralForCausalLM", config, lengths, seed, shards)
 
 
 @torch.no_grad()

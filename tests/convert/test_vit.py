@@ -19,10 +19,9 @@ from qkv.errors import UserError
 from qkv.model import Encoder, Layout
 from qkv.tasks import load
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from tests.convert.encoders import sizes
+from tests.convert.encoders import assert_both_ways, sizes
 from tests.convert.harness import (
     assert_close,
-    assert_round_trip,
     change,
     draw_weights,
     exported,
@@ -56,7 +55,7 @@ def configs(draw) -> dict:
     }
 
 
-def said(head, ours, theirs, seed):
+def said(head, ours, theirs, lengths, seed):
     config = ours.config
     draw = torch.Generator().manual_seed(seed)
     shape = (2, config.n_channels, config.image_size, config.image_size)
@@ -77,15 +76,7 @@ def said(head, ours, theirs, seed):
 def test_both_ways(head, config, seed, shards):
     if head == "image":  # which has no pooler, so that its activation does not come back
         config = {**config, "pooler_act": "tanh"}
-    theirs = made(VIT.classes[head], config, seed)
-    with saved(theirs, shards) as folder:
-        source, ours = read(folder)
-        for mine, other in said(head, ours, theirs, seed):
-            assert_close(mine, other)
-        with exported(source) as again:
-            for mine, other in said(head, ours, loaded(again, VIT.classes[head]), seed):
-                assert_close(mine, other)
-        assert_round_trip(source)
+    assert_both_ways(VIT, head, config, [], seed, shards, said)
 
 
 @torch.no_grad()
@@ -96,7 +87,7 @@ def test_names_as_they_are_in_memory_are_read(head):
         change(folder, lambda weights: {spelt(name): one for name, one in weights.items()})
         if head == "image":
             assert set(load_file(folder / "model.safetensors")) == set(theirs.state_dict())
-        for mine, other in said(head, read(folder)[1], theirs, 0):
+        for mine, other in said(head, read(folder)[1], theirs, [], 0):
             assert_close(mine, other)
 
 
@@ -118,7 +109,7 @@ def test_a_model_of_ours_without_a_pooler_gets_one_of_zeros(tmp_path):
     with exported(open_model(tmp_path)) as folder:
         theirs = loaded(folder, "ViTModel")
         assert not theirs.pooler.dense.weight.any()
-        assert_close(*said("none", model, theirs, 0)[0])
+        assert_close(*said("none", model, theirs, [], 0)[0])
         assert open_model(folder).content["model"] == content["model"]
 
 

@@ -1,5 +1,7 @@
 """The one exception that stands for a person's mistake."""
 
+from __future__ import annotations
+
 
 class UserError(Exception):
     """A mistake in what a person gave us: files, values, a recipe.
@@ -7,3 +9,12 @@ class UserError(Exception):
     The message is one sentence that names the file, line or value, the rule that it breaks and the
     way out. The command line prints it without a traceback and exits with code 2.
     """
+
+
+def missing_package(purpose: str, package: str, extra: str = "") -> UserError:
+    """Build the error that names a missing package and how it is installed.
+
+    `extra` is the one of pyproject.toml that has it; without, it is a dependency of qkv itself.
+    """
+    wanted = f'"qkv[{extra}]"' if extra else "qkv"
+    return UserError(f"{purpose} needs {package}; run: pip install {wanted}.")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
@@ -41,13 +43,23 @@ def assert_both_ways(
         assert_same_search(theirs, ours)
 
 
-def assert_reads_same(theirs: PreTrainedModel, folder: Path) -> Decoder:
-    """What is read from a folder computes what a model does."""
-    _, ours = read(folder)
-    assert isinstance(ours, Decoder)
-    with torch.no_grad():
-        assert_close(*both_logits((theirs, ours), [9, 4]))
-    return ours
+def goes_both_ways(
+    class_name: str, configs: st.SearchStrategy[dict[str, Any]], max_examples: int, longest: int
+) -> Callable[[], None]:
+    """A test of an architecture, for configs and texts of up to `longest` tokens."""
+
+    @settings(max_examples=max_examples)
+    @given(
+        config=configs,
+        lengths=st.lists(st.integers(1, longest), min_size=1, max_size=3),
+        seed=st.integers(0, 99),
+        shards=st.booleans(),
+    )
+    @torch.no_grad()
+    def test(config, lengths, seed, shards):
+        assert_both_ways(class_name, config, lengths, seed, shards)
+
+    return test
 
 
 def assert_same_search(theirs: PreTrainedModel, ours: Decoder) -> None:

@@ -14,8 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qkv.convert.architectures.architecture import Architecture
-from qkv.convert.opening import open_model
-from qkv.errors import UserError
 from qkv.model import Encoder
 from tests.convert.harness import (
     assert_close,
@@ -96,6 +94,9 @@ def said(
     return [(mine, other.logits) if head == "sequence" else (mine[real], other.logits[real])]
 
 
+Said = Callable[[str, Encoder, PreTrainedModel, list[int], int], list[tuple[Tensor, Tensor]]]
+
+
 @torch.no_grad()
 def assert_both_ways(
     architecture: Architecture,
@@ -104,6 +105,7 @@ def assert_both_ways(
     lengths: list[int],
     seed: int = 0,
     shards: bool = False,
+    said: Said = said,
 ) -> None:
     """Theirs read, written again and read again, always says the same."""
     name = architecture.classes[head]
@@ -120,12 +122,6 @@ def assert_both_ways(
             for mine, other in said(head, ours, loaded(again, name), lengths, seed):
                 assert_close(mine, other)
         assert_round_trip(source)
-
-
-def assert_unreadable(class_name: str, config: Mapping[str, Any], message: str) -> None:
-    """A model of theirs that is refused, with a sentence."""
-    with saved(made(class_name, config)) as folder, pytest.raises(UserError, match=message):
-        open_model(folder)
 
 
 def heads_go_both_ways(

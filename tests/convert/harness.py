@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -23,6 +25,7 @@ from qkv.model import Layout, Model
 from qkv.tasks import Tokenizers
 from qkv.text import Tokenizer
 
+Edit = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 TOLERANCE = 1e-4  # float32, of logits that are at most some tens
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
@@ -54,6 +57,17 @@ def saved(model: PreTrainedModel, shards: bool = False) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         model.save_pretrained(name, max_shard_size="20KB" if shards else "5GB")
         yield Path(name)
+
+
+def change(
+    folder: Path, weights: Edit = lambda before: before, drop: Sequence[str] = (), **config: object
+) -> None:
+    """Make a folder as somebody else would have written it: other weights, another config."""
+    file, path = folder / "model.safetensors", folder / "config.json"
+    save_file(weights(load_file(file)), file, {"format": "pt"})
+    values = json.loads(path.read_text())
+    kept = {name: value for name, value in values.items() if name not in drop}
+    path.write_text(json.dumps({**kept, **config}))
 
 
 def read(folder: Path) -> tuple[StoredModel, Model]:

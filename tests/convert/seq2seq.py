@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,12 +19,33 @@ from tests.convert.harness import (
     assert_round_trip,
     exported,
     loaded,
+    made,
     read,
     saved,
     texts,
 )
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=3)
+
+
+@st.composite
+def bart_sizes(draw: st.DrawFn, head_sizes: Sequence[int]) -> dict[str, Any]:
+    """What configs of BART and Marian have in common."""
+    heads, width = draw(st.sampled_from([1, 2, 4])), draw(st.integers(5, 20))
+    return {
+        "vocab_size": draw(st.integers(20, 40)),
+        "d_model": heads * draw(st.sampled_from(head_sizes)),
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "encoder_ffn_dim": width,
+        "decoder_ffn_dim": width,
+        "encoder_layers": draw(st.integers(1, 3)),
+        "decoder_layers": draw(st.integers(1, 3)),
+        "activation_function": draw(st.sampled_from(["silu", "swish", "relu", "gelu", "gelu_new"])),
+        "scale_embedding": draw(st.booleans()),
+        "tie_word_embeddings": draw(st.booleans()),
+        "max_position_embeddings": draw(st.integers(12, 20)),
+    }
 
 
 def same_logits(
@@ -88,7 +111,23 @@ def draw_bias(model: PreTrainedModel, seed: int) -> None:
     model.final_logits_bias.copy_(torch.randn(model.final_logits_bias.shape, generator=draw))
 
 
-def go_both_ways(
+def goes_both_ways(
+    class_name: str, configs: st.SearchStrategy[dict[str, Any]]
+) -> Callable[[], None]:
+    """A test of an architecture that has a bias on its logits."""
+
+    @settings(max_examples=8)
+    @given(config=configs, lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
+    @torch.no_grad()
+    def test(config, lengths, seed, shards):
+        theirs = made(class_name, config, seed)
+        draw_bias(theirs, seed)
+        assert_both_ways(theirs, lengths, seed, shards)
+
+    return test
+
+
+def assert_both_ways(
     theirs: PreTrainedModel, lengths: list[int], seed: int, shards: bool, **more: Any
 ) -> None:
     """Their folder says and writes the same here, ours there, and nothing is lost between."""

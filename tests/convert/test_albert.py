@@ -1,11 +1,10 @@
 """ALBERT's checkpoints, both ways."""
 
-import pytest
 from hypothesis import strategies as st
 
 from qkv.convert.architectures.albert import ALBERT
 from qkv.convert.opening import open_model
-from tests.convert.encoders import TINY, assert_unreadable, heads_go_both_ways, text_configs
+from tests.convert.encoders import TINY, heads_go_both_ways, text_configs
 from tests.convert.harness import made, saved
 
 
@@ -27,9 +26,3 @@ def test_embeddings_that_are_as_wide_as_the_model_are_widened_all_the_same():
     with saved(made("AlbertModel", {**TINY, "embedding_size": 8})) as folder:
         source = open_model(folder)
     assert source.content["model"]["d_embedding"] == 8
-
-
-@pytest.mark.parametrize("name", ["num_hidden_groups", "inner_group_num"])
-def test_several_blocks_are_refused(name):
-    config = {**TINY, "embedding_size": 4, name: 2}
-    assert_unreadable("AlbertModel", config, f"{name} is 2, but only 1 can be read")

@@ -4,56 +4,22 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
-from transformers import BartForConditionalGeneration
 
 from qkv.errors import UserError
-from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
-from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits
+from tests.convert.harness import assert_round_trip, change, exported, loaded, made, read, saved
+from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits
+from tests.convert.small import BART as SMALL
 
 NAME = "BartForConditionalGeneration"
-SMALL = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8,
-    "decoder_ffn_dim": 8,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "max_position_embeddings": 12,
-}
 
 
 @st.composite
 def configs(draw) -> dict:
-    heads, width = draw(st.sampled_from([1, 2, 4])), draw(st.integers(5, 20))
-    return {
-        "vocab_size": draw(st.integers(20, 40)),
-        "d_model": heads * draw(st.sampled_from([4, 5])),
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": width,
-        "decoder_ffn_dim": width,
-        "encoder_layers": draw(st.integers(1, 3)),
-        "decoder_layers": draw(st.integers(1, 3)),
-        "activation_function": draw(st.sampled_from(["silu", "relu", "gelu", "gelu_new"])),
-        "scale_embedding": draw(st.booleans()),
-        "tie_word_embeddings": draw(st.booleans()),
-        "max_position_embeddings": draw(st.integers(12, 20)),
-        "bos_token_id": draw(st.sampled_from([0, 3, None])),
-    }
+    return {**draw(bart_sizes([4, 5])), "bos_token_id": draw(st.sampled_from([0, 3, None]))}
 
 
-@settings(max_examples=8)
-@given(config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
-@torch.no_grad()
-def test_both_ways(config, lengths, seed, shards):
-    theirs = made(NAME, config, seed)
-    draw_bias(theirs, seed)
-    go_both_ways(theirs, lengths, seed, shards)
+test_both_ways = goes_both_ways(NAME, configs())
 
 
 @torch.no_grad()
@@ -86,45 +52,6 @@ def test_an_output_apart_from_embeddings_that_are_one():
         assert_round_trip(source)
 
 
-@torch.no_grad()
-def test_copies_of_a_tied_matrix_are_read_past():
-    theirs = made(NAME, SMALL)
-    with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        table = weights.pop("model.shared.weight")
-        for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
-            weights[f"{name}.weight"] = table.clone()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        _, ours = read(folder)
-        assert ours.config.tie == "all"
-        same_logits(ours, theirs, [5, 12])
-
-
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
-@torch.no_grad()
-def test_a_tied_matrix_that_differs_is_refused(name):
-    """transformers sets it free, whatever the config says."""
-    with saved(made(NAME, SMALL)) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights[name] = weights["model.shared.weight"] + 1
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(UserError, match=f"{name} and model.shared.weight differ"):
-            read(folder)
-
-
-@torch.no_grad()
-def test_an_output_that_differs_is_read_where_the_config_says_so():
-    with saved(made(NAME, SMALL)) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights["lm_head.weight"] = weights["model.shared.weight"] + 1
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        theirs = BartForConditionalGeneration.from_pretrained(folder).eval()
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-        _, ours = read(folder)
-        same_logits(ours, theirs, [5, 12])
-
-
 def test_the_start_is_before_each_text_and_no_other_token_may_be_forced():
     theirs = made(NAME, SMALL)
     theirs.generation_config.forced_bos_token_id = 0
@@ -134,7 +61,6 @@ def test_the_start_is_before_each_text_and_no_other_token_may_be_forced():
         with exported(source) as again:
             said = json.loads((again / "generation_config.json").read_text())
             assert (said["forced_bos_token_id"], said["decoder_start_token_id"]) == (0, 2)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "forced_bos_token_id": 7}))
+        change(folder, forced_bos_token_id=7)
         with pytest.raises(UserError, match="forced_bos_token_id is 7"):
             read(folder)

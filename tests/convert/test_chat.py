@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -440,15 +441,18 @@ def test_a_folder_tells_its_template_as_ours_do(
     assert open_model(tmp_path).full_content()["chat"] == TEMPLATES["plain"].to_dict()
 
 
-HOSTILE = {
+UNUSABLE = {
     "{{ 'a' * 300000000 }}": "writes more than 200,000 characters",
     "{{ 'a' * 10 ** 12 }}": "writes more than 200,000 characters",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "runs for",
+    "{% for a in messages %}": r"is broken \(line 1: Unexpected end of template",
+    "{{ unknown_function() }}": r"is broken \('unknown_function' is undefined\)",
+    "{{ messages | length }}": "does more than writing turns one after another",
 }
 
 
-@pytest.mark.parametrize("jinja", HOSTILE)
-def test_a_hostile_template_is_not_run_when_a_model_is_opened(
+@pytest.mark.parametrize("jinja", UNUSABLE)
+def test_a_template_that_cannot_be_used_is_not_run_when_a_model_is_opened(
     jinja: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Generating runs no template; chatting is refused, and an export leaves the template out."""
@@ -465,8 +469,11 @@ def test_a_hostile_template_is_not_run_when_a_model_is_opened(
         warnings.simplefilter("error")
         model = load(tmp_path, "cpu")
         model.generate("w7 w8", max_length=2)
-    with pytest.warns(UserWarning, match=HOSTILE[jinja]), pytest.raises(UserError, match="chat"):
-        model.chat("w7")
-    with pytest.warns(UserWarning, match="was left out, for it"):
+        path = re.escape(str(tmp_path / "chat_template.jinja"))
+        reason = f"^The chat template in {path} cannot be used, for it {UNUSABLE[jinja]}.*; name"
+        with pytest.raises(UserError, match=reason):
+            model.chat("w7")
+        model.conversation(template="plain", max_length=2).say("w7")
+    with pytest.warns(UserWarning, match=r"cannot be used, for it .* It was left out\.$"):
         convert(tmp_path, tmp_path / "ours")
     assert load(tmp_path / "ours", "cpu").prompting.chat is None

@@ -396,7 +396,7 @@ def test_what_it_cannot_compute_is_named(part, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(UserError, match="pip install ctranslate2"):
+    with pytest.raises(UserError, match=r'pip install "qkv\[ctranslate2\]"'):
         write_ctranslate2(as_source(build_model(ModelConfig(**BASE))), tmp_path)
 
 

@@ -1,5 +1,7 @@
 """How long an exported model writes, where nobody says: as here, as far as theirs can say it."""
 
+import dataclasses
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -11,6 +13,35 @@ from qkv.tasks import load
 from tests.convert.test_model_folder import OLD
 
 DIGITS = ["9", "3 0 2 1", "5 8 0 7 7 7 7 7"]
+
+
+def with_limit(kind, limit, folder, **differences):
+    """A model whose folder sets max_length."""
+    model = load(OLD / kind, "cpu")
+    model.decode = dataclasses.replace(model.decode, max_length=limit, **differences)
+    model.save(folder)
+    return model
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("limit", [1, 5, 0])
+@torch.no_grad()
+def test_an_exported_translator_has_our_limit_where_its_files_can_say_it(tmp_path, limit, beams):
+    """A set length, for any source; the usual one, for sources to which it is the context."""
+    ours = with_limit("translator", limit, tmp_path / "ours", beams=beams)
+    there = convert(tmp_path / "ours", tmp_path / "there", "huggingface")
+    model = AutoModelForSeq2SeqLM.from_pretrained(there).eval()
+    tokenizer = AutoTokenizer.from_pretrained(there)
+    room = ours.model.config.max_length - 1
+    texts = DIGITS if limit else ["6 0 4 8 7 6 4 7 5 9 3 8", "4 2 1 9 4 8 9 2"]
+    n_cut = 0
+    for text in texts:
+        asked = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        assert limit or 2 * asked.input_ids.shape[1] + 20 >= room
+        [expected] = ours.output_tokens([text])
+        assert model.generate(**asked)[0, 1:].tolist() == expected
+        n_cut += len(expected) == (limit or room)
+    assert n_cut
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -56,10 +87,11 @@ def test_a_long_context_has_256_tokens_after_a_prompt():
     assert read_generation(values, long) == {"beams": 1}
 
 
+@pytest.mark.parametrize("limit", [0, 5])
 @pytest.mark.parametrize("kind", ["translator", "decoder"])
-def test_the_page_for_ctranslate2_writes_what_we_write(kind, tmp_path, monkeypatch, capsys):
-    ours = load(OLD / kind, "cpu")
-    folder = convert(OLD / kind, tmp_path / "there", "ctranslate2")
+def test_the_page_for_ctranslate2_writes_what_we_write(kind, limit, tmp_path, monkeypatch, capsys):
+    ours = with_limit(kind, limit, tmp_path / "ours")
+    folder = convert(tmp_path / "ours", tmp_path / "there", "ctranslate2")
     monkeypatch.chdir(folder)
     page = (folder / "README.md").read_text()
     for text in DIGITS if kind == "translator" else ["a cat"]:
@@ -69,5 +101,5 @@ def test_the_page_for_ctranslate2_writes_what_we_write(kind, tmp_path, monkeypat
             expected = ours.translate(text, early_stopping=True)
         else:
             room = ours.model.config.max_length - len(ours.encode(text))
-            expected = text + ours.generate(text, sample=False, max_length=room)
+            expected = text + ours.generate(text, sample=False, max_length=limit or room)
         assert capsys.readouterr().out.rstrip("\n") == expected.rstrip("\n")

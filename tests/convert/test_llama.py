@@ -1,16 +1,13 @@
 """Llama's and Mistral's checkpoints, both ways."""
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from tokenizers import models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -21,19 +18,21 @@ from qkv.convert.model_folder import StoredModel
 from qkv.convert.opening import open_model
 from qkv.decode import complete
 from qkv.decode.speculative import speculate
-from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.tasks import load
-from tests.convert.decoders import assert_both_ways, assert_reads_same
+from tests.convert.decoders import goes_both_ways
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
+    change,
     exported,
     loaded,
     made,
     read,
     saved,
 )
+from tests.convert.small import LLAMA as SMALL
+from tests.convert.small import assert_reads_same, small
 from tests.parity.gpt import both_logits
 
 TRAINED = {"original_max_position_embeddings": 64}
@@ -58,20 +57,11 @@ SCALINGS = [
         **TRAINED,
     },
 ]
-SMALL = {
-    "hidden_size": 16,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "intermediate_size": 20,
-    "vocab_size": 30,
-    "max_position_embeddings": 32,
-}
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 @st.composite
-def configs(draw) -> dict:
+def configs(draw, **more) -> dict:
     groups, each = draw(st.sampled_from([(1, 1), (1, 3), (2, 2), (4, 1)]))
     width = draw(st.sampled_from([4, 6]))
     rope = draw(st.sampled_from(SCALINGS))
@@ -89,39 +79,16 @@ def configs(draw) -> dict:
         "tie_word_embeddings": draw(st.booleans()),
         "rope_parameters": {**rope, "rope_theta": draw(st.sampled_from([100.0, 10_000.0]))},
         **dict(zip(IDS, draw(st.permutations([0, 1, 2])), strict=True)),
+        **{name: draw(values) for name, values in more.items()},
     }
 
 
-LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=3)
-
-
-@settings(max_examples=8)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    attention=st.booleans(),
-    mlp=st.booleans(),
+BIASES = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
+WINDOW = st.integers(2, 12)  # their cache forgets nothing where it is 1
+test_llama_both_ways = goes_both_ways("LlamaForCausalLM", configs(**BIASES), 8, longest=20)
+test_mistral_both_ways = goes_both_ways(
+    "MistralForCausalLM", configs(sliding_window=WINDOW), 6, longest=20
 )
-@torch.no_grad()
-def test_llama_both_ways(config, lengths, seed, shards, attention, mlp):
-    config |= {"attention_bias": attention, "mlp_bias": mlp}
-    assert_both_ways("LlamaForCausalLM", config, lengths, seed, shards)
-
-
-@settings(max_examples=6)
-@given(
-    config=configs(),
-    lengths=LENGTHS,
-    seed=st.integers(0, 99),
-    shards=st.booleans(),
-    window=st.integers(2, 12),  # their cache forgets nothing where it is 1
-)
-@torch.no_grad()
-def test_mistral_both_ways(config, lengths, seed, shards, window):
-    config |= {"sliding_window": window}
-    assert_both_ways("MistralForCausalLM", config, lengths, seed, shards)
 
 
 @torch.no_grad()
@@ -171,23 +138,6 @@ def test_our_ntk_scaling_is_a_larger_base_to_them():
     assert again.content["bos"] is True
 
 
-@contextmanager
-def changed(rename, differences, lost=(), **config):
-    """A Llama, and its folder with other tensors and another config."""
-    theirs = made("LlamaForCausalLM", {**SMALL, **config})
-    with saved(theirs) as folder:
-        file = folder / "model.safetensors"
-        save_file(rename(load_file(file)), file, {"format": "pt"})
-        said = json.loads((folder / "config.json").read_text()) | differences
-        said = {key: value for key, value in said.items() if key not in lost}
-        (folder / "config.json").write_text(json.dumps(said))
-        yield theirs, folder
-
-
-def same(tensors):
-    return tensors
-
-
 @pytest.mark.parametrize("rope", SCALINGS, ids=str)
 def test_older_configs_say_the_angles_in_two_places(rope):
     """And call the kind of scaling its type, which may stand there in vain."""
@@ -195,13 +145,10 @@ def test_older_configs_say_the_angles_in_two_places(rope):
         old = {name: rope["rope_type"], **{key: rope[key] for key in rope if key != "rope_type"}}
         scaling = old if rope["rope_type"] != "default" else None
         older = {"rope_theta": 300.0, "rope_scaling": scaling}
-        with changed(
-            same,
-            older,
-            ["rope_parameters", "head_dim"],
-            rope_parameters={**rope, "rope_theta": 300.0},
-        ) as (theirs, folder):
-            ours = assert_reads_same(theirs, folder)
+        theirs = small("LlamaForCausalLM", rope_parameters={**rope, "rope_theta": 300.0})
+        with saved(theirs) as folder:
+            change(folder, drop=["rope_parameters", "head_dim"], **older)
+            _, ours = assert_reads_same(theirs, folder)
             assert ours.config.rotary_base == 300.0
 
 
@@ -227,102 +174,22 @@ def test_files_of_other_times():
         copy = tensors["model.embed_tokens.weight"].clone()
         return {**tensors, **rates, "lm_head.weight": copy}
 
-    with changed(
-        old,
-        {"pad_token_id": -1},
-        ["num_key_value_heads", "attention_bias", "mlp_bias"],
-        num_key_value_heads=4,
-        tie_word_embeddings=True,
-    ) as (theirs, folder):
-        ours = assert_reads_same(theirs, folder)
+    theirs = small("LlamaForCausalLM", num_key_value_heads=4, tie_word_embeddings=True)
+    with saved(theirs) as folder:
+        unsaid = ["num_key_value_heads", "attention_bias", "mlp_bias"]
+        change(folder, old, unsaid, pad_token_id=-1)
+        _, ours = assert_reads_same(theirs, folder)
         assert ours.config.pad_id == ours.config.eos_id  # as where none is said
         assert ours.config.tie == "output"
-
-
-@pytest.mark.parametrize("lost", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_of_two_matrices_that_are_not_tied_none_stands_for_the_other(lost):
-    def without(tensors):
-        return {key: one for key, one in tensors.items() if key != lost}
-
-    with changed(without, {}) as (_, folder), pytest.raises(UserError, match=f"missing {lost}"):
-        read(folder)
-
-
-def test_a_tied_output_that_differs_is_named():
-    """Transformers leaves them apart then, against the config."""
-
-    def other(tensors):
-        return {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}
-
-    refused = pytest.raises(UserError, match=r"lm_head\.weight and model\.embed.* differ")
-    with changed(other, {}, tie_word_embeddings=True) as (_, folder), refused:
-        read(folder)
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_body_alone_is_read_where_it_is_tied(tied):
-    def alone(tensors):
-        return {
-            key.removeprefix("model."): one
-            for key, one in tensors.items()
-            if key != "lm_head.weight"
-        }
-
-    body = {"architectures": ["LlamaModel"]}
-    with changed(alone, body, tie_word_embeddings=tied) as (theirs, folder):
-        if tied:
-            assert_reads_same(theirs, folder)
-        else:
-            with pytest.raises(UserError, match=r"missing lm_head\.weight"):
-                read(folder)
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"rope_scaling": {"rope_type": "longrope"}}, "(rope_type) is 'longrope'"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        (
-            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attention_factor": 2.0}},
-            "yarn multiplies scores by 2 squared",
-        ),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": False}}, "truncate is False"),
-        ({"attention_bias": True}, "missing model.layers.0.self_attn.k_proj.bias"),
-        ({"attention_bias": True, "mlp_bias": True}, "missing model.layers.0.mlp.down_proj.bias"),
-        ({"num_attention_heads": 3}, "not a multiple of num_attention_heads"),
-        ({"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
-        ({"num_key_value_heads": 4}, "k_proj.weight is [8, 16] but should be [16, 16]"),
-        ({"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
-    ],
-)
-def test_what_cannot_be_read_is_named(config, said):
-    with changed(same, config) as (_, folder):
-        with pytest.raises(UserError) as caught:
-            read(folder)
-        assert said in str(caught.value)
-
-
-def test_a_config_that_lacks_a_size_is_named():
-    refused = pytest.raises(UserError, match="does not say 'intermediate_size'")
-    with changed(same, {}, ["intermediate_size"]) as (_, folder), refused:
-        read(folder)
-
-
-def test_mixed_layers_are_refused():
-    kinds = ["sliding_attention", "full_attention"]
-    with pytest.raises(UserError, match="layer_types"):
-        MISTRAL.read_config({**SMALL, "layer_types": kinds}, (), "causal")
 
 
 @torch.no_grad()
 def test_layers_that_all_see_everything_have_no_window():
     """Whatever its width is said to be: transformers takes such a Mistral for a Ministral."""
     with saved(made("MistralForCausalLM", {**SMALL, "sliding_window": 3})) as folder:
-        said = json.loads((folder / "config.json").read_text())
-        said["layer_types"] = ["full_attention"] * 2
-        (folder / "config.json").write_text(json.dumps(said))
+        change(folder, layer_types=["full_attention"] * 2)
         theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
-        assert assert_reads_same(theirs, folder).config.window == 0
+        assert assert_reads_same(theirs, folder)[1].config.window == 0
 
 
 def test_groups_that_are_null_are_as_many_as_heads():

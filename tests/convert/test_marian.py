@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, preset
@@ -19,49 +18,27 @@ from tests.convert.harness import (
     draw_weights,
     exported,
     loaded,
-    made,
     read,
-    saved,
 )
-from tests.convert.seq2seq import LENGTHS, draw_bias, go_both_ways, same_logits, same_texts
+from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits, same_texts
 
 NAME = "MarianMTModel"
-TIES = st.sampled_from([(True, True), (True, False), (False, True), (False, False)])
 
 
 @st.composite
 def configs(draw) -> dict:
-    heads = draw(st.sampled_from([1, 2, 4]))
-    width, (share, tie) = draw(st.integers(5, 20)), draw(TIES)
-    size = draw(st.integers(20, 40))
+    sizes, shared = draw(bart_sizes([4, 6])), draw(st.booleans())
     return {
-        "vocab_size": size,
-        "decoder_vocab_size": size if share else draw(st.integers(20, 40)),
-        "share_encoder_decoder_embeddings": share,
-        "tie_word_embeddings": tie,
-        "d_model": heads * draw(st.sampled_from([4, 6])),
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": width,
-        "decoder_ffn_dim": width,
-        "encoder_layers": draw(st.integers(1, 3)),
-        "decoder_layers": draw(st.integers(1, 3)),
-        "activation_function": draw(st.sampled_from(["swish", "relu", "gelu"])),
-        "scale_embedding": draw(st.booleans()),
-        "max_position_embeddings": draw(st.integers(12, 20)),
+        **sizes,
+        "decoder_vocab_size": sizes["vocab_size"] if shared else draw(st.integers(20, 40)),
+        "share_encoder_decoder_embeddings": shared,
         "pad_token_id": 19,
         "decoder_start_token_id": 19,
         "eos_token_id": 0,
     }
 
 
-@settings(max_examples=8)
-@given(config=configs(), lengths=LENGTHS, seed=st.integers(0, 99), shards=st.booleans())
-@torch.no_grad()
-def test_both_ways(config, lengths, seed, shards):
-    theirs = made(NAME, config, seed)
-    draw_bias(theirs, seed)
-    go_both_ways(theirs, lengths, seed, shards)
+test_both_ways = goes_both_ways(NAME, configs())
 
 
 def translator(seed: int, **differences) -> tuple[StoredModel, EncoderDecoder]:
@@ -144,16 +121,3 @@ def test_what_marian_cannot_say_is_named(difference, reason):
     source, _ = translator(0, **difference)
     with pytest.raises(UserError, match=reason), exported(source):
         pass
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("normalize_before", True), ("decoder_ffn_dim", 9), ("normalize_embedding", True)],
-)
-def test_what_ours_cannot_do_is_named(name, value):
-    sizes = {"d_model": 8, "vocab_size": 20, "pad_token_id": 19, "decoder_start_token_id": 19}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    theirs = made(NAME, {**sizes, **heads, **depth, name: value})
-    with saved(theirs) as folder, pytest.raises(UserError, match=name):
-        read(folder)

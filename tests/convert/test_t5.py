@@ -1,12 +1,9 @@
 """T5's checkpoints and those of its version 1.1, both ways."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from qkv.config import preset
@@ -15,27 +12,17 @@ from qkv.convert.huggingface.fitting import fitting
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
 from tests.convert.harness import (
-    assert_round_trip,
-    exported,
-    loaded,
+    change,
     made,
     read,
     saved,
 )
-from tests.convert.seq2seq import LENGTHS, same_logits, same_texts
+from tests.convert.seq2seq import LENGTHS, assert_both_ways
+from tests.convert.small import T5 as SMALL
+from tests.convert.small import assert_reads_same
 
 NAME = "T5ForConditionalGeneration"
 KINDS = ["relu", "gelu", "gelu_new", "gated-gelu", "gated-silu", "gated-relu", "gated-gelu_new"]
-SMALL = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "num_heads": 2,
-    "d_kv": 3,
-    "num_layers": 1,
-    "d_ff": 8,
-    "n_positions": 30,
-    "decoder_start_token_id": 0,
-}
 
 
 def made_t5(config: dict, apart: bool, seed: int = 0):
@@ -79,20 +66,14 @@ def configs(draw) -> dict:
 @torch.no_grad()
 def test_both_ways(config, apart, lengths, seed, shards):
     theirs = made_t5(config, apart, seed)
-    with saved(theirs, shards) as folder:
-        source, ours = read(folder)
+    with saved(theirs) as folder:
+        _, ours = read(folder)
         assert ours.config.output_scale == config["tie_word_embeddings"]
         assert ours.config.tie == ("inputs" if apart else "all")
         assert ours.config.max_length == config.get("n_positions", 512)
-        # Their cache has as many layers as the encoder.
-        cache = config["num_decoder_layers"] <= config["num_layers"]
-        same_logits(ours, theirs, lengths, seed)
-        same_texts(ours, theirs, lengths, seed, use_cache=cache)
-        with exported(source) as again:
-            back = loaded(again, NAME)
-            same_logits(ours, back, lengths, seed)
-            same_texts(ours, back, lengths, seed, use_cache=cache)
-        assert_round_trip(source)
+    # Their cache has as many layers as the encoder.
+    cache = config["num_decoder_layers"] <= config["num_layers"]
+    assert_both_ways(theirs, lengths, seed, shards, use_cache=cache)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -100,32 +81,18 @@ def test_both_ways(config, apart, lengths, seed, shards):
 def test_files_of_older_versions(apart):
     """They repeat matrices, have one that nobody reads, and tell by tying whether to scale."""
     theirs = made_t5({**SMALL, "tie_word_embeddings": not apart}, apart)
-    with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-        weights[unread] = torch.ones(32, 2)
-        for side in ("encoder", "decoder"):
-            weights[f"{side}.embed_tokens.weight"] = weights["shared.weight"].clone()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        config = json.loads((folder / "config.json").read_text())
-        for name in ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers"):
-            del config[name]
-        config |= {"tie_word_embeddings": not apart, "architectures": ["T5WithLMHeadModel"]}
-        (folder / "config.json").write_text(json.dumps(config))
-        _, ours = read(folder)
-        same_logits(ours, theirs, [5, 12])
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    unsaid = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_decoder_layers")
+    said = {"tie_word_embeddings": not apart, "architectures": ["T5WithLMHeadModel"]}
 
+    def old(weights):
+        sides = (f"{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
+        copies = {name: weights["shared.weight"].clone() for name in sides}
+        return {**weights, **copies, unread: torch.ones(32, 2)}
 
-@torch.no_grad()
-def test_the_output_alone_may_hold_the_tied_matrix():
-    theirs = made_t5(SMALL, apart=False)
     with saved(theirs) as folder:
-        weights = load_file(folder / "model.safetensors")
-        weights["lm_head.weight"] = weights.pop("shared.weight")
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        _, ours = read(folder)
-        assert ours.config.tie == "all"
-        same_logits(ours, theirs, [5, 12])
+        change(folder, old, unsaid, **said)
+        assert_reads_same(theirs, folder)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +107,8 @@ def test_the_output_alone_may_hold_the_tied_matrix():
 def test_the_exact_gelu_can_be_a_gate(said):
     theirs = made_t5({**SMALL, **said, "dense_act_fn": "gelu"}, True)
     with saved(theirs) as folder:
-        source, ours = read(folder)
-        assert (ours.config.activation, ours.config.gated) == ("gelu", True)
-        same_logits(ours, theirs, [5, 12])
-        assert_round_trip(source)
+        _, ours = assert_reads_same(theirs, folder)
+    assert (ours.config.activation, ours.config.gated) == ("gelu", True)
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(3, 20), (16, 8), (32, 9)])

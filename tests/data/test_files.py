@@ -102,7 +102,9 @@ def test_files_that_cannot_be_read_are_named_with_a_way_out(
     for name in ("compression.zstd", "backports.zstd", "pyzstd"):
         monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "a.zst").touch()
-    assert "needs backports.zstd; run: pip install" in complaint(lines, tmp_path / "a.zst")
+    assert 'needs backports.zstd; run: pip install "qkv[zst]".' in complaint(
+        lines, tmp_path / "a.zst"
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")

@@ -180,7 +180,7 @@ def test_a_disk_that_fails_is_not_the_hub_s_fault(hub: Hub, monkeypatch: Any, sh
 
 def test_the_library_is_needed_only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface.importlib.util, "find_spec", lambda name: None)
-    assert mistake("ann/tiny").endswith("get it with `pip install huggingface_hub`.")
+    assert mistake("ann/tiny").endswith('needs huggingface_hub; run: pip install "qkv[hub]".')
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/etc/passwd", "../tiny", "ann/..", "a--b/c", "a b/c"])

@@ -81,9 +81,9 @@ def test_a_program_gets_each_answer_s_line_before_it_asks_again(
     pipe, before = io.BytesIO(), []
 
     class Asking(io.BytesIO):
-        def readline(self, size: int | None = -1) -> bytes:
+        def read1(self, size: int | None = -1) -> bytes:
             before.append(pipe.getvalue())
-            return super().readline(size)
+            return self.readline(size)
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Asking(b"say 3\nsay 4\n")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe))

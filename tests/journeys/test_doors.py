@@ -79,8 +79,27 @@ def test_an_import_brings_no_more_than_is_needed() -> None:
     assert python("import qkv" + show) == "[]\n"
     loaded = python("import qkv; qkv.load; qkv.Translator; qkv.train" + show)
     assert loaded == "['torch', 'rich']\n"
-    helped = "import sys; sys.argv = ['qkv', '-h']; from qkv.cli.app import app"
+    helped = "from qkv.cli.app import command_line; command_line(['-h'])"
     assert "torch" not in python(helped + show)
+
+
+def test_translating_a_sentence_imports_nothing_of_the_other_commands(model: Path) -> None:
+    """Most of its time is the import of torch, and should stay so."""
+    others = ("rich", "matplotlib", "sacrebleu", "jinja2", "gguf", "transformers", "torch._dynamo")
+    rooms = ("data", "training", "run", "evaluation", "inspect", "proofs", "hub")
+    parts = ("cli.train", "cli.evaluate", "tasks.answer", "tasks.language")
+    formats = ("convert.huggingface", "convert.ctranslate2", "convert.gguf")
+    heavy = (*others, *(f"qkv.{name}" for name in (*rooms, *parts, *formats)))
+    program = f"""
+import sys
+from qkv.cli import main
+sys.argv = ["qkv", "translate", "12", "--model", {str(model)!r}]
+try:
+    main()
+finally:
+    print([name for name in {heavy} if name in sys.modules])
+"""
+    assert python(program).splitlines()[1:] == ["[]"]
 
 
 def test_no_package_takes_the_name_of_a_function() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkv.cli.common import stdin_lines
-from qkv.tasks import Answerer, Encoder, Prompting, Tagger
+from qkv.tasks import Answerer, Encoder, Prompting, Tagger, load
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
 from qkv.text.chat import TEMPLATES
@@ -31,7 +33,7 @@ def save_speaker(folder: Path) -> None:
 SAVE: dict[str, Callable[[Path], None]] = {
     "translate": lambda folder: translator().save(folder),
     "generate": save_speaker,
-    "fill": lambda folder: build(tokenizer("wordpiece")).save(folder, "fill"),
+    "fill": lambda folder: build(tokenizer()).save(folder, "fill"),
     "embed": lambda folder: Encoder(encoder(head="none").float(), TOKENIZER).save(folder, "embed"),
     "classify": lambda folder: classifier().save(folder),
     "tag": lambda folder: Tagger(
@@ -79,6 +81,44 @@ def test_arguments_lines_and_files_are_answered_alike(
         mistake = qkv(*words, first, "--input", tmp_path / "a.txt").mistake
         assert mistake.startswith("Texts are given both as arguments and as --input")
         assert "There is no file" in qkv(*words, "--input", tmp_path / "none.txt").mistake
+
+
+# A number that depends on every token of a text: from the command's JSON, and from Python.
+SCORES: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str], Any]]] = {
+    "translate": (lambda out: out["score"], lambda model, text: model.n_best([text])[0][0].score),
+    "generate": (
+        lambda out: out["log_probability"],
+        lambda model, text: model.n_best([text])[0][0].log_probability,
+    ),
+    "fill": (
+        lambda out: out["masks"][0][0]["probability"],
+        lambda model, text: model.fill(text).masks[0][0].probability,
+    ),
+    "embed": (lambda out: out["embedding"], lambda model, text: model.embed(text).tolist()),
+    "classify": (
+        lambda out: out["probabilities"],
+        lambda model, text: model.classify(text).probabilities,
+    ),
+    "answer": (
+        lambda out: out["score"],
+        lambda model, text: model.answer(text, MORE["answer"][1]).score,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_text_is_the_same_on_the_command_line_and_in_python(
+    qkv: Command, folders: dict[str, Path], name: str
+) -> None:
+    """Spaces around it are tokens of a character or byte-level tokenizer."""
+    text = f"  {lines_for(name)[0]} \t"
+    printed, score = SCORES[name]
+    model = load(folders[name])
+    expected = pytest.approx(score(model, text))
+    words = [name, "--model", folders[name], *MORE.get(name, []), "--json"]
+    assert printed(json.loads(qkv(*words, text).out)) == expected
+    assert printed(json.loads(qkv(*words, stdin=f"{text}\r\n").out)) == expected
+    assert score(model, text.strip()) != expected
 
 
 @pytest.mark.parametrize("name", SAVE)

@@ -124,7 +124,7 @@ def test_a_hub_model_is_asked_for_with_all_that_was_said(
 
 def test_a_hub_model_without_the_library(qkv: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface.importlib.util, "find_spec", lambda name: None)
-    assert "`pip install huggingface_hub`" in qkv("pull", "ann/tiny").mistake
+    assert 'run: pip install "qkv[hub]"' in qkv("pull", "ann/tiny").mistake
 
 
 # Killed as soon as 40 MB have arrived

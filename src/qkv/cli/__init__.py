@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -19,10 +20,11 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
-    from qkv.cli.app import app
+    gc.set_threshold(20_000)  # importing torch makes many objects and no garbage
+    from qkv.cli.app import command_line
 
     try:
-        app(prog_name="qkv")
+        command_line(sys.argv[1:])(prog_name="qkv")
     except UserError as error:
         _fail(str(error))
     except OSError as error:

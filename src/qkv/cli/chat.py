@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import decode_line
+from qkv.cli.common import STDIN
 from qkv.cli.generate import DRAWN, load_language_model
 from qkv.errors import UserError
 
@@ -82,10 +81,13 @@ def _tell(sentence: str) -> None:
 
 def _lines() -> Iterator[str]:
     """Lines as they are typed, after a prompt sign on a terminal."""
-    for number in count(1):
+    from qkv.data.files import lines_in
+
+    typed = lines_in(sys.stdin.buffer, STDIN)
+    while True:
         if sys.stdin.isatty():
             print("> ", end="", file=sys.stderr, flush=True)
-        typed = sys.stdin.buffer.readline()
-        if not typed:
+        line = next(typed, None)
+        if line is None:
             return
-        yield decode_line(typed.removesuffix(b"\n"), number)
+        yield line

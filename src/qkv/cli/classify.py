@@ -89,18 +89,18 @@ def classify(
 
 def _classify_images(
     classifier: ImageClassifier,
-    batches: Iterator[list[str]],
+    batches: Iterable[list[str]],
     show: Callable[[Any, Classification], str],
 ) -> None:
     """Label image files; blank lines stay blank."""
     from qkv.tasks import Classification
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[Classification]:
-        files = [Path(line.strip()) for line in lines if line.strip()]
+        files = [Path(line) for line in lines if line.strip()]
         found = iter(classifier.classify(files, advance))
         return [next(found) if line.strip() else Classification(()) for line in lines]
 
-    answer_lines(batches, ask, lambda line, found: show(line.strip(), found))
+    answer_lines(batches, ask, show)
 
 
 def _is_table(path: Path) -> bool:
@@ -131,17 +131,20 @@ def _texts(batches: Iterable[list[str]], n_texts: int) -> Iterator[list[Texts]]:
     """Texts and pairs, with a tab within a pair."""
     before = 0
     for lines in batches:
-        # Half of a pair may be missing, but a tab at the end of a single text means nothing.
-        whole = [line if n_texts == 2 and line.strip() else line.strip() for line in lines]
-        found = [tuple(line.split("\t")) for line in whole]
+        found = [tuple(line.split("\t")) if _is_pair(line, n_texts) else (line,) for line in lines]
         for number, parts in enumerate(found, start=before + 1):
             if len(parts) > 2:
                 raise UserError(
                     f"Text {number} holds {len(parts)} texts with tabs between; give one text, or "
                     f"a pair."
                 )
-        yield [tuple(map(str.strip, parts)) for parts in found]
+        yield found
         before += len(lines)
+
+
+def _is_pair(line: str, n_texts: int) -> bool:
+    """Half of a pair may be missing, but a tab around a single text separates nothing."""
+    return "\t" in line.strip() or bool(n_texts == 2 and line.strip())
 
 
 def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 Advance = Callable[[int], None]
-AT_ONCE = 1 << 22  # bytes of standard input that are answered together
+STDIN = "standard input"  # its name in errors
+AT_ONCE = 1 << 22  # characters of standard input that are answered together
 MOMENT = 0.02  # seconds to wait for more lines before those that came are answered
 
 
@@ -35,26 +36,23 @@ def given_lines(text: list[str] | None, path: Path | None = None) -> Iterator[li
 
 def stdin_lines() -> Iterator[list[str]]:
     """The lines of standard input, together those that come without a pause."""
-    stream: Any = sys.stdin.buffer
-    number, content = 1, b""
-    while True:
-        chunk = stream.read1(1 << 20)
-        content += chunk
-        if chunk and len(content) < AT_ONCE and _more_at_hand(stream):
+    text = ""
+    for chunk in stdin_chunks():
+        text += chunk
+        if len(text) < AT_ONCE and _more_at_hand(sys.stdin.buffer):
             continue
-        end = content.rfind(b"\n") + 1 if chunk else len(content)  # the last line may lack its end
-        whole, content = content[:end], content[end:]
-        if whole:
-            lines = whole.removesuffix(b"\n").split(b"\n")
-            yield [decode_line(line, number + index) for index, line in enumerate(lines)]
-            number += len(lines)
-        if not chunk:
-            return
+        *lines, text = text.split("\n")
+        if lines:
+            yield lines
+    if text:  # the last line may lack its end
+        yield text.removesuffix("\n").split("\n")
 
 
-def read_stdin() -> list[str]:
-    """All lines of standard input."""
-    return [line for lines in stdin_lines() for line in lines]
+def stdin_chunks() -> Iterator[str]:
+    """The text of standard input as it comes."""
+    from qkv.data.files import chunks_in
+
+    return chunks_in(sys.stdin.buffer, STDIN)
 
 
 def _more_at_hand(stream: Any) -> bool:
@@ -62,18 +60,6 @@ def _more_at_hand(stream: Any) -> bool:
         return bool(select.select([stream], [], [], MOMENT)[0])
     except (OSError, ValueError):  # not a file of the system: all of it is there
         return True
-
-
-def decode_line(line: bytes, number: int) -> str:
-    """A line of standard input as text; bytes that are not UTF-8 are named."""
-    try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"standard input, line {number}: byte {error.start + 1} of the line "
-            f"(0x{line[error.start]:02x}) is not UTF-8; convert it to UTF-8 first."
-        ) from error
-    return text.removesuffix("\r")
 
 
 def answer_lines(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,58 +47,71 @@ USED = {
 """The options that a model is evaluated by, by its task."""
 
 
+# Options of this command alone
+Source = Annotated[Path | None, typer.Option(help="Sources to translate.")]
+Target = Annotated[Path | None, typer.Option(help="References, a line a sentence.")]
+Hypotheses = Annotated[
+    Path | None, typer.Option(help="Score these translations instead of a model's.")
+]
+Beams = Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")]
+Tokenize = Annotated[
+    str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
+]
+Output = Annotated[
+    Path | None, typer.Option(help="Also write the translations, labels or answers here.")
+]
+Text = Annotated[
+    list[Path] | None, typer.Option(help="Text to measure a language model on; repeatable.")
+]
+Records = Annotated[Path | None, typer.Option(help="Instructions, to be answered word for word.")]
+Examples = Annotated[
+    Path | None,
+    typer.Option(
+        help="Examples as for training, with their labels, tags or answers; for a language "
+        "model, labelled ones (.jsonl, .tsv) to choose answers for."
+    ),
+]
+LabelField = Annotated[
+    str | None, typer.Option(help="Column or key of the label, if not as in training.")
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(help="Draw a classifier's confusions and reliability into this folder."),
+]
+Pool = Annotated[Path | None, typer.Option(help="File of solved examples.")]
+Shots = Annotated[int, typer.Option(help="Solved examples before each question.")]
+Template = Annotated[str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")]
+Answer = Annotated[str, typer.Option(help="The answer after it.")]
+Option = Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")]
+Normalize = Annotated[
+    str, typer.Option(help="Compare options by log-probability (none), by tokens or bytes.")
+]
+Seed = Annotated[int, typer.Option(help="Decides which examples are drawn.")]
+Json = Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")]
+
+
 def evaluate(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model folder, GGUF file or pulled name.", autocompletion=options.complete_model
-        ),
-    ] = None,
-    source: Annotated[Path | None, typer.Option(help="Sources to translate.")] = None,
-    target: Annotated[Path | None, typer.Option(help="References, a line a sentence.")] = None,
-    hypotheses: Annotated[
-        Path | None, typer.Option(help="Score these translations instead of a model's.")
-    ] = None,
-    beams: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
-    tokenize: Annotated[
-        str, typer.Option(help="sacreBLEU's tokenizer; auto: zh for Chinese, else 13a.")
-    ] = "auto",
-    output: Annotated[
-        Path | None, typer.Option(help="Also write the translations, labels or answers here.")
-    ] = None,
-    text: Annotated[
-        list[Path] | None, typer.Option(help="Text to measure a language model on; repeatable.")
-    ] = None,
-    records: Annotated[
-        Path | None, typer.Option(help="Instructions, to be answered word for word.")
-    ] = None,
-    examples: Annotated[
-        Path | None,
-        typer.Option(
-            help="Examples as for training, with their labels, tags or answers; for a language "
-            "model, labelled ones (.jsonl, .tsv) to choose answers for."
-        ),
-    ] = None,
-    label_field: Annotated[
-        str | None, typer.Option(help="Column or key of the label, if not as in training.")
-    ] = None,
+    model: options.OptionalModel = None,
+    source: Source = None,
+    target: Target = None,
+    hypotheses: Hypotheses = None,
+    beams: Beams = None,
+    tokenize: Tokenize = "auto",
+    output: Output = None,
+    text: Text = None,
+    records: Records = None,
+    examples: Examples = None,
+    label_field: LabelField = None,
     text_field: options.TextField = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw a classifier's confusions and reliability into this folder."),
-    ] = None,
-    pool: Annotated[Path | None, typer.Option(help="File of solved examples.")] = None,
-    shots: Annotated[int, typer.Option(help="Solved examples before each question.")] = 0,
-    template: Annotated[
-        str, typer.Option(help="The question, like 'Review: {text} Sentiment:'.")
-    ] = "",
-    answer: Annotated[str, typer.Option(help="The answer after it.")] = " {label}",
-    option: Annotated[list[str] | None, typer.Option(help="A possible answer; repeatable.")] = None,
-    normalize: Annotated[
-        str, typer.Option(help="Compare options by log-probability (none), by tokens or bytes.")
-    ] = "none",
-    seed: Annotated[int, typer.Option(help="Decides which examples are drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Scores as a JSON object.")] = False,
+    picture: Picture = None,
+    pool: Pool = None,
+    shots: Shots = 0,
+    template: Template = "",
+    answer: Answer = " {label}",
+    option: Option = None,
+    normalize: Normalize = "none",
+    seed: Seed = 0,
+    as_json: Json = False,
     device: options.Device = "auto",
 ) -> None:
     """Score translations, a language model, or a model that labels, tags, answers or embeds.
@@ -112,20 +124,16 @@ def evaluate(
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
-    usual = {name: one.default for name, one in inspect.signature(evaluate).parameters.items()}
-    given = {name: value for name, value in locals().items() if name in usual}
-    for name in ("model", "as_json", "device"):
-        del given[name]
-    given = {name: value for name, value in given.items() if value != usual[name]}
+    given = options.differing(evaluate, locals(), ("model", "as_json", "device"))
     if output:
         check_writable(output)
     with named_by_options():
         if hypotheses:
             found = _score_file(given)
-        elif not model:
-            raise UserError("Give the --model to evaluate, or --hypotheses to score a file.")
-        else:
+        elif model:
             found = _score_model(model, device, given)
+        else:
+            raise UserError("Give the --model to evaluate, or --hypotheses to score a file.")
     if output and found.outputs is not None:
         _write(output, found.outputs)
     print(json.dumps(found.to_dict(), ensure_ascii=False) if as_json else found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkv.cli.common import check_writable, read_stdin
+from qkv.cli.common import check_writable, stdin_chunks
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _check(view: Strings, attention: str | None, out: Path | None, as_json: bool
 def _piped_text() -> str | None:
     if sys.stdin is None or sys.stdin.isatty():
         return None
-    return "\n".join(read_stdin()).strip("\n") or None
+    return "".join(stdin_chunks()).strip("\n") or None
 
 
 def _open(

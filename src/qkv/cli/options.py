@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -34,10 +34,9 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")]
-Model = Annotated[
-    str,
-    typer.Option(help="Model folder, GGUF file or pulled name.", autocompletion=complete_model),
-]
+_MODEL = typer.Option(help="Model folder, GGUF file or pulled name.", autocompletion=complete_model)
+Model = Annotated[str, _MODEL]
+OptionalModel = Annotated[str | None, _MODEL]
 Input = Annotated[
     Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
 ]
@@ -87,6 +86,18 @@ def _decoding_options() -> dict[str, Any]:
             typer.Option(help=f"{field.metadata['help'][0].upper()}{field.metadata['help'][1:]}."),
         ]
         for field in fields(DecodeConfig)
+    }
+
+
+def differing(
+    command: Callable[..., None], values: Mapping[str, Any], except_for: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Options of a command that were given another value than their default."""
+    usual = {name: known.default for name, known in inspect.signature(command).parameters.items()}
+    return {
+        name: values[name]
+        for name, default in usual.items()
+        if name not in except_for and values[name] != default
     }
 
 

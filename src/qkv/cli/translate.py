@@ -57,9 +57,8 @@ def translate(
     translator = load_as(model, device, Translator, "translator")
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Translation]]:
-        texts = [line.strip() for line in lines]  # spaces around a line are no part of the sentence
         return translator.n_best(
-            texts, prefix=prefix, truncate=truncate, progress=advance, first=done, **settings
+            lines, prefix=prefix, truncate=truncate, progress=advance, first=done, **settings
         )
 
     answer_lines(batches, ask, _as_json if as_json else _as_text)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli import options
+
 if TYPE_CHECKING:
     from qkv.proofs import Proof
 
@@ -18,8 +20,8 @@ SIGNS = {True: "✓", False: "✗", None: "–"}
 
 def verify(
     model: Annotated[str, typer.Argument(help="Model folder, GGUF file or pulled name.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    as_json: options.Json = False,
+    device: options.Device = "auto",
 ) -> None:
     """Prove on this machine that a model's numbers are right; exit code 1 where one is not.
 

@@ -6,12 +6,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from qkv.config import ModelConfig
-from qkv.convert.ctranslate2.specification import lacking, write_ctranslate2
-from qkv.convert.huggingface.exporting import copy_card, write_huggingface
-from qkv.convert.huggingface.fitting import fitting
 from qkv.convert.model_folder import (
     StoredModel,
     fitting_weights,
@@ -26,6 +24,8 @@ from qkv.errors import UserError
 
 def write_qkv(stored: StoredModel, folder: Path) -> None:
     """Write a model folder of ours."""
+    from qkv.convert.huggingface.exporting import copy_card
+
     _, config, _ = load_config(stored)  # a model that could not be read again is not written
     load_prompting(stored)
     tokenizers = None if config.patch_size else load_tokenizers(stored, config)
@@ -33,11 +33,12 @@ def write_qkv(stored: StoredModel, folder: Path) -> None:
     copy_card(stored, folder)
 
 
-FORMATS: dict[str, Callable[[StoredModel, Path], None]] = {
-    "qkv": write_qkv,
-    "huggingface": write_huggingface,
-    "ctranslate2": write_ctranslate2,
+FORMATS = {
+    "qkv": ("qkv.convert.formats", "write_qkv"),
+    "huggingface": ("qkv.convert.huggingface.exporting", "write_huggingface"),
+    "ctranslate2": ("qkv.convert.ctranslate2.specification", "write_ctranslate2"),
 }
+"""The module and function that write each format; loading a model imports none of them."""
 
 
 def convert(model: str | Path | StoredModel, folder: str | Path, to: str = "qkv") -> Path:
@@ -45,8 +46,10 @@ def convert(model: str | Path | StoredModel, folder: str | Path, to: str = "qkv"
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")
     stored = open_model(model)
+    module, function = FORMATS[to]
+    write: Callable[[StoredModel, Path], None] = getattr(import_module(module), function)
     with _new_folder(Path(folder)) as beside:
-        FORMATS[to](stored, beside)
+        write(stored, beside)
     return Path(folder)
 
 
@@ -65,6 +68,9 @@ def export_problems(config: ModelConfig, task: str) -> list[str]:
 
     The config alone decides it, so that it can be said before the model is trained.
     """
+    from qkv.convert.ctranslate2.specification import lacking
+    from qkv.convert.huggingface.fitting import fitting
+
     problems = []
     try:
         fitting(config, task)

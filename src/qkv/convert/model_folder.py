@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -70,6 +71,10 @@ class Tokenizers:
         return cls(Tokenizer.load(own) if own.exists() else target, target)
 
 
+class ChatTemplateError(UserError):
+    """A chat template that cannot be used; the sentence says why."""
+
+
 @dataclass(frozen=True)
 class StoredModel:
     """A model on disk, ours or another library's, as our config.json would describe it."""
@@ -79,14 +84,19 @@ class StoredModel:
     read_tokenizers: Callable[[], Tokenizers]
     read_weights: Callable[[], Mapping[str, Tensor]]  # by our names
     read_chat: Callable[[], Mapping[str, Any]] | None = None
-    """The values of "chat" and "chat_bos", where a Jinja program must be run to know them."""
+    """The values of "chat" and "chat_bos", where a Jinja program must be run to know them; raises
+    `ChatTemplateError` where that has no equal among our templates."""
 
     def __str__(self) -> str:
         return str(self.path)
 
     def full_content(self) -> dict[str, Any]:
-        """The content with the chat template, for those who write it to a file."""
-        return {**self.content, **(self.read_chat() if self.read_chat else {})}
+        """The content with the chat template, or a warning that it is left out."""
+        try:
+            return {**self.content, **(self.read_chat() if self.read_chat else {})}
+        except ChatTemplateError as error:
+            warnings.warn(f"{error} It was left out.", stacklevel=2)
+            return {**self.content, "chat": None}
 
 
 Where = Path | StoredModel
@@ -132,15 +142,23 @@ class Prompting:
     chat_bos: bool | None = None  # a conversation begins with BOS; None: as a text does
 
     @cached_property
-    def _chat(self) -> tuple[ChatTemplate | None, bool | None]:
-        if callable(self.chat_template):
-            return self.chat_template()
-        return self.chat_template, self.chat_bos
+    def _chat(self) -> tuple[ChatTemplate | None, bool | None, str]:
+        if not callable(self.chat_template):
+            return self.chat_template, self.chat_bos, ""
+        try:
+            return *self.chat_template(), ""
+        except ChatTemplateError as error:
+            return None, None, str(error)
 
     @property
     def chat(self) -> ChatTemplate | None:
         """The template of a model that was taught to answer."""
         return self._chat[0]
+
+    @property
+    def chat_problem(self) -> str:
+        """Why the model's template cannot be used, where it has one; or nothing."""
+        return self._chat[2]
 
     @property
     def talk_bos(self) -> bool:
@@ -149,7 +167,7 @@ class Prompting:
 
     def to_dict(self) -> dict[str, Any]:
         """The values for config.json."""
-        chat, chat_bos = self._chat
+        chat, chat_bos, _ = self._chat
         content = {"bos": self.bos, "chat": chat.to_dict() if chat else None}
         return content if chat_bos is None else {**content, "chat_bos": chat_bos}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from qkv.convert.huggingface.importing import is_foreign, open_huggingface
 from qkv.convert.model_folder import CONFIG, StoredModel, open_model_folder, read_config
 from qkv.shelf import find_model
 
@@ -21,7 +22,16 @@ def open_model(name: str | Path | StoredModel) -> StoredModel:
 
         return open_gguf(path)
     config = read_config(path)
-    return open_huggingface(path, config) if is_foreign(config) else open_model_folder(path, config)
+    if not _is_foreign(config):
+        return open_model_folder(path, config)
+    from qkv.convert.huggingface.importing import open_huggingface
+
+    return open_huggingface(path, config)
+
+
+def _is_foreign(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is Hugging Face's and not ours."""
+    return "model_type" in config or ("architectures" in config and "task" not in config)
 
 
 def _single_gguf(path: Path) -> Path:

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 
 Paths = str | Path | Sequence[str | Path]
 Progress = Callable[[int], object]
@@ -89,7 +89,7 @@ def lines(path: Path, progress: Progress | None = None) -> Iterator[str]:
 def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
     r"""Yield the text of a UTF-8 file piece by piece, decompressed by its name; \r\n becomes \n."""
     with opened(path, progress) as file:
-        yield from _decoded(file, str(path))
+        yield from chunks_in(file, str(path))
 
 
 def lines_in(file: BinaryIO, name: str) -> Iterator[str]:
@@ -98,7 +98,7 @@ def lines_in(file: BinaryIO, name: str) -> Iterator[str]:
     `str.splitlines` would also cut at U+2028, U+0085 and others that occur inside of sentences, and
     the lines after that would no longer be each other's translations.
     """
-    return _split(_decoded(file, name))
+    return _split(chunks_in(file, name))
 
 
 def _split(texts: Iterable[str]) -> Iterator[str]:
@@ -114,7 +114,8 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
         yield last
 
 
-def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
+def chunks_in(file: BinaryIO, name: str) -> Iterator[str]:
+    r"""Yield the text of an open file as soon as it is read; \r\n becomes \n, and a BOM goes."""
     # `read1` returns what a pipe or a terminal has so far, and does not wait for a full chunk.
     read = getattr(file, "read1", file.read)
     held, line, byte = b"", 1, 1
@@ -129,6 +130,8 @@ def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
         try:
             text, end = codecs.utf_8_decode(held[:end], "strict", chunk == b"")
         except UnicodeDecodeError as error:
+            whole = held.rfind(b"\n", 0, error.start) + 1
+            yield held[:whole].decode().replace("\r\n", "\n")  # the lines before it are sound
             line, byte = _after(line, byte, held[: error.start])
             raise UserError(
                 f"{name}, line {line}: byte {byte} of the line (0x{held[error.start]:02x}) is not "
@@ -202,6 +205,4 @@ def _zstd(path: Path) -> Any:
     for name in ("compression.zstd", "backports.zstd", "pyzstd"):
         with suppress(ImportError):
             return import_module(name)
-    raise UserError(
-        f"{path}: reading .zst files needs backports.zstd; run: pip install backports.zstd."
-    )
+    raise missing_package(f"Reading {path}", "backports.zstd", "zst")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 from qkv.hub.choose import needed_files
 from qkv.hub.staging import (
     FULL,
@@ -41,10 +41,7 @@ def pull_repository(
         _check_same(before, revision, file)
         return Arrival(before, is_new=False)
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise UserError(
-            f"{name} is on the hub, and the library that fetches from there is not installed; "
-            f"get it with `pip install huggingface_hub`."
-        )
+        raise missing_package(f"Fetching {name} from the hub", "huggingface_hub", "hub")
     info = _look_up(name, revision)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     wanted = needed_files(name, list(sizes), file)

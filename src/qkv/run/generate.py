@@ -60,7 +60,10 @@ class GenerateJob(TextJob):
 
         total, n_labels = self.total_loss(counted())
         tokens = self.tokens(split)
-        # Without BOS, a document's first token is predicted from nothing, and so not counted.
-        n_bytes = tokens.n_bytes - (0 if self.data.across else tokens.first_bytes)
+        # Without BOS, the first token of what is read together is predicted from nothing, and so
+        # not counted: that of each document or, where these see each other, of the whole text.
+        first = int(tokens.read(0, 1)[0])
+        unpredicted = self.tokenizer.n_bytes(first) if self.data.across else tokens.first_bytes
+        n_bytes = tokens.n_bytes - unpredicted
         share = min(1.0, n_read / (len(tokens) - 1))
         return language_scores(total, n_labels, max(round(n_bytes * share), 1))

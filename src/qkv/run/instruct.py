@@ -36,6 +36,8 @@ class InstructJob(ExampleJob[Conversation]):
         """Read conversations; all that begin with one question are in the same split."""
         before = self.start.prompting.chat if self.start else None
         self.template = chat_template(self.recipe.chat, before)
+        if self.start and self.start.prompting.chat_problem:
+            self.say(self.start.prompting.chat_problem)
         data = self.recipe.data
         self.bos = self.start.prompting.talk_bos if self.start else data.bos
         return self.split(

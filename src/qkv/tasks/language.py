@@ -248,7 +248,8 @@ class LanguageModel:
         template = given or self.prompting.chat
         if template is None:
             raise UserError(
-                "This model was never taught to answer (it has no chat template); train it with "
+                self.prompting.chat_problem
+                or "This model was never taught to answer (it has no chat template); train it with "
                 "task = 'instruct', or name a template, such as 'plain'."
             )
         return template

@@ -37,7 +37,7 @@ class Likelihood:
 
     log_probability: float  # in nats, of every token but the first (BOS, where there is one)
     n_tokens: int  # how many tokens that counts
-    n_bytes: int  # of the text in UTF-8
+    n_bytes: int  # of the text in UTF-8, without those of the first token
     tokens: list[int]
     log_probabilities: list[float]  # one for each token that counts
 
@@ -73,10 +73,16 @@ def likelihoods(
                 found[row][position] = values[position - start]
     return [
         Likelihood(
-            math.fsum(values), len(values), len(tokenizer.decode(tokens).encode()), tokens, values
+            math.fsum(values), len(values), _predicted_bytes(tokenizer, tokens), tokens, values
         )
         for tokens, values in zip(sequences, found, strict=True)
     ]
+
+
+def _predicted_bytes(tokenizer: Tokenizer, tokens: Sequence[int]) -> int:
+    """UTF-8 bytes of a text but for its first token, which is predicted from nothing."""
+    whole = len(tokenizer.decode(tokens).encode())
+    return max(whole - tokenizer.n_bytes(tokens[0]), 0) if tokens else whole
 
 
 def _windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:

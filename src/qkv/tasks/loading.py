@@ -5,28 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qkv import tasks
 from qkv.convert.model_folder import StoredModel, load_config
 from qkv.convert.opening import open_model
 from qkv.device import pick_device
 from qkv.errors import UserError
-from qkv.tasks.answer import Answerer
-from qkv.tasks.classify import Classifier
-from qkv.tasks.encoder import Encoder
-from qkv.tasks.language import LanguageModel
-from qkv.tasks.tag import Tagger
-from qkv.tasks.translate import Translator
-from qkv.tasks.vision import ImageClassifier
 
-TASKS: dict[str, Any] = {
-    "translate": Translator,
-    "denoise": Translator,
-    "generate": LanguageModel,
-    "fill": Encoder,
-    "embed": Encoder,
-    "classify": Classifier,
-    "tag": Tagger,
-    "answer": Answerer,
+TASKS = {
+    "translate": "Translator",
+    "denoise": "Translator",
+    "generate": "LanguageModel",
+    "fill": "Encoder",
+    "embed": "Encoder",
+    "classify": "Classifier",
+    "tag": "Tagger",
+    "answer": "Answerer",
 }
+"""The class of `qkv.tasks` that loads a model, by its task."""
 
 
 def load(name: str | Path | StoredModel, device: str = "auto") -> Any:
@@ -40,4 +35,5 @@ def load(name: str | Path | StoredModel, device: str = "auto") -> Any:
         known = ", ".join(TASKS)
         raise UserError(f"{name}: unknown task {task!r}; this version of qkv knows {known}.")
     reads_images = task == "classify" and model.patch_size
-    return (ImageClassifier if reads_images else TASKS[task]).load(stored, pick_device(device))
+    kind = getattr(tasks, "ImageClassifier" if reads_images else TASKS[task])
+    return kind.load(stored, pick_device(device))

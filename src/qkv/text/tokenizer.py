@@ -175,6 +175,11 @@ class Tokenizer:
         text: str = self._backend.decode(ids)
         return text
 
+    def n_bytes(self, id: int) -> int:
+        """Count the UTF-8 bytes that a text's first token spells; a special token has none."""
+        # A byte of a character decodes to U+FFFD, which has three bytes itself.
+        return len(self.decode([id]).replace("\ufffd", "?").encode())
+
     def decode_many(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode sequences in parallel."""
         texts: list[str] = self._backend.decode_batch(ids)

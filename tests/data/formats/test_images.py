@@ -187,6 +187,6 @@ def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
 def test_a_missing_pillow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = draw_file(tmp_path / "a.png", draw(4, 4))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert "needs Pillow; run: pip install pillow" in complaint(read_image, path, 4, 1)
+    assert "needs Pillow; run: pip install qkv." in complaint(read_image, path, 4, 1)
     arrays = save(tmp_path / "a.npz", draw(1, 4, 4), [0])
     assert len(read_images(arrays, 4, 1)) == 1  # arrays need none

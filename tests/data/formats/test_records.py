@@ -222,4 +222,4 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
 def test_a_missing_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     message = complaint(read_records, write(tmp_path / "a.parquet", "x"))
-    assert message.endswith("needs pyarrow; run: pip install pyarrow.")
+    assert message.endswith('needs pyarrow; run: pip install "qkv[parquet]".')

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.convert.ctranslate2.usage import set_vocabularies, write_usage
 from qkv.convert.model_folder import StoredModel, fitting_weights, load_config, load_tokenizers
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 from qkv.model import sinusoids
 from qkv.model.positions.rotary import loudness, rates
 
@@ -51,9 +51,7 @@ def _library() -> Any:
     try:
         from ctranslate2 import specs
     except ImportError as error:
-        raise UserError(
-            "Writing for CTranslate2 needs its package; install it with `pip install ctranslate2`."
-        ) from error
+        raise missing_package("Writing for CTranslate2", "ctranslate2", "ctranslate2") from error
     return specs
 
 

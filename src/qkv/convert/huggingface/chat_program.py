@@ -25,7 +25,7 @@ from qkv.text.tokenizer import USUAL_NAMES
 Program = Callable[[list[Message], bool], str]
 
 WORKER = Path(__file__).with_name("chat_worker.py")
-TOO_LARGE = 3  # the worker's exit code
+TOO_LARGE, BROKEN = 3, 4  # the worker's exit codes
 SECONDS, N_BYTES, N_CHARACTERS = 5.0, 256 * 2**20, 200_000  # that a program may take
 ROLE_OF: dict[str, Role] = {"s": "system", "u": "user", "a": "assistant"}
 TALKS = ("u", "ua", "uau", "uaua", "uauaua", "uauauau")
@@ -105,6 +105,7 @@ def _rendered(jinja: str, tokens: tuple[tuple[str, str], ...]) -> dict[str, str 
         "n_bytes": N_BYTES,
         "n_characters": N_CHARACTERS,
         "too_large": TOO_LARGE,
+        "broken": BROKEN,
     }
     command = [sys.executable, "-P", str(WORKER)]
     try:
@@ -121,6 +122,9 @@ def _rendered(jinja: str, tokens: tuple[tuple[str, str], ...]) -> dict[str, str 
         return f"no process can be started to run it ({error})"
     if run.returncode == TOO_LARGE:
         return f"it writes more than {N_CHARACTERS:,} characters"
+    if run.returncode == BROKEN:
+        reason = " ".join(run.stderr.decode(errors="replace").split())
+        return f"it is broken ({reason[:200]})"
     if run.returncode:
         return "it fails"
     keys = (_key(*conversation) for conversation in conversations)

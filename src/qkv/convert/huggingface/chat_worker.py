@@ -2,14 +2,15 @@
 
 A checkpoint's template is anybody's program, and jinja2's sandbox limits what it reaches, not how
 long it runs or how much it writes. Reads one JSON object from standard input and writes a JSON list
-of texts, null where a conversation cannot be written, or exits with the request's code `too_large`.
+of texts, null where a conversation cannot be written. Or it exits with a code of the request:
+`too_large`; or `broken`, where none can be written, with the reason on standard error.
 """
 
 import json
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
-from jinja2 import nodes
+from jinja2 import Environment, Template, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -46,6 +47,20 @@ def limit_memory(n_bytes: int) -> None:
         pass  # then the process is still bounded in time and output
 
 
+def compiled(environment: Environment, jinja: str, broken: int) -> Template:
+    """The program, if its syntax is right."""
+    try:
+        return environment.from_string(jinja)
+    except TemplateSyntaxError as error:
+        stop(f"line {error.lineno}: {error.message}", broken)
+
+
+def stop(reason: str, code: int) -> NoReturn:
+    """Leave with a code, and the reason on standard error."""
+    sys.stderr.write(reason)
+    sys.exit(code)
+
+
 def main() -> None:
     """Render all conversations of the request."""
     request = json.load(sys.stdin)
@@ -58,8 +73,9 @@ def main() -> None:
     # the day have one to fall back on.
     environment.globals["raise_exception"] = refuse
     texts: list[str | None] = []
+    failure = ""
     try:
-        template = environment.from_string(request["jinja"])
+        template = compiled(environment, request["jinja"], request["broken"])
         for messages, invite in request["conversations"]:
             try:
                 text = template.render(
@@ -71,7 +87,8 @@ def main() -> None:
                 )
             except MemoryError:
                 raise
-            except Exception:  # the program is anybody's, and may fail in any way
+            except Exception as error:  # the program is anybody's, and may fail in any way
+                failure = failure or str(error)
                 texts.append(None)
                 continue
             if len(text) > request["n_characters"]:
@@ -79,6 +96,8 @@ def main() -> None:
             texts.append(text)
     except MemoryError:
         sys.exit(request["too_large"])
+    if not any(texts):
+        stop(failure or "it writes nothing", request["broken"])
     json.dump(texts, sys.stdout)
 
 

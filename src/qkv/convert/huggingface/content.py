@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat
 from qkv.convert.huggingface.foreign_checkpoint import CONFIG, GENERATION, ForeignCheckpoint
 from qkv.convert.huggingface.generation_config import read_generation
 from qkv.convert.huggingface.task_heads import TASKS, head_of, head_values, read_section
+from qkv.convert.model_folder import ChatTemplateError
 from qkv.convert.tokenizers.frame import Frame, read_frame
 from qkv.errors import UserError
 from qkv.text import Tokenizer
@@ -283,12 +283,10 @@ def chat_content(checkpoint: ForeignCheckpoint, tokenizer: Tokenizer, bos: bool)
     try:
         template, chat_bos = read_chat(checkpoint.chat or "", tokens, tokenizer.special_names)
     except ChatProgramError as error:
-        warnings.warn(
-            f"The chat template of {checkpoint.path} was left out, for {error}; name one of ours, "
-            f"such as 'plain', to chat.",
-            stacklevel=2,
-        )
-        return {"chat": None}
+        raise ChatTemplateError(
+            f"The chat template in {checkpoint.chat_file or checkpoint.path} cannot be used, for "
+            f"{error}; name one of ours, such as 'plain', to chat."
+        ) from error
     talk = [{"role": "user", "content": "a"}]
     without, begun = (template.prompt(talk, tokenizer, begin) for begin in (False, True))
     content: Values = {"chat": template.to_dict()}

@@ -30,6 +30,7 @@ class ForeignCheckpoint:
     generation: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Mapping[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     chat: str | None = None  # a Jinja program
+    chat_file: Path | None = None  # that holds it, where the path is that of a folder
     pooling: Mapping[str, Any] | None = None  # of a sentence-transformers folder
     normalize: bool = False
     images: Mapping[str, Any] = field(default_factory=dict)
@@ -52,13 +53,15 @@ def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoin
     tasks = config.get("task_specific_params")
     only = [*tasks.values()] if isinstance(tasks, dict) and len(tasks) == 1 else [{}]
     legacy = {**config, **(only[0] if isinstance(only[0], dict) else {})}
+    chat, chat_file = _chat(folder, tokenizer)
     return ForeignCheckpoint(
         path=folder,
         config=config,
         tensors=_open_weights(_weight_files(folder)),
         generation=generation or legacy,
         tokenizer=tokenizer,
-        chat=_chat(folder, tokenizer),
+        chat=chat,
+        chat_file=chat_file,
         pooling=read_values(folder / "1_Pooling" / CONFIG) or None,
         normalize=_normalizes(folder),
         images=read_values(folder / "preprocessor_config.json"),
@@ -140,21 +143,22 @@ def _all_text(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> str | None:
-    """The chat template, of which some folders have several."""
+def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> tuple[str | None, Path]:
+    """The chat template, of which some folders have several, and the file that holds it."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
-            return path.read_text(encoding="utf-8")
+            return path.read_text(encoding="utf-8"), path
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 ({error}); fetch it again.") from error
-    given = tokenizer.get("chat_template") or read_values(folder / "chat_template.json").get(
-        "chat_template"
-    )
+    given, path = tokenizer.get("chat_template"), folder / "tokenizer_config.json"
+    if not given:
+        path = folder / "chat_template.json"
+        given = read_values(path).get("chat_template")
     if isinstance(given, list):
         several = [one for one in given if isinstance(one, dict)]
         given = next((one.get("template") for one in several if one.get("name") == "default"), None)
-    return given if isinstance(given, str) else None
+    return given if isinstance(given, str) else None, path
 
 
 def _normalizes(folder: Path) -> bool:

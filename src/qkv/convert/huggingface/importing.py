@@ -23,11 +23,6 @@ from qkv.errors import UserError
 from qkv.text import Tokenizer
 
 
-def is_foreign(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is Hugging Face's and not ours."""
-    return "model_type" in config or ("architectures" in config and "task" not in config)
-
-
 def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
     """The architecture that a config.json names."""
     kind = config.get("model_type")

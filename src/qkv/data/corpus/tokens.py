@@ -250,9 +250,7 @@ def _chunks(
                 starts[use].append(n_tokens[use] + len(ids[use]))
                 ids[use] += [tokenizer.bos_id] if bos else []
                 if tokens and not bos:
-                    # A byte of a character decodes to U+FFFD, which has three bytes itself.
-                    first = tokenizer.decode(tokens[:1]).replace("\ufffd", "?")
-                    new[f"{use}.first_bytes"] += len(first.encode())
+                    new[f"{use}.first_bytes"] += tokenizer.n_bytes(tokens[0])
             ids[use] += tokens
             ids[use] += [tokenizer.eos_id] if piece.ends else []
             new[f"{use}.bytes"] += len(piece.text.encode())

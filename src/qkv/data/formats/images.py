@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.data.files import Paths, check_seekable, listed, opened
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 
 Pixels = npt.NDArray[np.uint8]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
@@ -40,9 +40,9 @@ def read_images(paths: Paths, size: int, channels: int) -> list[LabelledImage]:
 def read_image(path: str | Path, size: int, channels: int) -> Pixels:
     """Read one image file, scaled to `size`: (C, H, W)."""
     try:
-        from PIL import Image  # an optional library, and slow to import
+        from PIL import Image  # slow to import
     except ImportError as error:
-        raise UserError("Reading image files needs Pillow; run: pip install pillow.") from error
+        raise missing_package(f"Reading {path}", "Pillow") from error
     path = Path(path)
     check_seekable(path)
     with opened(path) as content:

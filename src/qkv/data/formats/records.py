@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from qkv.data.files import Progress, check_seekable, chunks, kind_of, lines, opened
-from qkv.errors import UserError
+from qkv.errors import UserError, missing_package
 from qkv.text.record_template import check_characters
 
 Field = str | int
@@ -293,9 +293,7 @@ def _parquet_rows(path: Path, progress: Progress | None) -> Iterator[Record]:
         import pyarrow
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise UserError(
-            f"{path}: reading Parquet files needs pyarrow; run: pip install pyarrow."
-        ) from error
+        raise missing_package(f"Reading {path}", "pyarrow", "parquet") from error
     check_seekable(path)
     with opened(path, progress) as file:
         try:

@@ -1,0 +1,84 @@
+"""What cannot be read of other people's checkpoints is named, whatever their architecture."""
+
+import re
+
+import pytest
+
+from qkv.convert.architectures.llama import MISTRAL
+from qkv.errors import UserError
+from tests.convert import small
+from tests.convert.harness import change, read, saved
+
+GPT2, LLAMA, MARIAN = "GPT2LMHeadModel", "LlamaForCausalLM", "MarianMTModel"
+ALBERT, BERT, ROBERTA = "AlbertModel", "BertModel", "RobertaForMaskedLM"
+DEBERTA, VIT = "DebertaV2Model", "ViTModel"
+BERT_LABELS, VIT_LABELS = "BertForSequenceClassification", "ViTForImageClassification"
+YARN = {"type": "yarn", "factor": 4.0}
+CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+TWICE = "id2label names a label twice, or one is empty"
+# Class, what its config.json says instead, and what is said of that
+REFUSED = [
+    (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is True"),
+    (GPT2, {"add_cross_attention": True}, "add_cross_attention is True"),
+    (GPT2, {"activation_function": "tanh"}, "activation_function is 'tanh'"),
+    (GPT2, {"architectures": ["GPT2ForTokenClassification"]}, "GPT2ForTokenClass"),
+    (GPT2, {"architectures": ["GPT2ForSequenceClassification"]}, "missing score.weight"),
+    (GPT2, {"n_layer": 3}, "missing transformer.h.2.attn.c_attn.bias"),
+    (GPT2, {"n_layer": 1}, "unexpected transformer.h.1.attn.c_attn.bias"),
+    (GPT2, {"n_inner": 60}, "mlp.c_fc.weight is [16, 64] but should be [16, 60]"),
+    (LLAMA, {"rope_scaling": {"rope_type": "longrope"}}, "(rope_type) is 'longrope'"),
+    (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    (LLAMA, {"rope_scaling": {**YARN, "attention_factor": 2.0}}, "scores by 2 squared"),
+    (LLAMA, {"rope_scaling": {**YARN, "truncate": False}}, "truncate is False"),
+    (LLAMA, {"attention_bias": True}, "missing model.layers.0.self_attn.k_proj.bias"),
+    (LLAMA, {"attention_bias": True, "mlp_bias": True}, "missing model.layers.0.mlp.down"),
+    (LLAMA, {"num_attention_heads": 3}, "not a multiple of num_attention_heads"),
+    (LLAMA, {"hidden_act": "tanh"}, "hidden_act is 'tanh'"),
+    (LLAMA, {"num_key_value_heads": 4}, "k_proj.weight is [8, 16] but should be [16, 16]"),
+    (LLAMA, {"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClass"),
+    (LLAMA, {"drop": ["intermediate_size"]}, "does not say 'intermediate_size'"),
+    (MARIAN, {"normalize_before": True}, "normalize_before"),
+    (MARIAN, {"decoder_ffn_dim": 9}, "decoder_ffn_dim"),
+    (MARIAN, {"normalize_embedding": True}, "normalize_embedding"),
+    (ALBERT, {"num_hidden_groups": 2}, "num_hidden_groups is 2, but only 1 can be read"),
+    (ALBERT, {"inner_group_num": 2}, "inner_group_num is 2, but only 1 can be read"),
+    (BERT, {"position_embedding_type": "relative_key"}, "is 'relative_key'"),
+    (BERT, {"is_decoder": True}, "is_decoder is True"),
+    (BERT, {"hidden_act": "mish"}, "hidden_act is 'mish', but only 'relu'"),
+    (BERT_LABELS, {"problem_type": "ranking"}, "problem_type is 'ranking', but only"),
+    (BERT_LABELS, {"problem_type": "regression"}, "id2label (or num_labels) has 2 outputs"),
+    (BERT_LABELS, {"id2label": {"0": "a", "1": "a"}}, TWICE),
+    (BERT_LABELS, {"id2label": {"0": "a", "1": ""}}, TWICE),
+    (VIT_LABELS, {"problem_type": "multi_label_classification"}, "is 'multi_label_classif"),
+    (ROBERTA, {"hidden_act": "relu"}, "always 'gelu'"),
+    (DEBERTA, {"relative_attention": False}, "relative_attention is False"),
+    (DEBERTA, {"share_att_key": False}, "share_att_key is False"),
+    (DEBERTA, {"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'"),
+    (DEBERTA, {"position_biased_input": True}, "position_biased_input is True"),
+    (DEBERTA, {"pos_att_type": ["c2p"]}, "pos_att_type is ['c2p']"),
+    (DEBERTA, {"embedding_size": 4}, "embedding_size is 4, but only 8"),
+    (DEBERTA, {**CONVOLUTION, "conv_act": "tanh"}, "conv_act is 'tanh'"),
+    (DEBERTA, {**CONVOLUTION, "conv_groups": 2}, "conv_groups is 2"),
+    (DEBERTA, {**CONVOLUTION, "conv_kernel_size": 4}, "convolution is 4"),
+    (DEBERTA, {"pooler_hidden_act": "relu"}, "pooler_hidden_act is 'relu'"),
+    (DEBERTA, {"attention_head_size": 6}, "attention_head_size is 6"),
+    (VIT, {"qkv_bias": False}, "qkv_bias is False"),
+    (VIT, {"image_size": [6, 4]}, "image_size is [6, 4], but only squares"),
+    (VIT, {"image_size": 7}, "must be a multiple of patch_size"),
+    (VIT, {"pooler_act": "relu"}, "pooler_act is 'relu'"),
+    (VIT, {"pooler_output_size": 4}, "pooler_output_size is 4"),
+]
+
+
+@pytest.mark.parametrize(("class_name", "changed", "message"), REFUSED)
+def test_what_cannot_be_read_is_named(class_name, changed, message):
+    with saved(small.small(class_name)) as folder:
+        change(folder, **changed)
+        with pytest.raises(UserError, match=re.escape(message)):
+            read(folder)
+
+
+def test_mixed_layers_are_refused():
+    kinds = ["sliding_attention", "full_attention"]
+    with pytest.raises(UserError, match="layer_types"):
+        MISTRAL.read_config({**small.LLAMA, "layer_types": kinds}, (), "causal")

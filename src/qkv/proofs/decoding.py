@@ -10,9 +10,9 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import Hypothesis, PromptBatch, prefill
-from qkv.decode.beam import build_beam
-from qkv.decode.generate import build_batch, build_search, build_task, run_search
-from qkv.decode.step import Generative, empty_cache, read
+from qkv.decode.captured.beam import build_beam
+from qkv.decode.captured.generate import build_batch, build_search, build_task, run_search
+from qkv.decode.captured.step import Generative, empty_cache, read
 from qkv.model import Cache, Decoder, EncoderDecoder
 from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone

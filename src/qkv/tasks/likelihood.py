@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.generate import evaluating
 from qkv.errors import UserError
-from qkv.model import Cache, Decoder, Layout
+from qkv.model import Cache, Decoder, Layout, evaluating
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 

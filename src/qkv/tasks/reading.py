@@ -19,10 +19,9 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.data import Framed, Ragged, Specials, arrange, frame
-from qkv.decode.generate import evaluating
 from qkv.device import place
 from qkv.errors import UserError
-from qkv.model import Encoder, Layout
+from qkv.model import Encoder, Layout, evaluating
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 

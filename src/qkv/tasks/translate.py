@@ -21,7 +21,7 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.decode import Graphs, Hypothesis, generate
-from qkv.decode.generate import suppressed
+from qkv.decode.request import suppressed
 from qkv.device import place
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder

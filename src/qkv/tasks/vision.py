@@ -23,10 +23,9 @@ from qkv.convert.model_folder import (
 )
 from qkv.data import Scale, read_image
 from qkv.data.items.pixels import BRIGHTEST
-from qkv.decode.generate import evaluating
 from qkv.device import place
 from qkv.errors import UserError
-from qkv.model import Encoder
+from qkv.model import Encoder, evaluating
 from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.reading import BATCH_TOKENS
 from qkv.tasks.texts import Progress

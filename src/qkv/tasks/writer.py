@@ -10,8 +10,8 @@ import torch
 
 from qkv.config import DecodeConfig
 from qkv.decode import Graphs, Hypothesis, Remembered, complete, stream
-from qkv.decode.generate import USUAL_LENGTH, suppressed
-from qkv.decode.greedy import GreedyState, close_outputs
+from qkv.decode.captured.greedy import GreedyState, close_outputs
+from qkv.decode.request import USUAL_LENGTH, suppressed
 from qkv.decode.speculative import speculate
 from qkv.model import Decoder
 from qkv.text import Tokenizer, cut_at_stop

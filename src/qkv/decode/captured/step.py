@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.decode.state import S, Search
+from qkv.decode.captured.state import S, Search
 from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory
 
 Generative = EncoderDecoder | Decoder

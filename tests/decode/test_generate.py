@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from qkv.decode.request import token_limits
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import generate
 from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode.request import token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, with_eos

@@ -12,7 +12,7 @@ from qkv.decode.captured import generate as captured
 from qkv.decode.captured.graph import Graphs
 from qkv.decode.engine import Engine
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.request import Handle, Request, prompt_limits, token_limits
+from qkv.decode.request import Event, Handle, Request, prompt_limits, token_limits
 from qkv.model import Decoder, EncoderDecoder
 
 
@@ -115,13 +115,16 @@ def complete(
 
 
 def run(
-    engine: Engine, requests: Iterable[Request], progress: Callable[[int], None] | None = None
+    engine: Engine,
+    requests: Iterable[Request],
+    progress: Callable[[int], None] | None = None,
+    is_over: Callable[[Event], bool] | None = None,
 ) -> list[list[Handle]]:
     """Run requests to their ends: the handles of each, one for every text that it samples."""
     draws = [
         [replace(request, draw=draw) for draw in range(_draws(request))] for request in requests
     ]
-    handles = iter(engine.run((draw for group in draws for draw in group), progress))
+    handles = iter(engine.run((draw for group in draws for draw in group), progress, is_over))
     return [[next(handles) for _ in group] for group in draws]
 
 

@@ -30,11 +30,14 @@ class Engine:
     """Runs requests on one model; any thread may submit them, one at a time runs a step."""
 
     def __init__(
-        self, model: Generative, max_rows: int = MAX_ROWS, max_bytes: int | None = None
+        self,
+        model: Generative,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int | None = None,
+        chunk: int = CHUNK,
     ) -> None:
-        self.model, self.max_rows = model, max_rows
+        self.model, self.max_rows, self.chunk = model, max_rows, chunk
         self.max_bytes = max_bytes or int(SHARE_OF_MEMORY * _memory())
-        self.n_read = 0  # prompt tokens read so far, without those whose keys were kept
         self._queue: deque[Handle] = deque()
         self._lanes: dict[int, Lane] = {}
         self._prefill: Prefill | None = None
@@ -75,15 +78,23 @@ class Engine:
         return events
 
     def run(
-        self, requests: Iterable[Request], progress: Callable[[int], None] | None = None
+        self,
+        requests: Iterable[Request],
+        progress: Callable[[int], None] | None = None,
+        is_over: Callable[[Event], bool] | None = None,
     ) -> list[Handle]:
-        """Run requests to their ends; `progress` is called with the number done since last time."""
+        """Run requests to their ends; `progress` is called with the number done since last time.
+
+        `is_over` is asked at each token whether its request shall stop there.
+        """
         handles = [Handle(request) for request in requests]
         # Those of similar length are read together, with little padding.
         self._queue.extend(sorted(handles, key=_size, reverse=True))
         n_open = len(handles)
         while n_open:
-            self.step()
+            for event in self.step():
+                if is_over and is_over(event):
+                    self.cancel(event.handle)
             n_left = sum(not handle.is_done for handle in handles)
             if progress and n_left < n_open:
                 progress(n_open - n_left)
@@ -114,11 +125,10 @@ class Engine:
             self._prefill = self._next_prefill()
         if self._prefill is None:
             return
-        prefill, before = self._prefill, self._prefill.n_read
+        prefill = self._prefill
         runs = any(lane.handles for lane in self._lanes.values())
         if prefill.n_left:
-            prefill.advance(self.model, CHUNK if runs else prefill.n_left)
-            self.n_read += (prefill.n_read - before) * len(prefill.handles)
+            prefill.advance(self.model, self.chunk if runs else prefill.n_left)
         if not prefill.n_left:
             self._prefill = None
             self._lane(prefill.handles[0].request.beams).join(prefill)

@@ -40,6 +40,10 @@ class Lane:
         self.filled: list[int] = []  # slots of each row that runs
         self.sources: Tensor | None = None  # (layers, 2, R, G, S, D/H): keys of sources
         self.source_lengths: list[int] = []
+        # What changes only when requests come or go
+        self._start: Tensor | None = None  # (B,): slots filled; None: equally many in all rows
+        self._memory: Memory | None = None
+        self._n_steps = 0  # since requests came or went
         config = model.config
         has_windows = any(map(config.window_of, range(config.n_decoder_layers)))
         self._needs_positions = beams > 1 and (has_windows or config.positions == "relative")

@@ -85,12 +85,14 @@ class Prefill:
         padded = [[*part, *[0] * (end - start - len(part))] for part in parts]
         tokens = torch.tensor(padded, device=self.store.device)
         read(model, tokens, self.memory, NewTokens(self.store, start, end))
+        for handle, prompt in zip(self.handles, self.prompts, strict=True):
+            handle.n_read += max(0, min(end, len(prompt)) - start)
         self.n_read = end
 
 
 def common(sequences: Sequence[Sequence[int]]) -> int:
     """Length of the longest prefix that all sequences share."""
-    first, last = min(sequences), max(sequences)
+    first, last = min(map(list, sequences)), max(map(list, sequences))
     pairs = zip(first, last, strict=False)
     different = (index for index, (left, right) in enumerate(pairs) if left != right)
     return next(different, min(len(first), len(last)))

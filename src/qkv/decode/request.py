@@ -60,6 +60,7 @@ class Handle:
     log_probabilities: list[float] = field(default_factory=list)  # of the model, before any rules
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first
     reason: Reason | None = None  # why it is done; None: it is not
+    n_read: int = 0  # prompt tokens that were read, without those whose keys were kept
     error: BaseException | None = None  # why it was given up
     events: deque[Event] = field(default_factory=deque)  # not yet taken by `Engine.stream`
 
@@ -76,7 +77,8 @@ class Handle:
         length = max(len(self.tokens), 1)
         score = log_probability / length**self.request.rules.length_penalty
         tokens = self.tokens[: len(self.tokens) - finished]
-        self.hypotheses = [Hypothesis(tokens, log_probability, score, finished)]
+        log_probabilities = tuple(self.log_probabilities)
+        self.hypotheses = [Hypothesis(tokens, log_probability, score, finished, log_probabilities)]
 
 
 def check_numbers(log_probabilities: Sequence[float]) -> None:

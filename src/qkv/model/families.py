@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
@@ -54,7 +53,7 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, V)."""
-        return F.linear(self.hidden(x), self.projection.weight, self.projection.bias)
+        return self.projection(self.hidden(x))
 
 
 class EncoderDecoder(nn.Module):

@@ -25,7 +25,7 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.decode import Hypothesis, Remembered
-from qkv.device import lay_by_columns, place
+from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
@@ -75,9 +75,9 @@ class LanguageModel:
     def load(cls, folder: Where, device: torch.device | None = None) -> LanguageModel:
         """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = load_family(folder, config, Decoder)
-        on_gpu = device is not None and device.type == "cuda"
-        model = place(model, device) if on_gpu else lay_by_columns(model)
+        model = load_family(folder, config, Decoder, device)
+        if device is None or device.type == "cpu":
+            model = lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
 

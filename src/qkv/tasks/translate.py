@@ -23,7 +23,6 @@ from qkv.convert.model_folder import (
 from qkv.decode import Engine, Graphs, Hypothesis, Request, generate
 from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
-from qkv.device import place
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
@@ -60,7 +59,7 @@ class Translator:
     def load(cls, folder: Where, device: torch.device | None = None) -> Translator:
         """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = place(load_family(folder, config, EncoderDecoder), device)
+        model = load_family(folder, config, EncoderDecoder, device)
         return cls(model, load_tokenizers(folder, config), decode)
 
     def save(self, folder: Path, task: str = "translate") -> None:

@@ -151,7 +151,7 @@ def test_both_write_the_same(
         with torch.no_grad():
             theirs.get_output_embeddings().weight[7] += 0.01
     if broken == "greedy search":
-        monkeypatch.setattr("qkv.decode.captured.greedy.likeliest", second_best)
+        monkeypatch.setattr("qkv.decode.greedy.likeliest", second_best)
     monkeypatch.setattr(
         qkv.convert, "save_huggingface", lambda source, folder: theirs.save_pretrained(folder)
     )
@@ -162,7 +162,7 @@ def test_both_write_the_same(
     assert (float(found.note.split()[1].rstrip(";")) < 1e-5) == (broken != "a weight")
 
 
-def second_best(logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
+def second_best(logits: Tensor) -> Tensor:
     return logits.topk(2).indices[..., 1]
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
+from qkv.decode.captured.step import Generative
 from qkv.decode.lane import Lane
-from qkv.decode.prompts import LEAST_SHARED, Generative, Prefill, common
+from qkv.decode.prompts import LEAST_SHARED, Prefill, common
 from qkv.decode.request import Event, Handle, Request
 from qkv.model import evaluating
 

@@ -11,6 +11,11 @@ from qkv.decode.request import Event, Handle, check_numbers
 from qkv.decode.row_rules import RowRules, Sampling
 
 
+def likeliest(scores: Tensor) -> Tensor:
+    """Choose the token with the largest score, (…, V) to (…)."""
+    return scores.argmax(dim=-1)
+
+
 class GreedySearch:
     """Requests with one open output each, all of which get their next token in one step."""
 
@@ -40,7 +45,7 @@ class GreedySearch:
         log_probabilities = self.rules.suppress(logits.log_softmax(dim=-1))
         allowed = self.rules.penalise(logits, log_probabilities)
         allowed = self.rules.restrict(allowed, self.step_of_row)
-        tokens = allowed.argmax(dim=-1)  # (B, 1)
+        tokens = likeliest(allowed)  # (B, 1)
         if self.sampling is not None:
             drawn = self.sampling.draw(allowed[:, 0], self.step_of_row)
             tokens[self.sampling.rows, 0] = drawn

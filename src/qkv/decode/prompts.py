@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkv.decode.captured.step import Generative, read
 from qkv.decode.request import Handle
-from qkv.model import Decoder, EncoderDecoder, Layout, Memory, NewTokens
+from qkv.model import EncoderDecoder, Layout, Memory, NewTokens
 
-Generative = EncoderDecoder | Decoder
 LEAST_SHARED = 16  # tokens; copying the keys of fewer costs more than reading them again
 
 
@@ -22,14 +22,6 @@ def empty_store(model: Generative, rows: int, slots: int) -> Tensor:
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
     shape = (config.n_decoder_layers, 2, rows, config.kv_heads, slots, config.d_head)
     return weight.new_zeros(shape, dtype=dtype)
-
-
-def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: NewTokens) -> Tensor:
-    """Read tokens, (B, T), into a KV cache, and return the hidden states, (B, T, D)."""
-    if isinstance(model, Decoder):
-        return model.hidden(tokens, cache=cache)
-    assert memory is not None
-    return model.decode(tokens, memory, cache=cache)
 
 
 @dataclass

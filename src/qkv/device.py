@@ -14,6 +14,7 @@ from qkv.config import TrainConfig
 from qkv.errors import UserError
 
 M = TypeVar("M", bound=nn.Module)
+DTYPES = ("fp32", "bf16", "int8")  # of a model's weights
 
 
 def pick_device(name: str) -> torch.device:
@@ -70,11 +71,16 @@ def lay_by_columns(model: M) -> M:
     return model
 
 
-def place(model: M, device: torch.device | None) -> M:
-    """Move a model to its device; a GPU that has bfloat16 holds the weights in it."""
-    if device is None or device.type != "cuda":
-        return model
-    return model.to(device, torch.bfloat16 if has_bfloat16(device) else torch.float32)
+def place(model: M, device: torch.device | None, dtype: str | None = None) -> M:
+    """Move a model to its device, with its floats in fp32 or bf16.
+
+    By default, and beside weights in int8, a GPU that has bfloat16 holds them in it, and a CPU in
+    float32.
+    """
+    device = device or torch.device("cpu")
+    has_half = device.type == "cuda" and has_bfloat16(device)
+    half = dtype == "bf16" or (dtype != "fp32" and has_half)
+    return model.to(device, torch.bfloat16 if half else torch.float32)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from qkv.errors import UserError
 from qkv.files import refuse_special, replacing
 
 FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
+INTEGERS, SCALE = "I8", "_scale"  # or as integers, with a scale for each row under this suffix
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -44,9 +45,34 @@ class StoredTensors(Mapping[str, Tensor]):
                     stored = file.get_slice(name)
                     self.shapes[name] = tuple(stored.get_shape())
                     self.kinds[name] = stored.get_dtype()
+        self._scales = {
+            name: self._files.pop(name + SCALE)
+            for name, kind in self.kinds.items()
+            if kind == INTEGERS and name + SCALE in self._files
+        }
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether some weights are stored as scaled integers."""
+        return bool(self._scales)
 
     def __getitem__(self, name: str) -> Tensor:
-        with _opened(self._files[name]) as file:
+        if name in self._scales:
+            values, scale = self.integers(name)
+            return values.float() * scale[:, None]
+        return self._read(self._files[name], name)
+
+    def integers(self, name: str) -> tuple[Tensor, Tensor]:
+        """Read a weight that is stored as integers (out, in), and the scale of each row."""
+        values = self._read(self._files[name], name)
+        return values, self._read(self._scales[name], name + SCALE)
+
+    def is_integers(self, name: str) -> bool:
+        """Whether a weight is stored as scaled integers."""
+        return name in self._scales
+
+    def _read(self, path: Path, name: str) -> Tensor:
+        with _opened(path) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
@@ -112,7 +138,8 @@ def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], w
         theirs = shapes[name] if shapes else tuple(tensors[name].shape)
         if ours != theirs:
             problems.append(f"{name} is {list(theirs)} but should be {list(ours)}")
-        if kinds.get(name, "F32") not in FLOATS:  # others need a scale, which nobody stored
+        has_scale = isinstance(tensors, StoredTensors) and tensors.is_integers(name)
+        if kinds.get(name, "F32") not in FLOATS and not has_scale:
             problems.append(f"{name} is {kinds[name]}, no float of 16 bits or more")
     if problems:
         raise UserError(f"{where} does not fit its config: {'; '.join(sorted(problems))}.")

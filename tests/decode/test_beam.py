@@ -7,7 +7,7 @@ import torch
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import Beam, Hypothesis, PromptBatch, Task, generate
-from qkv.decode.loop import search_growing
+from qkv.decode.captured.loop import search_growing
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, teacher_forced, with_eos
 

@@ -8,8 +8,8 @@ from torch._dynamo.testing import CompileCounter
 
 from qkv.config import DecodeConfig
 from qkv.decode import Graphs, PromptBatch, generate, prefill
-from qkv.decode.generate import build_search, build_task
-from qkv.decode.loop import few_sizes
+from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode.captured.loop import few_sizes
 from tests.decode.helpers import assert_same
 from tests.decode.test_generate import ALL_KINDS
 from tests.parity.marian import sources

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import generate
-from qkv.decode.generate import build_search, build_task, token_limits
+from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode.request import token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, with_eos

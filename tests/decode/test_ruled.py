@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig
 from qkv.decode import complete, generate, stream
-from qkv.decode.generate import build_search, build_task, suppressed
+from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode.request import suppressed
 from qkv.errors import UserError
 from tests.parity.llama import llama_pair
 from tests.parity.marian import marian_pair, sources

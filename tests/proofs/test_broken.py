@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.decode import greedy
+from qkv.decode.captured import greedy
 from qkv.model import attention, cache, mask, stack
 from qkv.proofs import batching, verify
 from qkv.proofs.batching import level

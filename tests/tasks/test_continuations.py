@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import preset
+from qkv.decode.prompts import LEAST_SHARED, common
 from qkv.model import Decoder
 from qkv.tasks import likelihood
-from qkv.tasks.likelihood import LEAST_SHARED, common, continuation_log_probabilities
+from qkv.tasks.likelihood import continuation_log_probabilities
 
 VOCABULARY = 30
 TOKENS = st.lists(st.integers(3, VOCABULARY - 1), max_size=8)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig
 from qkv.errors import UserError
-from qkv.tasks import LanguageModel, Prompting, writer
+from qkv.tasks import LanguageModel, Prompting
 from tests.run.language_tiny import GREEDY, SPOKEN, by_hand, scripted, speaker, vocabulary
 
 KINDS = ["bpe", "unigram", "wordpiece", "char", "byte"]
@@ -58,24 +58,25 @@ def test_one_prompt_gives_one_text_and_many_give_many(words: LanguageModel) -> N
 def test_greedy_text_is_what_a_plain_loop_finds(any_kind: LanguageModel) -> None:
     found = any_kind.n_best(PROMPTS, max_length=20)
     for prompt, (one,) in zip(PROMPTS, found, strict=True):
-        expected = by_hand(any_kind.model, any_kind.encode(prompt), 20, never=never(any_kind))
+        tokens = any_kind.encode(prompt)
+        limit = min(20, any_kind.model.config.max_length - len(tokens))
+        expected = by_hand(any_kind.model, tokens, limit, never=never(any_kind))
         assert one.tokens == expected
-        assert one.finished == (len(expected) < 20)
+        assert one.finished == (len(expected) < limit)
 
 
-@pytest.mark.parametrize("budget", [1, 60, 100_000])
+@pytest.mark.parametrize("rows", [1, 5, 128])
 @pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"repetition_penalty": 1.3}], ids=str)
 def test_batched_is_the_same_as_one_by_one(
-    words: LanguageModel, settings: dict, budget: int, monkeypatch: pytest.MonkeyPatch
+    words: LanguageModel, settings: dict, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [words.generate(prompt, **settings) for prompt in PROMPTS]
-    monkeypatch.setitem(writer.BATCH_TOKENS, "cpu", budget)
+    monkeypatch.setattr(words.writer.engine, "max_rows", rows)
     told: list[int] = []
     found = words.n_best(PROMPTS, progress=told.append, **settings)
     assert [one.text for one, *_ in found] == alone
     assert len(set(alone)) > 3
     assert sum(told) == len(PROMPTS)
-    assert len(told) == {1: len(PROMPTS), 100_000: 1}.get(budget, len(told))
 
 
 def test_the_seed_decides_the_draws_whatever_the_batch(
@@ -87,14 +88,14 @@ def test_the_seed_decides_the_draws_whatever_the_batch(
     first = draw(1)
     assert draw(1) == first
     assert draw(2) != first
-    monkeypatch.setitem(writer.BATCH_TOKENS, "cpu", 1)
+    monkeypatch.setattr(words.writer.engine, "max_rows", 1)
     assert draw(1) == first
     several = words.n_best("the", sample=True, temperature=2.0, n_best=4)[0]
     assert len({one.text for one in several}) > 1
 
 
 @pytest.mark.parametrize("settings", [{}, DRAWS], ids=["greedy", "draws"])
-def test_streamed_pieces_make_up_the_text_even_past_the_context(
+def test_streamed_pieces_make_up_the_text_up_to_the_end_of_the_context(
     any_kind: LanguageModel, settings: dict
 ) -> None:
     for prompt in PROMPTS:
@@ -119,30 +120,18 @@ def test_no_piece_ends_within_a_character(kind: str) -> None:
     assert len(pieces) > 8  # and still it comes bit by bit
 
 
-def test_text_that_outgrows_the_context_goes_on_from_its_newer_half(
-    endless: LanguageModel,
-) -> None:
+def test_a_text_ends_where_the_context_is_full_and_says_so(endless: LanguageModel) -> None:
     context = endless.model.config.max_length
-    found = endless.n_best(PROMPTS, max_length=3 * context)
-    for prompt, (one,) in zip(PROMPTS, found, strict=True):
+    with pytest.warns(UserWarning, match=f"5 texts end where .* context of {context} tokens"):
+        found = endless.n_best(PROMPTS[:5], max_length=3 * context)
+    for prompt, (one,) in zip(PROMPTS, found, strict=False):
         tokens = endless.encode(prompt)
-        assert one.tokens == by_hand(endless.model, tokens, 3 * context, never=never(endless))
-        assert len(one.tokens) == 3 * context
+        room = context - len(tokens)
+        assert one.tokens == by_hand(endless.model, tokens, room, never=never(endless))
+        assert len(one.tokens) == room
         assert not one.finished
-
-
-def test_a_text_that_outgrows_the_context_may_still_end() -> None:
-    """And no two halves get the same draws, or they would be alike for ever."""
-    model = speaker(vocabulary("bpe"), seed=3, letters=LETTERS, max_length=12, eos=-1.0)
-    settings = {"max_length": 60, "sample": True, "temperature": 1.5}
-    found = [model.n_best("the", **settings, seed=seed)[0][0] for seed in range(4)]
-    later = [one for one in found if len(one.tokens) > 24]
-    assert any(one.finished for one in later)
-    for one in later:
-        halves = [tuple(one.tokens[start : start + 6]) for start in range(10, 26, 6)]
-        assert len(set(halves)) > 1
-    for seed, one in enumerate(found):
-        assert one.text == "".join(model.stream("the", **settings, seed=seed))
+        with pytest.warns(UserWarning, match="a text ends where"):
+            assert one.text == "".join(endless.stream(prompt, max_length=3 * context))
 
 
 def script(text: str, kind: str = "char", after: str = "") -> LanguageModel:
@@ -255,7 +244,8 @@ def test_a_limit_is_the_most_that_is_generated(words: LanguageModel) -> None:
     assert all(len(each[0].tokens) <= 5 for each in words.n_best(PROMPTS, max_length=5))
     endless = endless_of(0)
     assert len(endless.n_best("the", max_length=5)[0][0].tokens) == 5
-    assert len(endless.n_best("the", max_length=0)[0][0].tokens) == 256
+    room = endless.model.config.max_length - len(endless.encode("the"))
+    assert len(endless.n_best("the", max_length=0)[0][0].tokens) == room < 256
 
 
 def test_repeating_can_be_made_costly(endless: LanguageModel) -> None:
@@ -283,7 +273,7 @@ def test_an_over_long_prompt_is_refused_by_number_or_loses_its_beginning(
         list(endless.stream(long))
     [[one]] = endless.n_best(long, truncate=True)
     kept = endless.encode(long)[1 - context :]
-    assert one.tokens == by_hand(endless.model, kept, 12, never=never(endless))
+    assert one.tokens == by_hand(endless.model, kept, 1, never=never(endless))
     assert "".join(endless.stream(long, truncate=True)) == one.text
 
 

@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv.config import DecodeConfig
 from qkv.errors import UserError
-from qkv.tasks import Translator, load, translate
+from qkv.tasks import Translator, load
 from tests.run.tiny import learned, sources, spell
 
 LINES = sources(40, seed=7)
@@ -31,26 +31,14 @@ def test_one_text_gives_one_and_many_give_many(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"beams": 1}, {"beams": 2, "length_penalty": 0.5}])
-@pytest.mark.parametrize("budget", [1, 40, 100_000])
+@pytest.mark.parametrize("rows", [1, 9, 128])
 def test_batched_is_the_same_as_one_by_one(
-    translator: Translator, settings: dict, budget: int, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, settings: dict, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [translator.translate(line, **settings) for line in LINES]
-    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", budget)
-    batches: list[list[int]] = []  # the tokens of each source, EOS counted
-    plain = Translator._search
-
-    def noting(self, sources, *more):  # type: ignore[no-untyped-def]
-        batches.append([len(source) + 1 for source in sources])
-        return plain(self, sources, *more)
-
-    monkeypatch.setattr(Translator, "_search", noting)
+    monkeypatch.setattr(translator.engine, "max_rows", rows)
     assert translator.translate(LINES, **settings) == alone
     assert len(set(alone)) > 20
-    assert sum(map(len, batches)) == len(LINES)
-    assert len(batches) == {1: len(LINES), 100_000: 1}.get(budget, len(batches))
-    beams = settings.get("beams", 4)
-    assert all(len(b) * max(b) * beams <= budget for b in batches if len(b) > 1)
 
 
 def test_blank_texts_keep_their_places(translator: Translator) -> None:
@@ -132,7 +120,7 @@ def test_draws_are_the_seed_s_whatever_the_batch(
     assert draw(1) == first
     assert draw(2) != first
     assert any(each[0] != each[1] for each in first)
-    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", 30)
+    monkeypatch.setattr(translator.engine, "max_rows", 3)
     assert draw(1) == first
 
 
@@ -148,7 +136,7 @@ def test_a_text_over_the_limit_is_refused_by_line_or_cut(translator: Translator)
 
 
 def test_progress_counts_texts(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(translate.BATCH_TOKENS, "cpu", 60)
+    monkeypatch.setattr(translator.engine, "max_rows", 12)
     told: list[int] = []
     translator.n_best([*LINES, ""], progress=told.append)
     assert sum(told) == len(LINES)

@@ -7,6 +7,8 @@ import gc
 import io
 import os
 import sys
+import warnings
+from typing import TextIO
 
 from qkv.errors import UserError
 
@@ -20,6 +22,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
+    warnings.showwarning = _show_warning
     gc.set_threshold(20_000)  # importing torch makes many objects and no garbage
     from qkv.cli.app import command_line
 
@@ -33,6 +36,19 @@ def main() -> None:
         if end.code == INTERRUPTED:
             print("qkv: stopped", file=sys.stderr)
         raise
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print what the package warns of as a sentence, without the line of code that did so."""
+    text = f"· {message}" if category is UserWarning else f"{category.__name__}: {message}"
+    print(text, file=sys.stderr)
 
 
 def _fail(sentence: str) -> None:

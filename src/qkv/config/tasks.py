@@ -63,6 +63,10 @@ class TaskSpec:
     """Those of `SPECIAL_TRAIN` that it reads; all others of [train] it reads in any case."""
     sections: tuple[str, ...] = ()
     """Further sections of a recipe."""
+    items: str = ""
+    """What one training item is: a module of `qkv.data.items`."""
+    objective: str = ""
+    """The loss: a function of `qkv.training.objectives`."""
     result: str = ""
     """The object that `qkv.load` gives."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -99,6 +103,8 @@ TASKS: dict[str, TaskSpec] = {
         data=("corpus", "source_field", "target_field", "max_length", "max_ratio", *_HELD_OUT),
         train=("label_smoothing", "packing", "valid_bleu"),
         sections=("decode",),
+        items="pairs",
+        objective="next_token",
         result="Translator",
         metrics={"bleu": ("BLEU",), "exact_match": ("exact match",)},
     ),
@@ -110,6 +116,8 @@ TASKS: dict[str, TaskSpec] = {
         data=(*_TEXT, "across"),
         train=("label_smoothing", "packing"),
         sections=("decode",),
+        items="windows",
+        objective="next_token",
         result="LanguageModel",
         metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
         defaults={
@@ -127,6 +135,8 @@ TASKS: dict[str, TaskSpec] = {
         data=("template", "bos", "max_length", *_HELD_OUT),
         train=("label_smoothing", "packing", "valid_bleu"),
         sections=("decode", "chat"),
+        items="conversations",
+        objective="next_token",
         result="LanguageModel",
         metrics={"exact_match": ("exact match",)},
         defaults={
@@ -144,6 +154,8 @@ TASKS: dict[str, TaskSpec] = {
         data=_TEXT,
         train=("label_smoothing", "packing"),
         sections=("mask", "embed"),
+        items="masking",
+        objective="masked_tokens",
         result="Encoder",
         metrics={"accuracy": ("accuracy",), "pair_accuracy": ("pair accuracy",)},
         defaults={
@@ -167,6 +179,8 @@ TASKS: dict[str, TaskSpec] = {
         data=_TEXT,
         train=("label_smoothing", "packing"),
         sections=("decode", "denoise"),
+        items="denoise",
+        objective="next_token",
         result="Translator",
         metrics={"perplexity": ("perplexity",)},
         defaults={
@@ -180,6 +194,8 @@ TASKS: dict[str, TaskSpec] = {
         data=(*_EXAMPLES, "label_field", "text_field"),
         train=("label_smoothing", "consistency"),
         sections=("classify", "teacher"),
+        items="sequences",
+        objective="one_class",
         result="Classifier",
         metrics={"accuracy": ("accuracy",), "f1": ("macro F1",), "correlation": ("Pearson",)},
         defaults=_fine_tuning(metric="accuracy"),
@@ -190,6 +206,8 @@ TASKS: dict[str, TaskSpec] = {
         data=_EXAMPLES,
         train=("label_smoothing", "consistency"),
         sections=("tag",),
+        items="sequences",
+        objective="token_labels",
         result="Tagger",
         metrics={"f1": ("entity F1", "macro F1"), "accuracy": ("token accuracy", "accuracy")},
         defaults=_fine_tuning(metric="f1"),
@@ -200,6 +218,8 @@ TASKS: dict[str, TaskSpec] = {
         data=_EXAMPLES,
         train=("consistency",),
         sections=("answer",),
+        items="sequences",
+        objective="spans",
         result="Answerer",
         metrics={"f1": ("F1",), "exact_match": ("exact match",)},
         defaults=_fine_tuning(metric="f1"),
@@ -209,6 +229,8 @@ TASKS: dict[str, TaskSpec] = {
         usage='qkv embed --model {} "…"',
         data=(*_EXAMPLES, "label_field", "text_field"),
         sections=("embed",),
+        items="sequences",
+        objective="contrast",
         result="Encoder",
         metrics={"accuracy": ("accuracy",)},
         defaults=_fine_tuning(),

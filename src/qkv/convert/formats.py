@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,11 +15,13 @@ from qkv.convert.model_folder import (
     StoredModel,
     fitting_weights,
     load_config,
+    load_model,
     load_prompting,
     load_tokenizers,
     save_model_folder,
 )
 from qkv.convert.opening import open_model
+from qkv.device import DTYPES
 from qkv.errors import UserError
 
 
@@ -29,7 +32,8 @@ def write_qkv(stored: StoredModel, folder: Path) -> None:
     _, config, _ = load_config(stored)  # a model that could not be read again is not written
     load_prompting(stored)
     tokenizers = None if config.patch_size else load_tokenizers(stored, config)
-    save_model_folder(folder, stored.full_content(), fitting_weights(stored, config), tokenizers)
+    weights = load_model(stored, config) if stored.dtype else fitting_weights(stored, config)
+    save_model_folder(folder, stored.full_content(), weights, tokenizers)
     copy_card(stored, folder)
 
 
@@ -41,11 +45,25 @@ FORMATS = {
 """The module and function that write each format; loading a model imports none of them."""
 
 
-def convert(model: str | Path | StoredModel, folder: str | Path, to: str = "qkv") -> Path:
-    """Write a model into a new folder, in the format that is named; all of it or nothing."""
+def convert(
+    model: str | Path | StoredModel,
+    folder: str | Path,
+    to: str = "qkv",
+    dtype: str | None = None,
+) -> Path:
+    """Write a model into a new folder, in the format that is named; all of it or nothing.
+
+    `dtype` is what the weights are stored as: "fp32", "bf16" or "int8"; by default as they are.
+    """
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")
+    if dtype not in (None, *DTYPES):
+        raise UserError(f"Unknown dtype {dtype!r}; it may be one of {', '.join(DTYPES)}.")
+    if dtype and to != "qkv":
+        raise UserError(f"A dtype is for model folders of qkv; convert to {to} without one.")
     stored = open_model(model)
+    if dtype:
+        stored = dataclasses.replace(stored, dtype=dtype)
     module, function = FORMATS[to]
     write: Callable[[StoredModel, Path], None] = getattr(import_module(module), function)
     with _new_folder(Path(folder)) as beside:

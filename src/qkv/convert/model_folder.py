@@ -10,7 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,12 +20,21 @@ from torch import Tensor, nn
 from qkv import __version__
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
+from qkv.device import place
 from qkv.errors import UserError
 from qkv.files import refuse_special, write_json
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model, parameter_shapes
+from qkv.model.quantized import Int8Matrix, int8_matrices, to_int8
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
-from qkv.weights import StoredTensors, check_fit, fill_empty, read_metadata, write_tensors
+from qkv.weights import (
+    SCALE,
+    StoredTensors,
+    check_fit,
+    fill_empty,
+    read_metadata,
+    write_tensors,
+)
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
@@ -86,6 +95,7 @@ class StoredModel:
     read_chat: Callable[[], Mapping[str, Any]] | None = None
     """The values of "chat" and "chat_bos", where a Jinja program must be run to know them; raises
     `ChatTemplateError` where that has no equal among our templates."""
+    dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
 
     def __str__(self) -> str:
         return str(self.path)
@@ -199,7 +209,7 @@ def save_model_folder(
     weights and config.json carry one digest: after a kill between two moves they differ, and the
     folder is refused.
     """
-    named = dict(weights.named_parameters() if isinstance(weights, nn.Module) else weights)
+    named = _tensors(weights) if isinstance(weights, nn.Module) else dict(weights)
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in named.items()}
     beside = folder / f".{os.getpid()}.writing"
     shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
@@ -225,6 +235,14 @@ def save_model_folder(
         raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """A model's weights by name; those in 8 bits with their scales beside them."""
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    for name, matrix in int8_matrices(model).items():
+        tensors |= {name: matrix.values, name + SCALE: matrix.scale}
+    return tensors
 
 
 def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor], beside: Path) -> str:
@@ -314,17 +332,31 @@ def fitting_weights(where: Where, config: ModelConfig) -> Mapping[str, Tensor]:
     return weights
 
 
-def load_model(where: Where, config: ModelConfig) -> Model:
-    """Build the model around its weights, naming each tensor that does not fit."""
+def load_model(where: Where, config: ModelConfig, device: torch.device | None = None) -> Model:
+    """Build the model around its weights on a device, naming each tensor that does not fit."""
     stored = _stored(where)
-    model = empty_model(config)
-    fill_empty(model, stored.read_weights(), stored.path / WEIGHTS)
-    return model.eval()
+    model, weights = empty_model(config), stored.read_weights()
+    path = stored.path / WEIGHTS
+    stored_as_int8 = isinstance(weights, StoredTensors) and weights.has_integers
+    if stored.dtype == "int8" or (stored.dtype is None and stored_as_int8):
+        check_fit(dict(model.named_parameters()), weights, path)
+        to_int8(model, partial(_int8_matrix, weights))
+        weights = {name: weights[name] for name, _ in model.named_parameters()}
+    fill_empty(model, weights, path)
+    return place(model, device, stored.dtype).eval()
 
 
-def load_family(where: Where, config: ModelConfig, family: type[M]) -> M:
+def _int8_matrix(weights: Mapping[str, Tensor], name: str) -> Int8Matrix:
+    if isinstance(weights, StoredTensors) and weights.is_integers(name):
+        return Int8Matrix(*weights.integers(name))
+    return Int8Matrix.of(weights[name])
+
+
+def load_family(
+    where: Where, config: ModelConfig, family: type[M], device: torch.device | None = None
+) -> M:
     """Load a model that must be of a certain family."""
-    model = load_model(where, config)
+    model = load_model(where, config, device)
     if not isinstance(model, family):
         needed = "encoder-decoder" if family is EncoderDecoder else family.__name__.lower()
         raise UserError(f"{where} holds a model of family {config.family!r}, not {needed}.")

@@ -6,13 +6,16 @@ text in any batch, on any device, and a sampling step can be compiled or capture
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
+Word = TypeVar("Word", Tensor, int)
 WORD = 0xFFFFFFFF  # 32-bit words are kept in int64, since torch has no unsigned arithmetic
 
 
-def mix(word: Tensor) -> Tensor:
+def mix(word: Word) -> Word:
     """Scramble 32-bit words so that each input bit changes every output bit half of the time.
 
     The multipliers and shifts are C. Wellons' `lowbias32`, found by search for the least bias.
@@ -28,6 +31,12 @@ def streams(seed: int, ids: Tensor, n_draws: int) -> Tensor:
     sentence = mix(mix(mix(low) ^ high) ^ (ids & WORD))
     draw = torch.arange(n_draws, device=ids.device)
     return mix(sentence[:, None] ^ mix(draw + 1))
+
+
+def stream(seed: int, id: int, draw: int) -> int:
+    """Return the random stream of one draw of one sentence, as `streams` does."""
+    sentence = mix(mix(mix(seed & WORD) ^ (seed >> 32 & WORD)) ^ (id & WORD))
+    return mix(sentence ^ mix(draw + 1))
 
 
 def uniform(streams: Tensor, step: Tensor, n_tokens: int) -> Tensor:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import rules
-from qkv.decode.generate import evaluating, prompt_limits
+from qkv.decode.captured.step import empty_cache, read
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.step import empty_cache, read
+from qkv.decode.request import prompt_limits
 from qkv.errors import UserError
-from qkv.model import Cache, Decoder
+from qkv.model import Cache, Decoder, evaluating
 
 AHEAD = 5  # drafted tokens for each pass of the large model
 

@@ -11,8 +11,9 @@ from qkv.model.attention import (
     weights,
 )
 from qkv.model.block import Block, Residual
-from qkv.model.cache import Cache
+from qkv.model.cache import Cache, NewTokens
 from qkv.model.empty import empty_model, parameter_shapes
+from qkv.model.evaluating import evaluating
 from qkv.model.families import (
     Decoder,
     Embedding,
@@ -57,6 +58,7 @@ __all__ = [
     "MaskedHead",
     "Memory",
     "Model",
+    "NewTokens",
     "Order",
     "Output",
     "Patches",
@@ -71,6 +73,7 @@ __all__ = [
     "cross_mask",
     "empty_model",
     "equation",
+    "evaluating",
     "fast",
     "parameter_shapes",
     "pool",

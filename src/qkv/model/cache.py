@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
-from qkv.model.mask import Mask
+from qkv.model.mask import Layout, Mask
 
 
 @dataclass
@@ -52,6 +52,17 @@ class Cache:
         """Whether attention always gets the whole buffer."""
         return isinstance(self.length, Tensor)
 
+    def positions(self, n_new: int, longest: int) -> Tensor:
+        """Position of each of `n_new` tokens in its sequence, (T,) or (B, T); below `longest`."""
+        layout = Layout(first=self.first)
+        positions = layout.positions(n_new, self.store.device, self.length)
+        # Finished rows continue beside the others, past the end.
+        return positions if self.first is None else positions.clamp(max=longest - 1)
+
+    def key_positions(self, n_new: int) -> Tensor:
+        """Position of each key that attention gets, (S,) or (B, S)."""
+        return Layout(first=self.first).positions(self.n_keys(n_new), self.store.device)
+
     def advance(self, n_tokens: int) -> None:
         """Count the tokens that every layer has now written."""
         if isinstance(self.length, Tensor):
@@ -91,16 +102,75 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class NewTokens:
+    """The next tokens of the rows of a KV cache: where they are written, and what they see.
+
+    A slot holds the key and value of one token. In most rows, slots are positions. The beams of a
+    search are tokens of one row at one position, and `visible` tells each the slots of its own
+    hypothesis: no key is ever copied from beam to beam.
+    """
+
+    store: Tensor  # (layers, 2, B, G, L, D/H)
+    start: int | Tensor  # the slot of a row's first new token; (B,) where rows differ
+    n_keys: int  # slots that attention reads
+    token_positions: Tensor | None = None  # (B, T); None: slots are positions
+    slot_positions: Tensor | None = None  # (B, S)
+    visible: Tensor | None = None  # (B, T, S) bool; None: all slots up to the token's own
+
+    def layer(self, index: int) -> LayerCache:
+        """Return one layer's view, which it reads and extends."""
+        return LayerCache(self.store[index, 0], self.store[index, 1], self.start, self.n_keys)
+
+    def mask(self, n_new: int, window: int) -> Mask:
+        """Mask of the new tokens over the slots."""
+        if self.visible is not None:
+            return Mask(drawn=self._in_window(self.visible, window)[:, None])
+        if n_new == 1 and not window and isinstance(self.start, int):
+            return Mask()  # it is the last token of every row
+        return Mask(causal=True, start=self.start, window=window)
+
+    def _in_window(self, visible: Tensor, window: int) -> Tensor:
+        if not window:
+            return visible
+        assert self.token_positions is not None and self.slot_positions is not None
+        oldest = self.token_positions[..., None] - window
+        return visible & (self.slot_positions[:, None, :] > oldest)
+
+    def positions(self, n_new: int, longest: int) -> Tensor:
+        """Position of each new token in its sequence, (T,) or (B, T)."""
+        if self.token_positions is not None:
+            return self.token_positions
+        start = self.start[:, None] if isinstance(self.start, Tensor) else self.start
+        return torch.arange(n_new, device=self.store.device) + start
+
+    def key_positions(self, n_new: int) -> Tensor:
+        """Position of each slot, (S,) or (B, S)."""
+        if self.slot_positions is not None:
+            return self.slot_positions
+        return torch.arange(self.n_keys, device=self.store.device)
+
+    def advance(self, n_tokens: int) -> None:
+        """Do nothing: who made this object counts the tokens."""
+
+
+@dataclass(frozen=True)
 class LayerCache:
     """One layer's view of the cache."""
 
     key: Tensor  # (B, G, L, D/H)
     value: Tensor
-    length: int | Tensor
+    length: int | Tensor  # filled before the new tokens; (B,) where rows differ
+    n_keys: int = 0  # where rows differ: what attention gets
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write new keys and values after the filled part; return all that attention gets."""
         n_new = key.shape[2]
+        if isinstance(self.length, Tensor) and self.length.dim():
+            slots = self.length[:, None] + torch.arange(n_new, device=key.device)  # (B, T)
+            index = slots[:, None, :, None].expand(key.shape)
+            self.key.scatter_(2, index, key.to(self.key.dtype))
+            self.value.scatter_(2, index, value.to(self.value.dtype))
+            return self.key[:, :, : self.n_keys], self.value[:, :, : self.n_keys]
         if isinstance(self.length, Tensor):
             positions = self.length + torch.arange(n_new, device=key.device)
             self.key.index_copy_(2, positions, key.to(self.key.dtype))

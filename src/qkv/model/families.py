@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model.cache import Cache
+from qkv.model.cache import Cache, NewTokens
 from qkv.model.heads import LabelHead, MaskedHead, Pooler
 from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
@@ -54,7 +53,7 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, V)."""
-        return F.linear(self.hidden(x), self.projection.weight, self.projection.bias)
+        return self.projection(self.hidden(x))
 
 
 class EncoderDecoder(nn.Module):
@@ -84,7 +83,11 @@ class EncoderDecoder(nn.Module):
         return self.decoder.remember(self.encode(source, layout), layout)
 
     def decode(
-        self, target: Tensor, memory: Memory, layout: Layout = FULL, cache: Cache | None = None
+        self,
+        target: Tensor,
+        memory: Memory,
+        layout: Layout = FULL,
+        cache: Cache | NewTokens | None = None,
     ) -> Tensor:
         """Shifted target tokens (B, T) to the decoder's output (B, T, D)."""
         return self.decoder(self.target_embedding(target), layout, cache, memory)
@@ -172,7 +175,9 @@ class Decoder(nn.Module):
         self.output = Output(config, None if alone else self.embedding)
         initialise(self, config)
 
-    def hidden(self, tokens: Tensor, layout: Layout = FULL, cache: Cache | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, layout: Layout = FULL, cache: Cache | NewTokens | None = None
+    ) -> Tensor:
         """Tokens (B, T) to vectors (B, T, D), as a continuation of the cache."""
         return self.decoder(self.embedding(tokens), layout, cache)
 
@@ -180,7 +185,7 @@ class Decoder(nn.Module):
         self,
         tokens: Tensor,
         layout: Layout = FULL,
-        cache: Cache | None = None,
+        cache: Cache | NewTokens | None = None,
         *,
         then: Then | None = None,
     ) -> Tensor:

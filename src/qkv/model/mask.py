@@ -50,7 +50,7 @@ class Mask:
     key_offsets: Tensor | None = None
     longest_query: int = 0
     longest_key: int = 0
-    start: int | Tensor = 0  # with a cache: the position of the first query among the keys
+    start: int | Tensor = 0  # with a cache: the first query's index among the keys; () or (B,)
     window: int = 0  # a query sees this many keys up to itself; 0: all
     first: Tensor | None = None  # (B, T) or (B, 1): a query sees no key before this one
     drawn: Tensor | None = None  # the boolean matrix, where it was drawn once for all layers
@@ -63,7 +63,8 @@ class Mask:
     @property
     def hides_nothing(self) -> bool:
         """Whether every query sees every key."""
-        return not (self.causal or self.packed or self.window or self._hides_some)
+        hides = self.causal or self.packed or self.window or self._hides_some
+        return not hides and self.drawn is None
 
     @property
     def _hides_some(self) -> bool:
@@ -87,7 +88,7 @@ class Mask:
         Packed masks stay undrawn, since their kernel takes offsets. Where all queries of a row see
         the same keys, the matrix has one query.
         """
-        if self.hides_nothing or self.only_causal or self.packed:
+        if self.hides_nothing or self.only_causal or self.packed or self.drawn is not None:
             return self
         if not (self.causal or self.window or self.first is not None):
             n_queries = 1
@@ -97,7 +98,10 @@ class Mask:
         """Draw the mask: True where a query may see a key, (B or 1, 1, T, S)."""
         if self.drawn is not None:
             return self.drawn
-        query = torch.arange(n_queries, device=device)[:, None] + self.start  # (T, 1)
+        start = self.start
+        if isinstance(start, Tensor) and start.dim():
+            start = start[:, None, None]
+        query = torch.arange(n_queries, device=device)[:, None] + start  # (T, 1) or (B, T, 1)
         key = torch.arange(n_keys, device=device)[None, :]  # (1, S)
         visible = (key <= query) if self.causal else torch.ones_like(key <= query)
         if self.window:
@@ -107,7 +111,7 @@ class Mask:
                 self.key_offsets, n_keys
             )
             visible = visible & same
-        visible = visible[None, None]
+        visible = visible[:, None] if visible.dim() == 3 else visible[None, None]
         if self.key_lengths is not None:
             visible = visible & (key < self.key_lengths[:, None, None, None])
         if self.first is not None:

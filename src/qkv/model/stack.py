@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.attention import KeysValues
 from qkv.model.block import Block
-from qkv.model.cache import Cache
+from qkv.model.cache import Cache, NewTokens
 from qkv.model.convolution import Neighbours
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
@@ -60,7 +60,7 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         layout: Layout,
-        cache: Cache | None = None,
+        cache: Cache | NewTokens | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
         """Embedded tokens to the last layer's output, (B, T, D)."""
@@ -85,7 +85,7 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def _masks_and_positions(
-        self, x: Tensor, layout: Layout, cache: Cache | None
+        self, x: Tensor, layout: Layout, cache: Cache | NewTokens | None
     ) -> tuple[dict[int, Mask], Tensor, Tensor]:
         """Masks by window size, positions of the tokens, and positions of the keys."""
         n_tokens, windows = x.shape[1], sorted(set(self.windows))
@@ -93,12 +93,10 @@ class Stack(nn.Module):
             masks = {window: self_mask(layout, self.causal, window) for window in windows}
             positions = layout.positions(n_tokens, x.device)
             return _drawn(masks, n_tokens, n_tokens, x.device), positions, positions
-        layout, n_keys = Layout(first=cache.first), cache.n_keys(n_tokens)
-        positions = layout.positions(n_tokens, x.device, cache.length)
-        if cache.first is not None:  # finished rows continue beside the others, past the end
-            positions = positions.clamp(max=self.max_length - 1)
         masks = {window: cache.mask(n_tokens, window) for window in windows}
-        key_positions = layout.positions(n_keys, x.device)
+        positions = cache.positions(n_tokens, self.max_length)
+        key_positions = cache.key_positions(n_tokens)
+        n_keys = key_positions.shape[-1]
         return _drawn(masks, n_tokens, n_keys, x.device), positions, key_positions
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import Hypothesis, PromptBatch, prefill
-from qkv.decode.beam import build_beam
-from qkv.decode.generate import build_batch, build_search, build_task, run_search
-from qkv.decode.step import Generative, empty_cache, read
-from qkv.model import Cache, Decoder, EncoderDecoder
+from qkv.decode.captured.beam import build_beam
+from qkv.decode.captured.generate import build_batch, build_search, build_task, run_search
+from qkv.decode.captured.step import Generative, empty_cache, read
+from qkv.decode.prompts import empty_store
+from qkv.model import Cache, Decoder, EncoderDecoder, Memory, NewTokens
 from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone
 from qkv.proofs.proof import Measured, difference, largest
@@ -35,20 +36,36 @@ def cache(tested: ModelUnderTest) -> Measured:
 def _step_by_step(model: Generative, examples: Sequence[Example], steps: int) -> list[Tensor]:
     """Prompts of different lengths in one batch, then some tokens of each, (B, steps, V).
 
-    Once with a cache that grows, and once with one of a fixed shape.
+    Once in rows that have a length each, as the engine has them, and once in one of a fixed shape,
+    as steps are captured on a GPU.
     """
     batch = _batch(model, examples, [example.tokens[:-steps] for example in examples])
     room = batch.prompts.shape[1] + steps
     memory, growing = prefill(model, batch, 1, room)
-    by_cache = []
-    for cache in (_fixed(model, growing, room), growing):
-        logits = []
-        for step in range(-steps - 1, -1):
-            tokens = torch.tensor([[example.tokens[step]] for example in examples])
-            hidden = read(model, tokens.to(batch.prompts.device), memory, cache)
-            logits.append(model.output(hidden[:, -1]))
-        by_cache.append(torch.stack(logits, dim=1))
-    return by_cache
+    fixed = _fixed(model, growing, room)
+    rows, lengths = _rows(model, examples, steps, memory)
+    by_rows, by_fixed = [], []
+    for step in range(steps):
+        newest = [[example.tokens[step - steps - 1]] for example in examples]
+        tokens = torch.tensor(newest, device=batch.prompts.device)
+        new = NewTokens(rows, lengths + step, int(lengths.max()) + step + 1)
+        by_rows.append(model.output(read(model, tokens, memory, new)[:, -1]))
+        by_fixed.append(model.output(read(model, tokens, memory, fixed)[:, -1]))
+    return [torch.stack(logits, dim=1) for logits in (by_rows, by_fixed)]
+
+
+def _rows(
+    model: Generative, examples: Sequence[Example], steps: int, memory: Memory | None
+) -> tuple[Tensor, Tensor]:
+    """Read all but the last tokens into rows from their first slot on; with their lengths, (B,)."""
+    prompts = [example.tokens[: -steps - 1] for example in examples]
+    longest = max(map(len, prompts))
+    store = empty_store(model, len(prompts), longest + steps)
+    padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+    tokens = torch.tensor(padded, dtype=torch.int64, device=store.device)
+    if longest:
+        read(model, tokens, memory, NewTokens(store, 0, longest))
+    return store, torch.tensor(list(map(len, prompts)), device=store.device)
 
 
 def _fixed(model: Generative, cache: Cache, room: int) -> Cache:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import complete, generate
-from qkv.decode.generate import suppressed
+from qkv.decode.request import suppressed
 from qkv.errors import UserError
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model
 from qkv.proofs.decoding import WRITTEN, gap, written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qkv.config import DecodeConfig
 from qkv.decode import Remembered
-from qkv.decode.generate import USUAL_LENGTH
+from qkv.decode.request import USUAL_LENGTH
 from qkv.errors import UserError
 from qkv.text.chat import ChatTemplate, Message, check_messages
 

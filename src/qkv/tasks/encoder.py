@@ -18,10 +18,9 @@ from qkv.config import EmbedConfig
 from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
-from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
-from qkv.model import Layout, pool
+from qkv.model import Layout, evaluating, pool
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.decode import Hypothesis, Remembered
-from qkv.device import lay_by_columns, place
+from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
@@ -73,9 +75,9 @@ class LanguageModel:
     def load(cls, folder: Where, device: torch.device | None = None) -> LanguageModel:
         """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = load_family(folder, config, Decoder)
-        on_gpu = device is not None and device.type == "cuda"
-        model = place(model, device) if on_gpu else lay_by_columns(model)
+        model = load_family(folder, config, Decoder, device)
+        if device is None or device.type == "cpu":
+            model = lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder))
 
@@ -98,8 +100,7 @@ class LanguageModel:
     ) -> str | list[str]:
         """Return what comes after a prompt, or after each of many.
 
-        `settings` are those of `DecodeConfig` and `n_best`. A text that outgrows the context goes
-        on from its newer half.
+        `settings` are those of `DecodeConfig` and `n_best`. A text ends where the context is full.
         """
         if isinstance(prompts, str):
             return self.generate([prompts], **settings)[0]
@@ -123,14 +124,23 @@ class LanguageModel:
         """
         config = self.settings(settings)
         encoded = self._encode([prompts] if isinstance(prompts, str) else prompts, truncate)
-        found: list[list[Completion]] = [[] for _ in encoded]
-        for rows in self.writer.batches(encoded, config):
-            batch, ids = [encoded[row] for row in rows], [first + row for row in rows]
-            results = self.writer.search_on(batch, ids, config, draft.model if draft else None)
-            for row, hypotheses in zip(rows, results, strict=True):
-                found[row] = [self._read(best, encoded[row], config) for best in hypotheses]
-            if progress:
-                progress(len(rows))
+        if draft:
+            results = self.writer.speculate(draft.model, encoded, config)
+        else:
+            ids = range(first, first + len(encoded))
+            results = self.writer.complete(encoded, ids, config, progress=progress)
+        found = [
+            [self._read(best, prompt, config) for best in hypotheses]
+            for prompt, hypotheses in zip(encoded, results, strict=True)
+        ]
+        self._warn_if_full(
+            [
+                len(prompt) + len(best.tokens)
+                for prompt, (best, *_) in zip(encoded, found, strict=True)
+                if not (best.finished or best.stopped) and len(best.tokens) < config.max_length
+            ],
+            config,
+        )
         return found
 
     def answers(
@@ -156,13 +166,11 @@ class LanguageModel:
         limit = self.model.config.max_length
         fitting = [row for row, prompt in enumerate(prompts) if len(prompt) < limit]
         found = [""] * len(prompts)
-        for batch in self.writer.batches([prompts[row] for row in fitting], config):
-            rows = [fitting[row] for row in batch]
-            results = self.writer.search([prompts[row] for row in rows], rows, config, end_ids)
-            for row, (best, *_) in zip(rows, results, strict=True):
-                found[row] = self._read(best, [], config).text
-            if progress:
-                progress(len(rows))
+        results = self.writer.complete(
+            [prompts[row] for row in fitting], fitting, config, end_ids, progress
+        )
+        for row, (best, *_) in zip(fitting, results, strict=True):
+            found[row] = self._read(best, [], config).text
         return found
 
     def stream(
@@ -183,7 +191,11 @@ class LanguageModel:
         if config.n_best > 1:
             raise UserError("decode: a stream is one text; stream with n_best = 1.")
         [tokens] = self._encode([prompt], truncate)
+        remembered = remembered or Remembered()
         yield from self.flow(tokens, config, after=tokens, remembered=remembered, id=first)
+        length = len(remembered.tokens) + 1
+        if length - len(tokens) < config.max_length:
+            self._warn_if_full([length], config)
 
     def flow(
         self,
@@ -320,7 +332,22 @@ class LanguageModel:
         tokens, text, stopped = cut_at_stop(self.tokenizer, output.tokens, config.stop, prompt)
         if not stopped:
             return Completion(text, tokens, output.log_probability, output.finished, stopped)
-        # A search notices a stop some tokens late: only those up to it count.
-        (whole,) = self.likelihoods([[*prompt, *tokens]])
-        gained = sum(whole.log_probabilities[len(whole.log_probabilities) - len(tokens) :])
-        return Completion(text, tokens, gained, finished=False, stopped=True)
+        gained = output.log_probabilities
+        if gained is None:
+            # A search notices a stop some tokens late: only those up to it count.
+            (whole,) = self.likelihoods([[*prompt, *tokens]])
+            gained = tuple(whole.log_probabilities[len(whole.log_probabilities) - len(tokens) :])
+        log_probability = math.fsum(gained[: len(tokens)])
+        return Completion(text, tokens, log_probability, finished=False, stopped=True)
+
+    def _warn_if_full(self, lengths: Sequence[int], config: DecodeConfig) -> None:
+        """Say how many texts, with their prompts, were cut off by the context."""
+        context = self.model.config.max_length
+        n_full = sum(length >= context for length in lengths)
+        if n_full:
+            texts = "a text ends" if n_full == 1 else f"{n_full} texts end"
+            warnings.warn(
+                f"{texts} where the model's context of {context:,} tokens is full, before the "
+                f"{config.max_length:,} tokens that were asked for",
+                stacklevel=4,
+            )

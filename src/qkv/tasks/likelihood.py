@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.generate import evaluating
+from qkv.decode.prompts import LEAST_SHARED, common
 from qkv.errors import UserError
-from qkv.model import Cache, Decoder, Layout
+from qkv.model import Cache, Decoder, Layout, evaluating
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 LOGITS = 2**25  # numbers in memory at one time: tokens times vocabulary
 CACHED = {"cpu": 2**28, "cuda": 2**33}  # numbers in the KV cache, for all rows of a batch
-LEAST_SHARED = 16  # tokens; caching fewer would cost more than reading them again
 
 Inputs = tuple[int, ...]
 
@@ -170,14 +169,6 @@ def _check(prompts: Sequence[str], options: Sequence[Sequence[str]], normalize: 
     if normalize not in get_args(Normalize):
         known = ", ".join(get_args(Normalize))
         raise UserError(f"normalize is {normalize!r}, but must be one of {known}.")
-
-
-def common(sequences: Sequence[Sequence[int]]) -> int:
-    """Length of the longest prefix that all sequences share."""
-    first, last = min(map(list, sequences)), max(map(list, sequences))
-    pairs = zip(first, last, strict=False)
-    different = (index for index, (left, right) in enumerate(pairs) if left != right)
-    return next(different, min(len(first), len(last)))
 
 
 @torch.inference_mode()

@@ -19,10 +19,8 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.data import Framed, Ragged, Specials, arrange, frame
-from qkv.decode.generate import evaluating
-from qkv.device import place
 from qkv.errors import UserError
-from qkv.model import Encoder, Layout
+from qkv.model import Encoder, Layout, evaluating
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 
@@ -139,7 +137,7 @@ def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:
 def load_encoder(folder: Where, device: torch.device | None) -> tuple[Encoder, Tokenizer]:
     """Read an encoder with its head, and its vocabulary, from a model folder."""
     _, config, _ = load_config(folder)
-    model = place(load_family(folder, config, Encoder), device)
+    model = load_family(folder, config, Encoder, device)
     return model, load_tokenizers(folder, config).target
 
 

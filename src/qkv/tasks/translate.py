@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
@@ -20,9 +20,9 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.decode import Graphs, Hypothesis, generate
-from qkv.decode.generate import suppressed
-from qkv.device import place
+from qkv.decode import Engine, Graphs, Hypothesis, Request, generate
+from qkv.decode.closed_batch import join, run
+from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
@@ -30,7 +30,7 @@ from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_conf
 if TYPE_CHECKING:
     from qkv.inspect import Trace
 
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}  # source tokens, padding included, times beams
+CAPTURED_TOKENS = 16_384  # source tokens, padding included, times beams, of a batch on a GPU
 
 
 class TranslateSettings(BatchSettings, total=False):
@@ -53,13 +53,13 @@ class Translator:
 
     def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, decode: DecodeConfig) -> None:
         self.model, self.tokenizers, self.decode = model, tokenizers, decode
-        self.graphs = Graphs()
+        self.engine, self.graphs = Engine(model), Graphs()
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Translator:
         """Read a model folder."""
         _, config, decode = load_config(folder)
-        model = place(load_family(folder, config, EncoderDecoder), device)
+        model = load_family(folder, config, EncoderDecoder, device)
         return cls(model, load_tokenizers(folder, config), decode)
 
     def save(self, folder: Path, task: str = "translate") -> None:
@@ -106,15 +106,13 @@ class Translator:
         config = self.settings(settings)
         start = self._begin(config) + (self.tokenizers.target.encode(prefix) if prefix else [])
         sources = self.encode([texts] if isinstance(texts, str) else texts, truncate)
+        rows = [row for row, tokens in enumerate(sources) if tokens]
+        results = self._search(
+            [sources[row] for row in rows], [first + row for row in rows], config, start, progress
+        )
         found: list[list[Translation]] = [[] for _ in sources]
-        rows_each = config.n_best if config.sample else config.beams
-        for rows in self._batches(sources, rows_each):
-            ids = [first + row for row in rows]
-            results = self._search([sources[row] for row in rows], ids, config, start)
-            for row, hypotheses in zip(rows, results, strict=True):
-                found[row] = [self._read(hypothesis) for hypothesis in hypotheses]
-            if progress:
-                progress(len(rows))
+        for row, hypotheses in zip(rows, results, strict=True):
+            found[row] = [self._read(hypothesis) for hypothesis in hypotheses]
         return found
 
     def trace(
@@ -166,46 +164,72 @@ class Translator:
     def _begin(self, config: DecodeConfig) -> list[int]:
         return self.first if config.force_start else []
 
-    def _batches(self, sources: Sequence[Sequence[int]], rows_each: int) -> Iterator[list[int]]:
-        """Rows to translate together: of similar length, within the budget, blank ones left out."""
-        rows = [row for row, tokens in enumerate(sources) if tokens]
-        rows.sort(key=lambda row: len(sources[row]), reverse=True)
-        budget = BATCH_TOKENS[self._device.type] // rows_each
-        while rows:
-            count = max(1, budget // (len(sources[rows[0]]) + 1))
-            yield rows[:count]
-            del rows[:count]
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
     def _search(
         self,
         sources: Sequence[Sequence[int]],
-        ids: list[int],
+        ids: Sequence[int],
         config: DecodeConfig,
         prefix: Sequence[int],
+        progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        tokens, lengths = self._pad(sources)
-        return generate(
-            self.model,
-            tokens,
-            lengths,
-            config,
-            prefix=prefix,
-            ids=ids,
-            suppress=suppressed(config, self.model.config),
-            graphs=self.graphs,
-        )
+        """Search for the translations of sources without EOS; each begins with `prefix`."""
+        model = self.model.config
+        whole = [(*source, model.eos_id) for source in sources]
+        if next(self.model.parameters()).is_cuda:
+            return self._search_captured(whole, ids, config, prefix, progress)
+        lengths = list(map(len, whole))
+        limits = token_limits(model, config, lengths, len(prefix)) if whole else []
+        suppress = suppressed(config, model)
+        n_given = int([*prefix[:1]] == [model.start_id])
+        prompt = (model.bos_id, *prefix)
+        requests = [
+            Request(prompt, limit, model.ends, config, source, suppress, id, n_given=n_given)
+            for source, limit, id in zip(whole, limits, ids, strict=True)
+        ]
+        return [
+            [replace(best, tokens=[*prefix, *best.tokens]) for best in join(handles)]
+            for handles in run(self.engine, requests, progress)
+        ]
+
+    def _search_captured(
+        self,
+        sources: Sequence[Sequence[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
+        prefix: Sequence[int],
+        progress: Progress | None,
+    ) -> list[list[Hypothesis]]:
+        """Search with steps that are captured as CUDA graphs."""
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        rows = sorted(range(len(sources)), key=lambda row: len(sources[row]), reverse=True)
+        budget = CAPTURED_TOKENS // (config.n_best if config.sample else config.beams)
+        while rows:
+            count = max(1, budget // len(sources[rows[0]]))
+            batch, rows = rows[:count], rows[count:]
+            tokens, lengths = self._pad([sources[row] for row in batch])
+            results = generate(
+                self.model,
+                tokens,
+                lengths,
+                config,
+                prefix=prefix,
+                ids=[ids[row] for row in batch],
+                suppress=suppressed(config, self.model.config),
+                graphs=self.graphs,
+            )
+            for row, hypotheses in zip(batch, results, strict=True):
+                found[row] = hypotheses
+            if progress:
+                progress(len(batch))
+        return found
 
     def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        config = self.model.config
-        lengths = torch.tensor([len(source) + 1 for source in sources])
-        tokens = torch.full((len(sources), int(lengths.max())), config.pad_id)
+        device = next(self.model.parameters()).device
+        lengths = torch.tensor([len(source) for source in sources])
+        tokens = torch.full((len(sources), int(lengths.max())), self.model.config.pad_id)
         for row, source in enumerate(sources):
-            tokens[row, : len(source) + 1] = torch.tensor([*source, config.eos_id])
-        return tokens.to(self._device), lengths.to(self._device)
+            tokens[row, : len(source)] = torch.tensor(source)
+        return tokens.to(device), lengths.to(device)
 
     def _read(self, hypothesis: Hypothesis) -> Translation:
         text = self.tokenizers.target.decode(hypothesis.tokens)

@@ -23,10 +23,8 @@ from qkv.convert.model_folder import (
 )
 from qkv.data import Scale, read_image
 from qkv.data.items.pixels import BRIGHTEST
-from qkv.decode.generate import evaluating
-from qkv.device import place
 from qkv.errors import UserError
-from qkv.model import Encoder
+from qkv.model import Encoder, evaluating
 from qkv.tasks.classify import Classification, check_labels
 from qkv.tasks.reading import BATCH_TOKENS
 from qkv.tasks.texts import Progress
@@ -75,7 +73,7 @@ class ImageClassifier:
                 f"{folder} has a deviation that is not above 0 in config.json; restore it."
             )
         check_labels(classes.labels, n_labels, folder)
-        return cls(place(load_family(folder, config, Encoder), device), classes)
+        return cls(load_family(folder, config, Encoder, device), classes)
 
     def save(self, folder: Path) -> None:
         """Write a model folder."""

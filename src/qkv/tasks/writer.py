@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 
 import torch
 
 from qkv.config import DecodeConfig
-from qkv.decode import Graphs, Hypothesis, Remembered, complete, stream
-from qkv.decode.generate import USUAL_LENGTH, suppressed
-from qkv.decode.greedy import GreedyState, close_outputs
+from qkv.decode import Engine, Event, Graphs, Handle, Hypothesis, Remembered, Request, stream
+from qkv.decode.captured.generate import complete as complete_captured
+from qkv.decode.captured.greedy import GreedyState, close_outputs
+from qkv.decode.closed_batch import join, run
+from qkv.decode.request import USUAL_LENGTH, prompt_limits, suppressed
 from qkv.decode.speculative import speculate
 from qkv.model import Decoder
-from qkv.text import Tokenizer, cut_at_stop
+from qkv.tasks.texts import Progress
+from qkv.text import TextStream, Tokenizer
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 131_072}  # of prompts and room for what comes after, in all
-TURN = 1 << 20  # added to an id each time that a text outgrows the context, for other draws
+CAPTURED_TOKENS = 131_072  # of prompts and room for what comes after, in one batch on a GPU
 
 
 class Writer:
@@ -25,77 +25,29 @@ class Writer:
 
     def __init__(self, model: Decoder, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
+        self.engine = Engine(model)
         self.graphs = Graphs()
 
-    def batches(self, prompts: Sequence[list[int]], config: DecodeConfig) -> Iterator[list[int]]:
-        """Rows to complete together: of similar length, within the budget."""
-        rows = sorted(range(len(prompts)), key=lambda row: len(prompts[row]), reverse=True)
-        rows_each = config.n_best if config.sample else config.beams
-        device = next(self.model.parameters()).device.type
-        budget = BATCH_TOKENS[device] // rows_each
-        while rows:
-            count = max(1, budget // (len(prompts[rows[0]]) + _wanted(config)))
-            yield rows[:count]
-            del rows[:count]
+    @property
+    def _on_gpu(self) -> bool:
+        return next(self.model.parameters()).is_cuda
 
-    def search(
+    def complete(
         self,
         prompts: Sequence[list[int]],
         ids: Sequence[int],
         config: DecodeConfig,
         ends: Sequence[int] = (),
-        limits: Sequence[int] | None = None,
+        progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """Complete each prompt as far as the context reaches."""
-        return complete(
-            self.model,
-            prompts,
-            config,
-            limits,
-            ids=ids,
-            ends=ends,
-            suppress=suppressed(config, self.model.config, ends),
-            graphs=self.graphs,
-            watch=self._watch(config),
-        )
-
-    def search_on(
-        self,
-        prompts: Sequence[list[int]],
-        ids: Sequence[int],
-        config: DecodeConfig,
-        draft: Decoder | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Complete each prompt; a single output that fills the context goes on from its newer half.
-
-        A `draft` helps with greedy ones.
-        """
-        search = partial(self._speculate, draft) if draft else self.search
-        found = search(prompts, ids, config)
-        single = config.n_best == 1 and (config.sample or config.beams == 1)
-        turn = 0
-        while single and (cut := self._cut_short(prompts, found, config)):
-            turn += 1
-            longer = [self._newer_half([*prompts[row], *found[row][0].tokens]) for row in cut]
-            written = [len(found[row][0].tokens) for row in cut]
-            left = [_wanted(config) - count for count in written]
-            later = replace(config, min_length=max(0, config.min_length - min(written)))
-            more = search(longer, [ids[row] + turn * TURN for row in cut], later, limits=left)
-            for row, (best, *_) in zip(cut, more, strict=True):
-                found[row] = [found[row][0].followed_by(best)]
-        return found
-
-    def _cut_short(
-        self, prompts: Sequence[list[int]], found: list[list[Hypothesis]], config: DecodeConfig
-    ) -> list[int]:
-        """Rows whose output has neither ended nor all the tokens that were asked for."""
-        return [
-            row
-            for row, (best, *_) in enumerate(found)
-            if not best.finished
-            and len(best.tokens) < _wanted(config)
-            and not cut_at_stop(self.tokenizer, best.tokens, config.stop, prompts[row])[2]
-        ]
+        """Complete each prompt, up to its limit or as far as the context reaches."""
+        if self._on_gpu:
+            return self._complete_captured(prompts, ids, config, ends, progress)
+        limits = prompt_limits(self.model.config, config, prompts)
+        rows = zip(prompts, limits, ids, strict=True)
+        requests = [self._request(prompt, limit, config, ends, id) for prompt, limit, id in rows]
+        handles = run(self.engine, requests, progress, self._is_over(config))
+        return [join(of_prompt) for of_prompt in handles]
 
     def stream(
         self,
@@ -105,60 +57,130 @@ class Writer:
         remembered: Remembered | None = None,
         id: int = 0,
     ) -> Iterator[int]:
-        """Yield the tokens of `search_on` for one prompt as they come; `id` names its draws."""
-        wanted, finished, turn = _wanted(config), False, 0
-        never = suppressed(config, self.model.config, ends)
-        while wanted and not finished:
-            limit = min(wanted, self.model.config.max_length - len(prompt))
-            tokens = stream(
+        """Yield the tokens of `complete` for one prompt as they come; `id` names its draws."""
+        (limit,) = prompt_limits(self.model.config, config, [prompt])
+        if self._on_gpu:
+            never = suppressed(config, self.model.config, ends)
+            yield from stream(
                 self.model,
                 prompt,
                 config,
                 limit,
                 ends=ends,
                 suppress=never,
-                id=id + turn * TURN,
+                id=id,
                 graphs=self.graphs,
                 remembered=remembered,
             )
-            fresh: list[int] = []
-            for token in tokens:
-                fresh.append(token)
-                yield token
-            wanted, finished, turn = wanted - len(fresh), len(fresh) < limit, turn + 1
-            config = replace(config, min_length=max(0, config.min_length - len(fresh)))
-            prompt = self._newer_half([*prompt, *fresh])
+            return
+        remembered = remembered or Remembered()
+        handle = self.engine.submit(self._request(prompt, limit, config, ends, id, keep=True))
+        remembered.tokens = prompt[:-1]
+        newest = prompt[-1]
+        for event in self.engine.stream(handle):
+            remembered.tokens.append(newest)  # the step that chose the next one has read it
+            newest = event.token
+            if newest not in handle.request.ends:
+                yield newest
+        remembered.n_read += handle.n_read
 
-    def _speculate(
-        self,
-        draft: Decoder,
-        prompts: Sequence[list[int]],
-        ids: Sequence[int],
-        config: DecodeConfig,
-        limits: Sequence[int] | None = None,
+    def speculate(
+        self, draft: Decoder, prompts: Sequence[list[int]], config: DecodeConfig
     ) -> list[list[Hypothesis]]:
         """Complete each prompt greedily with the help of a smaller model."""
         never = suppressed(config, self.model.config)
-        found = []
-        for prompt, limit in zip(prompts, limits or [_wanted(config)] * len(prompts), strict=True):
-            speculated = speculate(
+        return [
+            [
+                speculate(
+                    self.model,
+                    draft,
+                    prompt,
+                    config,
+                    suppress=never,
+                    over=lambda tokens: self._has_stop(tokens, config),
+                ).hypothesis
+            ]
+            for prompt in prompts
+        ]
+
+    def _request(
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        config: DecodeConfig,
+        ends: Sequence[int],
+        id: int,
+        keep: bool = False,
+    ) -> Request:
+        return Request(
+            tuple(prompt),
+            limit,
+            tuple(ends) or self.model.config.ends,
+            config,
+            suppress=suppressed(config, self.model.config, ends),
+            id=id,
+            keep=keep,
+        )
+
+    def _is_over(self, config: DecodeConfig) -> Callable[[Event], bool] | None:
+        """Return a check for stop strings, which beam search has none of before its end."""
+        if not config.stop:
+            return None
+        texts: dict[Handle, TextStream] = {}
+
+        def is_over(event: Event) -> bool:
+            request = event.handle.request
+            if request.beams > 1:
+                return False
+            if event.handle not in texts:
+                texts[event.handle] = TextStream(self.tokenizer, config.stop, request.prompt)
+            texts[event.handle].push([event.token])
+            return texts[event.handle].stopped
+
+        return is_over
+
+    # Steps that are captured as CUDA graphs
+
+    def _complete_captured(
+        self,
+        prompts: Sequence[list[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
+        ends: Sequence[int],
+        progress: Progress | None,
+    ) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in prompts]
+        for rows in self._batches(prompts, config):
+            results = complete_captured(
                 self.model,
-                draft,
-                prompt,
+                [prompts[row] for row in rows],
                 config,
-                limit,
-                suppress=never,
-                over=lambda tokens: self._has_stop(tokens, config),
+                ids=[ids[row] for row in rows],
+                ends=ends,
+                suppress=suppressed(config, self.model.config, ends),
+                graphs=self.graphs,
+                watch=self._watch(config),
             )
-            found.append([speculated.hypothesis])
+            for row, hypotheses in zip(rows, results, strict=True):
+                found[row] = hypotheses
+            if progress:
+                progress(len(rows))
         return found
+
+    def _batches(self, prompts: Sequence[list[int]], config: DecodeConfig) -> Iterator[list[int]]:
+        """Yield rows of similar length to complete together, within the budget."""
+        rows = sorted(range(len(prompts)), key=lambda row: len(prompts[row]), reverse=True)
+        rows_each = config.n_best if config.sample else config.beams
+        budget = CAPTURED_TOKENS // rows_each
+        while rows:
+            wanted = config.max_length or USUAL_LENGTH
+            count = max(1, budget // (len(prompts[rows[0]]) + wanted))
+            yield rows[:count]
+            del rows[:count]
 
     def _has_stop(self, tokens: list[int], config: DecodeConfig) -> bool:
         text = self.tokenizer.decode(tokens) if config.stop else ""
         return any(stop in text for stop in config.stop)
-
-    def _newer_half(self, tokens: list[int]) -> list[int]:
-        return tokens[-max(1, self.model.config.max_length // 2) :]
 
     def _watch(self, config: DecodeConfig) -> Callable[[GreedyState], GreedyState] | None:
         """Return a check that closes rows in which a stop string has come."""
@@ -174,7 +196,3 @@ class Writer:
             return close_outputs(state, torch.tensor(ended, device=state.open.device))
 
         return watch
-
-
-def _wanted(config: DecodeConfig) -> int:
-    return config.max_length or USUAL_LENGTH

@@ -9,7 +9,7 @@ from typing import Any
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
 from qkv.convert.model_folder import CARD, SOURCE_TOKENIZER, TOKENIZER, Tokenizers
-from qkv.decode.generate import USUAL_LENGTH, suppressed
+from qkv.decode.request import USUAL_LENGTH, suppressed
 from qkv.errors import UserError
 from qkv.files import write_text
 from qkv.text import Tokenizer

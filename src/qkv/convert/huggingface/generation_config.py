@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.convert.architectures.architecture import Values
-from qkv.decode.generate import USUAL_LENGTH, suppressed
+from qkv.decode.request import USUAL_LENGTH, suppressed
 
 # Their names for our settings; each value says the same in both
 SAME = {

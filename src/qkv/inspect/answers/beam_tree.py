@@ -16,8 +16,9 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import Beam, BeamState, Hypothesis, Task
-from qkv.decode.beam import Candidates, build_beam
-from qkv.decode.generate import build_batch, build_task, prompt_limits, run_search, token_limits
+from qkv.decode.captured.beam import Candidates, build_beam
+from qkv.decode.captured.generate import build_batch, build_task, run_search
+from qkv.decode.request import prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.draw import Table, caption, clipped, new_figure, styled, visible

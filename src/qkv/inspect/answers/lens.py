@@ -10,7 +10,6 @@ import torch
 from rich.console import RenderableType
 from torch import Tensor
 
-from qkv.decode.generate import evaluating
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
 from qkv.inspect.answers.steps import IN_TERMINAL, MAX_DRAWN, last_drawn
@@ -22,7 +21,7 @@ from qkv.inspect.trace.outputs import (
     position_names,
     probabilities,
 )
-from qkv.model import Encoder, Stack
+from qkv.model import Encoder, Stack, evaluating
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

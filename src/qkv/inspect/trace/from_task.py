@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qkv.data import IGNORE, Framed
-from qkv.decode.generate import suppressed
+from qkv.decode.request import suppressed
 from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Inputs, OutputKind, Side, pad_labels
 from qkv.inspect.trace.trace import Trace

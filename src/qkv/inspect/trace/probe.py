@@ -13,10 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qkv.decode.generate import evaluating
 from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.inputs import Inputs
-from qkv.model import Attention, Decoder, Encoder, EncoderDecoder, Mask, Model, Stack
+from qkv.model import Attention, Decoder, Encoder, EncoderDecoder, Mask, Model, Stack, evaluating
 from qkv.model.attention import scores, weights
 
 Key = Callable[[], str]  # asked during the pass: layers with shared weights have several keys

@@ -12,8 +12,8 @@ from typing import Any, Generic
 
 import torch
 
-from qkv.decode.state import S, Search, Task
-from qkv.decode.step import Generative, advance, empty_cache
+from qkv.decode.captured.state import S, Search, Task
+from qkv.decode.captured.step import Generative, advance, empty_cache
 from qkv.model import Cache, KeysValues, Layout, Memory
 
 WARM_UPS = 2  # so that libraries initialise before the recording

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode.beam import build_beam
-from qkv.decode.graph import Graphs
-from qkv.decode.greedy import build_greedy
+from qkv.decode.captured.beam import build_beam
+from qkv.decode.captured.graph import Graphs
+from qkv.decode.captured.greedy import build_greedy
+from qkv.decode.captured.loop import Watch, search_fixed, search_growing
+from qkv.decode.captured.state import NONE, Search, Task
+from qkv.decode.captured.step import Generative, PromptBatch
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.loop import Watch, search_fixed, search_growing
-from qkv.decode.state import NONE, Search, Task
-from qkv.decode.step import Generative, PromptBatch
-from qkv.errors import UserError
-from qkv.model import Decoder, EncoderDecoder
-
-USUAL_LENGTH = 256  # tokens after a prompt, by default
+from qkv.decode.request import prompt_limits, token_limits
+from qkv.model import Decoder, EncoderDecoder, evaluating
 
 
 @torch.inference_mode()
@@ -150,21 +147,6 @@ def build_task(
     )
 
 
-def suppressed(
-    config: DecodeConfig, model: ModelConfig, ends: Sequence[int] = ()
-) -> tuple[int, ...]:
-    """List the tokens that are never generated: by default special tokens that end nothing."""
-    if config.suppress == "special":
-        return tuple(sorted({model.pad_id, model.bos_id} - {*model.ends, *ends}))
-    for token in config.suppress:
-        if not 0 <= token < model.vocab_size:
-            raise UserError(
-                f"decode: suppress names the token {token}, but those of the model go from 0 to "
-                f"{model.vocab_size - 1}; leave it out."
-            )
-    return tuple(config.suppress)
-
-
 def build_search(
     config: DecodeConfig, ends: tuple[int, ...], suppress: tuple[int, ...], n_given: int = 0
 ) -> Search[Any]:
@@ -172,69 +154,3 @@ def build_search(
     if config.sample or config.beams == 1:
         return build_greedy(config, ends, suppress)
     return build_beam(config, ends, suppress, n_given)
-
-
-def token_limits(
-    model: ModelConfig,
-    config: DecodeConfig,
-    source_lengths: Sequence[int],
-    prefix_length: int,
-    max_lengths: Sequence[int] | int | None = None,
-) -> list[int]:
-    """Compute how many tokens each sentence may generate, independent of its batch.
-
-    By default twice its source tokens (as given, with or without EOS) and 20 more; never more than
-    fit into the model together with BOS and the prefix.
-    """
-    room = model.max_length - 1 - prefix_length
-    if room < 1:
-        raise UserError(
-            f"decode: a prefix of {prefix_length} tokens leaves no room in a model whose "
-            f"max_length is {model.max_length}; shorten the prefix."
-        )
-    if max(source_lengths) > model.max_length:
-        raise UserError(
-            f"decode: a source has {max(source_lengths)} tokens, but the model's max_length is "
-            f"{model.max_length}; shorten or split it."
-        )
-    if max_lengths is None:
-        max_lengths = config.max_length or [2 * length + 20 for length in source_lengths]
-    if isinstance(max_lengths, int):
-        max_lengths = [max_lengths] * len(source_lengths)
-    if min(max_lengths) < 1:
-        raise UserError(f"decode: a max_length of {min(max_lengths)} leaves nothing to generate.")
-    return [min(limit, room) for limit in max_lengths]
-
-
-def prompt_limits(
-    model: ModelConfig,
-    config: DecodeConfig,
-    prompts: Sequence[Sequence[int]],
-    max_lengths: Sequence[int] | int | None = None,
-) -> list[int]:
-    """Compute how many tokens may follow each prompt: the limit asked for, or what fits."""
-    for number, prompt in enumerate(prompts, start=1):
-        if not prompt:
-            raise UserError(f"decode: prompt {number} is empty; give it a token, such as BOS.")
-        if len(prompt) >= model.max_length:
-            raise UserError(
-                f"decode: prompt {number} has {len(prompt):,} tokens, but the model's context of "
-                f"{model.max_length:,} must hold it and what comes after; shorten it."
-            )
-    if max_lengths is None:
-        max_lengths = config.max_length or USUAL_LENGTH
-    if isinstance(max_lengths, int):
-        max_lengths = [max_lengths] * len(prompts)
-    rooms = (model.max_length - len(prompt) for prompt in prompts)
-    return [min(limit, room) for limit, room in zip(max_lengths, rooms, strict=True)]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)

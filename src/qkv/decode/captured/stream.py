@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import torch
 
 from qkv.config import DecodeConfig
-from qkv.decode.generate import build_task, evaluating, prompt_limits
-from qkv.decode.graph import Graphs
-from qkv.decode.greedy import GreedyState, build_greedy
-from qkv.decode.loop import LENGTH, multiple
-from qkv.decode.state import Search, Task
-from qkv.decode.step import advance, empty_cache, read
-from qkv.model import Cache, Decoder
+from qkv.decode.captured.generate import build_task
+from qkv.decode.captured.graph import Graphs
+from qkv.decode.captured.greedy import GreedyState, build_greedy
+from qkv.decode.captured.loop import LENGTH, multiple
+from qkv.decode.captured.state import Search, Task
+from qkv.decode.captured.step import advance, empty_cache, read
+from qkv.decode.request import prompt_limits
+from qkv.model import Cache, Decoder, evaluating
 
 
 @dataclass

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qkv.decode.state import S, Search
-from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory
+from qkv.decode.captured.state import S, Search
+from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory, NewTokens
 
 Generative = EncoderDecoder | Decoder
 
@@ -49,7 +49,9 @@ def empty_cache(model: Generative, rows: int, length: int, fixed: bool = False) 
     return Cache.empty(model.config, rows, length, weight.new_empty(0, dtype=dtype), fixed)
 
 
-def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:
+def read(
+    model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache | NewTokens
+) -> Tensor:
     """Read tokens, (rows, T), into the cache, and return the hidden states, (rows, T, D)."""
     if isinstance(model, Decoder):
         return model.hidden(tokens, cache=cache)

@@ -1,0 +1,228 @@
+"""The engine: requests join a running batch at any step, and leave it when they are done.
+
+Translating a file, streaming an answer and serving many users are the same loop: `submit` requests,
+`step` until they are done, or `cancel` them. A request's result does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from qkv.decode.captured.step import Generative
+from qkv.decode.lane import Lane
+from qkv.decode.prompts import LEAST_SHARED, Prefill, common
+from qkv.decode.request import Event, Handle, Request
+from qkv.model import evaluating
+
+MAX_ROWS = 128  # hypotheses that run at the same time
+PREFILL_TOKENS = 2048  # of sources or prompts, padding included, that are read at the same time
+CHUNK = 256  # tokens of each prompt that are read between two steps of those that run already
+SHARE_OF_MEMORY = 0.25  # of this machine, for keys and values
+KEPT_SHARE = 0.25  # of that, for prefixes of later prompts
+
+
+class Engine:
+    """Runs requests on one model; any thread may submit them, one at a time runs a step."""
+
+    def __init__(
+        self,
+        model: Generative,
+        max_rows: int = MAX_ROWS,
+        max_bytes: int | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self.model, self.max_rows, self.chunk = model, max_rows, chunk
+        self.max_bytes = max_bytes or int(SHARE_OF_MEMORY * _memory())
+        self._queue: deque[Handle] = deque()
+        self._lanes: dict[int, Lane] = {}
+        self._prefill: Prefill | None = None
+        self._kept: deque[tuple[tuple[int, ...], Tensor]] = deque()  # the newest last
+        self._lock = threading.RLock()
+
+    # What clients call
+
+    def submit(self, request: Request) -> Handle:
+        """Queue a request; it joins the running batch at the next step that has room."""
+        if request.limit < 1:
+            raise ValueError(f"limit is {request.limit}, but must be at least 1")
+        handle = Handle(request)
+        self._queue.append(handle)
+        return handle
+
+    def cancel(self, handle: Handle) -> None:
+        """Stop a request with what has come of it; its rows are free at the next step."""
+        with self._lock:
+            if not handle.is_done:
+                handle.finish("cancelled")
+
+    def step(self) -> list[Event]:
+        """Let requests join and leave, and generate the next token of all that run."""
+        with self._lock, evaluating(self.model), torch.inference_mode():
+            try:
+                self._drop_done()
+                self._admit()
+                events = [
+                    event for lane in self._lanes.values() if lane.handles for event in lane.step()
+                ]
+                for event in events:
+                    event.handle.events.append(event)
+                self._drop_done()
+            except BaseException as error:
+                self._fail(error)
+                raise
+        return events
+
+    def run(
+        self,
+        requests: Iterable[Request],
+        progress: Callable[[int], None] | None = None,
+        is_over: Callable[[Event], bool] | None = None,
+    ) -> list[Handle]:
+        """Run requests to their ends; `progress` is called with the number done since last time.
+
+        `is_over` is asked at each token whether its request shall stop there.
+        """
+        handles = [Handle(request) for request in requests]
+        # Those of similar length are read together, with little padding.
+        self._queue.extend(sorted(handles, key=_size, reverse=True))
+        n_open = len(handles)
+        while n_open:
+            for event in self.step():
+                if is_over and is_over(event):
+                    self.cancel(event.handle)
+            n_left = sum(not handle.is_done for handle in handles)
+            if progress and n_left < n_open:
+                progress(n_open - n_left)
+            n_open = n_left
+        return handles
+
+    def stream(self, handle: Handle) -> Iterator[Event]:
+        """Yield a request's tokens as they come; who stops listening cancels it."""
+        try:
+            while True:
+                while handle.events:
+                    yield handle.events.popleft()
+                with self._lock:
+                    if handle.error is not None:
+                        raise handle.error
+                    if handle.is_done and not handle.events:
+                        return
+                    if not handle.events:
+                        self.step()
+        finally:
+            self.cancel(handle)
+
+    # Joining and leaving
+
+    def _admit(self) -> None:
+        """Read the prompts of waiting requests, and let them join when that is done."""
+        if self._prefill is None:
+            self._prefill = self._next_prefill()
+        if self._prefill is None:
+            return
+        prefill = self._prefill
+        runs = any(lane.handles for lane in self._lanes.values())
+        if prefill.n_left:
+            prefill.advance(self.model, self.chunk if runs else prefill.n_left)
+        if not prefill.n_left:
+            self._prefill = None
+            self._lane(prefill.handles[0].request.beams).join(prefill)
+
+    def _next_prefill(self) -> Prefill | None:
+        """Take as many requests from the queue as there is room for."""
+        while self._queue and self._queue[0].is_done:
+            self._queue.popleft()
+        if not self._queue:
+            return None
+        beams = self._queue[0].request.beams
+        lane = self._lane(beams)
+        free = (
+            self.max_rows - sum(len(x.handles) * x.beams for x in self._lanes.values())
+        ) // beams
+        if not lane.handles:
+            free = max(free, 1)
+        # With more waiting than fit, few large groups are read faster than many small ones.
+        if len(self._queue) > free and free * beams < self.max_rows // 4 and lane.handles:
+            return None
+        known = self._known(self._queue[0].request.prompt)
+        taken: list[Handle] = []
+        while self._queue and len(taken) < (1 if known is not None else free):
+            handle = self._queue[0]
+            if handle.request.beams != beams or not self._fits(lane, [*taken, handle]):
+                break
+            self._queue.popleft()
+            if not handle.is_done:
+                taken.append(handle)
+        return Prefill.begin(self.model, taken, known) if taken else None
+
+    def _fits(self, lane: Lane, joining: list[Handle]) -> bool:
+        """Whether requests fit into the budgets; one that is alone always does."""
+        if len(joining) > 1 and len(joining) * max(map(_size, joining)) > PREFILL_TOKENS:
+            return False
+        together = [*lane.handles, *joining]
+        config, weight = self.model.config, next(self.model.parameters())
+        by_slot = 2 * config.n_decoder_layers * config.kv_heads * config.d_head
+        slots = max(handle.request.slots for handle in together)
+        return len(together) == 1 or (
+            len(together) * slots * by_slot * weight.element_size() <= self.max_bytes
+        )
+
+    def _lane(self, beams: int) -> Lane:
+        if beams not in self._lanes:
+            self._lanes[beams] = Lane(self.model, beams)
+        return self._lanes[beams]
+
+    def _drop_done(self) -> None:
+        for lane in self._lanes.values():
+            for handle in lane.handles:
+                if handle.is_done and handle.request.keep:
+                    self._keep(lane, handle)
+            lane.drop_done()
+
+    def _fail(self, error: BaseException) -> None:
+        """Give up all requests, since rows may be half written; who streams one hears why."""
+        prefilling = self._prefill.handles if self._prefill else ()
+        running = [handle for lane in self._lanes.values() for handle in lane.handles]
+        for handle in [*running, *prefilling, *self._queue]:
+            if not handle.is_done:
+                handle.finish("cancelled")
+                handle.error = error
+        self._queue.clear()
+        self._prefill = None
+        self._lanes.clear()
+
+    # Prefixes of later prompts
+
+    def _keep(self, lane: Lane, handle: Handle) -> None:
+        """Keep the keys of what was read, and drop the oldest ones over the budget."""
+        tokens = (*handle.request.prompt, *handle.tokens[:-1])
+        self._kept = deque(x for x in self._kept if x[0] != tokens[: len(x[0])])
+        self._kept.append((tokens, lane.keys_of(handle, len(tokens))))
+        budget = KEPT_SHARE * self.max_bytes
+        while len(self._kept) > 1 and sum(keys.nbytes for _, keys in self._kept) > budget:
+            self._kept.popleft()
+
+    def _known(self, prompt: tuple[int, ...]) -> Tensor | None:
+        """Find the kept keys that a prompt begins with, (layers, 2, 1, G, L, D/H)."""
+        best = max(
+            ((common([tokens, prompt[:-1]]), keys) for tokens, keys in self._kept),
+            key=lambda found: found[0],
+            default=None,
+        )
+        if best is None or best[0] < LEAST_SHARED:
+            return None
+        return best[1][:, :, None, :, : best[0]]
+
+
+def _size(handle: Handle) -> int:
+    return max(len(handle.request.source), len(handle.request.prompt))
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

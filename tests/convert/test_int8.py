@@ -1,0 +1,91 @@
+"""Weights in 8 bits: close to the float model, stored small, the same after a save."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkv
+from qkv.convert import convert
+from qkv.errors import UserError
+from qkv.model.quantized import Int8Linear, Int8Matrix, int8_matrices
+from qkv.weights import read_tensors
+
+OLD = Path(__file__).parent / "folders_without_format"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_a_product_is_that_of_the_rounded_matrices(bias, nonnegative):
+    weight, x = torch.randn(48, 32), torch.randn(3, 5, 32)
+    x = x.relu() if nonnegative else x
+    matrix = Int8Matrix.of(weight)
+    assert matrix.values.abs().amax(dim=1).eq(127).all()
+    assert (matrix.float() - weight).abs().max() <= matrix.scale.max() / 2 + 1e-7
+    added = torch.nn.Parameter(torch.randn(48)) if bias else None
+    layer = Int8Linear(matrix, added, nonnegative)
+    expected = torch.nn.functional.linear(x, matrix.float(), added)
+    # The input is rounded to 7 bits or more of each row's largest value.
+    room = x.abs().amax(-1, keepdim=True) / 126 * matrix.float().abs().sum(1)
+    assert ((layer(x) - expected).abs() <= room + 1e-5).all()
+    assert (layer(x) - expected).norm() <= 0.02 * expected.norm()
+    assert layer.weight.equal(matrix.float())
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+    layer = Int8Linear(Int8Matrix.of(torch.randn(64, 32)), torch.nn.Parameter(torch.randn(64)))
+    rows = torch.randn(17, 32) * torch.logspace(-3, 3, 17)[:, None]
+    assert layer(rows).equal(torch.cat([layer(row[None]) for row in rows]))
+    assert layer(torch.zeros(2, 32)).equal(layer.bias.expand(2, -1))
+
+
+def folders():
+    return sorted(path.name for path in OLD.iterdir() if (path / "config.json").exists())
+
+
+@pytest.mark.parametrize("name", folders())
+def test_every_family_is_stored_in_a_quarter_and_stays_close(name, tmp_path):
+    plain, folder = qkv.load(OLD / name, "cpu"), tmp_path / "int8"
+    convert(OLD / name, folder, dtype="int8")
+    again = qkv.load(folder)
+    rounded, stored = (
+        int8_matrices(model.model) for model in (qkv.load(OLD / name, dtype="int8"), again)
+    )
+    assert rounded.keys() == stored.keys()
+    for weight, matrix in rounded.items():
+        assert matrix.values.equal(stored[weight].values)
+        assert matrix.scale.equal(stored[weight].scale)
+    weights = read_tensors(folder / "model.safetensors")
+    assert {x.dtype for x in weights.values()} <= {torch.int8, torch.float32}
+    floats = qkv.load(folder, dtype="fp32").model
+    for tensor, expected in zip(floats.parameters(), plain.model.parameters(), strict=True):
+        assert tensor.dtype == torch.float32
+        assert (tensor - expected).abs().max() <= expected.abs().max() / 100
+    again.save(tmp_path / "twice")
+    twice = read_tensors(tmp_path / "twice" / "model.safetensors")
+    assert twice.keys() == weights.keys()
+    assert all(twice[name].equal(tensor) for name, tensor in weights.items())
+
+
+def test_an_unknown_dtype_and_another_format_are_refused(tmp_path):
+    with pytest.raises(UserError, match="Unknown dtype 'int3'"):
+        qkv.load(OLD / "decoder", dtype="int3")
+    with pytest.raises(UserError, match="Unknown dtype 'int3'"):
+        convert(OLD / "decoder", tmp_path / "x", dtype="int3")
+    with pytest.raises(UserError, match="without one"):
+        convert(OLD / "decoder", tmp_path / "x", "huggingface", "int8")
+    assert not (tmp_path / "x").exists()
+
+
+def test_integers_without_a_scale_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    folder = convert(OLD / "decoder", tmp_path / "int8", dtype="int8")
+    tensors = read_tensors(folder / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("_scale"))
+    del tensors[name]
+    config = json.loads((folder / "config.json").read_text())
+    save_file(tensors, folder / "model.safetensors", {"saved_as": config["saved_as"]})
+    with pytest.raises(UserError, match=name.removesuffix("_scale")):
+        qkv.load(folder)

@@ -1,0 +1,271 @@
+"""The engine: each request gets what it would get alone, whoever else runs beside it."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qkv.config import DecodeConfig, preset
+from qkv.decode import Engine, Request
+from qkv.errors import UserError
+from qkv.model import Decoder, EncoderDecoder, evaluating, use_path
+from qkv.model.attention import equation
+
+VOCABULARY, CONTEXT = 40, 64
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "max_length": CONTEXT,
+    "d_model": 16,
+    "n_heads": 4,
+    "d_ff": 24,
+    "n_decoder_layers": 2,
+}
+
+
+def spread(model):
+    """Random weights that are large enough for outputs to differ and to end at different steps."""
+    torch.manual_seed(4)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.35)
+    return model.double().eval()
+
+
+MODELS = {
+    "llama": spread(Decoder(preset("llama-tiny", **SIZES, n_kv_heads=2))),
+    "window": spread(Decoder(preset("llama-tiny", **SIZES, window=5))),
+    "gpt2": spread(Decoder(preset("gpt2", **SIZES))),
+    "transformer": spread(EncoderDecoder(preset("transformer-small", **SIZES, n_encoder_layers=1))),
+    "t5": spread(
+        EncoderDecoder(
+            preset("transformer-small", **SIZES, n_encoder_layers=1, positions="relative")
+        )
+    ),
+}
+TOKEN = st.integers(4, VOCABULARY - 1)
+SEARCHES = st.one_of(
+    st.builds(
+        DecodeConfig,
+        beams=st.integers(1, 4),
+        length_penalty=st.sampled_from([0.0, 1.0, 1.5]),
+        early_stopping=st.sampled_from([True, False, "never"]),
+        repetition_penalty=st.sampled_from([1.0, 1.4]),
+        no_repeat=st.integers(0, 3),
+        min_length=st.integers(0, 3),
+        force_end=st.booleans(),
+    ),
+    st.builds(
+        DecodeConfig,
+        beams=st.just(1),
+        sample=st.just(True),
+        temperature=st.sampled_from([0.0, 0.7, 1.0, 1.6]),
+        top_k=st.sampled_from([0, 1, 5, 99]),
+        top_p=st.sampled_from([0.5, 0.9, 1.0]),
+        min_p=st.sampled_from([0.0, 0.2]),
+        repetition_penalty=st.sampled_from([1.0, 1.4]),
+        seed=st.integers(0, 3),
+    ),
+)
+
+
+@st.composite
+def requests(draw, model):
+    source = ()
+    if isinstance(model, EncoderDecoder):
+        source = tuple(draw(st.lists(TOKEN, min_size=1, max_size=9)))
+        prompt = (model.config.bos_id, *draw(st.lists(TOKEN, max_size=2)))
+    else:
+        shared = [7, 8, 9] * draw(st.sampled_from([0, 0, 8]))
+        prompt = (*shared, *draw(st.lists(TOKEN, min_size=1, max_size=12)))
+    return Request(
+        prompt,
+        draw(st.integers(1, 12)),
+        draw(st.sampled_from([(model.config.eos_id,), (model.config.eos_id, 5)])),
+        draw(SEARCHES),
+        source,
+        draw(st.sampled_from([(), (6,), (6, 11)])),
+        draw(st.integers(0, 5)),
+        keep=draw(st.booleans()) and not source,
+    )
+
+
+def alone(model, request):
+    (handle,) = Engine(model).run([request])
+    return handle
+
+
+def assert_same(handle, expected):
+    assert handle.tokens == expected.tokens
+    assert handle.reason == expected.reason
+    assert [x.tokens for x in handle.hypotheses] == [x.tokens for x in expected.hypotheses]
+    for one, other in zip(handle.hypotheses, expected.hypotheses, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-9)
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), name=st.sampled_from(sorted(MODELS)), rows=st.sampled_from([1, 3, 8, 128]))
+def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
+    model = MODELS[name]
+    engine = Engine(model, max_rows=rows, max_bytes=data.draw(st.sampled_from([1, 20_000, None])))
+    handles, cancelled = [], {}
+    for _ in range(data.draw(st.integers(1, 10))):
+        for request in data.draw(st.lists(requests(model), max_size=3)):
+            handles.append(engine.submit(request))
+        for _ in range(data.draw(st.integers(0, 4))):
+            engine.step()
+        if handles and data.draw(st.integers(0, 3)) == 0:
+            handle = data.draw(st.sampled_from(handles))
+            if not handle.is_done:
+                engine.cancel(handle)
+                cancelled[handle] = len(handle.tokens)
+    while not all(handle.is_done for handle in handles):
+        engine.step()
+    for handle in handles:
+        expected = alone(model, handle.request)
+        if handle in cancelled:
+            assert handle.reason == "cancelled"
+            assert handle.tokens == expected.tokens[: cancelled[handle]]
+        else:
+            assert_same(handle, expected)
+
+
+@settings(max_examples=30)
+@given(data=st.data(), name=st.sampled_from(["llama", "window", "gpt2"]))
+def test_a_long_prompt_is_read_in_parts_while_others_go_on(data, name):
+    model = MODELS[name]
+    rules = DecodeConfig(beams=1)
+    first = Request((3, 5), 40, (VOCABULARY,), rules)
+    long = Request(tuple(data.draw(st.lists(TOKEN, min_size=30, max_size=50))), 8, (2,), rules)
+    engine = Engine(model, chunk=data.draw(st.integers(2, 20)))
+    running = engine.submit(first)
+    engine.step()
+    waiting = engine.submit(long)
+    n_before = len(running.tokens)
+    while not waiting.tokens:
+        engine.step()
+    assert len(running.tokens) - n_before >= (len(long.prompt) - 1) // engine.chunk
+    while not (running.is_done and waiting.is_done):
+        engine.step()
+    assert_same(running, alone(model, first))
+    assert_same(waiting, alone(model, long))
+
+
+def test_what_was_read_is_kept_for_prompts_that_begin_with_it():
+    model = MODELS["llama"]
+    engine = Engine(model)
+    rules = DecodeConfig(beams=1)
+    begin = tuple(range(4, 30))
+    first = engine.submit(Request(begin, 4, (VOCABULARY,), rules, keep=True))
+    assert [event.token for event in engine.stream(first)] == first.tokens
+    assert first.n_read == len(begin) - 1
+    longer = Request((*begin, *first.tokens, 7, 9), 4, (VOCABULARY,), rules, keep=True)
+    second = engine.submit(longer)
+    list(engine.stream(second))
+    assert second.n_read == 2  # the last chosen token, and the one before the last
+    assert_same(second, alone(model, longer))
+    other = Request((3, *begin), 4, (VOCABULARY,), rules)
+    assert_same(engine.run([other])[0], alone(model, other))
+
+
+def test_equal_beginnings_are_read_once():
+    model = MODELS["gpt2"]
+    shared = tuple(range(4, 34))
+    prompts = [(*shared, token, 9) for token in range(4, 12)]
+    requests = [Request(prompt, 5, (2,), DecodeConfig(beams=1)) for prompt in prompts]
+    read, plain = [], model.hidden
+
+    def counting(tokens, *args, **keywords):
+        read.append(tokens.numel())
+        return plain(tokens, *args, **keywords)
+
+    model.hidden = counting
+    try:
+        handles = Engine(model).run(requests)
+    finally:
+        del model.hidden
+    assert read[:2] == [len(shared), len(prompts)]
+    for handle, request in zip(handles, requests, strict=True):
+        assert_same(handle, alone(model, request))
+
+
+def test_two_streams_at_once_write_their_own_texts():
+    model = MODELS["llama"]
+    engine = Engine(model)
+    asked = [Request((3, start), 12, (VOCABULARY,), DecodeConfig(beams=1)) for start in (5, 9)]
+    streams = [engine.stream(engine.submit(request)) for request in asked]
+    found = [[], []]
+    for _ in range(12):
+        for tokens, stream in zip(found, streams, strict=True):
+            tokens.append(next(stream).token)
+    assert found == [alone(model, request).tokens for request in asked]
+
+
+def test_a_stream_that_nobody_hears_out_frees_its_row():
+    model = MODELS["llama"]
+    engine = Engine(model, max_rows=1)
+    first = engine.submit(Request((3, 5), 40, (VOCABULARY,), DecodeConfig(beams=1)))
+    stream = engine.stream(first)
+    next(stream)
+    stream.close()
+    assert first.reason == "cancelled"
+    second = engine.submit(Request((3, 6), 2, (VOCABULARY,), DecodeConfig(beams=1)))
+    assert len(list(engine.stream(second))) == 2
+
+
+def test_threads_share_an_engine_and_a_model_that_is_looked_into():
+    """Eight threads stream while another one runs passes on the equation's path."""
+    model = MODELS["gpt2"]
+    engine = Engine(model)
+    asked = [
+        Request((3, 5 + number), 10, (VOCABULARY,), DecodeConfig(beams=1, sample=number % 2 == 1))
+        for number in range(8)
+    ]
+    found, is_over = {}, threading.Event()
+
+    def stream(number):
+        handle = engine.submit(asked[number])
+        found[number] = [event.token for event in engine.stream(handle)]
+
+    def look():
+        while not is_over.is_set():
+            with evaluating(model), use_path(model, equation), torch.no_grad():
+                model(torch.tensor([[3, 4, 5]]))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    threads = [threading.Thread(target=stream, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    is_over.set()
+    looking.join()
+    assert found == {n: alone(model, request).tokens for n, request in enumerate(asked)}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_logits_that_are_no_numbers_are_refused_and_the_engine_goes_on(beams):
+    model = spread(Decoder(preset("gpt2", **SIZES)))
+    engine = Engine(model)
+    weight = model.output.projection.weight
+    before = weight[5].clone()
+    with torch.no_grad():
+        weight[5] = float("nan")
+    request = Request((3, 4), 5, (2,), DecodeConfig(beams=beams))
+    handle = engine.submit(request)
+    with pytest.raises(UserError, match="not numbers"):
+        engine.step()
+    assert handle.reason == "cancelled"
+    with pytest.raises(UserError, match="not numbers"):
+        list(engine.stream(handle))
+    with torch.no_grad():
+        weight[5] = before
+    assert_same(engine.run([request])[0], alone(model, request))
+
+
+def test_a_request_needs_room_for_a_token():
+    with pytest.raises(ValueError, match="limit is 0"):
+        Engine(MODELS["gpt2"]).submit(Request((3,), 0, (2,), DecodeConfig(beams=1)))

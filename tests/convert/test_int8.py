@@ -89,3 +89,12 @@ def test_integers_without_a_scale_are_refused(tmp_path):
     save_file(tensors, folder / "model.safetensors", {"saved_as": config["saved_as"]})
     with pytest.raises(UserError, match=name.removesuffix("_scale")):
         qkv.load(folder)
+
+
+def test_a_model_in_8_bits_is_traced_and_verified(tmp_path):
+    folder = convert(OLD / "decoder", tmp_path / "int8", dtype="int8")
+    plain, rounded = qkv.load(OLD / "decoder"), qkv.load(folder)
+    for name in ("decoder.0.self_attention.weights", "logits"):
+        expected, found = (model.trace("a cat")[name] for model in (plain, rounded))
+        assert (found - expected).norm() <= 0.1 * expected.norm()
+    assert all(proof.passed is not False for proof in qkv.verify(folder, "cpu"))

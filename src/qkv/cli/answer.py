@@ -39,6 +39,7 @@ def answer(
         ),
     ] = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Find the answers to questions in a text, a line each; a blank one where there is none.
 
@@ -53,10 +54,10 @@ def answer(
             "texts as --input; one of the three."
         )
     if input_:
-        _answer_file(input_, model, question, n_best, as_json, device)
+        _answer_file(input_, model, question, n_best, as_json, device, dtype)
         return
     batches, passage = given_lines(question), text if context is None else _read(context)
-    answerer = load_answerer(model, device)
+    answerer = load_answerer(model, device, dtype)
 
     def ask(questions: list[str], done: int, advance: Advance | None) -> list[list[Found]]:
         return answerer.answers([(asked, passage or "") for asked in questions], n_best, advance)
@@ -66,15 +67,21 @@ def answer(
     answer_lines(batches, ask, lambda asked, answers: show(asked, answers, several))
 
 
-def load_answerer(folder: str, device: str) -> Answerer:
+def load_answerer(folder: str, device: str, dtype: str | None) -> Answerer:
     """Load a model that must find answers."""
     from qkv.tasks import Answerer
 
-    return load_as(folder, device, Answerer, "model that finds answers")
+    return load_as(folder, device, dtype, Answerer, "model that finds answers")
 
 
 def _answer_file(
-    path: Path, model: str, question: list[str] | None, n_best: int, as_json: bool, device: str
+    path: Path,
+    model: str,
+    question: list[str] | None,
+    n_best: int,
+    as_json: bool,
+    device: str,
+    dtype: str | None,
 ) -> None:
     """Answer a whole file; `--json` is what SQuAD's own script scores: {id: answer}."""
     from qkv.data.formats.squad import read_squad
@@ -85,7 +92,7 @@ def _answer_file(
         raise UserError("--json with --input gives one answer for each id; leave --n-best out.")
     questions = read_squad([path], answered=False)
     pairs = [(asked.question, asked.context) for asked in questions]
-    answerer = load_answerer(model, device)
+    answerer = load_answerer(model, device, dtype)
     with progress_bar(len(pairs)) as advance:
         found = answerer.answers(pairs, n_best, advance)
     if as_json:

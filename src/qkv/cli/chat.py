@@ -31,6 +31,7 @@ def chat(
     greedy: options.Greedy = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
     """Talk with a model; /new starts afresh, Ctrl-C ends an answer, /quit or no more input leaves.
@@ -40,7 +41,7 @@ def chat(
     Example: qkv chat --model runs/instruct --greedy < questions.txt
     """
     settings = options.search_or_draw(settings, greedy)
-    speaker = load_language_model(model, device, settings)
+    speaker = load_language_model(model, device, dtype, settings)
 
     def begin() -> Conversation:
         return speaker.conversation(system, template=template, tell=_tell, **settings)

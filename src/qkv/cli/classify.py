@@ -47,6 +47,7 @@ def classify(
     ] = None,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Label texts, pairs of texts, or image files; blank lines stay blank.
 
@@ -60,7 +61,7 @@ def classify(
     from qkv.tasks import Classifier, ImageClassifier
 
     either: Any = (Classifier, ImageClassifier)
-    classifier: Classifier | ImageClassifier = load_as(model, device, either, "classifier")
+    classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
     if isinstance(classifier, ImageClassifier):
         kind, table = "class", False
     else:

@@ -87,12 +87,12 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def load_as(folder: str, device: str, kind: type[T], wanted: str) -> T:
+def load_as(folder: str, device: str, dtype: str | None, kind: type[T], wanted: str) -> T:
     """Load a model that must be of the kind a command works with, or name the right command."""
     from qkv.convert import open_model
     from qkv.tasks import load
 
-    source = open_model(folder)
+    source = open_model(folder, dtype)
     model = load(source, device)
     if isinstance(model, kind):
         return model

@@ -13,16 +13,19 @@ def convert(
     ),
     target: str = typer.Argument(help="The folder to write; it must not be there yet."),
     to: str = typer.Option("qkv", "--to", help="qkv, huggingface or ctranslate2."),
+    dtype: str = typer.Option("", help="Store weights as fp32, bf16 or int8 (qkv only)."),
 ) -> None:
     """Convert a model: weights, tokenizer, special tokens, decoding defaults and chat template.
 
+    \b
     Example: qkv convert runs/demo demo-hf --to huggingface
+    Example: qkv convert runs/demo demo-int8 --dtype int8
     """
     from qkv.convert import FORMATS
     from qkv.convert import convert as write
 
     if to not in FORMATS:
         raise UserError(f"--to is {to!r}, but must be one of: {', '.join(FORMATS)}.")
-    folder = write(source, target, to)
+    folder = write(source, target, to, dtype or None)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{target}: {size / 1e6:,.1f} MB for {to}.")

@@ -45,6 +45,7 @@ def embed(
     ] = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Turn texts into vectors, one a line, or find similar texts.
 
@@ -58,7 +59,7 @@ def embed(
     if output:
         check_writable(output)
     batches = given_lines(text, input_)
-    encoder = load_any_encoder(model, device)
+    encoder = load_any_encoder(model, device, dtype)
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> Tensor:
         return encoder.embed(lines, progress=advance)

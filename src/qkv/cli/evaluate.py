@@ -113,6 +113,7 @@ def evaluate(
     seed: Seed = 0,
     as_json: Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Score translations, a language model, or a model that labels, tags, answers or embeds.
 
@@ -124,14 +125,14 @@ def evaluate(
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
     """
-    given = options.differing(evaluate, locals(), ("model", "as_json", "device"))
+    given = options.differing(evaluate, locals(), ("model", "as_json", "device", "dtype"))
     if output:
         check_writable(output)
     with named_by_options():
         if hypotheses:
             found = _score_file(given)
         elif model:
-            found = _score_model(model, device, given)
+            found = _score_model(model, device, dtype, given)
         else:
             raise UserError("Give the --model to evaluate, or --hypotheses to score a file.")
     if output and found.outputs is not None:
@@ -151,7 +152,7 @@ def _score_file(given: dict[str, Any]) -> Evaluation:
     return Evaluation(translation_scores(found, references, given.get("tokenize", "auto")), found)
 
 
-def _score_model(folder: str, device: str, given: dict[str, Any]) -> Evaluation:
+def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, Any]) -> Evaluation:
     """Evaluate a model by its task."""
     from qkv.config import TASKS
     from qkv.convert import open_model
@@ -159,7 +160,7 @@ def _score_model(folder: str, device: str, given: dict[str, Any]) -> Evaluation:
     from qkv.evaluation import evaluate as score
     from qkv.tasks import load
 
-    source = open_model(folder)
+    source = open_model(folder, dtype)
     task, config, _ = load_config(source)
     what = f"{folder} is {TASKS[task].about if task in TASKS else f'a model of the task {task!r}'}"
     if task not in USED:

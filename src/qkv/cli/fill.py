@@ -27,6 +27,7 @@ def fill(
     top_k: Annotated[int, typer.Option(help="Candidates for each gap; 1: the text alone.")] = 5,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Fill gaps in texts, the surest first; blank lines stay blank.
 
@@ -35,7 +36,7 @@ def fill(
     Example: qkv fill --model runs/encoder_en --top-k 1 < lines.txt > filled.txt
     """
     batches = given_lines(text, input_)
-    encoder = load_any_encoder(model, device)
+    encoder = load_any_encoder(model, device, dtype)
     if encoder.model.config.head != "masked":
         raise UserError(f"{model} cannot fill gaps, but embed texts; use it with `qkv embed`.")
 
@@ -47,14 +48,14 @@ def fill(
     )
 
 
-def load_any_encoder(folder: str, device: str) -> Encoder:
+def load_any_encoder(folder: str, device: str, dtype: str | None) -> Encoder:
     """Load a model that must be an encoder of texts, whatever its task."""
     from qkv.convert import open_model
     from qkv.convert.model_folder import load_config
     from qkv.device import pick_device
     from qkv.tasks import Encoder
 
-    source = open_model(folder)
+    source = open_model(folder, dtype)
     task, config, _ = load_config(source)
     if config.family != "encoder":
         raise UserError(f"{folder} is no encoder; use it with `qkv {task}`.")

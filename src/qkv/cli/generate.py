@@ -48,6 +48,7 @@ def generate(
     truncate: options.Truncate = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
     """Go on from a prompt; one alone is shown as it grows.
@@ -60,8 +61,8 @@ def generate(
     if draft and not greedy:
         raise UserError("--draft makes greedy search faster and nothing else; add --greedy.")
     batches = given_lines(prompt)
-    speaker = load_language_model(model, device, settings)
-    helper = load_language_model(draft, device) if draft else None
+    speaker = load_language_model(model, device, dtype, settings)
+    helper = load_language_model(draft, device, dtype) if draft else None
     config = speaker.settings(settings)
     grows = config.n_best == 1 and (config.sample or config.beams == 1)
 
@@ -80,12 +81,12 @@ def generate(
 
 
 def load_language_model(
-    folder: str, device: str, settings: dict[str, Any] | None = None
+    folder: str, device: str, dtype: str | None, settings: dict[str, Any] | None = None
 ) -> LanguageModel:
     """Load a model that must be a language model; refuse a seed where nothing is drawn."""
     from qkv.tasks import LanguageModel
 
-    model = load_as(folder, device, LanguageModel, "language model")
+    model = load_as(folder, device, dtype, LanguageModel, "language model")
     if settings and "seed" in settings and not model.settings(settings).sample:
         raise UserError(
             f"--seed has no effect, because {folder} decodes without random draws; add "

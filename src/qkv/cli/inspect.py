@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli import options
 from qkv.cli.common import check_writable, stdin_chunks
 from qkv.errors import UserError
 
@@ -81,7 +82,8 @@ def inspect(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the numbers as one JSON object.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Look inside: attention, probabilities, the flow of shapes, and more.
 
@@ -114,7 +116,7 @@ def inspect(
         words=tuple(word or ()),
         remark=cache(_remark),  # each once
     )
-    question = _open(question, model, names, source, target, second, with_ or [], device)
+    question = _open(question, model, names, source, target, second, with_ or [], device, dtype)
     if out is not None and out.suffix.lower() == ".npz":
         _save(question, out)
     else:
@@ -159,6 +161,7 @@ def _open(
     second: str | None,
     others: Sequence[Path],
     device: str,
+    dtype: str | None,
 ) -> Question:
     """Load what the views need: logs, a model, a trace."""
     from qkv.tasks import load
@@ -173,7 +176,7 @@ def _open(
         return replace(question, runs=runs)
     if text is None and not ({"positions", "embeddings", "curves"} & {*views}):
         raise UserError(f"{no_text}; give one with --source.")
-    task = load(name, device)
+    task = load(name, device, dtype)
     trace = None if text is None else _trace(task, text, target, second)
     vocabularies = _vocabularies(task)
     return replace(question, model=task.model, trace=trace, vocabularies=vocabularies, runs=runs)

@@ -26,6 +26,7 @@ def tag(
     ] = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Mark entities in sentences, or label each word; blank lines stay blank.
 
@@ -40,7 +41,7 @@ def tag(
     batches = given_lines(text, input_)
     from qkv.tasks import Tagger
 
-    tagger = load_as(model, device, Tagger, "tagger")
+    tagger = load_as(model, device, dtype, Tagger, "tagger")
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[Tagging]:
         return tagger.tag(lines, advance)

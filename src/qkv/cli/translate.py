@@ -38,6 +38,7 @@ def translate(
     truncate: options.Truncate = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
     """Translate sentences or lines; blank lines stay blank.
@@ -54,7 +55,7 @@ def translate(
     batches = given_lines(text)
     from qkv.tasks import Translator
 
-    translator = load_as(model, device, Translator, "translator")
+    translator = load_as(model, device, dtype, Translator, "translator")
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Translation]]:
         return translator.n_best(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from qkv.convert.model_folder import (
     save_model_folder,
 )
 from qkv.convert.opening import open_model
-from qkv.device import DTYPES
 from qkv.errors import UserError
 
 
@@ -57,13 +55,9 @@ def convert(
     """
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")
-    if dtype not in (None, *DTYPES):
-        raise UserError(f"Unknown dtype {dtype!r}; it may be one of {', '.join(DTYPES)}.")
     if dtype and to != "qkv":
         raise UserError(f"A dtype is for model folders of qkv; convert to {to} without one.")
-    stored = open_model(model)
-    if dtype:
-        stored = dataclasses.replace(stored, dtype=dtype)
+    stored = open_model(model, dtype)
     module, function = FORMATS[to]
     write: Callable[[StoredModel, Path], None] = getattr(import_module(module), function)
     with _new_folder(Path(folder)) as beside:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qkv.convert.model_folder import CONFIG, StoredModel, open_model_folder, read_config
+from qkv.device import DTYPES
+from qkv.errors import UserError
 from qkv.shelf import find_model
 
 GGUF = ".gguf"
 
 
-def open_model(name: str | Path | StoredModel) -> StoredModel:
-    """Open a model by its path, or by the name that it was pulled under."""
-    if isinstance(name, StoredModel):
-        return name
+def open_model(name: str | Path | StoredModel, dtype: str | None = None) -> StoredModel:
+    """Open a model by its path, or by the name that it was pulled under.
+
+    `dtype` is what its weights become when they are loaded, one of `DTYPES`.
+    """
+    if dtype not in (None, *DTYPES):
+        raise UserError(f"Unknown dtype {dtype!r}; it may be one of {', '.join(DTYPES)}.")
+    stored = name if isinstance(name, StoredModel) else _open(name)
+    return dataclasses.replace(stored, dtype=dtype) if dtype else stored
+
+
+def _open(name: str | Path) -> StoredModel:
     path = _single_gguf(find_model(name))
     if path.suffix.lower() == GGUF:
         from qkv.convert.gguf.gguf_model import open_gguf

@@ -86,7 +86,7 @@ class ModelUnderTest:
 def prepare(path: str | Path, device: str) -> ModelUnderTest:
     """Load a model and make up inputs for it, the same at each call."""
     target = pick_device(device)
-    loaded = load(path, "cpu")  # a GPU would round the weights to bfloat16
+    loaded = load(path, "cpu", "fp32")  # a GPU would round the weights to bfloat16
     small = sum(weight.numel() for weight in loaded.model.parameters()) <= SMALL
     dtype = torch.float64 if small else torch.float32
     weight, model = next(loaded.model.parameters()), loaded.model

@@ -111,7 +111,7 @@ def open_start(recipe: Recipe, family: str) -> Start | None:
     name = recipe.train.start_from
     if not name:
         return None
-    source = open_model(name)
+    source = open_model(name, "fp32")  # training needs more than 8 bits
     task, config, _ = load_config(source)
     if (recipe.task, config.family) == ("classify", "decoder"):
         source = _without_output(source, config)

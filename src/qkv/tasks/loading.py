@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from qkv import tasks
 from qkv.convert.model_folder import StoredModel, load_config
 from qkv.convert.opening import open_model
-from qkv.device import DTYPES, pick_device
+from qkv.device import pick_device
 from qkv.errors import UserError
 
 TASKS = {
@@ -32,11 +31,7 @@ def load(name: str | Path | StoredModel, device: str = "auto", dtype: str | None
     weights become: "fp32", "bf16" or "int8"; by default float32 on a CPU and bfloat16 on a GPU,
     and weights that are stored in 8 bits stay so.
     """
-    if dtype not in (None, *DTYPES):
-        raise UserError(f"Unknown dtype {dtype!r}; it may be one of {', '.join(DTYPES)}.")
-    stored = open_model(name)
-    if dtype:
-        stored = dataclasses.replace(stored, dtype=dtype)
+    stored = open_model(name, dtype)
     task, model, _ = load_config(stored)
     if task not in TASKS:
         known = ", ".join(TASKS)

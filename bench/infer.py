@@ -9,7 +9,9 @@ python -m bench.infer --only decode.gpt2 --device cpu
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +26,12 @@ from bench.measure import Session, run, speed_parser
 from bench.peers import CausalPeer, causal_peer, making, marian, masked_peer
 from bench.train import LLAMA, PLAIN, TINY, sentence_lengths
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig, preset
+from qkv.convert import Tokenizers, convert
 from qkv.decode import Graphs, complete, generate
 from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
 from qkv.tasks import Encoder as EncoderTask
+from qkv.tasks import Translator, load
 from qkv.text import Tokenizer, train_tokenizer
 
 EMBEDDED_ROWS = 32  # texts that transformers embeds at a time
@@ -94,6 +98,78 @@ def translations(
         assert output.shape[1] == length + 1
 
     return {"qkv": our_decoding, "MarianMTModel.generate": their_decoding}
+
+
+def translators_in_8_bits(session: Session) -> None:
+    """The same searches with weights in int8, beside ctranslate2 and our float32."""
+    if session.on_gpu:
+        return
+    import ctranslate2  # machines with a GPU may lack it
+
+    sizes: dict[str, Any] = {"vocab_size": 32_768, "max_length": 256}
+    rows, width, length = 32, 24, 32
+    if session.quick:
+        sizes = {**TINY, "vocab_size": 997, "n_encoder_layers": 2, "n_decoder_layers": 2}
+        rows, width, length = 2, 4, 8
+    config = preset("transformer-base", **sizes)
+    asked = {
+        f"decode.translate-int8.{search}.{number}": (search, n_rows)
+        for search in ("beam", "greedy")
+        for number, n_rows in (("many", rows), ("one", 1))
+    }
+    wanted = {key: asked[key] for key in asked if session.wants(key)}
+    if not wanted:
+        return
+    model = fresh(EncoderDecoder, config, session)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        vocabulary = train_tokenizer(made_up_texts(40, 16), TokenizerConfig(vocab_size=300))
+        Translator(model, Tokenizers(vocabulary, vocabulary), DecodeConfig()).save(folder / "ours")
+        convert(folder / "ours", folder / "theirs", "ctranslate2")
+        rounded = load(folder / "ours", "cpu", "int8").model
+        peer = ctranslate2.Translator(
+            str(folder / "theirs"), compute_type="int8", intra_threads=torch.get_num_threads()
+        )
+    for key, (search, n_rows) in wanted.items():
+        beams = 4 if search == "beam" else 1
+        source = torch.randint(300, config.vocab_size, (n_rows, width))
+        works = {
+            "qkv": searching(config, rounded, source, beams, length),
+            "ctranslate2 int8": their_searching(peer, source, beams, length),
+            "qkv float32": searching(config, model, source, beams, length),
+        }
+        shape = f"{search}{' 4' if beams > 1 else ''}, {n_rows} × ({width} → {length})"
+        amounts = dict.fromkeys(works, float(n_rows * length))
+        session.compare(key, f"Transformer-base in int8, {shape}", works, amounts)
+
+
+def searching(
+    config: ModelConfig, model: EncoderDecoder, source: Tensor, beams: int, length: int
+) -> Callable[[], None]:
+    """Return our search for translations of one length."""
+    settings = DecodeConfig(beams=beams, max_length=length)
+
+    def search() -> None:
+        found = generate(model, source, None, settings, suppress=(config.eos_id, config.pad_id))
+        assert all(len(hypotheses[0].tokens) == length for hypotheses in found)
+
+    return search
+
+
+def their_searching(peer: Any, source: Tensor, beams: int, length: int) -> Callable[[], None]:
+    """Return ctranslate2's search for translations of one length."""
+    texts = [[f"<unused {token}>" for token in row] for row in source.tolist()]
+
+    def search() -> None:
+        found = peer.translate_batch(
+            texts,
+            beam_size=beams,
+            min_decoding_length=length,
+            max_decoding_length=length,
+        )
+        assert all(len(result.hypotheses[0]) == length for result in found)
+
+    return search
 
 
 def language_models(session: Session) -> None:
@@ -284,6 +360,7 @@ def same_vectors(vectors: dict[str, Tensor], exact: bool) -> str:
 def body(session: Session) -> None:
     """Compare all rows that were asked for."""
     translators(session)
+    translators_in_8_bits(session)
     language_models(session)
     encoders(session)
 

@@ -23,7 +23,7 @@ demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, s
 
 # A process a core, each with one thread: they would only get in each other's way.
 test: $(VENV)/.installed-dev ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure the headline rows here and write the tables of figures
 	$(BIN)/python -m bench $(ARGS)

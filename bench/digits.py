@@ -32,12 +32,13 @@ def write_digits(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", images=images[rows], labels=digits.target[rows])
 
 
-def train(data: Path, out: Path, seed: int) -> tuple[float, float, float]:
+def train(data: Path, out: Path, seed: int, *more: str) -> tuple[float, float, float]:
     """Return the accuracy on validation and test images in percent, and seconds."""
     settings = [
         f"data.examples={data / 'train.npz'}",
         f"data.test_examples={data / 'test.npz'}",
         f"train.seed={seed}",
+        *more,
     ]
     start = time.perf_counter()
     finished = trained("digits", settings, out)

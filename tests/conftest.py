@@ -9,7 +9,9 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)  # small models are slower on more
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, max_examples=50
+)
 settings.load_profile("repeatable")
 
 # Encoded data and pulled models of tests go to a folder of their own, also in child processes.

@@ -25,9 +25,10 @@ TINY = {"d_model": 32, "n_heads": 4, "d_ff": 48, "n_encoder_layers": 2, "max_len
 def test_each_row_compares_equal_results():
     session = main(["--device", "cpu", "--quick"])
     rows = {one.key: one for one in session.records}
-    searches = [f"translate.{kind}.{n}" for kind in ("beam", "greedy") for n in ("many", "one")]
+    searches = [f"{kind}.{n}" for kind in ("beam", "greedy") for n in ("many", "one")]
     assert list(rows) == [
-        *(f"decode.{search}" for search in searches),
+        *(f"decode.translate.{search}" for search in searches),
+        *(f"decode.translate-int8.{search}" for search in searches),
         "decode.gpt2.one",
         "decode.llama.one",
         "embed.bert.as-they-come",

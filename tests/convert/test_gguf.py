@@ -16,9 +16,10 @@ from qkv.convert.gguf.container import GgufFile
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
 from qkv.tasks import load
-from tests.convert.decoders import assert_reads_same, assert_same_search
+from tests.convert.decoders import assert_same_search
 from tests.convert.gguf_files import finish, write_gpt2, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read
+from tests.convert.small import assert_reads_same
 from tests.parity.gpt import both_logits
 
 SMALL = {
@@ -48,7 +49,7 @@ def test_any_quantisation_is_read_as_transformers_does(path, kind):
     theirs = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     ).eval()
-    ours = assert_reads_same(theirs, path)
+    _, ours = assert_reads_same(theirs, path)
     assert_same_search(theirs, ours)
     if kind == Kind.F32:
         assert_close(*both_logits((model, ours), [7, 3]))
@@ -116,7 +117,7 @@ def test_any_shape_is_read(tmp_path_factory, shape, layers, width, tied, window,
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     values = {**IDS, **({"llama.attention.sliding_window": window} if window else {})}
     write_llama(path, model, values=values)
-    ours = assert_reads_same(model, path)
+    _, ours = assert_reads_same(model, path)
     assert ours.config.window == (window or 0)
     assert_round_trip(read(path)[0])
 
@@ -127,7 +128,7 @@ def test_gpt2(path, tied):
     model = made("GPT2LMHeadModel", {**config, "tie_word_embeddings": tied, "eos_token_id": 2})
     write_gpt2(path, model)
     with torch.no_grad():
-        assert_same_search(model, assert_reads_same(model, path))
+        assert_same_search(model, assert_reads_same(model, path)[1])
 
 
 # Angles
@@ -155,7 +156,7 @@ def test_llama3_scaling_is_recognised(path, factor, trained):
     config = {**SMALL, "max_position_embeddings": int(trained * factor), "rope_parameters": rope}
     model = made("LlamaForCausalLM", config)
     write_llama(path, model, values=IDS, factors=slowed(model))
-    found = assert_reads_same(model, path).config
+    found = assert_reads_same(model, path)[1].config
     assert (found.rotary_scaling, found.rotary_factor) == ("llama3", factor)
     assert found.trained_length == trained
 
@@ -163,7 +164,7 @@ def test_llama3_scaling_is_recognised(path, factor, trained):
 def test_other_factors_are_refused_but_ones_do_nothing(path):
     model = made("LlamaForCausalLM", SMALL)
     write_llama(path, model, values=IDS, factors=np.ones(8))
-    assert assert_reads_same(model, path).config.rotary_scaling == "none"
+    assert assert_reads_same(model, path)[1].config.rotary_scaling == "none"
     write_llama(path, model, values=IDS, factors=np.linspace(1, 8, 8))
     with pytest.raises(UserError, match="rope_freqs"):
         read(path)

@@ -105,7 +105,7 @@ def assert_same(handle, expected):
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data(), name=st.sampled_from(sorted(MODELS)), rows=st.sampled_from([1, 3, 8, 128]))
 def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
     model = MODELS[name]
@@ -132,7 +132,7 @@ def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
             assert_same(handle, expected)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(data=st.data(), name=st.sampled_from(["llama", "window", "gpt2"]))
 def test_a_long_prompt_is_read_in_parts_while_others_go_on(data, name):
     model = MODELS[name]

@@ -28,10 +28,10 @@ def test_no_image_is_both_learnt_and_tested(data: Path) -> None:
     assert not held_out & {image.tobytes() for image in learnt["images"]}
 
 
-@pytest.mark.slow
 def test_handwritten_digits_are_read(data: Path, tmp_path: Path) -> None:
-    _, accuracy, _ = train(data, tmp_path / "digits", seed=0)
-    assert accuracy > 97
+    few = ("train.steps=300", "train.valid_every=100")  # of the recipe's 2,500
+    _, accuracy, _ = train(data, tmp_path / "digits", 0, *few)
+    assert accuracy > 92
     model, tested = load(tmp_path / "digits", device="cpu"), np.load(data / "test.npz")
     said = [one.label for one in model.classify(list(tested["images"]))]
     right = np.mean([one == str(label) for one, label in zip(said, tested["labels"], strict=True)])

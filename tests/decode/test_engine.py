@@ -266,6 +266,25 @@ def test_logits_that_are_no_numbers_are_refused_and_the_engine_goes_on(beams):
     assert_same(engine.run([request])[0], alone(model, request))
 
 
-def test_a_request_needs_room_for_a_token():
-    with pytest.raises(ValueError, match="limit is 0"):
-        Engine(MODELS["gpt2"]).submit(Request((3,), 0, (2,), DecodeConfig(beams=1)))
+@pytest.mark.parametrize(("prompt", "limit"), [((3,), 0), ((), 3), ((3, 4), CONTEXT - 1)])
+def test_a_request_that_cannot_run_is_refused(prompt, limit):
+    request = Request(prompt, limit, (2,), DecodeConfig(beams=1))
+    engine = Engine(MODELS["gpt2"])
+    for send in (engine.submit, lambda request: engine.run([request])):
+        with pytest.raises(UserError, match=r"at least one token|context of 64"):
+            send(request)
+
+
+def test_a_request_may_be_cancelled_while_its_prompt_is_read():
+    model = MODELS["gpt2"]
+    engine = Engine(model, chunk=4)
+    rules = DecodeConfig(beams=1)
+    running = engine.submit(Request((3, 5), 30, (VOCABULARY,), rules))
+    engine.step()
+    reading = engine.submit(Request(tuple(range(4, 34)), 9, (VOCABULARY,), rules, keep=True))
+    engine.step()
+    engine.cancel(reading)
+    while not running.is_done:
+        engine.step()
+    assert (reading.tokens, reading.reason) == ([], "cancelled")
+    assert_same(running, alone(model, running.request))

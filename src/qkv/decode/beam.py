@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.request import Event, Handle, Request, check_numbers
-from qkv.decode.row_rules import RowRules
+from qkv.decode.row_rules import History, RowRules
 
 NOTHING = float("-inf")  # the score of an empty place
 
@@ -106,14 +106,7 @@ class BeamSearch:
 
     def _set_rules(self) -> None:
         requests = [handle.request for handle in self.handles]
-        history: list[list[list[int]]] = [[] for _ in requests]
-        if any(x.rules.no_repeat or x.rules.repetition_penalty != 1.0 for x in requests):
-            rows = zip(requests, self.state.tokens.tolist(), self.state.step.tolist(), strict=True)
-            history = [
-                [[*request.prompt, *tokens[:step]] for tokens in beams]
-                for request, beams, step in rows
-            ]
-        self.rules = RowRules(requests, history, self.vocab_size, self.device)
+        self.rules = RowRules(requests, self._history, self.vocab_size, self.device)
         column = self.rules.column
         self.n_given = column([x.n_given for x in requests])
         self.penalty = column([float(x.rules.length_penalty) for x in requests])
@@ -121,6 +114,13 @@ class BeamSearch:
         self.looks_ahead = column(
             [x.rules.early_stopping == "never" and x.rules.length_penalty > 0 for x in requests]
         )
+
+    def _history(self) -> History:
+        requests = (handle.request for handle in self.handles)
+        rows = zip(requests, self.state.tokens.tolist(), self.state.step.tolist(), strict=True)
+        return [
+            [[*request.prompt, *tokens[:step]] for tokens in beams] for request, beams, step in rows
+        ]
 
     def step(self, logits: Tensor) -> tuple[list[Event], Tensor]:
         """Extend the open hypotheses by one token, given logits (B, K, V); close those that end.

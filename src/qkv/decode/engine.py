@@ -18,6 +18,7 @@ from qkv.decode.captured.step import Generative
 from qkv.decode.lane import Lane
 from qkv.decode.prompts import LEAST_SHARED, Prefill, common
 from qkv.decode.request import Event, Handle, Request
+from qkv.errors import UserError
 from qkv.model import evaluating
 
 MAX_ROWS = 128  # hypotheses that run at the same time
@@ -49,9 +50,8 @@ class Engine:
 
     def submit(self, request: Request) -> Handle:
         """Queue a request; it joins the running batch at the next step that has room."""
-        if request.limit < 1:
-            raise ValueError(f"limit is {request.limit}, but must be at least 1")
-        handle = Handle(request)
+        self._check(request)
+        handle = Handle(request, events=deque())
         self._queue.append(handle)
         return handle
 
@@ -71,7 +71,8 @@ class Engine:
                     event for lane in self._lanes.values() if lane.handles for event in lane.step()
                 ]
                 for event in events:
-                    event.handle.events.append(event)
+                    if event.handle.events is not None:
+                        event.handle.events.append(event)
                 self._drop_done()
             except BaseException as error:
                 self._fail(error)
@@ -89,34 +90,50 @@ class Engine:
         `is_over` is asked at each token whether its request shall stop there.
         """
         handles = [Handle(request) for request in requests]
+        for handle in handles:
+            self._check(handle.request)
         # Those of similar length are read together, with little padding.
         self._queue.extend(sorted(handles, key=_size, reverse=True))
-        n_open = len(handles)
-        while n_open:
+        waiting = set(handles)
+        while waiting:
+            n_done = 0
             for event in self.step():
                 if is_over and is_over(event):
                     self.cancel(event.handle)
-            n_left = sum(not handle.is_done for handle in handles)
-            if progress and n_left < n_open:
-                progress(n_open - n_left)
-            n_open = n_left
+                if event.handle.is_done and event.handle in waiting:
+                    waiting.remove(event.handle)
+                    n_done += 1
+            if progress and n_done:
+                progress(n_done)
         return handles
 
     def stream(self, handle: Handle) -> Iterator[Event]:
         """Yield a request's tokens as they come; who stops listening cancels it."""
+        events = handle.events
+        assert events is not None, "a request that was submitted"
         try:
             while True:
-                while handle.events:
-                    yield handle.events.popleft()
+                while events:
+                    yield events.popleft()
                 with self._lock:
                     if handle.error is not None:
                         raise handle.error
-                    if handle.is_done and not handle.events:
+                    if handle.is_done and not events:
                         return
-                    if not handle.events:
+                    if not events:
                         self.step()
         finally:
             self.cancel(handle)
+
+    def _check(self, request: Request) -> None:
+        context, n_prompt = self.model.config.max_length, len(request.prompt)
+        if request.limit < 1 or not n_prompt:
+            raise UserError("A request needs a prompt of at least one token and room for another.")
+        if n_prompt + request.limit > context:
+            raise UserError(
+                f"A prompt of {n_prompt:,} tokens and {request.limit:,} more do not fit into the "
+                f"model's context of {context:,}; shorten the prompt, or ask for fewer."
+            )
 
     # Joining and leaving
 
@@ -132,7 +149,9 @@ class Engine:
             prefill.advance(self.model, self.chunk if runs else prefill.n_left)
         if not prefill.n_left:
             self._prefill = None
-            self._lane(prefill.handles[0].request.beams).join(prefill)
+            lane = self._lane(prefill.handles[0].request.beams)
+            lane.join(prefill)
+            lane.drop_done()  # what was cancelled while it was read
 
     def _next_prefill(self) -> Prefill | None:
         """Take as many requests from the queue as there is room for."""
@@ -181,7 +200,7 @@ class Engine:
     def _drop_done(self) -> None:
         for lane in self._lanes.values():
             for handle in lane.handles:
-                if handle.is_done and handle.request.keep:
+                if handle.is_done and handle.request.keep and handle.tokens:
                     self._keep(lane, handle)
             lane.drop_done()
 

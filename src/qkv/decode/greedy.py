@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.request import Event, Handle, check_numbers
-from qkv.decode.row_rules import RowRules, Sampling
+from qkv.decode.row_rules import History, RowRules, Sampling
 
 
 def likeliest(scores: Tensor) -> Tensor:
@@ -32,13 +32,15 @@ class GreedySearch:
         if not self.handles:
             return
         requests = [handle.request for handle in self.handles]
-        tokens = [[*handle.request.prompt, *handle.tokens] for handle in self.handles]
-        history = [[row] for row in tokens]
-        self.rules = RowRules(requests, history, self.vocab_size, self.device)
+        self.rules = RowRules(requests, self._history, self.vocab_size, self.device)
         self.sampling = Sampling.of(requests, self.device)
-        self.newest = torch.tensor([[row[-1]] for row in tokens], device=self.device)
+        newest = [(*x.request.prompt[-1:], *x.tokens[-1:])[-1:] for x in self.handles]
+        self.newest = torch.tensor(newest, device=self.device)
         n_generated = [len(handle.tokens) for handle in self.handles]
         self.step_of_row = torch.tensor(n_generated, device=self.device)
+
+    def _history(self) -> History:
+        return [[[*handle.request.prompt, *handle.tokens]] for handle in self.handles]
 
     def step(self, logits: Tensor) -> tuple[list[Event], None]:
         """Choose the next token of every row from logits (B, 1, V)."""

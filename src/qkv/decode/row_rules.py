@@ -6,7 +6,7 @@ rules of its neighbours: where a rule is off, it changes no bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,11 @@ class RowRules:
     """Rules that forbid tokens or change their probabilities, for each request of a batch."""
 
     def __init__(
-        self, requests: Sequence[Request], history: History, vocab_size: int, device: torch.device
+        self,
+        requests: Sequence[Request],
+        history: Callable[[], History],
+        vocab_size: int,
+        device: torch.device,
     ) -> None:
         self.vocab_size, self.device = vocab_size, device
         settings = [request.rules for request in requests]
@@ -50,8 +54,8 @@ class RowRules:
         if self._least is not None:
             self._end_columns = self._columns([request.ends for request in requests])
         self.first_ends = self.column([request.ends[0] for request in requests])
-        self._seen = self._seen_tokens(history) if self._penalty is not None else None
-        self._past = self._past_tokens(history) if self._sizes else None
+        self._seen = self._seen_tokens(history()) if self._penalty is not None else None
+        self._past = self._past_tokens(history()) if self._sizes else None
 
     def suppress(self, scores: Tensor) -> Tensor:
         """Mask, in place, the tokens that a request never generates, (B, K, V)."""

@@ -24,8 +24,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         lock = _LOCKS.setdefault(model, threading.RLock())
     with lock:
         training = model.training
-        model.eval()
+        if training:
+            model.eval()
         try:
             yield
         finally:
-            model.train(training)
+            if training:
+                model.train()

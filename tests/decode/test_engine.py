@@ -246,6 +246,31 @@ def test_threads_share_an_engine_and_a_model_that_is_looked_into():
     assert found == {n: alone(model, request).tokens for n, request in enumerate(asked)}
 
 
+def test_threads_run_batches_of_their_own_on_one_engine():
+    model = MODELS["transformer"]
+    engine = Engine(model, max_rows=6)
+    asked = [
+        [
+            Request((model.config.bos_id,), 9, (2,), DecodeConfig(beams=1 + n % 3), (5 + n, batch))
+            for n in range(7)
+        ]
+        for batch in range(4, 8)
+    ]
+    found = {}
+
+    def run(number):
+        found[number] = engine.run(asked[number])
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, requests in enumerate(asked):
+        for handle, request in zip(found[number], requests, strict=True):
+            assert_same(handle, alone(model, request))
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_logits_that_are_no_numbers_are_refused_and_the_engine_goes_on(beams):
     model = spread(Decoder(preset("gpt2", **SIZES)))

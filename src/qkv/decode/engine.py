@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Engine:
     def submit(self, request: Request) -> Handle:
         """Queue a request; it joins the running batch at the next step that has room."""
         self._check(request)
-        handle = Handle(request, events=deque())
+        handle = Handle(request)
         self._queue.append(handle)
         return handle
 
@@ -71,8 +72,7 @@ class Engine:
                     event for lane in self._lanes.values() if lane.handles for event in lane.step()
                 ]
                 for event in events:
-                    if event.handle.events is not None:
-                        event.handle.events.append(event)
+                    event.handle.events.append(event)
                 self._drop_done()
             except BaseException as error:
                 self._fail(error)
@@ -89,38 +89,43 @@ class Engine:
 
         `is_over` is asked at each token whether its request shall stop there.
         """
-        handles = [Handle(request) for request in requests]
+        events: deque[Event] = deque()  # of all of these; another thread may run the step
+        handles = [Handle(request, events=events) for request in requests]
         for handle in handles:
             self._check(handle.request)
         # Those of similar length are read together, with little padding.
         self._queue.extend(sorted(handles, key=_size, reverse=True))
         waiting = set(handles)
         while waiting:
-            n_done = 0
-            for event in self.step():
+            with self._lock:
+                if not events:
+                    self.step()
+            n_before = len(waiting)
+            while events:
+                event = events.popleft()
                 if is_over and is_over(event):
                     self.cancel(event.handle)
-                if event.handle.is_done and event.handle in waiting:
-                    waiting.remove(event.handle)
-                    n_done += 1
-            if progress and n_done:
-                progress(n_done)
+                if event.handle.is_done:
+                    waiting.discard(event.handle)
+            if progress and len(waiting) < n_before:
+                progress(n_before - len(waiting))
+            for handle in islice(waiting, 1):
+                if handle.error is not None:  # one that fails takes all others with it
+                    raise handle.error
         return handles
 
     def stream(self, handle: Handle) -> Iterator[Event]:
         """Yield a request's tokens as they come; who stops listening cancels it."""
-        events = handle.events
-        assert events is not None, "a request that was submitted"
         try:
             while True:
-                while events:
-                    yield events.popleft()
+                while handle.events:
+                    yield handle.events.popleft()
                 with self._lock:
                     if handle.error is not None:
                         raise handle.error
-                    if handle.is_done and not events:
+                    if handle.is_done and not handle.events:
                         return
-                    if not events:
+                    if not handle.events:
                         self.step()
         finally:
             self.cancel(handle)

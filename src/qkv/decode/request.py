@@ -62,7 +62,7 @@ class Handle:
     reason: Reason | None = None  # why it is done; None: it is not
     n_read: int = 0  # prompt tokens that were read, without those whose keys were kept
     error: BaseException | None = None  # why it was given up
-    events: deque[Event] | None = None  # not yet taken by `Engine.stream`
+    events: deque[Event] = field(default_factory=deque)  # that nobody has taken yet
 
     @property
     def is_done(self) -> bool:

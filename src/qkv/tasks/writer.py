@@ -77,12 +77,14 @@ class Writer:
         handle = self.engine.submit(self._request(prompt, limit, config, ends, id, keep=True))
         remembered.tokens = prompt[:-1]
         newest = prompt[-1]
-        for event in self.engine.stream(handle):
-            remembered.tokens.append(newest)  # the step that chose the next one has read it
-            newest = event.token
-            if newest not in handle.request.ends:
-                yield newest
-        remembered.n_read += handle.n_read
+        try:
+            for event in self.engine.stream(handle):
+                remembered.tokens.append(newest)  # the step that chose the next one has read it
+                newest = event.token
+                if newest not in handle.request.ends:
+                    yield newest
+        finally:
+            remembered.n_read += handle.n_read
 
     def speculate(
         self, draft: Decoder, prompts: Sequence[list[int]], config: DecodeConfig

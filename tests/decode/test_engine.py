@@ -170,6 +170,19 @@ def test_what_was_read_is_kept_for_prompts_that_begin_with_it():
     assert_same(engine.run([other])[0], alone(model, other))
 
 
+def test_nothing_is_kept_of_weights_that_were_changed():
+    model = spread(Decoder(preset("gpt2", **SIZES)))
+    engine = Engine(model)
+    request = Request(tuple(range(4, 30)), 4, (VOCABULARY,), DecodeConfig(beams=1), keep=True)
+    engine.run([request])
+    with torch.no_grad():
+        for weight in model.decoder.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+    (handle,) = engine.run([request])
+    assert handle.n_read == len(request.prompt) - 1
+    assert_same(handle, alone(model, request))
+
+
 def test_equal_beginnings_are_read_once():
     model = MODELS["gpt2"]
     shared = tuple(range(4, 34))

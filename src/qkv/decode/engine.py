@@ -45,6 +45,7 @@ class Engine:
         self._lanes: dict[int, Lane] = {}
         self._prefill: Prefill | None = None
         self._kept: deque[tuple[tuple[int, ...], Tensor]] = deque()  # the newest last
+        self._version = 0  # of the weights that these are of
         self._lock = threading.RLock()
 
     # What clients call
@@ -234,6 +235,11 @@ class Engine:
 
     def _known(self, prompt: tuple[int, ...]) -> Tensor | None:
         """Find the kept keys that a prompt begins with, (layers, 2, 1, G, L, D/H)."""
+        weights = (weight for weight in self.model.parameters() if not weight.is_inference())
+        version = sum(weight._version for weight in weights)
+        if version != self._version:  # weights were changed: these keys are of other ones
+            self._kept.clear()
+            self._version = version
         best = max(
             ((common([tokens, prompt[:-1]]), keys) for tokens, keys in self._kept),
             key=lambda found: found[0],

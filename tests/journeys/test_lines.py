@@ -122,6 +122,20 @@ def test_a_text_is_the_same_on_the_command_line_and_in_python(
 
 
 @pytest.mark.parametrize("name", SAVE)
+def test_weights_in_8_bits_are_stored_and_loaded_by_every_command(
+    qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    written = qkv("convert", folders[name], tmp_path / "int8", "--dtype", "int8")
+    assert (written.code, written.err) == (0, "")
+    words = [*MORE.get(name, []), "--json", *lines_for(name)]
+    stored = qkv(name, "--model", tmp_path / "int8", *words)
+    assert (stored.code, stored.err) == (0, "")
+    assert qkv(name, "--model", folders[name], "--dtype", "int8", *words).out == stored.out
+    mistake = qkv(name, "--model", folders[name], "--dtype", "int3", *words).mistake
+    assert mistake == "Unknown dtype 'int3'; it may be one of fp32, bf16, int8."
+
+
+@pytest.mark.parametrize("name", SAVE)
 def test_mistakes_are_named(
     qkv: Command, folders: dict[str, Path], name: str, tmp_path: Path
 ) -> None:

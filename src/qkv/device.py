@@ -71,16 +71,15 @@ def lay_by_columns(model: M) -> M:
     return model
 
 
-def place(model: M, device: torch.device | None, dtype: str | None = None) -> M:
-    """Move a model to its device, with its floats in fp32 or bf16.
+def float_dtype(device: torch.device, dtype: str | None = None) -> torch.dtype:
+    """Return what a loaded model's floats are: as `dtype` (of DTYPES) says, or as usual.
 
     By default, and beside weights in int8, a GPU that has bfloat16 holds them in it, and a CPU in
     float32.
     """
-    device = device or torch.device("cpu")
     has_half = device.type == "cuda" and has_bfloat16(device)
     half = dtype == "bf16" or (dtype != "fp32" and has_half)
-    return model.to(device, torch.bfloat16 if half else torch.float32)
+    return torch.bfloat16 if half else torch.float32
 
 
 @contextmanager

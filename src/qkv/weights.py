@@ -114,15 +114,24 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def fill_empty(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Give a model that has shapes only its weights, one at a time, or name each that is wrong."""
+def fill_empty(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    where: Path,
+    device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Give a model that has shapes only its weights, or name each that is wrong.
+
+    They go to the device one at a time, so that this machine's memory never holds them all.
+    """
     check_fit(dict(model.named_parameters()), tensors, where)
     filled: dict[int, nn.Parameter] = {}  # matrices that are shared stay so
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) not in filled:
-                fresh = torch.empty(parameter.shape, dtype=parameter.dtype)
+                fresh = torch.empty(parameter.shape, dtype=dtype or parameter.dtype, device=device)
                 filled[id(parameter)] = nn.Parameter(fresh.copy_(tensors[names[id(parameter)]]))
             setattr(module, name, filled[id(parameter)])
 

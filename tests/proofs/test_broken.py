@@ -120,10 +120,10 @@ def test_a_loader_that_swaps_two_tensors(folder: Folder, monkeypatch: Patch) -> 
 
     right = loading.fill_empty
 
-    def wrong(model: Any, tensors: Any, where: Path) -> None:
+    def wrong(model: Any, tensors: Any, *more: Any) -> None:
         one, other = (f"encoder.blocks.{at}.feed_forward.inner.bias" for at in (0, 1))
         swapped = {**tensors, one: tensors[other] + 0.1, other: tensors[one]}
-        right(model, swapped, where)
+        right(model, swapped, *more)
 
     monkeypatch.setattr(loading, "fill_empty", wrong)
     assert failing(folder("class")) == {"saved = loaded"}

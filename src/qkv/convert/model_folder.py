@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from qkv import __version__
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
-from qkv.device import place
+from qkv.device import float_dtype
 from qkv.errors import UserError
 from qkv.files import refuse_special, write_json
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model, parameter_shapes
@@ -342,8 +342,10 @@ def load_model(where: Where, config: ModelConfig, device: torch.device | None = 
         check_fit(dict(model.named_parameters()), weights, path)
         to_int8(model, partial(_int8_matrix, weights))
         weights = {name: weights[name] for name, _ in model.named_parameters()}
-    fill_empty(model, weights, path)
-    return place(model, device, stored.dtype).eval()
+    device = device or torch.device("cpu")
+    floats = float_dtype(device, stored.dtype)
+    fill_empty(model, weights, path, device, floats)
+    return model.to(device, floats).eval()  # tables that were computed
 
 
 def _int8_matrix(weights: Mapping[str, Tensor], name: str) -> Int8Matrix:

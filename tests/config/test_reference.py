@@ -5,14 +5,17 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from qkv.config import PRESETS, SECTIONS, ModelConfig, preset
 from qkv.config.fields import describe
-from qkv.config.reference import COMMAND, reference
+from qkv.config.reference import COMMAND
+from qkv.config.reference import reference as make_reference
 
+reference = cache(make_reference)  # one page serves all tests
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
 

@@ -1,4 +1,4 @@
-"""Weights in 8 bits: a quarter of the memory of float32, and faster products on a CPU.
+"""Weights in 8 bits: a quarter of the memory of float32, and integer products on a CPU.
 
 A matrix is stored as integers from -127 to 127 and a scale for each output (symmetric, per
 channel). On an x86 CPU, the input is rounded to integers too, each row by its own largest value, so

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,13 @@ def test_a_download_that_stops_keeps_the_files_that_have_arrived(hub: Hub, shelf
     assert sorted(hub.fetched) == NEEDED
 
 
-def test_what_an_earlier_try_wanted_does_not_stay(hub: Hub, shelf: Path) -> None:
-    hub.content["tiny.gguf"] = b"GGUF"
+def test_what_an_earlier_try_wanted_does_not_stay(
+    hub: Hub, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One after the other, so that the file is there when the page after it fails.
+    in_order = partial(huggingface_hub.snapshot_download, max_workers=1)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", in_order)
+    hub.content = {"tiny.gguf": b"GGUF", **hub.content}
     hub.status["README.md"] = 410
     mistake("ann/tiny", file="tiny.gguf")
     assert hub.fetched == ["tiny.gguf"]

@@ -67,7 +67,7 @@ def test_a_translation_that_never_ends_is_longer_in_transformers(tmp_path, beams
 
 @torch.no_grad()
 def test_a_text_after_a_prompt_is_as_long_in_transformers_as_the_context_allows(tmp_path):
-    """Ours would go on from the newer half of a context that is full."""
+    """Both end where the context is full."""
     ours = load(OLD / "decoder", "cpu")
     there = convert(OLD / "decoder", tmp_path / "there", "huggingface")
     model = AutoModelForCausalLM.from_pretrained(there).eval()

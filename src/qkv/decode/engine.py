@@ -15,9 +15,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from qkv.decode.captured.step import Generative
 from qkv.decode.lane import Lane
-from qkv.decode.prompts import LEAST_SHARED, Prefill, common
+from qkv.decode.prompts import LEAST_SHARED, Generative, Prefill, common
 from qkv.decode.request import Event, Handle, Request
 from qkv.errors import UserError
 from qkv.model import evaluating

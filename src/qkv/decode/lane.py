@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from qkv.decode.beam import BeamSearch
-from qkv.decode.captured.step import Generative, read
 from qkv.decode.greedy import GreedySearch
-from qkv.decode.prompts import Prefill, empty_store
+from qkv.decode.prompts import Generative, Prefill, empty_store, read
 from qkv.decode.request import Event, Handle
 from qkv.model import KeysValues, Layout, Memory, NewTokens
 

@@ -8,20 +8,36 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.decode.captured.step import Generative, read
 from qkv.decode.request import Handle
-from qkv.model import EncoderDecoder, Layout, Memory, NewTokens
+from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory, NewTokens
+
+Generative = EncoderDecoder | Decoder
 
 LEAST_SHARED = 16  # tokens; copying the keys of fewer costs more than reading them again
 
 
 def empty_store(model: Generative, rows: int, slots: int) -> Tensor:
     """Allocate keys and values of all layers, (layers, 2, R, G, L, D/H), in attention's dtype."""
-    weight, config = next(model.parameters()), model.config
-    device = weight.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    config = model.config
     shape = (config.n_decoder_layers, 2, rows, config.kv_heads, slots, config.d_head)
-    return weight.new_zeros(shape, dtype=dtype)
+    return next(model.parameters()).new_zeros(shape, dtype=attention_dtype(model))
+
+
+def attention_dtype(model: Generative) -> torch.dtype:
+    """Return the dtype of keys and values: that of the weights, or autocast's."""
+    weight = next(model.parameters())
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def read(
+    model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache | NewTokens
+) -> Tensor:
+    """Read tokens, (rows, T), into the cache, and return the hidden states, (rows, T, D)."""
+    if isinstance(model, Decoder):
+        return model.hidden(tokens, cache=cache)
+    assert memory is not None
+    return model.decode(tokens, memory, cache=cache)
 
 
 @dataclass

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.decode import rules
-from qkv.decode.captured.step import empty_cache, read
+from qkv.decode.captured.step import empty_cache
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.prompts import read
 from qkv.decode.request import prompt_limits
 from qkv.errors import UserError
 from qkv.model import Cache, Decoder, evaluating

@@ -1,9 +1,9 @@
-"""Weights in 8 bits: a quarter of the memory of float32, and integer products on a CPU.
+"""Weights in 8 bits: a quarter of float32's size in a file, and integer products on a CPU.
 
 A matrix is stored as integers from -127 to 127 and a scale for each output (symmetric, per
 channel). On an x86 CPU, the input is rounded to integers too, each row by its own largest value, so
 that a row's result does not depend on its neighbours. Elsewhere the integers are multiplied as
-floats, which saves memory alone.
+floats.
 """
 
 from __future__ import annotations

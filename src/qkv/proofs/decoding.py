@@ -12,8 +12,8 @@ from qkv.config import DecodeConfig
 from qkv.decode import Hypothesis, PromptBatch, prefill
 from qkv.decode.captured.beam import build_beam
 from qkv.decode.captured.generate import build_batch, build_search, build_task, run_search
-from qkv.decode.captured.step import Generative, empty_cache, read
-from qkv.decode.prompts import empty_store
+from qkv.decode.captured.step import empty_cache
+from qkv.decode.prompts import Generative, empty_store, read
 from qkv.model import Cache, Decoder, EncoderDecoder, Memory, NewTokens
 from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone

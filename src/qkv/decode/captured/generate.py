@@ -15,8 +15,9 @@ from qkv.decode.captured.graph import Graphs
 from qkv.decode.captured.greedy import build_greedy
 from qkv.decode.captured.loop import Watch, search_fixed, search_growing
 from qkv.decode.captured.state import NONE, Search, Task
-from qkv.decode.captured.step import Generative, PromptBatch
+from qkv.decode.captured.step import PromptBatch
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.prompts import Generative
 from qkv.decode.request import prompt_limits, token_limits
 from qkv.model import Decoder, EncoderDecoder, evaluating
 
@@ -35,14 +36,7 @@ def generate(
     fixed: bool | None = None,
     graphs: Graphs | None = None,
 ) -> list[list[Hypothesis]]:
-    """Decode a batch of sources (B, S): for each, `config.n_best` hypotheses, best first.
-
-    Every output begins with `prefix`. It ends with EOS, or after `max_lengths` generated tokens
-    (EOS counted, prefix not), by default `config.max_length`. Tokens in `suppress` are never
-    generated. Random draws depend on the seed and a sentence's id, by default its index in the
-    batch. `fixed` keeps all shapes fixed, the default on a GPU; there, pass one `graphs` object
-    with every batch, so that captured steps are reused.
-    """
+    """Decode a batch of sources (B, S); the arguments are those of `closed_batch.generate`."""
     if not len(source):
         return []
     lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()

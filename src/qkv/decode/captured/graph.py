@@ -13,7 +13,8 @@ from typing import Any, Generic
 import torch
 
 from qkv.decode.captured.state import S, Search, Task
-from qkv.decode.captured.step import Generative, advance, empty_cache
+from qkv.decode.captured.step import advance, empty_cache
+from qkv.decode.prompts import Generative
 from qkv.model import Cache, KeysValues, Layout, Memory
 
 WARM_UPS = 2  # so that libraries initialise before the recording

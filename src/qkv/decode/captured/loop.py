@@ -12,8 +12,9 @@ from torch import Tensor
 
 from qkv.decode.captured.graph import Graphs
 from qkv.decode.captured.state import S, Search, Task
-from qkv.decode.captured.step import Generative, PromptBatch, advance, prefill
+from qkv.decode.captured.step import PromptBatch, advance, prefill
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.prompts import Generative
 from qkv.model import Cache, Memory
 
 CHECK_EVERY = 8  # steps between two looks at the output, each of which waits for the GPU

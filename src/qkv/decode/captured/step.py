@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from qkv.decode.captured.state import S, Search
-from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory, NewTokens
-
-Generative = EncoderDecoder | Decoder
+from qkv.decode.prompts import Generative, attention_dtype, read
+from qkv.model import Cache, EncoderDecoder, Layout, Memory
 
 
 @dataclass(frozen=True)
@@ -43,20 +42,8 @@ def prefill(
 
 def empty_cache(model: Generative, rows: int, length: int, fixed: bool = False) -> Cache:
     """Allocate a KV cache for `rows` outputs, in the dtype of attention."""
-    weight = next(model.parameters())
-    device = weight.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-    return Cache.empty(model.config, rows, length, weight.new_empty(0, dtype=dtype), fixed)
-
-
-def read(
-    model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache | NewTokens
-) -> Tensor:
-    """Read tokens, (rows, T), into the cache, and return the hidden states, (rows, T, D)."""
-    if isinstance(model, Decoder):
-        return model.hidden(tokens, cache=cache)
-    assert memory is not None
-    return model.decode(tokens, memory, cache=cache)
+    like = next(model.parameters()).new_empty(0, dtype=attention_dtype(model))
+    return Cache.empty(model.config, rows, length, like, fixed)
 
 
 def decode_one(model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache) -> Tensor:

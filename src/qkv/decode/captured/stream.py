@@ -14,7 +14,8 @@ from qkv.decode.captured.graph import Graphs
 from qkv.decode.captured.greedy import GreedyState, build_greedy
 from qkv.decode.captured.loop import LENGTH, multiple
 from qkv.decode.captured.state import Search, Task
-from qkv.decode.captured.step import advance, empty_cache, read
+from qkv.decode.captured.step import advance, empty_cache
+from qkv.decode.prompts import read
 from qkv.decode.request import prompt_limits
 from qkv.model import Cache, Decoder, evaluating
 

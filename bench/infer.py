@@ -27,7 +27,7 @@ from bench.peers import CausalPeer, causal_peer, making, marian, masked_peer
 from bench.train import LLAMA, PLAIN, TINY, sentence_lengths
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig, preset
 from qkv.convert import Tokenizers, convert
-from qkv.decode import Graphs, complete, generate
+from qkv.decode import Engine, complete, generate
 from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
 from qkv.tasks import Encoder as EncoderTask
@@ -77,11 +77,11 @@ def translations(
     length: int,
 ) -> dict[str, Callable[[], None]]:
     """Return both sides' search for translations of one length."""
-    settings, graphs = DecodeConfig(beams=beams, max_length=length), Graphs()
+    settings, engine = DecodeConfig(beams=beams, max_length=length), warm_engine(ours)
     suppressed = (config.eos_id, config.pad_id)  # neither side may stop early
 
     def our_decoding() -> None:
-        found = generate(ours, source, None, settings, suppress=suppressed, graphs=graphs)
+        found = generate(ours, source, None, settings, suppress=suppressed, engine=engine)
         assert all(len(hypotheses[0].tokens) == length for hypotheses in found)
 
     @torch.inference_mode()
@@ -98,6 +98,11 @@ def translations(
         assert output.shape[1] == length + 1
 
     return {"qkv": our_decoding, "MarianMTModel.generate": their_decoding}
+
+
+def warm_engine(model: EncoderDecoder | Decoder) -> Engine:
+    """Return an engine as it is after a while: on a GPU, its steps are compiled."""
+    return Engine(model, compiled=True if next(model.parameters()).is_cuda else None)
 
 
 def translators_in_8_bits(session: Session) -> None:
@@ -231,11 +236,11 @@ def spread_out(model: Decoder) -> Decoder:
 
 def our_decoding(model: Decoder, prompts: Tokens, length: int) -> Decoding:
     """Return greedy decoding by qkv."""
-    settings, graphs = DecodeConfig(beams=1, max_length=length), Graphs()
+    settings, engine = DecodeConfig(beams=1, max_length=length), warm_engine(model)
     unused_id = [model.config.vocab_size]  # so that nothing ends an output
 
     def decoding() -> Tokens:
-        found = complete(model, prompts, settings, ends=unused_id, graphs=graphs)
+        found = complete(model, prompts, settings, ends=unused_id, engine=engine)
         return [hypotheses[0].tokens for hypotheses in found]
 
     return decoding

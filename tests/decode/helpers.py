@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, MarianMTModel
 
-from qkv.decode import Hypothesis
+from qkv.config import DecodeConfig
+from qkv.decode import Engine, Hypothesis, Request
 from qkv.model import EncoderDecoder, Layout
 from tests.parity.marian import EOS
 
@@ -72,3 +73,13 @@ def teacher_forced(
     start = targets.new_full((len(targets), 1), model.config.bos_id)
     logits = model(source, torch.cat([start, targets[:, :-1]], dim=1), layout)
     return logits.log_softmax(dim=-1).gather(-1, targets[..., None])[..., 0]
+
+
+def stream(engine: Engine, prompt: Sequence[int], config: DecodeConfig, **more):
+    """Yield the tokens after a prompt as they come, without the end."""
+    limit = min(config.max_length or 256, engine.model.config.max_length - len(prompt))
+    ends = tuple(more.pop("ends", engine.model.config.ends))
+    request = Request(tuple(prompt), limit, ends, config, keep=True, **more)
+    for event in engine.stream(engine.submit(request)):
+        if event.token not in ends:
+            yield event.token

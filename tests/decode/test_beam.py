@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import Beam, Hypothesis, PromptBatch, Task, generate
-from qkv.decode.captured.loop import search_growing
+from qkv.decode import Hypothesis, generate
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, teacher_forced, with_eos
 
@@ -104,21 +103,6 @@ def test_more_results_than_sequences():
     model = tiny_model(4, seed=3)
     found = generate(model, torch.tensor([[1, 3]]), None, DecodeConfig(50, n_best=50, max_length=2))
     assert len({tuple(with_eos(one, eos=3)) for one in found[0]}) == len(found[0]) == 13
-
-
-@pytest.mark.parametrize("early_stopping", [False, True])
-@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
-def test_one_beam_is_greedy(ours, batch, early_stopping, penalty):
-    source, lengths = batch
-    greedy = generate(ours, source, lengths, DecodeConfig(1, penalty, max_length=15))
-    search = Beam(1, 1, penalty, early_stopping, (ours.config.eos_id,))
-    limits = torch.full((len(source),), 15)
-    bos = torch.full((len(source),), ours.config.bos_id)
-    task = Task(limits, limits, seed=0, newest=bos, room=15)
-    batch = PromptBatch(bos[:, None], source=source, source_lengths=lengths)
-    with torch.inference_mode():
-        found = search_growing(ours, search, batch, task)
-    assert_same(found, greedy)
 
 
 @pytest.mark.parametrize("beams", [2, 5])

@@ -5,9 +5,9 @@ import torch
 from transformers import GenerationConfig
 
 from qkv.config import DecodeConfig
-from qkv.decode import Graphs, Remembered, complete, noise, stream
+from qkv.decode import Engine, Request, complete, noise
 from qkv.errors import UserError
-from tests.decode.helpers import assert_same, cut
+from tests.decode.helpers import assert_same, cut, stream
 from tests.parity.gpt import gpt2_pair, gpt3_pair
 from tests.parity.llama import llama_pair
 
@@ -112,7 +112,7 @@ def test_a_stream_equals_the_whole(pair, config, fixed):
     _, ours = pair
     expected = [each[0].tokens for each in complete(ours, PROMPTS, config)]
     found = [
-        list(stream(ours, prompt, config, id=row, fixed=fixed))
+        list(stream(Engine(ours, fixed=fixed), prompt, config, id=row))
         for row, prompt in enumerate(PROMPTS)
     ]
     assert found == expected
@@ -131,38 +131,38 @@ def test_without_a_cache(pair):
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-def test_a_remembered_prompt_is_read_once(pair, fixed):
+def test_a_kept_prompt_is_read_once(pair, fixed):
     _, ours = pair
-    remembered, config = Remembered(), DecodeConfig(beams=1, max_length=6)
-    first = list(stream(ours, PROMPTS[0], config, remembered=remembered, fixed=fixed))
-    assert remembered.n_read == len(PROMPTS[0]) - 1
-    longer = [*PROMPTS[0], *first, 30, 31]
-    again = list(stream(ours, longer, config, remembered=remembered, fixed=fixed))
+    engine, config = Engine(ours, fixed=fixed), DecodeConfig(beams=1, max_length=6)
+    prompt = [*PROMPTS[0], *range(20, 40)]
+    first = list(stream(engine, prompt, config))
+    longer = [*prompt, *first, 30, 31]
+    handle = engine.submit(Request(tuple(longer), 6, (EOS,), config, keep=True))
+    again = [event.token for event in engine.stream(handle) if event.token != EOS]
     assert again == complete(ours, [longer], config)[0][0].tokens
     # what was generated had been read by the steps themselves, all but the last token
-    assert remembered.n_read <= len(PROMPTS[0]) - 1 + 3
+    assert handle.n_read <= 3
     other = [5, 6, 40, 41]
-    found = list(stream(ours, other, config, remembered=remembered, fixed=fixed))
-    assert found == complete(ours, [other], config)[0][0].tokens
+    assert list(stream(engine, other, config)) == complete(ours, [other], config)[0][0].tokens
 
 
-def test_a_stream_that_is_left_early_remembers_what_was_read(pair):
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_stream_that_is_left_early_changes_no_later_one(pair, fixed):
     _, ours = pair
-    for fixed in (False, True):
-        remembered, config = Remembered(), DecodeConfig(beams=1, max_length=12)
-        tokens = stream(ours, PROMPTS[0], config, remembered=remembered, fixed=fixed)
-        heard = [next(tokens), next(tokens), next(tokens)]
-        tokens.close()
-        assert remembered.tokens == [*PROMPTS[0], *heard[:2]]
-        longer = [*PROMPTS[0], *heard, 8]
-        found = list(stream(ours, longer, config, remembered=remembered, fixed=fixed))
-        assert found == complete(ours, [longer], config)[0][0].tokens
+    engine, config = Engine(ours, fixed=fixed), DecodeConfig(beams=1, max_length=12)
+    prompt = [*PROMPTS[0], *range(20, 40)]
+    tokens = stream(engine, prompt, config)
+    heard = [next(tokens), next(tokens), next(tokens)]
+    tokens.close()
+    longer = [*prompt, *heard, 8]
+    found = list(stream(engine, longer, config))
+    assert found == complete(ours, [longer], config)[0][0].tokens
 
 
 def test_a_stream_that_breaks_while_it_reads_remembers_nothing_wrong(pair, monkeypatch):
     _, ours = pair
-    remembered, config = Remembered(), DecodeConfig(beams=1, max_length=6)
-    list(stream(ours, PROMPTS[2], config, remembered=remembered, fixed=False))
+    engine, config = Engine(ours), DecodeConfig(beams=1, max_length=6)
+    list(stream(engine, PROMPTS[2], config))
     plain = ours.hidden
 
     def interrupted(*arguments, **more):
@@ -172,8 +172,8 @@ def test_a_stream_that_breaks_while_it_reads_remembers_nothing_wrong(pair, monke
     with monkeypatch.context() as patch:
         patch.setattr(ours, "hidden", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            next(stream(ours, [*range(30, 40)], config, remembered=remembered, fixed=False))
-    found = list(stream(ours, PROMPTS[2], config, remembered=remembered, fixed=False))
+            next(stream(engine, [*range(30, 40)], config))
+    found = list(stream(engine, PROMPTS[2], config))
     assert found == complete(ours, [PROMPTS[2]], config)[0][0].tokens
 
 
@@ -186,7 +186,7 @@ def test_more_ends_than_one(pair):
         tokens = other[0].tokens
         expected = tokens[: tokens.index(end)] if end in tokens else tokens
         assert each[0].tokens == expected and each[0].finished == (end in tokens)
-    streamed = list(stream(ours, PROMPTS[0], CONFIGS[0], suppress=[EOS], ends=[EOS, end]))
+    streamed = list(stream(Engine(ours), PROMPTS[0], CONFIGS[0], suppress=(EOS,), ends=(EOS, end)))
     assert streamed == found[0][0].tokens
 
 
@@ -202,25 +202,21 @@ def test_limits_are_each_prompts_own_and_end_with_the_context(pair):
         assert found[1][0].tokens == alone[0][0].tokens
 
 
-def test_graphs_are_reused():
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodeConfig(beams=1, max_length=14),
+        DecodeConfig(beams=2, max_length=14, no_repeat=1, min_length=5),
+    ],
+    ids=["greedy", "rules"],
+)
+def test_an_engine_of_fixed_shapes_is_used_again(config):
+    """Later batches are copied into the memory of the first, and leave each other no trace."""
     _, ours = PAIRS["llama"]()
-    graphs = Graphs()
-    for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]]):
-        config = DecodeConfig(beams=1, max_length=14)
-        found = complete(ours, prompts, config, fixed=True, graphs=graphs)
+    engine = Engine(ours, fixed=True)
+    for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]], [[12, 13]]):
+        found = complete(ours, prompts, config, engine=engine)
         assert_same(found, complete(ours, prompts, config))
-    assert len(graphs) == 1
-
-
-def test_graphs_are_reused_where_runs_may_not_recur():
-    """Prompts of other lengths that round to the same room find their place in it."""
-    _, ours = PAIRS["llama"]()
-    graphs = Graphs()
-    config = DecodeConfig(beams=2, max_length=14, no_repeat=1, min_length=5)
-    for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]]):
-        found = complete(ours, prompts, config, fixed=True, graphs=graphs)
-        assert_same(found, complete(ours, prompts, config))
-    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("beams", [1, 3])

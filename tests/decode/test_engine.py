@@ -109,7 +109,8 @@ def assert_same(handle, expected):
 @given(data=st.data(), name=st.sampled_from(sorted(MODELS)), rows=st.sampled_from([1, 3, 8, 128]))
 def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
     model = MODELS[name]
-    engine = Engine(model, max_rows=rows, max_bytes=data.draw(st.sampled_from([1, 20_000, None])))
+    max_bytes, fixed = data.draw(st.sampled_from([1, 20_000, None])), data.draw(st.booleans())
+    engine = Engine(model, max_rows=rows, max_bytes=max_bytes, fixed=fixed)
     handles, cancelled = [], {}
     for _ in range(data.draw(st.integers(1, 10))):
         for request in data.draw(st.lists(requests(model), max_size=3)):

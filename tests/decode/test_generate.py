@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import generate
-from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode import Handle, Request, generate
+from qkv.decode.beam import BeamSearch
+from qkv.decode.closed_batch import join
+from qkv.decode.greedy import GreedySearch
 from qkv.decode.request import token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, Layout
@@ -60,16 +62,28 @@ def test_padded_equals_unpadded(ours, batch, config, fixed):
 
 def search_without_cache(model, source, lengths, config, limits):
     """The same search, reading each hypothesis from its beginning at every step."""
-    search = build_search(config, (EOS,), ())
-    prompts = [[model.config.bos_id]] * len(source)
-    task = build_task(model.config, config, prompts, limits, None, source.device)
-    state, memory = search.start(task), model.remember(source, Layout(lengths=lengths))
-    for step in range(max(limits)):
-        past = state.tokens[..., :step].flatten(0, 1)
-        prompt = past.new_full((len(past), 1), model.config.bos_id)
-        hidden = model.decode(torch.cat([prompt, past], dim=1), memory)
-        state, _ = search.step(state, model.output(hidden[:, -1]))
-    return search.finish(state)
+    ends, bos = model.config.ends, model.config.bos_id
+    draws = config.n_best if config.sample else 1
+    handles = [
+        Handle(Request((bos,), limit, ends, config, id=row, draw=draw))
+        for row, limit in enumerate(limits)
+        for draw in range(draws)
+    ]
+    beams, cpu = handles[0].request.beams, torch.device("cpu")
+    size = model.config.vocab_size
+    search = GreedySearch(size, cpu) if beams == 1 else BeamSearch(beams, size, cpu)
+    search.change([], handles)
+    rows = torch.arange(len(source)).repeat_interleave(draws)
+    memory = model.remember(source[rows], Layout(lengths=lengths[rows]))
+    hypotheses = torch.full((len(rows), beams, 1), bos)
+    while not all(handle.is_done for handle in handles):
+        hidden = model.decode(hypotheses.flatten(0, 1), memory)[:, -1]
+        parents = search.state.advance(model.output(hidden).unflatten(0, (-1, beams)))
+        if parents is not None:
+            hypotheses = hypotheses.take_along_dim(parents[..., None], dim=1)
+        hypotheses = torch.cat([hypotheses, search.state.newest[..., None]], dim=2)
+        search.collect(search.state.report.tolist())
+    return [join(handles[first : first + draws]) for first in range(0, len(handles), draws)]
 
 
 @ALL_KINDS

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig
-from qkv.decode import complete, generate, stream
-from qkv.decode.captured.generate import build_search, build_task
+from qkv.decode import Engine, complete, generate
 from qkv.decode.request import suppressed
 from qkv.errors import UserError
+from tests.decode.helpers import stream
 from tests.parity.llama import llama_pair
 from tests.parity.marian import marian_pair, sources
 
@@ -57,7 +57,7 @@ def test_after_prompts(prompts, config, fixed):
         for one in each:
             assert_ruled(prompt, one, config)
     if config.beams == 1 and not config.sample:
-        streamed = list(stream(LLAMA, prompts[0], config, fixed=fixed))
+        streamed = list(stream(Engine(LLAMA, fixed=fixed), prompts[0], config))
         assert streamed == found[0][0].tokens
 
 
@@ -95,13 +95,3 @@ def test_only_tokens_that_there_are_can_be_suppressed(token):
     words = rf"suppress names the token {token}, but those of the model go from 0 to \d+; leave"
     with pytest.raises(UserError, match=words):
         suppressed(DecodeConfig(suppress=(5, token)), LLAMA.config)
-
-
-def test_nothing_is_carried_where_nobody_asks(ours, batch):
-    """Else a plain search would work for nothing."""
-    for beams in (1, 4):
-        config = DecodeConfig(beams)
-        task = build_task(ours.config, config, [[1], [1, 2]], [5, 6], None, batch[0].device)
-        assert task.past is None
-        state = build_search(config, (EOS,), ()).start(task)
-        assert state.past.shape == (2, beams, 0)

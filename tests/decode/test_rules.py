@@ -14,7 +14,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from qkv.decode import Draw, rules
+from qkv.config import DecodeConfig
+from qkv.decode import Request, rules
+from qkv.decode.row_rules import RowRules, Sampling
 
 CASES = [
     (rules.temperature, TemperatureLogitsWarper, [0.1, 0.7, 1.0, 3.0]),
@@ -61,7 +63,9 @@ def test_all_rules_in_order(pair, temperature, top_k, top_p, min_p, seed):
         num_beams=1,
     )
     warpers = pair[0]._get_logits_processor(config, device="cpu", logits_processor=[])
-    found = Draw(temperature, top_k, top_p, min_p).restrict(logits)
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    request = Request((1,), 1, (0,), DecodeConfig(sample=True, **settings))
+    found = Sampling.of([request] * len(logits), torch.device("cpu")).restrict(logits)
     torch.testing.assert_close(found, warpers(None, logits))
 
 
@@ -82,30 +86,23 @@ def test_no_run_comes_twice(past, before, n, vocab_size):
         assert hidden.tolist() == [run in runs for run in new]
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_hold_back_hides_while_it_is_early(early):
-    logits = torch.randn(2, 3, 6)
-    found = rules.hold_back(logits.clone(), [1, 4], torch.tensor(early))
-    expected = rules.suppress(logits.clone(), [1, 4]) if early else logits
-    assert torch.equal(found, expected)
+def rows(*requests: Request) -> RowRules:
+    return RowRules.of(requests, lambda: [], 6, torch.device("cpu"))
 
 
-def test_an_end_that_is_no_token_needs_no_hiding_and_cannot_be_forced():
-    logits = torch.randn(2, 6)
-    assert torch.equal(rules.hold_back(logits.clone(), [6], torch.tensor(True)), logits)
-    assert torch.equal(rules.force(logits.clone(), 6, torch.tensor([True, False])), logits)
-
-
-def test_force_leaves_one_token_in_some_rows():
-    logits = torch.randn(2, 3, 6)
-    found = rules.force(logits, 4, torch.tensor([[True, False, False], [False, False, True]]))
-    for place in ((0, 0), (1, 2)):
-        assert found[place].softmax(-1).tolist() == [0, 0, 0, 0, 1, 0]
-    assert torch.equal(found[0, 1:], logits[0, 1:]) and torch.equal(found[1, :2], logits[1, :2])
-
-
-def test_suppress_hides_tokens_alone():
-    logits = torch.randn(2, 6)
-    found = rules.suppress(logits.clone(), [1, 4])
-    assert found[:, [1, 4]].isneginf().all()
-    assert torch.equal(found[:, [0, 2, 3, 5]], logits[:, [0, 2, 3, 5]])
+def test_rules_of_one_row_change_no_other():
+    """Suppressed tokens, an end that is early, and one that is forced."""
+    plain, early, late = DecodeConfig(), DecodeConfig(min_length=3), DecodeConfig(force_end=True)
+    found = rows(
+        Request((1,), 9, (4,), plain, suppress=(1, 4)),
+        Request((1,), 9, (4,), early),
+        Request((1,), 3, (4,), late),
+        Request((1,), 9, (6,), DecodeConfig(min_length=3, force_end=True)),  # no token at all
+    )
+    scores = torch.randn(4, 2, 6)
+    expected = scores.clone()
+    expected[0, :, [1, 4]] = float("-inf")
+    expected[1, :, 4] = float("-inf")
+    expected[2] = torch.where(torch.arange(6) == 4, 0.0, float("-inf"))
+    step = torch.full((4,), 2)
+    assert torch.equal(found.restrict(found.suppress(scores.clone()), step), expected)

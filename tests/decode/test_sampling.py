@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from qkv.config import DecodeConfig
-from qkv.decode import Draw, generate
+from qkv.decode import Request, generate
+from qkv.decode.row_rules import Sampling
 from qkv.model import Layout
 from tests.decode.helpers import assert_same, teacher_forced, with_eos
 
@@ -40,7 +41,9 @@ def first_tokens(ours, source, **settings):
 )
 def test_frequencies(ours, one_source, settings):
     frequency, log_probability = first_tokens(ours, one_source, **settings)
-    expected = Draw(**settings).restrict(log_probability[None])[0].softmax(-1)
+    request = Request((1,), 1, (0,), DecodeConfig(sample=True, **settings))
+    sampling = Sampling.of([request], torch.device("cpu"))
+    expected = sampling.restrict(log_probability[None])[0].softmax(-1)
     assert not frequency[expected == 0].any(), "a draw left the set that the rules allow"
     # total variation of N draws over n outcomes is about √(n / 2πN)
     n_outcomes = 1 / (expected**2).sum()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from qkv.config import DecodeConfig, TrainConfig, preset
+from qkv.config import TrainConfig, preset
 from qkv.data import PairItems, Ragged, Specials
-from qkv.decode import Graphs, generate
 from qkv.model import EncoderDecoder, Layout, equation, use_path
 from qkv.training import build_loss
 
@@ -86,23 +85,3 @@ def test_fused_kernels_equal_the_equation_in_bfloat16(model, device):
             exact = half(source, target, Layout(lengths=lengths))
     assert not fast.isnan().any()
     assert (fast - exact).float().abs().max() < 0.05 * exact.float().abs().max()
-
-
-@pytest.mark.parametrize("beams", [1, 4])
-def test_captured_steps_give_the_tokens_of_plain_ones(model, device, beams):
-    graphs = Graphs()
-    config = DecodeConfig(beams=beams, max_length=24)
-    for seed in range(4):
-        generator = torch.Generator().manual_seed(seed)
-        n_sources = 5 + seed
-        source = torch.randint(4, VOCABULARY, (n_sources, 18), generator=generator)
-        lengths = torch.randint(2, 19, (n_sources,), generator=generator)
-        expected = generate(model.cpu(), source, lengths, config)
-        found = generate(
-            model.to(device), source.to(device), lengths.to(device), config, graphs=graphs
-        )
-        assert [[h.tokens for h in each] for each in found] == [
-            [h.tokens for h in each] for each in expected
-        ]
-        scores = [h.score for each in found for h in each]
-        assert scores == pytest.approx([h.score for each in expected for h in each], abs=1e-3)

@@ -1,11 +1,10 @@
-"""On a GPU, a decoder: packed windows = rows, compiled = eager, captured prompts = plain ones."""
+"""On a GPU, a decoder: packed windows = rows, compiled = eager."""
 
 import pytest
 import torch
 
-from qkv.config import DecodeConfig, TrainConfig, preset
+from qkv.config import TrainConfig, preset
 from qkv.data import Specials, Tokens, WindowItems, validation_batches
-from qkv.decode import Graphs, Remembered, complete, stream
 from qkv.model import Decoder
 from qkv.training import build_loss
 
@@ -14,7 +13,6 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 VOCABULARY, SPECIAL = 300, Specials(pad=0, bos=2, eos=3)
-PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17, 18, 19, 20], [21, 22]]
 
 
 @pytest.fixture(scope="module")
@@ -54,25 +52,3 @@ def test_packed_compiled_windows_equal_eager_rows(model, device, precision):
     expected = loss_of(model, rows, device, precision="float32", compile="off")
     found = loss_of(model, packed, device, precision=precision, compile="on")
     assert found == pytest.approx(expected, abs=1e-3 if precision == "float32" else 3e-2)
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_captured_prompts_of_different_lengths_equal_plain_ones(model, device, beams):
-    config = DecodeConfig(beams=beams, max_length=20)
-    expected = complete(model.cpu().eval(), PROMPTS, config)
-    graphs = Graphs()
-    for _ in range(2):
-        found = complete(model.to(device), PROMPTS, config, graphs=graphs)
-        assert [one[0].tokens for one in found] == [one[0].tokens for one in expected]
-    assert len(graphs) == 1
-
-
-def test_a_stream_remembers_on_the_gpu(model, device):
-    config = DecodeConfig(beams=1, max_length=10)
-    model.to(device).eval()
-    remembered, graphs = Remembered(), Graphs()
-    first = list(stream(model, PROMPTS[0], config, graphs=graphs, remembered=remembered))
-    longer = [*PROMPTS[0], *first, 30]
-    again = list(stream(model, longer, config, graphs=graphs, remembered=remembered))
-    assert again == complete(model, [longer], config)[0][0].tokens
-    assert remembered.n_read <= len(PROMPTS[0]) - 1 + 2

@@ -103,12 +103,6 @@ def test_a_text_ends_before_a_stop_string(qkv: Command, speaker: Path) -> None:
     assert json.loads(answer.out)["stopped"]
 
 
-def test_a_draft_changes_nothing(qkv: Command, speaker: Path) -> None:
-    words = ["generate", "--model", speaker, "the cat", "--max-length", 90]
-    assert qkv(*words, "--greedy", "--draft", speaker).out == qkv(*words, "--greedy").out
-    assert "--draft makes greedy search faster" in qkv(*words, "--draft", speaker).mistake
-
-
 def test_settings_reach_the_search(
     qkv: Command, speaker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from qkv.model import Cache, Layout
+from qkv.decode.prompts import empty_store
+from qkv.model import Layout, NewTokens
 from tests.model.tiny import assert_same, padded, sequences, tiny_model, tokens
 
 N_TOKENS, LONGEST = 24, 12
@@ -64,15 +65,16 @@ def test_decoding_step(counter):
     model = tiny_model()
     source, layout = padded(sequences([5, 2]))
     memory, target = model.remember(source, layout), tokens(4, 8)
-    cache = Cache.empty(model.config, 4, 10, next(model.parameters()), fixed=True)
+    store, start = empty_store(model, 4, 10), torch.zeros(4, dtype=torch.int64)
 
-    def step(newest, memory, cache):
-        return model.output(model.decode(newest, memory, cache=cache))
+    def step(newest, memory, start):
+        new = NewTokens(store, start, 10)
+        return model.output(model.decode(newest, memory, cache=new))
 
     compiled = torch.compile(step, fullgraph=True, backend=counter)
-    found = torch.cat([compiled(token, memory, cache) for token in target.split(1, 1)], dim=1)
+    tokens_by_step = enumerate(target.split(1, 1))
+    found = torch.cat([compiled(token, memory, start + at) for at, token in tokens_by_step], dim=1)
     assert_same(found, model.output(model.decode(target, memory)))
-    assert cache.length == 8
     assert counter.frame_count == 1
 
 
@@ -80,9 +82,12 @@ def test_decoding_step(counter):
 def test_decoding_step_of_a_decoder(counter):
     model = tiny_model(family="decoder", n_kv_heads=2, positions="learned")
     text = tokens(3, 9)
-    cache = Cache.empty(model.config, 3, 9, next(model.parameters()), fixed=True)
-    model(text[:, :3], cache=cache)
+    store, start = empty_store(model, 3, 9), torch.full((3,), 3)
+    model(text[:, :3], cache=NewTokens(store, 0, 3))
     compiled = torch.compile(model, fullgraph=True, backend=counter)
-    steps = [compiled(token, cache=cache) for token in text[:, 3:].split(1, 1)]
+    steps = [
+        compiled(token, cache=NewTokens(store, start + at, 9))
+        for at, token in enumerate(text[:, 3:].split(1, 1))
+    ]
     assert_same(torch.cat(steps, dim=1), model(text)[:, 3:])
     assert counter.frame_count == 1

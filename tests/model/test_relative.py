@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from qkv.model import Cache, Layout, equation, fast, use_path
+from qkv.decode.prompts import empty_store
+from qkv.model import Layout, NewTokens, equation, fast, use_path
 from qkv.model.positions.relative import Relative, buckets
 from tests.model.tiny import (
     assert_same,
@@ -117,20 +118,31 @@ def test_with_cache_equals_without(path, fixed, sizes):
     model = t5(norm="rms", bias=False, norm_position="pre")
     source, layout = padded(sequences([15, 2]))
     target, memory = tokens(2, 20), model.remember(source, layout)
-    cache = Cache.empty(model.config, 2, 25, next(model.parameters()), fixed)
+    store, read, found = empty_store(model, 2, 25), 0, []
     with use_path(model, path):
-        found = [model.decode(piece, memory, cache=cache) for piece in target.split(sizes, dim=1)]
+        for piece in target.split(sizes, dim=1):
+            end = read + piece.shape[1]
+            start = torch.full((2,), read) if fixed else read
+            new = NewTokens(store, start, 25 if fixed else end)
+            found.append(model.decode(piece, memory, cache=new))
+            read = end
         assert_same(torch.cat(found, dim=1), model.decode(target, memory))
 
 
-@pytest.mark.parametrize("fixed", STEPS.values(), ids=STEPS)
 @torch.no_grad()
-def test_prompts_of_other_lengths_with_cache(fixed):
-    model, row, first = t5(family="decoder"), tokens(3, 18), torch.tensor([[0], [3], [9]])
-    cache = Cache.empty(model.config, 3, 20, next(model.parameters()), fixed)
-    cache.first = first
-    found = [model(piece, cache=cache) for piece in row.split([10, 1, 7], dim=1)]
-    assert_same(torch.cat(found, dim=1), model(row, Layout(first=first)))
+def test_rows_of_other_lengths_with_cache():
+    model, prompts, after = t5(family="decoder"), tokens(3, 10), tokens(3, 7)
+    lengths = torch.tensor([10, 7, 1])
+    store = empty_store(model, 3, 20)
+    model(prompts, cache=NewTokens(store, 0, 10))
+    found = [
+        model(token, cache=NewTokens(store, lengths + step, 20))
+        for step, token in enumerate(after.split(1, dim=1))
+    ]
+    rows = zip(torch.cat(found, dim=1), prompts, lengths, after, strict=True)
+    for logits, prompt, length, rest in rows:
+        whole = torch.cat([prompt[:length], rest])
+        assert_same(logits, model(whole[None])[0, length:])
 
 
 def test_both_paths_have_the_same_gradients():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.decode.captured import greedy
+from qkv.decode import greedy
 from qkv.model import attention, cache, mask, stack
 from qkv.proofs import batching, verify
 from qkv.proofs.batching import level
@@ -45,9 +45,10 @@ def test_a_cache_that_drops_a_token(folder: Folder, kind: str, monkeypatch: Patc
 
     def forgetful(self: cache.LayerCache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         key, value = right(self, key, value)
-        last = int(self.length) - 1
-        if last >= 0:
-            value[:, :, last] = 0.0
+        lengths = torch.as_tensor(self.length).expand(len(value)).tolist()
+        for row, length in enumerate(lengths):
+            if length:
+                value[row, :, length - 1] = 0.0
         return key, value
 
     monkeypatch.setattr(cache.LayerCache, "extend", forgetful)
@@ -107,9 +108,8 @@ def test_rows_that_see_each_other(folder: Folder, monkeypatch: Patch) -> None:
 def test_a_greedy_search_that_takes_the_second_best(
     folder: Folder, kind: str, monkeypatch: Patch
 ) -> None:
-    def wrong(logits: Tensor, streams: Tensor, step: Tensor) -> Tensor:
-        best = logits.topk(2).indices
-        return best[..., 1].where(step == 3, best[..., 0])
+    def wrong(scores: Tensor) -> Tensor:
+        return scores.topk(2).indices[..., 1]
 
     monkeypatch.setattr(greedy, "likeliest", wrong)
     assert failing(folder(kind)) == {"beam 1 = greedy"}

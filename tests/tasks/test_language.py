@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 from typing import Any
@@ -301,45 +300,6 @@ def test_a_prompt_and_its_text_are_spelt_as_one(words: LanguageModel) -> None:
     assert model.generate("the", max_length=9) == " cat sees"
     assert "".join(model.stream("the", max_length=9)) == " cat sees"
     assert script("the cat", kind="bpe").generate("", max_length=9) == "the cat"
-
-
-def drafts() -> dict[str, LanguageModel]:
-    tokenizer = vocabulary("bpe")
-    return {
-        "the same": endless_of(2),
-        "another": speaker(tokenizer, seed=5, letters=LETTERS, d_model=8, n_decoder_layers=1),
-        "with less room": speaker(tokenizer, seed=6, letters=LETTERS, max_length=10),
-    }
-
-
-@pytest.mark.parametrize("name", ["the same", "another", "with less room"])
-def test_a_draft_changes_nothing(endless: LanguageModel, words: LanguageModel, name: str) -> None:
-    """Not even where a text outgrows the context, or ends, or is stopped."""
-    draft = drafts()[name]
-    for model in (endless, words):
-        alone = model.n_best(PROMPTS[1:], max_length=50)
-        helped = model.n_best(PROMPTS[1:], max_length=50, draft=draft)
-        for (one,), (other,) in zip(alone, helped, strict=True):
-            assert dataclasses.replace(other, log_probability=0.0) == dataclasses.replace(
-                one, log_probability=0.0
-            )
-            assert other.log_probability == pytest.approx(one.log_probability, abs=1e-3)
-    stop = endless.generate("the", max_length=40)[-9:]
-    expected = endless.generate("the", max_length=40, stop=stop)
-    assert endless.generate("the", max_length=40, stop=stop, draft=draft) == expected
-
-
-def test_a_draft_saves_passes_and_serves_greedy_search_alone(
-    endless: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draft = LanguageModel(copy.deepcopy(endless.model), endless.tokenizer, GREEDY)
-    passes = count_passes(endless, monkeypatch)
-    endless.generate("the", max_length=30, draft=draft)
-    assert len(passes) <= 8
-    others = ({"sample": True}, {"beams": 2}, {"repetition_penalty": 1.1}, {"force_end": True})
-    for other in others:
-        with pytest.raises(UserError, match="a draft model works with plain greedy search only"):
-            endless.generate("the", draft=draft, **other)
 
 
 def test_settings_are_the_folder_s_unless_given(words: LanguageModel) -> None:

@@ -202,13 +202,11 @@ def test_scoring_leaves_the_model_as_it_was() -> None:
     assert model.model.training
 
 
-@pytest.mark.parametrize("ways", [{}, {"beams": 3, "sample": False}, {"draft": True}])
+@pytest.mark.parametrize("ways", [{}, {"beams": 3, "sample": False}])
 def test_a_stopped_text_is_as_likely_as_its_tokens(ways: dict) -> None:
     """However late the search notices the stop, only tokens up to it count."""
     model = speaker(vocabulary("char"))
     settings = {"sample": False, "beams": 1, "max_length": 30, **ways}
-    if settings.pop("draft", False):
-        settings["draft"] = model
     plain = model.n_best("one two", **settings)[0][0]
     stop = plain.text[4:6]
     found = model.n_best("one two", **settings, stop=(stop,))[0][0]

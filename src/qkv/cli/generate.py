@@ -6,9 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from qkv.cli import options
 from qkv.cli.common import Advance, answer_lines, given_lines, load_as, named_by_options
@@ -38,13 +36,6 @@ def generate(
     *,
     model: options.Model,
     greedy: options.Greedy = False,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            help="A smaller model that makes --greedy faster.",
-            autocompletion=options.complete_model,
-        ),
-    ] = None,
     truncate: options.Truncate = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
@@ -58,22 +49,17 @@ def generate(
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
     settings = options.search_or_draw(settings, greedy)
-    if draft and not greedy:
-        raise UserError("--draft makes greedy search faster and nothing else; add --greedy.")
     batches = given_lines(prompt)
     speaker = load_language_model(model, device, dtype, settings)
-    helper = load_language_model(draft, device, dtype) if draft else None
     config = speaker.settings(settings)
     grows = config.n_best == 1 and (config.sample or config.beams == 1)
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Completion]]:
-        return speaker.n_best(
-            lines, draft=helper, truncate=truncate, progress=advance, first=done, **settings
-        )
+        return speaker.n_best(lines, truncate=truncate, progress=advance, first=done, **settings)
 
     done = 0
     for lines in batches:
-        if grows and len(lines) == 1 and not (as_json or draft):
+        if grows and len(lines) == 1 and not as_json:
             _show(speaker, lines[0], truncate=truncate, first=done, **settings)
         else:
             answer_lines([lines], ask, _as_json if as_json else _as_text, done)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode.captured import generate as captured
-from qkv.decode.captured.graph import Graphs
 from qkv.decode.engine import Engine
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.request import Event, Handle, Request, prompt_limits, token_limits
@@ -27,29 +25,16 @@ def generate(
     suppress: Sequence[int] = (),
     ids: Sequence[int] | None = None,
     fixed: bool | None = None,
-    graphs: Graphs | None = None,
+    engine: Engine | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a batch of sources (B, S): for each, `config.n_best` hypotheses, best first.
 
     Every output begins with `prefix`. It ends with EOS, or after `max_lengths` generated tokens
     (EOS counted, prefix not), by default `config.max_length`. Tokens in `suppress` are never
     generated. Random draws depend on the seed and a sentence's id, by default its index in the
-    batch. `fixed` keeps all shapes fixed, the default on a GPU; there, pass one `graphs` object
-    with every batch, so that captured steps are reused.
+    batch. `fixed` keeps all shapes fixed, the default on a GPU; there, pass one `engine` with every
+    batch, so that recorded steps are reused.
     """
-    if source.is_cuda if fixed is None else fixed:
-        return captured.generate(
-            model,
-            source,
-            source_lengths,
-            config,
-            prefix,
-            max_lengths,
-            suppress=suppress,
-            ids=ids,
-            fixed=True,
-            graphs=graphs,
-        )
     if not len(source):
         return []
     lengths = [source.shape[1]] * len(source) if source_lengths is None else source_lengths.tolist()
@@ -68,7 +53,8 @@ def generate(
         )
         for tokens, length, limit, id in rows
     ]
-    results = [join(handles) for handles in run(Engine(model), requests)]
+    engine = engine or Engine(model, fixed=fixed)
+    results = [join(handles) for handles in run(engine, requests)]
     return [
         [replace(best, tokens=[*prefix, *best.tokens]) for best in n_best] for n_best in results
     ]
@@ -84,7 +70,7 @@ def complete(
     suppress: Sequence[int] = (),
     ids: Sequence[int] | None = None,
     fixed: bool | None = None,
-    graphs: Graphs | None = None,
+    engine: Engine | None = None,
 ) -> list[list[Hypothesis]]:
     """Continue prompts of any lengths (with BOS, if the model has one) in one batch.
 
@@ -92,18 +78,6 @@ def complete(
     """
     if not prompts:
         return []
-    if next(model.parameters()).is_cuda if fixed is None else fixed:
-        return captured.complete(
-            model,
-            prompts,
-            config,
-            max_lengths,
-            ends=ends,
-            suppress=suppress,
-            ids=ids,
-            fixed=True,
-            graphs=graphs,
-        )
     limits = prompt_limits(model.config, config, prompts, max_lengths)
     requests = [
         Request(
@@ -111,7 +85,8 @@ def complete(
         )
         for prompt, limit, id in zip(prompts, limits, ids or range(len(prompts)), strict=True)
     ]
-    return [join(handles) for handles in run(Engine(model), requests)]
+    engine = engine or Engine(model, fixed=fixed)
+    return [join(handles) for handles in run(engine, requests)]
 
 
 def run(

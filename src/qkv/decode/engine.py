@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +22,18 @@ from qkv.decode.request import Event, Handle, Request
 from qkv.errors import UserError
 from qkv.model import evaluating
 
-MAX_ROWS = 128  # hypotheses that run at the same time
-PREFILL_TOKENS = 2048  # of sources or prompts, padding included, that are read at the same time
-CHUNK = 256  # tokens of each prompt that are read between two steps of those that run already
-SHARE_OF_MEMORY = 0.25  # of this machine, for keys and values
+
+class Limits(NamedTuple):
+    """What a device can do at the same time without losing speed."""
+
+    rows: int  # hypotheses that run
+    prefill: int  # tokens of sources or prompts, padding included, that are read together
+    chunk: int  # tokens of each prompt that are read between two steps of those that run already
+
+
+LIMITS = {"cpu": Limits(128, 2048, 256), "cuda": Limits(512, 16_384, 2048)}
+JOIN_EVERY = 8  # steps of fixed shape; those that wait meanwhile are read together
+SHARE_OF_MEMORY = 0.25  # of the device, for keys and values
 KEPT_SHARE = 0.25  # of that, for prefixes of later prompts
 
 
@@ -34,15 +43,28 @@ class Engine:
     def __init__(
         self,
         model: Generative,
-        max_rows: int = MAX_ROWS,
+        max_rows: int | None = None,
         max_bytes: int | None = None,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
+        fixed: bool | None = None,
+        compiled: bool | None = None,
     ) -> None:
-        self.model, self.max_rows, self.chunk = model, max_rows, chunk
-        self.max_bytes = max_bytes or int(SHARE_OF_MEMORY * _memory())
+        """Run `model`; `fixed` keeps the shapes of steps fixed, as is usual on a GPU.
+
+        There, steps that run often are compiled in the background; `compiled` compiles all of them
+        before they run, or none.
+        """
+        device = next(model.parameters()).device
+        limits = LIMITS[device.type]
+        self.model, self.max_rows = model, max_rows or limits.rows
+        self.chunk, self._prefill_tokens = chunk or limits.chunk, limits.prefill
+        self.max_bytes = max_bytes or int(SHARE_OF_MEMORY * _memory(device))
+        self.fixed = device.type == "cuda" if fixed is None else fixed
+        self.compiled = compiled
         self._queue: deque[Handle] = deque()
         self._lanes: dict[int, Lane] = {}
         self._prefill: Prefill | None = None
+        self._n_steps = 0  # since requests joined
         self._kept: deque[tuple[tuple[int, ...], Tensor]] = deque()  # the newest last
         self._version = 0  # of the weights that these are of
         self._lock = threading.RLock()
@@ -66,14 +88,16 @@ class Engine:
         """Let requests join and leave, and generate the next token of all that run."""
         with self._lock, evaluating(self.model), torch.inference_mode():
             try:
-                self._drop_done()
-                self._admit()
-                events = [
-                    event for lane in self._lanes.values() if lane.handles for event in lane.step()
-                ]
+                events = [*self._drop_done(), *self._admit()]
+                self._n_steps += 1
+                running = [lane for lane in self._lanes.values() if not lane.is_idle]
+                events += [event for lane in running for event in lane.step()]
                 for event in events:
                     event.handle.events.append(event)
-                self._drop_done()
+                late = self._drop_done()
+                for event in late:
+                    event.handle.events.append(event)
+                events += late
             except BaseException as error:
                 self._fail(error)
                 raise
@@ -142,37 +166,37 @@ class Engine:
 
     # Joining and leaving
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Event]:
         """Read the prompts of waiting requests, and let them join when that is done."""
         if self._prefill is None:
             self._prefill = self._next_prefill()
         if self._prefill is None:
-            return
+            return []
         prefill = self._prefill
-        runs = any(lane.handles for lane in self._lanes.values())
+        runs = not all(lane.is_idle for lane in self._lanes.values())
         if prefill.n_left:
             prefill.advance(self.model, self.chunk if runs else prefill.n_left)
-        if not prefill.n_left:
-            self._prefill = None
-            lane = self._lane(prefill.handles[0].request.beams)
-            lane.join(prefill)
-            lane.drop_done()  # what was cancelled while it was read
+        if prefill.n_left:
+            return []
+        self._prefill, self._n_steps = None, 0
+        lane = self._lane(prefill.handles[0].request.beams)
+        return [*lane.join(prefill), *lane.drop_done()]  # of those cancelled while it was read
 
     def _next_prefill(self) -> Prefill | None:
         """Take as many requests from the queue as there is room for."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
-        if not self._queue:
+        idle = all(lane.is_idle for lane in self._lanes.values())
+        if not self._queue or (self.fixed and not idle and self._n_steps < JOIN_EVERY):
             return None
         beams = self._queue[0].request.beams
         lane = self._lane(beams)
-        free = (
-            self.max_rows - sum(len(x.handles) * x.beams for x in self._lanes.values())
-        ) // beams
-        if not lane.handles:
+        running = sum(x.n_running * x.beams for x in self._lanes.values())
+        free = (self.max_rows - running) // beams
+        if lane.is_idle:
             free = max(free, 1)
         # With more waiting than fit, few large groups are read faster than many small ones.
-        if len(self._queue) > free and free * beams < self.max_rows // 4 and lane.handles:
+        if len(self._queue) > free and free * beams < self.max_rows // 4 and not lane.is_idle:
             return None
         known = self._known(self._queue[0].request.prompt)
         taken: list[Handle] = []
@@ -187,9 +211,9 @@ class Engine:
 
     def _fits(self, lane: Lane, joining: list[Handle]) -> bool:
         """Whether requests fit into the budgets; one that is alone always does."""
-        if len(joining) > 1 and len(joining) * max(map(_size, joining)) > PREFILL_TOKENS:
+        if len(joining) > 1 and len(joining) * max(map(_size, joining)) > self._prefill_tokens:
             return False
-        together = [*lane.handles, *joining]
+        together = [*(handle for handle in lane.handles if not handle.is_done), *joining]
         config, weight = self.model.config, next(self.model.parameters())
         by_slot = 2 * config.n_decoder_layers * config.kv_heads * config.d_head
         slots = max(handle.request.slots for handle in together)
@@ -199,15 +223,15 @@ class Engine:
 
     def _lane(self, beams: int) -> Lane:
         if beams not in self._lanes:
-            self._lanes[beams] = Lane(self.model, beams)
+            self._lanes[beams] = Lane(self.model, beams, self.fixed, self.compiled)
         return self._lanes[beams]
 
-    def _drop_done(self) -> None:
+    def _drop_done(self) -> list[Event]:
         for lane in self._lanes.values():
             for handle in lane.handles:
-                if handle.is_done and handle.request.keep and handle.tokens:
+                if handle.is_done and handle.request.keep and not handle.is_kept and handle.tokens:
                     self._keep(lane, handle)
-            lane.drop_done()
+        return [event for lane in self._lanes.values() for event in lane.drop_done(at_once=False)]
 
     def _fail(self, error: BaseException) -> None:
         """Give up all requests, since rows may be half written; who streams one hears why."""
@@ -225,6 +249,7 @@ class Engine:
 
     def _keep(self, lane: Lane, handle: Handle) -> None:
         """Keep the keys of what was read, and drop the oldest ones over the budget."""
+        handle.is_kept = True
         tokens = (*handle.request.prompt, *handle.tokens[:-1])
         self._kept = deque(x for x in self._kept if x[0] != tokens[: len(x[0])])
         self._kept.append((tokens, lane.keys_of(handle, len(tokens))))
@@ -253,5 +278,7 @@ def _size(handle: Handle) -> int:
     return max(len(handle.request.source), len(handle.request.prompt))
 
 
-def _memory() -> int:
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

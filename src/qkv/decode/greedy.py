@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +17,32 @@ def likeliest(scores: Tensor) -> Tensor:
     return scores.argmax(dim=-1)
 
 
+@dataclass
+class GreedyState:
+    """What a step reads and changes in place, for B rows."""
+
+    newest: Tensor  # (B, 1) int64: the tokens that the model reads next
+    step: Tensor  # (B,) int64: tokens generated so far
+    rules: RowRules
+    sampling: Sampling | None
+    report: Tensor  # (2, B) float64: the newest tokens, and log P of each
+
+    def advance(self, logits: Tensor) -> None:
+        """Choose the next token of every row from logits (B, 1, V)."""
+        log_probabilities = self.rules.suppress(logits.log_softmax(dim=-1))
+        allowed = self.rules.penalise(logits, log_probabilities)
+        allowed = self.rules.restrict(allowed, self.step)
+        tokens = likeliest(allowed)  # (B, 1)
+        if self.sampling is not None:
+            random = self.sampling.draw(allowed[:, 0], self.step)
+            tokens = torch.where(self.sampling.drawn, random, tokens[:, 0])[:, None]
+        gains = log_probabilities.gather(-1, tokens[..., None])[..., 0]
+        self.rules.push(tokens)
+        self.newest.copy_(tokens)
+        self.step.add_(1)
+        self.report.copy_(torch.cat([tokens, gains], dim=1).t())
+
+
 class GreedySearch:
     """Requests with one open output each, all of which get their next token in one step."""
 
@@ -24,40 +51,30 @@ class GreedySearch:
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size, self.device = vocab_size, device
         self.handles: list[Handle] = []
-        self.newest: Tensor  # (B, 1) int64: the tokens that the model reads next
+        self.state: GreedyState
 
-    def change(self, kept: Sequence[int], joined: Sequence[Handle]) -> None:
-        """Keep these rows, in this order, and append new ones."""
+    def change(self, kept: Sequence[int], joined: Sequence[Handle], n_rows: int = 0) -> None:
+        """Keep these rows, in this order, and append new ones; more rows repeat the first one."""
         self.handles = [*(self.handles[row] for row in kept), *joined]
         if not self.handles:
             return
-        requests = [handle.request for handle in self.handles]
-        self.rules = RowRules(requests, self._history, self.vocab_size, self.device)
-        self.sampling = Sampling.of(requests, self.device)
-        newest = [(*x.request.prompt[-1:], *x.tokens[-1:])[-1:] for x in self.handles]
-        self.newest = torch.tensor(newest, device=self.device)
-        n_generated = [len(handle.tokens) for handle in self.handles]
-        self.step_of_row = torch.tensor(n_generated, device=self.device)
+        rows = [*self.handles, *self.handles[:1] * (n_rows - len(self.handles))]
+        requests = [handle.request for handle in rows]
+        newest = [(*x.request.prompt[-1:], *x.tokens[-1:])[-1:] for x in rows]
+        self.state = GreedyState(
+            newest=torch.tensor(newest, device=self.device),
+            step=torch.tensor([len(handle.tokens) for handle in rows], device=self.device),
+            rules=RowRules.of(requests, lambda: _history(rows), self.vocab_size, self.device),
+            sampling=Sampling.of(requests, self.device),
+            report=torch.zeros((2, len(rows)), dtype=torch.float64, device=self.device),
+        )
 
-    def _history(self) -> History:
-        return [[[*handle.request.prompt, *handle.tokens]] for handle in self.handles]
-
-    def step(self, logits: Tensor) -> tuple[list[Event], None]:
-        """Choose the next token of every row from logits (B, 1, V)."""
-        log_probabilities = self.rules.suppress(logits.log_softmax(dim=-1))
-        allowed = self.rules.penalise(logits, log_probabilities)
-        allowed = self.rules.restrict(allowed, self.step_of_row)
-        tokens = likeliest(allowed)  # (B, 1)
-        if self.sampling is not None:
-            drawn = self.sampling.draw(allowed[:, 0], self.step_of_row)
-            tokens[self.sampling.rows, 0] = drawn
-        gains = log_probabilities.gather(-1, tokens[..., None])[..., 0]
-        self.rules.push(tokens)
-        self.newest, self.step_of_row = tokens, self.step_of_row + 1
-        chosen, log_p = tokens[:, 0].tolist(), gains[:, 0].tolist()
-        check_numbers(log_p)
-        pairs = zip(self.handles, chosen, log_p, strict=True)
-        return [self._add(*pair) for pair in pairs], None
+    def collect(self, report: list[list[float]]) -> list[Event]:
+        """Hand out the tokens of a step from its report; rows that are done get none."""
+        chosen, log_p = report
+        rows = [row for row, handle in enumerate(self.handles) if not handle.is_done]
+        check_numbers([log_p[row] for row in rows])
+        return [self._add(self.handles[row], int(chosen[row]), log_p[row]) for row in rows]
 
     def _add(self, handle: Handle, token: int, log_probability: float) -> Event:
         handle.tokens.append(token)
@@ -67,3 +84,7 @@ class GreedySearch:
         elif len(handle.tokens) == handle.request.limit:
             handle.finish("limit")
         return Event(handle, token, log_probability)
+
+
+def _history(handles: Sequence[Handle]) -> History:
+    return [[[*handle.request.prompt, *handle.tokens]] for handle in handles]

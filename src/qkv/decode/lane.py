@@ -4,11 +4,15 @@ Row i of the cache holds the keys of request i, from slot 0 on: those of its pro
 for each step, one for each beam. A beam knows the slots of its own hypothesis, so that reordering
 beams moves flags and no keys. Rows that run are always the first ones: when a request leaves, the
 last row takes its place.
+
+On a CPU, a step is run for the rows that there are and the slots that are filled. On a GPU it has a
+fixed shape and is recorded (recording.py): rows are filled up to a power of two, and those of
+requests that are done run on idly until half of all are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -16,19 +20,29 @@ from torch import Tensor
 
 from qkv.decode.beam import BeamSearch
 from qkv.decode.greedy import GreedySearch
-from qkv.decode.prompts import Generative, Prefill, empty_store, read
+from qkv.decode.prompts import Generative, Prefill, empty_store
+from qkv.decode.recording import Recording, Recordings, Report
 from qkv.decode.request import Event, Handle
-from qkv.model import KeysValues, Layout, Memory, NewTokens
+from qkv.decode.sizes import power_of_two
+from qkv.decode.step import Slots, Step
+from qkv.model import KeysValues, Layout, Memory, row_attention
 
-LEAST_SLOTS = 64  # slots and rows are allocated in powers of two, from these on
+LEAST_SLOTS = 64  # slots, and rows on a CPU, are allocated in powers of two, from these on
 LEAST_ROWS = 8
+LEAST_SOURCE = 16
 
 
 class Lane:
     """Requests with K beams each that run together."""
 
-    def __init__(self, model: Generative, beams: int) -> None:
-        self.model, self.beams = model, beams
+    def __init__(
+        self,
+        model: Generative,
+        beams: int,
+        fixed: bool = False,
+        compiled: bool | None = None,
+    ) -> None:
+        self.model, self.beams, self.fixed = model, beams, fixed
         vocab_size, self.device = model.config.vocab_size, next(model.parameters()).device
         self.search: GreedySearch | BeamSearch = (
             GreedySearch(vocab_size, self.device)
@@ -40,47 +54,66 @@ class Lane:
         self.filled: list[int] = []  # slots of each row that runs
         self.sources: Tensor | None = None  # (layers, 2, R, G, S, D/H): keys of sources
         self.source_lengths: list[int] = []
-        # What changes only when requests come or go
-        self._start: Tensor | None = None  # (B,): slots filled; None: equally many in all rows
+        self._slots: Slots  # renewed when requests come or go
         self._memory: Memory | None = None
-        self._n_steps = 0  # since requests came or went
-        config = model.config
-        has_windows = any(map(config.window_of, range(config.n_decoder_layers)))
-        self._needs_positions = beams > 1 and (has_windows or config.positions == "relative")
+        self._recordings = Recordings(compiled)
+        self._recording: Recording  # of the rows that there are now, where shapes are fixed
+        self._flying: list[Report] = []  # steps that were launched and not collected
 
     @property
     def handles(self) -> list[Handle]:
-        """The requests that run, one for each row."""
+        """The requests of the rows; on a GPU, some may be done."""
         return self.search.handles
+
+    @property
+    def n_running(self) -> int:
+        """Number of requests that are not done."""
+        return sum(not handle.is_done for handle in self.handles)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request runs."""
+        return not self.n_running
 
     # Who runs
 
-    def join(self, prefill: Prefill) -> None:
-        """Copy what was read for some requests into rows of their own."""
+    def join(self, prefill: Prefill) -> list[Event]:
+        """Copy what was read for some requests into rows of their own.
+
+        Also returns the tokens of steps that were launched ahead.
+        """
+        events = [*self._settle(), *self.drop_done()]
         begin, handles = len(self.filled), prefill.handles
         lengths = [len(prompt) for prompt in prefill.prompts]
-        self._make_room(begin + len(handles), max([*self.filled, *lengths]) + self.beams)
+        self._make_room(begin + len(handles), self._slots_for([*self.handles, *handles], lengths))
         assert self.store is not None
-        for index, length in enumerate(lengths):
-            row = min(index, prefill.store.shape[2] - 1)  # all prompts may be one
-            self.store[:, :, begin + index, :, :length] = prefill.store[:, :, row, :, :length]
-            if self.beams > 1:
-                self.visible[begin + index] = False
-                self.visible[begin + index, :, :length] = True
+        longest = max(lengths)  # a slot after a row's own length is written before it is read
+        self.store[:, :, begin : begin + len(handles), :, :longest] = prefill.store
+        if self.beams > 1:
+            ends = torch.tensor(lengths, device=self.device)[:, None, None]
+            slots = torch.arange(self.visible.shape[2], device=self.device)
+            self.visible[begin : begin + len(handles)] = slots < ends
         if prefill.memory is not None:
             self._add_sources(begin, prefill.memory, [len(x.request.source) for x in handles])
         self.filled += lengths
-        self.search.change(range(begin), handles)
-        self._renew()
+        self._change(range(begin), handles)
+        return events
 
-    def drop_done(self) -> None:
-        """Let requests that are done leave; the last rows take their places."""
-        done = [row for row, handle in enumerate(self.handles) if handle.is_done]
-        if not done:
-            return
+    def drop_done(self, at_once: bool = True) -> list[Event]:
+        """Let requests that are done leave; the last rows take their places.
+
+        On a GPU, unless `at_once`, they do so when half of the rows are free. Also returns the
+        tokens of steps that were launched ahead.
+        """
+        n_left = self.n_running
+        waits = self.fixed and not at_once and n_left and power_of_two(n_left) == self._n_rows
+        if waits or n_left == len(self.handles):
+            return []
+        events = self._settle()
+        done = {row for row, handle in enumerate(self.handles) if handle.is_done}
         left = len(self.filled) - len(done)
         stay = [row for row in range(left, len(self.filled)) if row not in done]
-        holes = [row for row in done if row < left]
+        holes = [row for row in sorted(done) if row < left]
         order = list(range(left))
         for hole, row in zip(holes, stay, strict=True):
             order[hole] = row
@@ -88,8 +121,8 @@ class Lane:
         self.filled = [self.filled[row] for row in order]
         if self.sources is not None:
             self.source_lengths = [self.source_lengths[row] for row in order]
-        self.search.change(order, [])
-        self._renew()
+        self._change(order, [])
+        return events
 
     def keys_of(self, handle: Handle, n_tokens: int) -> Tensor:
         """Copy the keys and values of a row's first tokens, (layers, 2, G, L, D/H)."""
@@ -101,77 +134,106 @@ class Lane:
     @torch.inference_mode()
     def step(self) -> list[Event]:
         """Read the newest token of every hypothesis, and choose the next ones."""
-        start = self.filled[0] if self._start is None else self._start
-        n_keys = max(self.filled) + self.beams
-        self._make_room(len(self.filled), n_keys)
-        hidden = read(self.model, self.search.newest, self._memory, self._new_tokens(start, n_keys))
-        logits: Tensor = self.model.output(hidden)
-        events, parents = self.search.step(logits.float())
-        if parents is not None:
-            here = self.visible[: len(self.filled), :, :n_keys]
-            here.copy_(here.take_along_dim(parents[..., None], dim=1))
+        if not self.fixed:
+            n_keys = max(self.filled) + self.beams
+            self._make_room(len(self.filled), n_keys)
+            self._step(n_keys).run()
+            self._count_step()
+            return self.search.collect(self.search.state.report.tolist())
+        # While the tokens of a step are handed out, the GPU runs the next one.
+        is_recorded = any(handle.request.record for handle in self.handles)
+        while len(self._flying) < (1 if is_recorded else 2):
+            self._flying.append(self._recording.launch())
+            self._count_step()
+        return self._collect()
+
+    def _settle(self) -> list[Event]:
+        """Wait for steps that were launched ahead, and hand out their tokens."""
+        return [event for _ in range(len(self._flying)) for event in self._collect()]
+
+    def _collect(self) -> list[Event]:
+        return self.search.collect(self._flying.pop(0).read())
+
+    def _count_step(self) -> None:
         self.filled = [slots + self.beams for slots in self.filled]
-        if self._start is not None:
-            self._start = self._start + self.beams
-        self._n_steps += 1
-        return events
 
-    def _new_tokens(self, start: int | Tensor, n_keys: int) -> NewTokens:
+    def _step(self, n_keys: int) -> Step:
         assert self.store is not None
-        rows, beams = len(self.filled), self.beams
-        store = self.store[:, :, :rows]
-        if beams == 1:
-            return NewTokens(store, start, n_keys)
-        visible = self.visible[:rows, :, :n_keys]
-        if isinstance(start, int):
-            visible[:, :, start : start + beams] = self._own
-        else:
-            own = start[:, None] + torch.arange(beams, device=self.device)
-            visible.scatter_(2, own[..., None], True)
-        positions = (self._first_position + self._n_steps)[:, None].expand(-1, beams)
-        slots = self._slot_positions(n_keys) if self._needs_positions else None
-        return NewTokens(store, start, n_keys, positions, slots, visible)
+        rows = self._n_rows
+        even = not self.fixed and min(self.filled) == max(self.filled)
+        return Step(
+            self.model,
+            self.search.state,
+            self._slots,
+            self.store[:, :, :rows],
+            n_keys,
+            self._memory,
+            self.visible[:rows] if self.beams > 1 else None,
+            filled=self.filled[0] if even else None,
+            has_idle_rows=self.fixed,
+        )
 
-    def _slot_positions(self, n_keys: int) -> Tensor:
-        """Position of each slot, (B, S): K slots after the prompt share one."""
-        slot = torch.arange(n_keys, device=self.device)[None]
-        prompt = self._prompt_slots[:, None]
-        return torch.where(slot < prompt, slot, prompt + (slot - prompt) // self.beams)
+    # What changes only when requests come or go
 
-    def _renew(self) -> None:
-        """Compute what changes only when requests come or go."""
+    @property
+    def _n_rows(self) -> int:
+        """Rows of a step, those included that fill it up."""
+        return power_of_two(len(self.filled)) if self.fixed else len(self.filled)
+
+    def _change(self, kept: Sequence[int], joined: Sequence[Handle]) -> None:
+        self.search.change(kept, joined, self._n_rows)
         if not self.filled:
             return
-        handles, beams = self.handles, self.beams
-        even = min(self.filled) == max(self.filled)
-        self._start = None if even else torch.tensor(self.filled, device=self.device)
-        prompts = [len(handle.request.prompt) - 1 for handle in handles]
-        steps = [
-            (slots - prompt) // beams for slots, prompt in zip(self.filled, prompts, strict=True)
-        ]
-        first = [prompt + step for prompt, step in zip(prompts, steps, strict=True)]
-        self._prompt_slots = torch.tensor(prompts, device=self.device)
-        self._first_position = torch.tensor(first, device=self.device)
-        self._n_steps = 0
-        self._own = torch.eye(beams, dtype=torch.bool, device=self.device)
+        n_more = self._n_rows - len(self.filled)
+        prompts = [len(handle.request.prompt) - 1 for handle in self.handles]
+        pairs = zip(self.filled, prompts, strict=True)
+        positions = [prompt + (slots - prompt) // self.beams for slots, prompt in pairs]
+        lengths = self.source_lengths or [0] * len(prompts)
+        columns = (self.filled, positions, prompts, lengths)
+        # A row that fills up has an empty prompt, and one source token: attention needs a key.
+        rows = [[*column, *[0] * n_more] for column in columns[:3]]
+        rows.append([*lengths, *[1] * n_more])
+        self._slots = Slots(*(x.clone() for x in torch.tensor(rows, device=self.device)))
         self._memory = self._sources_in_use()
+        if self.fixed:
+            self._record()
+
+    def _record(self) -> None:
+        """Find or make the recorded step for rows of this kind, and use its memory."""
+        assert self.store is not None
+        n_keys = self.store.shape[4]
+        if self.model.config.positions == "relative" or not row_attention.is_available():
+            n_keys = min(n_keys, self._slots_for(self.handles))  # attention reads all of these
+        self._recording = self._recordings.find(self._step(n_keys))
+        self.search.state = self._recording.step.state
 
     def _sources_in_use(self) -> Memory | None:
         if self.sources is None:
             return None
-        rows, lengths = len(self.filled), self.source_lengths
-        longest = max(lengths)
+        longest, rows = max(self.source_lengths), self._n_rows
+        if self.fixed:
+            longest = self.sources.shape[4]
         keys = self.sources[:, :, :rows, :, :longest]
         layout = Layout()
-        if min(lengths) < longest:
-            layout = Layout(lengths=torch.tensor(lengths, device=self.device))
+        if self.fixed or min(self.source_lengths) < longest:
+            layout = Layout(lengths=self._slots.source_lengths)
         return Memory(tuple(KeysValues(layer[0], layer[1]) for layer in keys), layout)
 
     # Memory
 
+    def _slots_for(self, handles: list[Handle], lengths: list[int] | None = None) -> int:
+        """Slots to allocate: for the next step, or for a whole request where shapes are fixed."""
+        if not self.fixed:
+            return max([*self.filled, *(lengths or [])]) + self.beams
+        # Steps that are launched ahead may come after the last one.
+        most = max(handle.request.slots for handle in handles) + 2 * self.beams
+        return power_of_two(most, LEAST_SLOTS)
+
     def _make_room(self, rows: int, slots: int) -> None:
         """Allocate more rows or slots where these are not enough."""
         used = len(self.filled)
+        rows = power_of_two(rows) if self.fixed else power_of_two(rows, LEAST_ROWS)
+        slots = power_of_two(slots, LEAST_SLOTS)
         self.store = _grown(self.store, rows, slots, used, partial(empty_store, self.model))
         if self.beams > 1 and self.visible.shape[::2] != self.store.shape[2:5:2]:
             before = self.visible[:used]
@@ -180,12 +242,13 @@ class Lane:
             self.visible[:used, :, : before.shape[2]] = before
 
     def _add_sources(self, begin: int, memory: Memory, lengths: list[int]) -> None:
+        assert self.store is not None
         n_rows, (like, _) = begin + len(lengths), memory.layers[0]
         n_layers, (_, groups, width, d_head) = len(memory.layers), like.shape
         self.sources = _grown(
             self.sources,
-            n_rows,
-            width,
+            self.store.shape[2],
+            power_of_two(width, LEAST_SOURCE),
             begin,
             lambda rows, width: like.new_zeros((n_layers, 2, rows, groups, width, d_head)),
         )
@@ -209,16 +272,11 @@ def _grown(
     store: Tensor | None, rows: int, slots: int, used: int, empty: Callable[[int, int], Tensor]
 ) -> Tensor:
     """Return a store with at least so many rows and slots, and the rows in use of the last one."""
-    have = (0, 0) if store is None else (store.shape[2], store.shape[4])
-    if store is not None and rows <= have[0] and slots <= have[1]:
+    if store is None:
+        return empty(rows, slots)
+    n_rows, n_slots = store.shape[2], store.shape[4]
+    if rows <= n_rows and slots <= n_slots:
         return store
-    rows = max(have[0], _power_of_two(rows, LEAST_ROWS) if rows > have[0] else 0)
-    slots = max(have[1], _power_of_two(slots, LEAST_SLOTS) if slots > have[1] else 0)
-    larger = empty(rows, slots)
-    if store is not None and used:
-        larger[:, :, :used, :, : have[1]] = store[:, :, :used]
+    larger = empty(max(rows, n_rows), max(slots, n_slots))
+    larger[:, :, :used, :, :n_slots] = store[:, :, :used]
     return larger
-
-
-def _power_of_two(size: int, least: int) -> int:
-    return max(least, 1 << (size - 1).bit_length())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.request import Handle
-from qkv.model import Cache, Decoder, EncoderDecoder, Layout, Memory, NewTokens
+from qkv.model import Decoder, EncoderDecoder, Layout, Memory, NewTokens
 
 Generative = EncoderDecoder | Decoder
 
@@ -30,9 +30,7 @@ def attention_dtype(model: Generative) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-def read(
-    model: Generative, tokens: Tensor, memory: Memory | None, cache: Cache | NewTokens
-) -> Tensor:
+def read(model: Generative, tokens: Tensor, memory: Memory | None, cache: NewTokens) -> Tensor:
     """Read tokens, (rows, T), into the cache, and return the hidden states, (rows, T, D)."""
     if isinstance(model, Decoder):
         return model.hidden(tokens, cache=cache)
@@ -64,7 +62,7 @@ class Prefill:
         prompts = [handle.request.prompt[:-1] for handle in handles]
         memory, n_shared = None, 0
         if isinstance(model, EncoderDecoder):
-            memory = _encode(model, [handle.request.source for handle in handles])
+            memory = encode(model, [handle.request.source for handle in handles])
         elif len(handles) > 1:
             n_shared = common(prompts)
             n_shared = n_shared if n_shared >= LEAST_SHARED else 0
@@ -106,7 +104,7 @@ def common(sequences: Sequence[Sequence[int]]) -> int:
     return next(different, min(len(first), len(last)))
 
 
-def _encode(model: EncoderDecoder, sources: Sequence[Sequence[int]]) -> Memory:
+def encode(model: EncoderDecoder, sources: Sequence[Sequence[int]]) -> Memory:
     """Read sources of any lengths in one batch."""
     device, pad = next(model.parameters()).device, model.config.pad_id
     lengths = [len(source) for source in sources]

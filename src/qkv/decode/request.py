@@ -30,6 +30,7 @@ class Request:
     draw: int = 0
     n_given: int = 0  # tokens of the prompt that count as generated in a length penalty
     keep: bool = False  # keep what was read for later prompts that begin with the same tokens
+    record: bool = False  # write down every step of a beam search
 
     @property
     def beams(self) -> int:
@@ -51,6 +52,15 @@ class Event:
     log_probability: float
 
 
+@dataclass(frozen=True)
+class BeamStep:
+    """One step of a beam search: its candidates, and what became of them."""
+
+    candidates: list[tuple[float, int, int]]  # log P, the hypothesis continued, the token
+    kept: list[tuple[int, int]]  # of each open hypothesis: the one continued, and its token
+    ended: list[tuple[int, ...]]  # tokens of the best hypotheses that have ended
+
+
 @dataclass(eq=False)
 class Handle:
     """A submitted request: its tokens as they come, and its hypotheses when it is done."""
@@ -61,6 +71,8 @@ class Handle:
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first
     reason: Reason | None = None  # why it is done; None: it is not
     n_read: int = 0  # prompt tokens that were read, without those whose keys were kept
+    steps: list[BeamStep] = field(default_factory=list)  # of a request to record
+    is_kept: bool = False  # whether its keys were kept for later prompts
     error: BaseException | None = None  # why it was given up
     events: deque[Event] = field(default_factory=deque)  # that nobody has taken yet
 

@@ -6,8 +6,6 @@ to row: `RowRules` (row_rules.py) holds those of the rows of a running batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -19,12 +17,15 @@ def temperature(logits: Tensor, value: float | Tensor) -> Tensor:
     return logits / value
 
 
-def top_k(logits: Tensor, k: int | Tensor) -> Tensor:
-    """Keep the k likeliest tokens, and ties with the last of them; (…, 1) k of 0 keep all."""
+def top_k(logits: Tensor, k: int | Tensor, most: int = 0) -> Tensor:
+    """Keep the k likeliest tokens, and ties with the last of them.
+
+    Where k is a tensor (…, 1), a k of 0 keeps all, and none is larger than `most`.
+    """
     if isinstance(k, int):
         least = logits.topk(min(k, logits.shape[-1])).values[..., -1:]
         return logits.masked_fill(logits < least, HIDDEN)
-    best = logits.topk(min(int(k.max()), logits.shape[-1])).values
+    best = logits.topk(min(most, logits.shape[-1])).values
     least = best.gather(-1, (k - 1).clamp(0, best.shape[-1] - 1))
     return logits.masked_fill((logits < least) & (k > 0), HIDDEN)
 
@@ -64,27 +65,3 @@ def no_repeat(logits: Tensor, past: Tensor, n: int) -> Tensor:
     banned = logits.new_zeros((*logits.shape[:-1], size + 1), dtype=torch.bool)
     banned = banned.scatter(-1, last.masked_fill(~again, size), True)
     return logits.masked_fill(banned[..., :size], HIDDEN)
-
-
-def hold_back(logits: Tensor, tokens: Sequence[int], early: Tensor) -> Tensor:
-    """Mask these tokens in place while `early`, () bool; ids beyond the vocabulary are ignored."""
-    for token in tokens:
-        if token < logits.shape[-1]:
-            logits[..., token].masked_fill_(early, HIDDEN)
-    return logits
-
-
-def force(logits: Tensor, token: int, rows: Tensor) -> Tensor:
-    """Allow only this token in the given rows, (…) bool; ignored beyond the vocabulary."""
-    if token >= logits.shape[-1]:
-        return logits
-    only = torch.full_like(logits, HIDDEN)
-    only[..., token] = 0.0
-    return torch.where(rows[..., None], only, logits)
-
-
-def suppress(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Mask these tokens in place."""
-    for token in tokens:  # a fill for each needs no index tensor, which a graph could not make
-        logits[..., token] = HIDDEN
-    return logits

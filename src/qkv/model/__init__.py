@@ -11,7 +11,7 @@ from qkv.model.attention import (
     weights,
 )
 from qkv.model.block import Block, Residual
-from qkv.model.cache import Cache, NewTokens
+from qkv.model.cache import NewTokens
 from qkv.model.empty import empty_model, parameter_shapes
 from qkv.model.evaluating import evaluating
 from qkv.model.families import (
@@ -43,7 +43,6 @@ __all__ = [
     "Attend",
     "Attention",
     "Block",
-    "Cache",
     "Decoder",
     "Disentangled",
     "Embedding",

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
+from qkv.model import row_attention
 from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.positions import Order
@@ -80,6 +81,9 @@ def fast(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
+    lengths = mask.key_lengths
+    if lengths is not None and not mask.causal and bias is None and row_attention.serves(query):
+        return row_attention.attend(query, key, value, lengths, scale)
     half = query.dtype in (torch.bfloat16, torch.float16)
     has_kernel = mask.packed and bias is None and dropout == 0.0 and half and query.is_cuda
     kernel = _packed_kernel() if has_kernel else None
@@ -206,6 +210,8 @@ class Attention(nn.Module):
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
         turned, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
         query, key = order.turn(turned).split([n_heads, n_kv_heads], dim=1)
+        if cache is not None and self._has_row_kernel(query, order, cache):
+            return self._join_heads(cache.attend(query, key, value, mask, self.scale))
         if cache is not None:
             key, value = cache.extend(key, value)
         bias = order.bias(query, key, self.project)
@@ -247,7 +253,15 @@ class Attention(nn.Module):
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         heads = self.attend(query, key, value, mask, self.scale, bias, dropout)
+        return self._join_heads(heads)
+
+    def _join_heads(self, heads: Tensor) -> Tensor:
         return self.output(heads.transpose(1, 2).flatten(2))
+
+    def _has_row_kernel(self, query: Tensor, order: Order, cache: LayerCache) -> bool:
+        """Whether one kernel may extend the cache and attend to it."""
+        plain = self.attend is fast and order.distances is None
+        return plain and cache.has_rows and row_attention.serves(query)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model.cache import Cache, NewTokens
+from qkv.model.cache import NewTokens
 from qkv.model.heads import LabelHead, MaskedHead, Pooler
 from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
@@ -87,7 +87,7 @@ class EncoderDecoder(nn.Module):
         target: Tensor,
         memory: Memory,
         layout: Layout = FULL,
-        cache: Cache | NewTokens | None = None,
+        cache: NewTokens | None = None,
     ) -> Tensor:
         """Shifted target tokens (B, T) to the decoder's output (B, T, D)."""
         return self.decoder(self.target_embedding(target), layout, cache, memory)
@@ -176,7 +176,7 @@ class Decoder(nn.Module):
         initialise(self, config)
 
     def hidden(
-        self, tokens: Tensor, layout: Layout = FULL, cache: Cache | NewTokens | None = None
+        self, tokens: Tensor, layout: Layout = FULL, cache: NewTokens | None = None
     ) -> Tensor:
         """Tokens (B, T) to vectors (B, T, D), as a continuation of the cache."""
         return self.decoder(self.embedding(tokens), layout, cache)
@@ -185,7 +185,7 @@ class Decoder(nn.Module):
         self,
         tokens: Tensor,
         layout: Layout = FULL,
-        cache: Cache | NewTokens | None = None,
+        cache: NewTokens | None = None,
         *,
         then: Then | None = None,
     ) -> Tensor:

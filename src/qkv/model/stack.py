@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.attention import KeysValues
 from qkv.model.block import Block
-from qkv.model.cache import Cache, NewTokens
+from qkv.model.cache import NewTokens
 from qkv.model.convolution import Neighbours
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
@@ -60,7 +60,7 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         layout: Layout,
-        cache: Cache | NewTokens | None = None,
+        cache: NewTokens | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
         """Embedded tokens to the last layer's output, (B, T, D)."""
@@ -80,12 +80,10 @@ class Stack(nn.Module):
             )
             if index == 0 and self.neighbours is not None:
                 x = self.neighbours(before, x, layout)
-        if cache is not None:
-            cache.advance(x.shape[1])
         return self.norm(x)
 
     def _masks_and_positions(
-        self, x: Tensor, layout: Layout, cache: Cache | NewTokens | None
+        self, x: Tensor, layout: Layout, cache: NewTokens | None
     ) -> tuple[dict[int, Mask], Tensor, Tensor]:
         """Masks by window size, positions of the tokens, and positions of the keys."""
         n_tokens, windows = x.shape[1], sorted(set(self.windows))

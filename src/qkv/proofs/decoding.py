@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode import Hypothesis, PromptBatch, prefill
-from qkv.decode.captured.beam import build_beam
-from qkv.decode.captured.generate import build_batch, build_search, build_task, run_search
-from qkv.decode.captured.step import empty_cache
-from qkv.decode.prompts import Generative, empty_store, read
-from qkv.model import Cache, Decoder, EncoderDecoder, Memory, NewTokens
+from qkv.decode import Handle, Hypothesis, Request
+from qkv.decode.beam import BeamSearch
+from qkv.decode.lane import Lane
+from qkv.decode.prompts import Generative, Prefill, empty_store, encode, read
+from qkv.model import Decoder, EncoderDecoder, Memory, NewTokens
 from qkv.proofs.model_under_test import Example, ModelUnderTest
 from qkv.proofs.passes import alone
 from qkv.proofs.proof import Measured, difference, largest
@@ -36,68 +35,49 @@ def cache(tested: ModelUnderTest) -> Measured:
 def _step_by_step(model: Generative, examples: Sequence[Example], steps: int) -> list[Tensor]:
     """Prompts of different lengths in one batch, then some tokens of each, (B, steps, V).
 
-    Once in rows that have a length each, as the engine has them, and once in one of a fixed shape,
-    as steps are captured on a GPU.
+    Once in rows that show attention the slots that are filled, as on a CPU, and once in such that
+    show it all slots, as steps of a fixed shape do on a GPU.
     """
-    batch = _batch(model, examples, [example.tokens[:-steps] for example in examples])
-    room = batch.prompts.shape[1] + steps
-    memory, growing = prefill(model, batch, 1, room)
-    fixed = _fixed(model, growing, room)
-    rows, lengths = _rows(model, examples, steps, memory)
-    by_rows, by_fixed = [], []
+    device = next(model.parameters()).device
+    memory = _memory(model, examples)
+    stores = [_rows(model, examples, steps, memory) for _ in range(2)]
+    lengths = [len(example.tokens) - steps - 1 for example in examples]
+    start = torch.tensor(lengths, device=device)
+    logits: list[list[Tensor]] = [[], []]
     for step in range(steps):
         newest = [[example.tokens[step - steps - 1]] for example in examples]
-        tokens = torch.tensor(newest, device=batch.prompts.device)
-        new = NewTokens(rows, lengths + step, int(lengths.max()) + step + 1)
-        by_rows.append(model.output(read(model, tokens, memory, new)[:, -1]))
-        by_fixed.append(model.output(read(model, tokens, memory, fixed)[:, -1]))
-    return [torch.stack(logits, dim=1) for logits in (by_rows, by_fixed)]
+        tokens = torch.tensor(newest, device=device)
+        widths = (max(lengths) + step + 1, stores[1].shape[4])
+        for store, width, read_so_far in zip(stores, widths, logits, strict=True):
+            hidden = read(model, tokens, memory, NewTokens(store, start + step, width))
+            read_so_far.append(model.output(hidden[:, -1]))
+    return [torch.stack(of_rows, dim=1) for of_rows in logits]
+
+
+def _memory(model: Generative, examples: Sequence[Example]) -> Memory | None:
+    if isinstance(model, Decoder):
+        return None
+    return encode(model, [example.source for example in examples])
 
 
 def _rows(
     model: Generative, examples: Sequence[Example], steps: int, memory: Memory | None
-) -> tuple[Tensor, Tensor]:
-    """Read all but the last tokens into rows from their first slot on; with their lengths, (B,)."""
+) -> Tensor:
+    """Read all but the last tokens into rows of a KV cache, from their first slot on."""
     prompts = [example.tokens[: -steps - 1] for example in examples]
     longest = max(map(len, prompts))
-    store = empty_store(model, len(prompts), longest + steps)
+    store = empty_store(model, len(prompts), longest + steps + 1)
     padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
     tokens = torch.tensor(padded, dtype=torch.int64, device=store.device)
     if longest:
         read(model, tokens, memory, NewTokens(store, 0, longest))
-    return store, torch.tensor(list(map(len, prompts)), device=store.device)
-
-
-def _fixed(model: Generative, cache: Cache, room: int) -> Cache:
-    """A copy of a cache in one of a fixed shape, as a GPU has it."""
-    fixed = empty_cache(model, cache.store.shape[2], room, fixed=True)
-    fixed.first = None if cache.first is None else cache.first.clone()
-    fixed.fill(cache)
-    return fixed
+    return store
 
 
 def generative(tested: ModelUnderTest) -> Generative:
     """The model as one that generates, which the row's condition makes sure of."""
     assert isinstance(tested.model, Decoder | EncoderDecoder)
     return tested.model
-
-
-def _batch(
-    model: Generative, examples: Sequence[Example], prompts: Sequence[Sequence[int]]
-) -> PromptBatch:
-    device, pad = next(model.parameters()).device, model.config.pad_id
-    batch = build_batch(prompts, device)
-    if isinstance(model, Decoder):
-        return batch
-    lengths = [len(example.source) for example in examples]
-    rows = [
-        [*example.source, *[pad] * (max(lengths) - len(example.source))] for example in examples
-    ]
-    return replace(
-        batch,
-        source=torch.tensor(rows, device=device),
-        source_lengths=torch.tensor(lengths, device=device),
-    )
 
 
 def one_beam(tested: ModelUnderTest) -> Measured:
@@ -119,13 +99,31 @@ def _written(
 ) -> list[list[int]]:
     """The tokens after each prompt, EOS included where it came."""
     # A single beam that has ended is over; otherwise it would look for a longer and better one.
-    config = DecodeConfig(beams=1, early_stopping=True)
-    ends, batch = (model.config.eos_id,), _batch(model, examples, prompts)
-    limits = [min(WRITTEN, model.config.max_length - len(prompt)) for prompt in prompts]
-    task = build_task(model.config, config, prompts, limits, None, batch.prompts.device)
-    search = build_beam(config, ends, ()) if by_beam else build_search(config, ends, ())
-    outputs = run_search(model, search, batch, task, None, None)
-    return [written(best, model.config.eos_id) for best, *_ in outputs]
+    rules = DecodeConfig(beams=1, early_stopping=True)
+    eos, context = model.config.eos_id, model.config.max_length
+    handles = [
+        Handle(
+            Request(
+                tuple(prompt),
+                min(WRITTEN, context - len(prompt)),
+                (eos,),
+                rules,
+                tuple(example.source) if isinstance(model, EncoderDecoder) else (),
+            )
+        )
+        for example, prompt in zip(examples, prompts, strict=True)
+    ]
+    lane = Lane(model, beams=1)
+    if by_beam:
+        lane.search = BeamSearch(1, model.config.vocab_size, lane.device)
+    prefill = Prefill.begin(model, handles, None)
+    while prefill.n_left:
+        prefill.advance(model, prefill.n_left)
+    lane.join(prefill)
+    while not lane.is_idle:
+        lane.step()
+        lane.drop_done()
+    return [written(handle.hypotheses[0], eos) for handle in handles]
 
 
 def written(output: Hypothesis, eos: int) -> list[int]:
@@ -145,9 +143,6 @@ def gap(model: Generative, prompt: Example, first: list[int], second: list[int])
     position = next((index for index, (ours, theirs) in pairs if ours != theirs), None)
     if position is None:  # one is the beginning of the other
         return float("inf")
-    tokens = [*prompt.tokens, *first[:position]]
-    batch = _batch(model, [prompt], [tokens])
-    memory, cache = prefill(model, batch, 1, len(tokens))
-    logits = model.output(read(model, batch.prompts[:, -1:], memory, cache)[0, -1]).double()
+    logits = alone(model, replace(prompt, tokens=[*prompt.tokens, *first[:position]]))[-1].double()
     scale = logits.square().mean().sqrt().clamp(min=torch.finfo(logits.dtype).tiny)
     return float((logits[first[position]] - logits[second[position]]).abs() / scale)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qkv.config import DecodeConfig
-from qkv.decode import Remembered
 from qkv.decode.request import USUAL_LENGTH
 from qkv.errors import UserError
+from qkv.tasks.writer import Remembered
 from qkv.text.chat import ChatTemplate, Message, check_messages
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 
 
 class Conversation:
-    """Messages so far, and the KV cache of those that the model has read."""
+    """Messages so far, and what the model has read of them."""
 
     def __init__(
         self,

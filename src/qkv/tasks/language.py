@@ -24,7 +24,7 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.decode import Hypothesis, Remembered
+from qkv.decode import Hypothesis
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder
@@ -32,18 +32,12 @@ from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
-from qkv.tasks.writer import Writer
+from qkv.tasks.writer import Remembered, Writer
 from qkv.text import TextStream, Tokenizer, cut_at_stop
 from qkv.text.chat import TEMPLATES, ChatTemplate, Messages, check_messages
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
-
-
-class GenerateSettings(BatchSettings, total=False):
-    """Keywords of `LanguageModel.generate`."""
-
-    draft: LanguageModel | None  # a smaller model that makes a greedy search faster
 
 
 @dataclass(frozen=True)
@@ -89,14 +83,12 @@ class LanguageModel:
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is an iterable of strings too
-        self, prompts: str = "", **settings: Unpack[GenerateSettings]
+        self, prompts: str = "", **settings: Unpack[BatchSettings]
     ) -> str: ...
     @overload
+    def generate(self, prompts: Iterable[str], **settings: Unpack[BatchSettings]) -> list[str]: ...
     def generate(
-        self, prompts: Iterable[str], **settings: Unpack[GenerateSettings]
-    ) -> list[str]: ...
-    def generate(
-        self, prompts: str | Iterable[str] = "", **settings: Unpack[GenerateSettings]
+        self, prompts: str | Iterable[str] = "", **settings: Unpack[BatchSettings]
     ) -> str | list[str]:
         """Return what comes after a prompt, or after each of many.
 
@@ -110,7 +102,6 @@ class LanguageModel:
         self,
         prompts: str | Iterable[str],
         *,
-        draft: LanguageModel | None = None,
         truncate: bool = False,
         progress: Progress | None = None,
         first: int = 0,
@@ -118,17 +109,13 @@ class LanguageModel:
     ) -> list[list[Completion]]:
         """The `n_best` completions of each prompt, with what is known of them.
 
-        A smaller `draft` of the same vocabulary makes a greedy search faster, never different.
         `truncate` drops the beginning of a prompt that is too long for the context. `first` is the
         index of the first prompt, where these go on from others: it decides random draws.
         """
         config = self.settings(settings)
         encoded = self._encode([prompts] if isinstance(prompts, str) else prompts, truncate)
-        if draft:
-            results = self.writer.speculate(draft.model, encoded, config)
-        else:
-            ids = range(first, first + len(encoded))
-            results = self.writer.complete(encoded, ids, config, progress=progress)
+        ids = range(first, first + len(encoded))
+        results = self.writer.complete(encoded, ids, config, progress=progress)
         found = [
             [self._read(best, prompt, config) for best in hypotheses]
             for prompt, hypotheses in zip(encoded, results, strict=True)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.prompts import LEAST_SHARED, common
+from qkv.decode.prompts import LEAST_SHARED, common, empty_store
 from qkv.errors import UserError
-from qkv.model import Cache, Decoder, Layout, evaluating
+from qkv.model import Decoder, Layout, NewTokens, evaluating
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.text import Tokenizer
 
@@ -200,12 +200,12 @@ def continuation_log_probabilities(
         ]
 
 
-def _prefill(model: Decoder, tokens: Inputs) -> Cache:
-    """Read the shared prefix into a KV cache of one row."""
-    weight = next(model.parameters())
-    cache = Cache.empty(model.config, 1, len(tokens), weight)
-    model.hidden(torch.tensor([tokens], device=weight.device), cache=cache)
-    return cache
+def _prefill(model: Decoder, tokens: Inputs) -> Tensor:
+    """Read the shared prefix into a KV cache of one row, (layers, 2, 1, G, L, D/H)."""
+    store = empty_store(model, 1, len(tokens))
+    new = NewTokens(store, 0, len(tokens))
+    model.hidden(torch.tensor([tokens], device=store.device), cache=new)
+    return store
 
 
 def _batches(model: Decoder, rows: list[Inputs], shared: int) -> Iterator[list[Inputs]]:
@@ -220,7 +220,7 @@ def _batches(model: Decoder, rows: list[Inputs], shared: int) -> Iterator[list[I
         rows = rows[count:]
 
 
-def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Cache | None) -> Tensor:
+def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Tensor | None) -> Tensor:
     """Hidden states after the shared prefix, (B, T, D); no row attends to its padding."""
     weight, width = next(model.parameters()), max(1, len(rows[0]) - shared)
     table = torch.zeros((len(rows), width), dtype=torch.int64)
@@ -228,10 +228,10 @@ def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Cache | Non
         padded[: len(row) - shared] = torch.tensor(row[shared:], dtype=torch.int64)
     if prefix is None:
         return model.hidden(table.to(weight.device))
-    cache = Cache.empty(model.config, len(rows), shared + width, weight)
-    cache.store[..., :shared, :] = prefix.store
-    cache.length = shared
-    return model.hidden(table.to(weight.device), cache=cache)
+    store = empty_store(model, len(rows), shared + width)
+    store[..., :shared, :] = prefix
+    new = NewTokens(store, shared, shared + width)
+    return model.hidden(table.to(weight.device), cache=new)
 
 
 def _gained(model: Decoder, hidden: Tensor, tokens: Sequence[int], start: int) -> list[float]:

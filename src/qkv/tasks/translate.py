@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
 import torch
-from torch import Tensor
 
 from qkv.config import DecodeConfig
 from qkv.convert.model_folder import (
@@ -20,7 +19,7 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.decode import Engine, Graphs, Hypothesis, Request, generate
+from qkv.decode import Engine, Hypothesis, Request
 from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
@@ -29,8 +28,6 @@ from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_conf
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
-
-CAPTURED_TOKENS = 16_384  # source tokens, padding included, times beams, of a batch on a GPU
 
 
 class TranslateSettings(BatchSettings, total=False):
@@ -53,7 +50,7 @@ class Translator:
 
     def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, decode: DecodeConfig) -> None:
         self.model, self.tokenizers, self.decode = model, tokenizers, decode
-        self.engine, self.graphs = Engine(model), Graphs()
+        self.engine = Engine(model)
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Translator:
@@ -175,8 +172,6 @@ class Translator:
         """Search for the translations of sources without EOS; each begins with `prefix`."""
         model = self.model.config
         whole = [(*source, model.eos_id) for source in sources]
-        if next(self.model.parameters()).is_cuda:
-            return self._search_captured(whole, ids, config, prefix, progress)
         lengths = list(map(len, whole))
         limits = token_limits(model, config, lengths, len(prefix)) if whole else []
         suppress = suppressed(config, model)
@@ -190,46 +185,6 @@ class Translator:
             [replace(best, tokens=[*prefix, *best.tokens]) for best in join(handles)]
             for handles in run(self.engine, requests, progress)
         ]
-
-    def _search_captured(
-        self,
-        sources: Sequence[Sequence[int]],
-        ids: Sequence[int],
-        config: DecodeConfig,
-        prefix: Sequence[int],
-        progress: Progress | None,
-    ) -> list[list[Hypothesis]]:
-        """Search with steps that are captured as CUDA graphs."""
-        found: list[list[Hypothesis]] = [[] for _ in sources]
-        rows = sorted(range(len(sources)), key=lambda row: len(sources[row]), reverse=True)
-        budget = CAPTURED_TOKENS // (config.n_best if config.sample else config.beams)
-        while rows:
-            count = max(1, budget // len(sources[rows[0]]))
-            batch, rows = rows[:count], rows[count:]
-            tokens, lengths = self._pad([sources[row] for row in batch])
-            results = generate(
-                self.model,
-                tokens,
-                lengths,
-                config,
-                prefix=prefix,
-                ids=[ids[row] for row in batch],
-                suppress=suppressed(config, self.model.config),
-                graphs=self.graphs,
-            )
-            for row, hypotheses in zip(batch, results, strict=True):
-                found[row] = hypotheses
-            if progress:
-                progress(len(batch))
-        return found
-
-    def _pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        device = next(self.model.parameters()).device
-        lengths = torch.tensor([len(source) for source in sources])
-        tokens = torch.full((len(sources), int(lengths.max())), self.model.config.pad_id)
-        for row, source in enumerate(sources):
-            tokens[row, : len(source)] = torch.tensor(source)
-        return tokens.to(device), lengths.to(device)
 
     def _read(self, hypothesis: Hypothesis) -> Translation:
         text = self.tokenizers.target.decode(hypothesis.tokens)

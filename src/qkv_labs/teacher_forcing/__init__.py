@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from qkv.config import DecodeConfig
-from qkv.decode import PromptBatch, generate, prefill
+from qkv.decode import empty_store, generate
 from qkv.demo import demo_corpus
-from qkv.model import EncoderDecoder
+from qkv.model import EncoderDecoder, Layout, NewTokens
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
@@ -97,14 +97,12 @@ def logits_of(model: EncoderDecoder, batch: Translations, target: Tensor | None 
 def step_by_step(model: EncoderDecoder, batch: Translations) -> tuple[Tensor, int]:
     """Predict one position after the other; return logits and the number of passes."""
     target, lengths = batch.target, batch.layout.lengths
-    prompts = PromptBatch(target[:, :1], source=batch.source, source_lengths=lengths)
-    memory, cache = prefill(model, prompts, 1, target.shape[1])
-    assert memory is not None
-    # `prefill` leaves the last token of a prompt, here BOS, to the first step.
-    steps = [
-        model.output(model.decode(token[:, None], memory, cache=cache)[:, -1])
-        for token in target.unbind(1)
-    ]
+    memory = model.remember(batch.source, Layout(lengths=lengths))
+    store = empty_store(model, *target.shape)
+    steps = []
+    for position, token in enumerate(target.unbind(1)):
+        new = NewTokens(store, position, position + 1)
+        steps.append(model.output(model.decode(token[:, None], memory, cache=new)[:, -1]))
     return torch.stack(steps, dim=1), len(steps)
 
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
-from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig
-from qkv.decode import Beam, BeamState, Hypothesis, Task
-from qkv.decode.captured.beam import Candidates, build_beam
-from qkv.decode.captured.generate import build_batch, build_task, run_search
-from qkv.decode.request import prompt_limits, token_limits
+from qkv.decode import Engine, Generative, Hypothesis, Request
+from qkv.decode.request import BeamStep, prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.draw import Table, caption, clipped, new_figure, styled, visible
@@ -173,88 +169,66 @@ class BeamTree(Answer):
         return f"{self.beams} beams: {len(self.nodes)} candidates, {self.n_pruned} pruned"
 
 
-@dataclass
-class Recorder:
-    """A `Beam` search of one sentence that records every candidate."""
+class TreeBuilder:
+    """Makes the nodes of a tree from the steps of a search."""
 
-    beam: Beam
-    nodes: list[Node] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._alive: list[int | None] = [None] * self.beam.rows
+    def __init__(self, request: Request) -> None:
+        self.request, self.beams = request, request.beams
+        self.nodes: list[Node] = []
+        self._open: list[int | None] = [None] * self.beams  # nodes of the open hypotheses
+        self._paths: list[tuple[int, ...]] = [()] * self.beams  # their tokens
+        self._scores = [0.0] * self.beams
         self._ended: dict[tuple[int, ...], int] = {}
 
-    @property
-    def rows(self) -> int:
-        """Number of beams."""
-        return self.beam.rows
-
-    def start(self, task: Task) -> BeamState:
-        """Return the state before the first token."""
-        return self.beam.start(task)
-
-    def step(self, state: BeamState, logits: Tensor) -> tuple[BeamState, Tensor | None]:
-        """Search one token further, as `Beam` does, and record its candidates."""
-        candidates = self.beam.continuations(state, logits.clone())
-        after, rows = self.beam.step(state, logits)
-        assert rows is not None
-        self._record(state, candidates, after, rows)
-        return after, rows
-
-    def finish(self, state: BeamState) -> list[list[Hypothesis]]:
-        """Return the results."""
-        return self.beam.finish(state)
-
-    def _record(
-        self, state: BeamState, candidates: Candidates, after: BeamState, rows: Tensor
-    ) -> None:
-        step, before = int(state.step), state.scores[0].tolist()
-        kept = list(zip(rows.tolist(), after.newest[0].tolist(), strict=True))
-        alive: list[int | None] = [None] * self.rows
-        last = bool(state.step + 1 >= state.limits[0])
-        columns = (column[0].tolist() for column in candidates)
-        for rank, (score, parent, token) in enumerate(zip(*columns, strict=True)):
+    def add(self, step: BeamStep) -> None:
+        """Add a step's candidates."""
+        number = 0 if not self.nodes else self.nodes[-1].step + 1
+        last = number + 1 >= self.request.limit
+        after: dict[int, int] = {}
+        for rank, (score, parent, token) in enumerate(step.candidates):
             if score == float("-inf"):
                 continue  # of a beam that is not in use yet
             id = len(self.nodes)
-            goes_on = (parent, token) in kept and not last and token not in self.beam.ends
+            goes_on = (parent, token) in step.kept and not last and token not in self.request.ends
             fate, why = self._fate(rank, token, last, goes_on)
-            before_token, chance = self._alive[parent], score - before[parent]
-            self.nodes.append(Node(id, before_token, step, token, "", chance, score, fate, why))
+            chance = score - self._scores[parent]
+            node = Node(id, self._open[parent], number, token, "", chance, score, fate, why)
+            self.nodes.append(node)
             if goes_on:
-                alive[kept.index((parent, token))] = id
+                after[step.kept.index((parent, token))] = id
             elif fate == "ended":
-                self._ended[(*state.tokens[0, parent, :step].tolist(), token)] = id
-        self._alive = alive
-        self._displace(after)
+                self._ended[(*self._paths[parent], token)] = id
+        self._paths = [(*self._paths[parent], token) for parent, token in step.kept]
+        self._open = [after.get(beam) for beam in range(self.beams)]
+        opened = [None if id is None else self.nodes[id] for id in self._open]
+        self._scores = [0.0 if node is None else node.score for node in opened]
+        self._displace(step)
 
     def _fate(self, rank: int, token: int, last: bool, goes_on: bool) -> tuple[Fate, str]:
         """What becomes of a candidate, and why."""
         if goes_on:
             return "kept", ""
-        count = self.rows
-        if token in self.beam.ends or last:
+        count, is_end = self.beams, token in self.request.ends
+        if is_end or last:
             if rank < count:
-                return "ended", "" if token in self.beam.ends else "no room for more tokens"
+                return "ended", "" if is_end else "no room for more tokens"
             return "pruned", f"it ends, but is not among the {count} best candidates"
         return "pruned", f"{count} candidates that go on have a higher score"
 
-    def _displace(self, after: BeamState) -> None:
+    def _displace(self, step: BeamStep) -> None:
         """Prune ended hypotheses that are no longer among the best of their kind."""
-        lengths, tokens = after.closed_lengths[0].tolist(), after.closed_tokens[0].tolist()
-        held = {tuple(row[:length]) for row, length in zip(tokens, lengths, strict=True)}
-        why = f"{self.rows} that have ended are better for their length"
-        for ended in [path for path in self._ended if path not in held]:
+        why = f"{self.beams} that have ended are better for their length"
+        for ended in [path for path in self._ended if path not in step.ended]:
             id = self._ended.pop(ended)
             self.nodes[id] = replace(self.nodes[id], fate="pruned", why=why)
 
     def close(self, best: Hypothesis) -> list[Node]:
         """Return all nodes after the search: open ones are pruned, the best path is marked."""
         over = "the search was over: it could not become better than what has ended"
-        if self.beam.early_stopping is True:
-            over = f"the search was over: {self.rows} had ended"
-        beaten = f"none of its continuations was among the {self.rows} best"
-        left, parents = {*self._alive}, {node.parent for node in self.nodes}
+        if self.request.rules.early_stopping is True:
+            over = f"the search was over: {self.beams} had ended"
+        beaten = f"none of its continuations was among the {self.beams} best"
+        left, parents = {*self._open}, {node.parent for node in self.nodes}
         nodes = [
             replace(node, fate="pruned", why=over if node.id in left else beaten)
             if node.fate == "kept" and node.id not in parents
@@ -267,7 +241,7 @@ class Recorder:
             nodes[node.id], parent = replace(node, best=True), node.id
         if best.finished:
             ends = [x for x in nodes if x.parent == parent and x.fate == "ended"]
-            end = next(node for node in ends if node.token in self.beam.ends)
+            end = next(node for node in ends if node.token in self.request.ends)
             nodes[end.id] = replace(end, best=True)
         return nodes
 
@@ -281,28 +255,39 @@ def beam_tree(trace: Trace, config: DecodeConfig, row: int = 0) -> BeamTree:
         raise UserError("A search runs on the unchanged model; ask the trace without changes.")
     beams = max(2, config.beams)
     config = replace(config, beams=beams, n_best=beams, sample=False)
-    prompt = _prompt(inputs, model.config, row)
-    given = isinstance(model, EncoderDecoder) and prompt[1:2] == [model.config.start_id]
-    recorder = Recorder(build_beam(config, model.config.ends, inputs.suppress, int(given)))
-    device = next(model.parameters()).device
-    batch = build_batch([prompt], device)
-    if isinstance(model, EncoderDecoder):
-        assert inputs.source is not None
-        source = inputs.source.row_tokens(row)[None]
-        batch = replace(batch, source=source)
-        limits = token_limits(model.config, config, [source.shape[1]], len(prompt) - 1)
-    else:
-        limits = prompt_limits(model.config, config, [prompt])
-    task = build_task(model.config, config, [prompt], limits, None, device)
-    with torch.inference_mode():
-        (outputs,) = run_search(model, recorder, batch, task, fixed=False, graphs=None)
+    (handle,) = Engine(model, fixed=False).run([_request(model, inputs, config, row)])
+    outputs = handle.hypotheses
     if not outputs:
         raise UserError("decode: with these settings nothing may be generated; loosen them.")
-    nodes = recorder.close(outputs[0])
+    tree = TreeBuilder(handle.request)
+    for step in handle.steps:
+        tree.add(step)
+    nodes = tree.close(outputs[0])
     named = inputs.name([node.token for node in nodes])
     nodes = [replace(node, name=name) for node, name in zip(nodes, named, strict=True)]
     names = tuple(" ".join(inputs.name(output.tokens)) for output in outputs)
     return BeamTree(tuple(nodes), tuple(outputs), names, config.beams, config.length_penalty)
+
+
+def _request(model: Generative, inputs: Inputs, config: DecodeConfig, row: int) -> Request:
+    prompt = _prompt(inputs, model.config, row)
+    source: list[int] = []
+    if isinstance(model, EncoderDecoder):
+        assert inputs.source is not None
+        source = inputs.source.row_tokens(row).tolist()
+        (limit,) = token_limits(model.config, config, [len(source)], len(prompt) - 1)
+    else:
+        (limit,) = prompt_limits(model.config, config, [prompt])
+    return Request(
+        tuple(prompt),
+        limit,
+        model.config.ends,
+        config,
+        tuple(source),
+        tuple(inputs.suppress),
+        n_given=int(bool(source) and prompt[1:2] == [model.config.start_id]),
+        record=True,
+    )
 
 
 def _prompt(inputs: Inputs, config: ModelConfig, row: int) -> list[int]:

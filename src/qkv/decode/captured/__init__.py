@@ -1,1 +1,0 @@
-"""Decoding with steps captured as CUDA graphs: one closed batch of equal settings at a time."""

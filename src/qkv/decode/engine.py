@@ -154,6 +154,11 @@ class Engine:
         finally:
             self.cancel(handle)
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a step is being compiled in the background; the plain one serves meanwhile."""
+        return any(lane.is_compiling for lane in self._lanes.values())
+
     def _check(self, request: Request) -> None:
         context, n_prompt = self.model.config.max_length, len(request.prompt)
         if request.limit < 1 or not n_prompt:

@@ -75,6 +75,11 @@ class Lane:
         """Whether no request runs."""
         return not self.n_running
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether a step is being compiled in the background."""
+        return self._recordings.is_compiling
+
     # Who runs
 
     def join(self, prefill: Prefill) -> list[Event]:

@@ -82,6 +82,11 @@ class Recording:
         values.copy_(self.step.state.report, non_blocking=True)
         return Report(values)
 
+    @property
+    def is_compiling(self) -> bool:
+        """Whether it is being compiled in the background."""
+        return self._compiled is not None and not self._compiled.is_done
+
     def _use_compiled(self) -> None:
         """Compile the step when it has run often, and record it again when that is done."""
         if self._compiled is None and self._n_launched >= WORTH_COMPILING:
@@ -99,6 +104,11 @@ class Recordings:
         self.compiled = compiled  # None: those that run often, in the background
         self._recordings: dict[Hashable, Recording] = {}
         self._memory: tuple[Any, ...] = ()
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether one of them is being compiled in the background."""
+        return any(recording.is_compiling for recording in self._recordings.values())
 
     def find(self, step: Step) -> Recording:
         """Return a recording of this step, made at the first call for its kind."""

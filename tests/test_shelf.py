@@ -1,4 +1,4 @@
-"""A name finds a path, a pulled model, or a sentence that says what there is."""
+"""A name finds a path, a packaged or pulled model, or a sentence that says what there is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import UserError
-from qkv.shelf import find_model, folder_of, home, pulled
+from qkv.shelf import find_model, folder_of, home, packaged, pulled
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,20 @@ def test_a_last_part_that_two_models_have_is_asked_back(shelf: Path) -> None:
     assert find_model("tiny") == own
 
 
+def test_a_packaged_model_has_its_name_unless_something_nearer_has_it(
+    shelf: Path, tmp_path: Path
+) -> None:
+    folder = packaged()["zh-en"]
+    assert find_model("zh-en") == folder
+    add(shelf / "ann--zh-en", "config.json")
+    assert find_model("zh-en") == folder
+    assert find_model("ann/zh-en") == shelf / "ann--zh-en"
+    own = add(shelf / "zh-en", "config.json")
+    assert find_model("zh-en") == own
+    add(tmp_path / "zh-en")
+    assert find_model("zh-en") == Path("zh-en")
+
+
 def test_one_gguf_file_is_the_model_itself(shelf: Path) -> None:
     folder = add(shelf / "smollm2", "a.gguf", "SOURCE.json", "LICENSE.package")
     assert find_model("smollm2") == folder / "a.gguf"
@@ -87,7 +101,8 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_model("minilm")
     assert str(caught.value) == (
-        "minilm is neither a path that exists nor a pulled model (the shelf is empty); "
+        "minilm is neither a path that exists nor a packaged model (zh-en) nor a pulled one (the "
+        "shelf is empty); "
         "fetch it with `qkv pull minilm`."
     )
     add(shelf / "ann--tiny")
@@ -96,6 +111,7 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
         with pytest.raises(UserError) as caught:
             find_model(name)
         assert str(caught.value) == (
-            f"{name} is neither a path that exists nor a pulled model (the shelf has ann/tiny, "
-            f"smollm2); check the path, train one with `qkv train`, or see `qkv pull --list`."
+            f"{name} is neither a path that exists nor a packaged model (zh-en) nor a pulled one "
+            f"(the shelf has ann/tiny, smollm2); check the path, train one with "
+            f"`qkv train`, or see `qkv pull --list`."
         )

@@ -1,4 +1,4 @@
-"""The shelf: where pulled models live, and how a name finds one of them."""
+"""The shelf: where packaged and pulled models live, and how a name finds one of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from qkv.errors import UserError
 
 SOURCE = "SOURCE.json"  # what a pulled model is and where it came from
+PACKAGED = Path(__file__).parent / "packaged"  # models that are part of the installation
+TRANSLATOR = "zh-en"  # the packaged model that `qkv translate` uses by default
 SHORT_NAMES = ("minilm", "smollm2")  # what `qkv pull` knows by a short name
 
 
@@ -41,7 +43,12 @@ class Pulled:
     @property
     def size(self) -> int:
         """The bytes that it takes on the disk."""
-        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        return folder_size(self.folder)
+
+
+def folder_size(folder: Path) -> int:
+    """The bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def home() -> Path:
@@ -66,26 +73,42 @@ def pulled() -> list[Pulled]:
     return [Pulled(folder.name.replace("--", "/", 1), folder) for folder in folders]
 
 
+def packaged() -> dict[str, Path]:
+    """The folders of the models that come with the package, by name."""
+    return {path.parent.name: path.parent for path in sorted(PACKAGED.glob("*/config.json"))}
+
+
 def find_model(name: str | Path) -> Path:
-    """The path of a model that a person names: a path that exists, or a pulled model."""
+    """The path of a model that a person names: a path that exists, a packaged or a pulled model.
+
+    A packaged name comes after a pulled one, but before the last part of a pulled one.
+    """
     if Path(name).exists():
         return Path(name)
     asked, shelf = str(name), pulled()
-    found = [one for one in shelf if one.name == asked]
-    found = found or [one for one in shelf if one.name.rpartition("/")[2] == asked]
-    if len(found) > 1:
-        names = " or ".join(one.name for one in found)
+    for model in shelf:
+        if model.name == asked:
+            return model.path
+    if asked in packaged():
+        return packaged()[asked]
+    matches = [model for model in shelf if model.name.rpartition("/")[2] == asked]
+    if len(matches) > 1:
+        names = " or ".join(model.name for model in matches)
         raise UserError(f"{asked} may be {names} on the shelf; give the full name.")
-    if found:
-        return found[0].path
+    if matches:
+        return matches[0].path
     raise UserError(_not_found(asked, shelf))
 
 
 def _not_found(asked: str, shelf: list[Pulled]) -> str:
-    there = ", ".join(one.name for one in shelf)
-    on_shelf = f"the shelf has {there}" if there else "the shelf is empty"
+    pulled_names = ", ".join(model.name for model in shelf)
+    on_shelf = f"the shelf has {pulled_names}" if pulled_names else "the shelf is empty"
     if asked in SHORT_NAMES:
         way_out = f"fetch it with `qkv pull {asked}`."
     else:
         way_out = "check the path, train one with `qkv train`, or see `qkv pull --list`."
-    return f"{asked} is neither a path that exists nor a pulled model ({on_shelf}); {way_out}"
+    in_package = ", ".join(packaged())
+    return (
+        f"{asked} is neither a path that exists nor a packaged model ({in_package}) nor a pulled "
+        f"one ({on_shelf}); {way_out}"
+    )

@@ -47,7 +47,7 @@ def test_the_version(qkv: Command) -> None:
 
 
 def test_what_is_asked_for_wrongly_is_a_mistake_too(qkv: Command) -> None:
-    for words in (["fly"], ["translate", "hello"], ["train"], ["translate", "--beams", "x"]):
+    for words in (["fly"], ["generate", "hello"], ["train"], ["translate", "--beams", "x"]):
         answer = qkv(*words)
         assert answer.code == 2
         assert "Traceback" not in answer.err

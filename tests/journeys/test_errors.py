@@ -163,7 +163,7 @@ def test_recipes_that_are_none(qkv: Command, tmp_path: Path) -> None:
 def test_models_that_are_none(qkv: Command, model: Path, tmp_path: Path) -> None:
     nowhere, file = tmp_path / "nowhere", model / "config.json"
     mistake = qkv("translate", "--model", nowhere, "1").mistake
-    assert mistake.startswith(f"{nowhere} is neither a path that exists nor a pulled model")
+    assert mistake.startswith(f"{nowhere} is neither a path that exists nor a packaged model")
     for folder in (file, tmp_path):
         mistake = qkv("translate", "--model", folder, "1").mistake
         assert mistake.startswith(f"{folder} is not a model folder (no config.json); train one")

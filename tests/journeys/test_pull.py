@@ -73,6 +73,8 @@ def test_an_interrupt_says_that_the_part_is_kept(
 def test_the_list_shows_what_there_is(qkv: Command, index: Files, shelf: Path) -> None:
     empty = qkv("pull", "--list")
     assert empty.code == 0
+    assert empty.lines[0] == "In the package:"
+    assert empty.lines[1].startswith("  zh-en ")
     assert "  minilm        84 MB  Apache-2.0  all-MiniLM-L6-v2: English" in empty.out
     assert empty.lines[-1] == f"The shelf, {shelf}, is empty."
     qkv("pull", "toy")
@@ -86,6 +88,9 @@ def test_names_that_nobody_knows(qkv: Command) -> None:
     unknown = "is no short name of a model, nor owner/name of the hub"
     assert qkv("pull", "minilmm").mistake == f"'minilmm' {unknown}; did you mean 'minilm'?"
     assert qkv("pull", "zzz").mistake == f"'zzz' {unknown}; it may be one of minilm, smollm2."
+    assert qkv("pull", "zh-en").mistake == (
+        "zh-en comes with the package and needs no pull; use it with --model zh-en."
+    )
     assert qkv("pull").mistake == "Name the model to pull; `qkv pull --list` shows some."
     assert qkv("pull", "minilm", "--file", "x").mistake == (
         "minilm comes in one version; --revision and --file are for hub models."

@@ -72,7 +72,7 @@ def test_sizes_are_the_folder_s_but_for_what_the_recipe_says(base: Run, tmp_path
         ({"model_vocab_size": 9}, r"\[model\]: vocab_size follows from .*; leave it out"),
         (
             {"train_start_from": "nowhere"},
-            "nowhere is neither a path that exists nor a pulled model",
+            "nowhere is neither a path that exists nor a packaged model",
         ),
     ],
 )

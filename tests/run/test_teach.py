@@ -223,7 +223,7 @@ def of_images(folder: Path) -> None:
             "teacher.models: .*pairs was trained to label pairs of texts, but the examples are",
         ),
         ("job", "teacher.models: .* is the folder of this run, which .*; choose another --out"),
-        ("nowhere", "nowhere is neither a path that exists nor a pulled model"),
+        ("nowhere", "nowhere is neither a path that exists nor a packaged model"),
     ],
 )
 def test_who_cannot_teach_is_refused(teacher: Run, tmp_path: Path, name: str, words: str) -> None:

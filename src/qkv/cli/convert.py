@@ -9,7 +9,7 @@ from qkv.errors import UserError
 
 def convert(
     source: str = typer.Argument(
-        help="A model: a folder of qkv's or Hugging Face's, a GGUF file, or a pulled name."
+        help="A model: a folder of qkv's or Hugging Face's, a GGUF file, or a name."
     ),
     target: str = typer.Argument(help="The folder to write; it must not be there yet."),
     to: str = typer.Option("qkv", "--to", help="qkv, huggingface or ctranslate2."),

@@ -30,7 +30,10 @@ KINDS = ("encoder", "masked", "cross")
 Strings = list[str] | None
 Integers = list[int] | None
 Model = Annotated[
-    str, typer.Argument(help="Model folder, GGUF file or pulled name; for curves a run folder.")
+    str,
+    typer.Argument(
+        help="Model folder, GGUF file, or packaged or pulled name; for curves a run folder."
+    ),
 ]
 Source = Annotated[
     str | None, typer.Option(help="Text (or path of an image) to read; default: standard input.")

@@ -17,10 +17,11 @@ DRAWING = ("temperature", "top_k", "top_p", "min_p")  # settings that ask for ra
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Names of pulled models, folders and GGUF files that begin so, for the shell."""
-    from qkv.shelf import pulled
+    """Names of packaged and pulled models, folders and GGUF files that begin so, for the shell."""
+    from qkv.shelf import packaged, pulled
 
-    names = [model.name for model in pulled() if model.name.startswith(incomplete)]
+    known = [*packaged(), *(model.name for model in pulled())]
+    names = [name for name in known if name.startswith(incomplete)]
     folder, slash, begin = incomplete.rpartition("/")
     here = Path(folder + slash or ".")
     paths = sorted(here.iterdir()) if here.is_dir() else []
@@ -34,9 +35,18 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; none: lines of standard input.")]
-_MODEL = typer.Option(help="Model folder, GGUF file or pulled name.", autocompletion=complete_model)
+_MODEL = typer.Option(
+    help="Model folder, GGUF file, or packaged or pulled name.", autocompletion=complete_model
+)
 Model = Annotated[str, _MODEL]
 OptionalModel = Annotated[str | None, _MODEL]
+TranslatorModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Model folder, or packaged or pulled name [default: the packaged zh-en].",
+        autocompletion=complete_model,
+    ),
+]
 Input = Annotated[
     Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
 ]

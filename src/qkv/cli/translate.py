@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def translate(
     text: options.Texts = None,
     *,
-    model: options.Model,
+    model: options.TranslatorModel = None,
     prefix: Annotated[str, typer.Option(help="How each translation must begin.")] = "",
     sample: Annotated[bool, typer.Option("--sample", help="Draw at random.")] = False,
     truncate: options.Truncate = False,
@@ -41,9 +41,10 @@ def translate(
     dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
-    """Translate sentences or lines; blank lines stay blank.
+    """Translate sentences or lines, by default Chinese to English; blank lines stay blank.
 
     \b
+    Example: qkv translate 我爱你
     Example: qkv translate --model runs/demo 我爱你
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
@@ -53,9 +54,12 @@ def translate(
     if sample:
         settings["sample"] = True
     batches = given_lines(text)
+    from qkv.shelf import TRANSLATOR, packaged
     from qkv.tasks import Translator
 
-    translator = load_as(model, device, dtype, Translator, "translator")
+    translator = load_as(
+        model or str(packaged()[TRANSLATOR]), device, dtype, Translator, "translator"
+    )
 
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Translation]]:
         return translator.n_best(

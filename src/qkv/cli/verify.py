@@ -19,7 +19,9 @@ SIGNS = {True: "✓", False: "✗", None: "–"}
 
 
 def verify(
-    model: Annotated[str, typer.Argument(help="Model folder, GGUF file or pulled name.")],
+    model: Annotated[
+        str, typer.Argument(help="Model folder, GGUF file, or packaged or pulled name.")
+    ],
     as_json: options.Json = False,
     device: options.Device = "auto",
 ) -> None:

@@ -25,7 +25,7 @@ TASKS = {
 
 
 def load(name: str | Path | StoredModel, device: str = "auto", dtype: str | None = None) -> Any:
-    """Load a model by its path or pulled name, as the object of its task.
+    """Load a model by its path or its packaged or pulled name, as the object of its task.
 
     It may be a model folder of ours or of Hugging Face's, or a GGUF file. `dtype` is what its
     weights become: "fp32", "bf16" or "int8"; by default float32 on a CPU and bfloat16 on a GPU,

@@ -1,0 +1,80 @@
+"""The packaged translator: there after installation, by default and by name."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+import qkv as package
+from qkv.cli.options import complete_model
+from qkv.shelf import folder_size, packaged
+from qkv.tasks import Translator
+from tests.journeys.conftest import Command
+
+FOLDER = packaged()["zh-en"]
+LARGEST = 12_000_000  # bytes that the model may add to an installation
+
+
+def test_it_translates_without_a_model_being_named(qkv: Command) -> None:
+    answer = qkv("translate", "我爱你。", "谢谢你的帮助。", "")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.lines == ["I love you.", "Thank you for your help.", ""]
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    translator = package.load("zh-en", device="cpu")
+    assert isinstance(translator, Translator)
+    assert translator.translate("我爱你") == "I love you."
+
+
+def test_a_model_of_ones_own_comes_first(qkv: Command, model: Path) -> None:
+    assert qkv("translate", "--model", model, "3 1").lines == ["three one"]
+
+
+def test_a_folder_of_the_same_name_is_not_taken_by_default(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zh-en").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert qkv("translate", "我爱你。").lines == ["I love you."]
+    assert "zh-en" in qkv("translate", "--model", "zh-en", "我爱你。").mistake
+
+
+def test_its_size_fits_into_a_wheel() -> None:
+    assert folder_size(FOLDER) <= LARGEST
+    stored = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
+    assert stored["task"] == "translate"
+
+
+def test_the_wheel_takes_all_of_its_files() -> None:
+    root = Path(__file__).parents[2]
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["qkv"]
+    for path in FOLDER.iterdir():
+        name = path.relative_to(FOLDER.parents[1]).as_posix()
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
+
+
+def test_its_card_names_data_licences_and_scores() -> None:
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "BLEU", "recipes/zh_en.toml"):
+        assert word in card
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("generate", "x"), ("fill", "x"), ("classify", "x"), ("answer", "--text", "x", "x")],
+    ids=lambda command: command[0],
+)
+def test_another_task_is_refused_in_one_sentence(qkv: Command, command: tuple[str, ...]) -> None:
+    mistake = qkv(*command, "--model", "zh-en").mistake
+    assert mistake.startswith("zh-en is ")
+    assert mistake.endswith("use it with `qkv translate`.")
+
+
+def test_the_shell_completes_its_name() -> None:
+    assert "zh-en" in complete_model("zh")

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from qkv.errors import UserError
 from qkv.files import refuse_special, replacing
+from qkv.model.quantized_matrix import SCALE, Int8Matrix
 
 FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
-INTEGERS, SCALE = "I8", "_scale"  # or as integers, with a scale for each row under this suffix
+INTEGERS = "I8"  # or as integers, with a scale for each row under the suffix SCALE
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -52,24 +53,20 @@ class StoredTensors(Mapping[str, Tensor]):
         }
 
     @property
-    def has_integers(self) -> bool:
-        """Whether some weights are stored as scaled integers."""
-        return bool(self._scales)
+    def quantized(self) -> frozenset[str]:
+        """The names of the weights that are stored as scaled integers."""
+        return frozenset(self._scales)
 
     def __getitem__(self, name: str) -> Tensor:
-        if name in self._scales:
-            values, scale = self.integers(name)
-            return values.float() * scale[:, None]
-        return self._read(self._files[name], name)
+        matrix = self.matrix(name)
+        return matrix.float() if matrix else self._read(self._files[name], name)
 
-    def integers(self, name: str) -> tuple[Tensor, Tensor]:
-        """Read a weight that is stored as integers (out, in), and the scale of each row."""
+    def matrix(self, name: str) -> Int8Matrix | None:
+        """Read a weight that is stored as scaled integers; None where it is floats."""
+        if name not in self._scales:
+            return None
         values = self._read(self._files[name], name)
-        return values, self._read(self._scales[name], name + SCALE)
-
-    def is_integers(self, name: str) -> bool:
-        """Whether a weight is stored as scaled integers."""
-        return name in self._scales
+        return Int8Matrix(values, self._read(self._scales[name], name + SCALE))
 
     def _read(self, path: Path, name: str) -> Tensor:
         with _opened(path) as file:
@@ -140,6 +137,7 @@ def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], w
     """See that there is a tensor of the right shape for each weight, and name each that is not."""
     shapes = tensors.shapes if isinstance(tensors, StoredTensors) else None
     kinds = tensors.kinds if isinstance(tensors, StoredTensors) else {}
+    quantized = tensors.quantized if isinstance(tensors, StoredTensors) else frozenset()
     problems = [f"missing {name}" for name in parameters.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - parameters.keys()]
     for name in parameters.keys() & tensors.keys():
@@ -147,8 +145,7 @@ def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], w
         theirs = shapes[name] if shapes else tuple(tensors[name].shape)
         if ours != theirs:
             problems.append(f"{name} is {list(theirs)} but should be {list(ours)}")
-        has_scale = isinstance(tensors, StoredTensors) and tensors.is_integers(name)
-        if kinds.get(name, "F32") not in FLOATS and not has_scale:
+        if kinds.get(name, "F32") not in FLOATS and name not in quantized:
             problems.append(f"{name} is {kinds[name]}, no float of 16 bits or more")
     if problems:
         raise UserError(f"{where} does not fit its config: {'; '.join(sorted(problems))}.")

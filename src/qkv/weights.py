@@ -15,10 +15,17 @@ from torch import Tensor, nn
 
 from qkv.errors import UserError
 from qkv.files import refuse_special, replacing
-from qkv.model.quantized_matrix import SCALE, Int8Matrix
+from qkv.model.quantized_matrix import (
+    GROUP,
+    OFFSET,
+    SCALE,
+    Int4Matrix,
+    Int8Matrix,
+    QuantizedMatrix,
+)
 
 FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
-INTEGERS = "I8"  # or as integers, with a scale for each row under the suffix SCALE
+INT8, INT4 = "I8", "U8"  # or as integers, one or two a byte, with their scales beside them
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -36,7 +43,7 @@ class StoredTensors(Mapping[str, Tensor]):
     """Tensors in safetensors files, each read when it is asked for."""
 
     def __init__(self, *paths: Path) -> None:
-        self._files: dict[str, Path] = {}
+        self._files: dict[str, Path] = {}  # of each tensor
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.kinds: dict[str, str] = {}  # as safetensors calls them: F32, I8 …
         for path in paths:
@@ -46,38 +53,50 @@ class StoredTensors(Mapping[str, Tensor]):
                     stored = file.get_slice(name)
                     self.shapes[name] = tuple(stored.get_shape())
                     self.kinds[name] = stored.get_dtype()
-        self._scales = {
-            name: self._files.pop(name + SCALE)
-            for name, kind in self.kinds.items()
-            if kind == INTEGERS and name + SCALE in self._files
-        }
-
-    @property
-    def quantized(self) -> frozenset[str]:
+        self._names = dict.fromkeys(self._files)  # of weights; scales are no weights
+        self.quantized = frozenset(filter(self._is_quantized, self.kinds))
         """The names of the weights that are stored as scaled integers."""
-        return frozenset(self._scales)
+        for name in self.quantized:
+            for suffix in (SCALE, OFFSET):
+                self._names.pop(name + suffix, None)
+            if self.kinds[name] == INT4:
+                rows, width = self.shapes[name]
+                self.shapes[name] = (rows, 2 * width)
+
+    def _is_quantized(self, name: str) -> bool:
+        """Whether a tensor is integers whose scales are there and fit."""
+        if self.kinds[name] not in (INT8, INT4) or len(self.shapes[name]) != 2:
+            return False
+        rows, width = self.shapes[name]
+        groups = (rows, 2 * width // GROUP)
+        expected: dict[str, tuple[int, ...]] = {SCALE: groups, OFFSET: groups}
+        if self.kinds[name] == INT8:
+            expected = {SCALE: (rows,)}
+        return all(self.shapes.get(name + suffix) == shape for suffix, shape in expected.items())
 
     def __getitem__(self, name: str) -> Tensor:
         matrix = self.matrix(name)
-        return matrix.float() if matrix else self._read(self._files[name], name)
+        return matrix.float() if matrix else self._read(name)
 
-    def matrix(self, name: str) -> Int8Matrix | None:
+    def matrix(self, name: str) -> QuantizedMatrix | None:
         """Read a weight that is stored as scaled integers; None where it is floats."""
-        if name not in self._scales:
+        if name not in self.quantized:
             return None
-        values = self._read(self._files[name], name)
-        return Int8Matrix(values, self._read(self._scales[name], name + SCALE))
+        values, scale = self._read(name), self._read(name + SCALE)
+        if self.kinds[name] == INT8:
+            return Int8Matrix(values, scale)
+        return Int4Matrix(values, scale, self._read(name + OFFSET))
 
-    def _read(self, path: Path, name: str) -> Tensor:
-        with _opened(path) as file:
+    def _read(self, name: str) -> Tensor:
+        with _opened(self._files[name]) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._names)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv.convert import convert
 from qkv.errors import UserError
-from qkv.model.quantized import Int8Embedding, Int8Linear, quantized_matrices
+from qkv.model.quantized import Int8Linear, QuantizedEmbedding, quantized_matrices
 from qkv.model.quantized_matrix import Int8Matrix
 from qkv.weights import read_tensors
 
@@ -36,8 +36,24 @@ def test_a_product_is_that_of_the_rounded_matrices(bias, nonnegative):
     assert layer.weight.equal(matrix.float())
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-    layer = Int8Linear(Int8Matrix.of(torch.randn(64, 32)), torch.nn.Parameter(torch.randn(64)))
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_precise_product_keeps_what_stands_beside_an_outlier(bias):
+    matrix, x = Int8Matrix.of(torch.randn(48, 64)), torch.randn(3, 5, 64)
+    x[..., 7] *= 300
+    added = torch.nn.Parameter(torch.randn(48)) if bias else None
+    exact = torch.nn.functional.linear(x, matrix.float(), added)
+    others = torch.nn.functional.linear(x[..., :7], matrix.float()[:, :7])
+    plain, precise = (
+        (Int8Linear(matrix, added, precise=wanted)(x) - exact).norm() for wanted in (False, True)
+    )
+    assert precise <= 0.03 * plain
+    assert precise <= 0.05 * others.norm()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_a_row_does_not_depend_on_its_neighbours(precise):
+    bias = torch.nn.Parameter(torch.randn(64))
+    layer = Int8Linear(Int8Matrix.of(torch.randn(64, 32)), bias, precise=precise)
     rows = torch.randn(17, 32) * torch.logspace(-3, 3, 17)[:, None]
     assert layer(rows).equal(torch.cat([layer(row[None]) for row in rows]))
     assert layer(torch.zeros(2, 32)).equal(layer.bias.expand(2, -1))
@@ -46,15 +62,15 @@ def test_a_row_does_not_depend_on_its_neighbours():
 def test_a_layer_holds_one_copy_of_its_integers():
     matrix = Int8Matrix.of(torch.randn(64, 32))
     values, expected = weakref.ref(matrix.values), matrix.values.clone()
-    layer, table = Int8Linear(matrix), Int8Embedding(matrix)
+    layer, table = Int8Linear(matrix), QuantizedEmbedding(matrix)
     x = torch.randn(3, 32)
     assert copy.deepcopy(layer)(x).equal(layer(x))
     for module in (layer, table, layer.double(), table.double()):
         assert module.matrix.values.equal(expected)
         assert module.matrix.scale.equal(matrix.scale)
-    assert table(torch.tensor([[3, 1]])).equal(matrix.float()[None, [3, 1]].double())
+    assert table(torch.tensor([[3, 1]])).equal(matrix.float(torch.float64)[None, [3, 1]])
     del matrix, module, table
-    assert values() is None or layer.values is values()
+    assert values() is None or layer.matrix.values is values()
 
 
 def test_a_folder_in_8_bits_is_converted_as_it_is(tmp_path):

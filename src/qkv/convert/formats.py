@@ -50,7 +50,8 @@ def convert(
 ) -> Path:
     """Write a model into a new folder, in the format that is named; all of it or nothing.
 
-    `dtype` is what the weights are stored as: "fp32", "bf16" or "int8"; by default as they are.
+    `dtype` is what the weights are stored as: "fp32", "bf16", "int8" or "int4"; by default as they
+    are.
     """
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")

@@ -25,7 +25,7 @@ from qkv.errors import UserError
 from qkv.files import refuse_special, write_json
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model, parameter_shapes
 from qkv.model.quantized import quantizable_names, quantize, quantized_matrices
-from qkv.model.quantized_matrix import Int8Matrix
+from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix, QuantizedMatrix
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
 from qkv.weights import (
@@ -46,6 +46,7 @@ TOKENIZER_FILES = (
 )
 FORMAT = 1  # of config.json; a larger number is from a later version of qkv
 SAVED_AS = "saved_as"  # in config.json and the weights' metadata: one digest for one save
+IN_8_BITS = (".table.weight", ".projection.weight")  # in int4 too: they lose more than they save
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 T = TypeVar("T")
 
@@ -367,13 +368,23 @@ def _is_quantized(stored: StoredModel, weights: Mapping[str, Tensor]) -> bool:
     """Whether some weights become integers: as the dtype says, or without one as in the file."""
     if stored.dtype is None:
         return isinstance(weights, StoredTensors) and bool(weights.quantized)
-    return stored.dtype == "int8"
+    return stored.dtype in ("int8", "int4")
 
 
-def _matrix(weights: Mapping[str, Tensor], dtype: str | None, name: str) -> Int8Matrix | None:
-    """Return a weight's integers as they are in the file, or rounded to the dtype."""
+def _matrix(weights: Mapping[str, Tensor], dtype: str | None, name: str) -> QuantizedMatrix | None:
+    """Return a weight's integers as they are in the file, or rounded to the dtype.
+
+    Embeddings, output matrices and what has no whole groups of inputs get 8 bits instead of 4.
+    """
     matrix = weights.matrix(name) if isinstance(weights, StoredTensors) else None
-    return matrix if matrix or dtype is None else Int8Matrix.of(weights[name])
+    if dtype is None:
+        return matrix
+    weight = matrix or weights[name]
+    is_int4 = dtype == "int4" and Int4Matrix.fits(weight.shape) and not name.endswith(IN_8_BITS)
+    kind = Int4Matrix if is_int4 else Int8Matrix
+    if isinstance(weight, kind):
+        return weight
+    return kind.of(weight if isinstance(weight, Tensor) else weight.float())
 
 
 def load_family(

@@ -39,12 +39,23 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
 
 
-class StoredTensors(Mapping[str, Tensor]):
-    """Tensors in safetensors files, each read when it is asked for."""
+class LazyWeights(Mapping[str, Tensor]):
+    """Weights that are read when they are asked for; their shapes are known before."""
+
+    shapes: dict[str, tuple[int, ...]]
+    quantized: frozenset[str] = frozenset()  # names of those that are stored as scaled integers
+
+    def matrix(self, name: str) -> QuantizedMatrix | None:
+        """Read a weight that is stored as scaled integers; None where it is floats."""
+        return None
+
+
+class StoredTensors(LazyWeights):
+    """Tensors in safetensors files."""
 
     def __init__(self, *paths: Path) -> None:
         self._files: dict[str, Path] = {}  # of each tensor
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes = {}
         self.kinds: dict[str, str] = {}  # as safetensors calls them: F32, I8 …
         for path in paths:
             with _opened(path) as file:
@@ -55,7 +66,6 @@ class StoredTensors(Mapping[str, Tensor]):
                     self.kinds[name] = stored.get_dtype()
         self._names = dict.fromkeys(self._files)  # of weights; scales are no weights
         self.quantized = frozenset(filter(self._is_quantized, self.kinds))
-        """The names of the weights that are stored as scaled integers."""
         for name in self.quantized:
             for suffix in (SCALE, OFFSET):
                 self._names.pop(name + suffix, None)
@@ -154,9 +164,9 @@ def fill_empty(
 
 def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
     """See that there is a tensor of the right shape for each weight, and name each that is not."""
-    shapes = tensors.shapes if isinstance(tensors, StoredTensors) else None
+    shapes = tensors.shapes if isinstance(tensors, LazyWeights) else None
+    quantized = tensors.quantized if isinstance(tensors, LazyWeights) else frozenset()
     kinds = tensors.kinds if isinstance(tensors, StoredTensors) else {}
-    quantized = tensors.quantized if isinstance(tensors, StoredTensors) else frozenset()
     problems = [f"missing {name}" for name in parameters.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - parameters.keys()]
     for name in parameters.keys() & tensors.keys():

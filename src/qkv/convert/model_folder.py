@@ -29,6 +29,7 @@ from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix, QuantizedMatrix
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
 from qkv.weights import (
+    LazyWeights,
     StoredTensors,
     check_fit,
     fill_empty,
@@ -367,7 +368,7 @@ def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Ten
 def _is_quantized(stored: StoredModel, weights: Mapping[str, Tensor]) -> bool:
     """Whether some weights become integers: as the dtype says, or without one as in the file."""
     if stored.dtype is None:
-        return isinstance(weights, StoredTensors) and bool(weights.quantized)
+        return isinstance(weights, LazyWeights) and bool(weights.quantized)
     return stored.dtype in ("int8", "int4")
 
 
@@ -376,15 +377,13 @@ def _matrix(weights: Mapping[str, Tensor], dtype: str | None, name: str) -> Quan
 
     Embeddings, output matrices and what has no whole groups of inputs get 8 bits instead of 4.
     """
-    matrix = weights.matrix(name) if isinstance(weights, StoredTensors) else None
+    stored = weights.matrix(name) if isinstance(weights, LazyWeights) else None
     if dtype is None:
-        return matrix
-    weight = matrix or weights[name]
+        return stored
+    weight = weights[name] if stored is None else stored
     is_int4 = dtype == "int4" and Int4Matrix.fits(weight.shape) and not name.endswith(IN_8_BITS)
     kind = Int4Matrix if is_int4 else Int8Matrix
-    if isinstance(weight, kind):
-        return weight
-    return kind.of(weight if isinstance(weight, Tensor) else weight.float())
+    return stored if isinstance(stored, kind) else kind.of(weights[name])
 
 
 def load_family(

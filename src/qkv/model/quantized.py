@@ -121,9 +121,12 @@ class QuantizedLinear(Quantized):
         return self._held() if self._packed is None else self._unpack()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, in) to (…, out)."""
+        """(…, in) to (…, out); the kernel knows no gradients, so these need the floats."""
         if self._packed is None:
             return self._product(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return F.linear(x, self.weight.to(x.dtype), bias)
         rows = self._packed_product(x.reshape(-1, self.in_features))
         return rows.view(*x.shape[:-1], self.out_features).to(x.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -114,3 +115,12 @@ class Int4Matrix:
 
 
 QuantizedMatrix = Int8Matrix | Int4Matrix
+
+
+def stack_rows(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+    """Stack matrices of equal widths; where some have 4 bits and some 8, all get 8."""
+    kinds = {type(matrix) for matrix in matrices}
+    if len(kinds) > 1:
+        return Int8Matrix.of(torch.cat([matrix.float() for matrix in matrices]))
+    parts = zip(*(matrix.tensors("").values() for matrix in matrices), strict=True)
+    return kinds.pop()(*(torch.cat(tensors) for tensors in parts))

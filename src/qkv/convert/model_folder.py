@@ -340,7 +340,7 @@ def load_model(where: Where, config: ModelConfig, device: torch.device | None = 
     model, weights = empty_model(config), stored.read_weights()
     path = stored.path / WEIGHTS
     device = device or torch.device("cpu")
-    if _is_quantized(stored, weights):
+    if is_quantized(stored, weights):
         check_fit(dict(model.named_parameters()), weights, path)
         quantize(model, partial(_matrix, weights, stored.dtype), device)
         weights = {name: weights[name] for name, _ in model.named_parameters()}
@@ -355,7 +355,7 @@ def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Ten
     if stored.dtype in ("fp32", "bf16"):
         floats = float_dtype(torch.device("cpu"), stored.dtype)
         return {name: weights[name].to(floats) for name in weights}
-    if not _is_quantized(stored, weights):
+    if not is_quantized(stored, weights):
         return dict(weights)
     names = quantizable_names(empty_model(config))
     tensors: dict[str, Tensor] = {}
@@ -365,9 +365,10 @@ def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Ten
     return tensors
 
 
-def _is_quantized(stored: StoredModel, weights: Mapping[str, Tensor]) -> bool:
+def is_quantized(stored: StoredModel, weights: Mapping[str, Tensor] | None = None) -> bool:
     """Whether some weights become integers: as the dtype says, or without one as in the file."""
     if stored.dtype is None:
+        weights = stored.read_weights() if weights is None else weights
         return isinstance(weights, LazyWeights) and bool(weights.quantized)
     return stored.dtype in ("int8", "int4")
 

@@ -88,7 +88,7 @@ def body(session: Session) -> None:
     """Record both perplexities of one text."""
     options, device = session.options, session.device
     path = find_model(options.model)
-    speaker = qkv.load(path, "cpu")  # on a GPU its weights would be rounded to bfloat16
+    speaker = qkv.load(path, "cpu", "fp32")
     tokens = speaker.encode(read(options.text))[: options.limit]
     if len(tokens) < 2:
         raise UserError(f"{options.text} holds {len(tokens)} tokens, of which none can be scored.")

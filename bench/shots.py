@@ -184,7 +184,7 @@ def body(session: Session) -> None:
         lines = (line for line in options.draw.read_text().splitlines() if line[:1] == "{")
         results = [row for row in map(json.loads, lines) if "accuracy" in row]
     else:
-        results = measure(qkv.load(options.model), options)
+        results = measure(qkv.load(options.model, dtype="fp32"), options)
     record(session, results)
     if options.picture:
         picture(results, options.picture)

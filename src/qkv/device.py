@@ -14,7 +14,7 @@ from qkv.config import TrainConfig
 from qkv.errors import UserError
 
 M = TypeVar("M", bound=nn.Module)
-DTYPES = ("fp32", "bf16", "int8")  # of a model's weights
+DTYPES = ("fp32", "bf16", "int8", "int4")  # of a model's weights
 
 
 def pick_device(name: str) -> torch.device:
@@ -74,7 +74,7 @@ def lay_by_columns(model: M) -> M:
 def float_dtype(device: torch.device, dtype: str | None = None) -> torch.dtype:
     """Return what a loaded model's floats are: as `dtype` (of DTYPES) says, or as usual.
 
-    By default, and beside weights in int8, a GPU that has bfloat16 holds them in it, and a CPU in
+    By default, and beside quantised weights, a GPU that has bfloat16 holds them in it, and a CPU in
     float32.
     """
     has_half = device.type == "cuda" and has_bfloat16(device)

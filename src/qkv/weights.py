@@ -15,9 +15,17 @@ from torch import Tensor, nn
 
 from qkv.errors import UserError
 from qkv.files import refuse_special, replacing
+from qkv.model.quantized_matrix import (
+    GROUP,
+    OFFSET,
+    SCALE,
+    Int4Matrix,
+    Int8Matrix,
+    QuantizedMatrix,
+)
 
 FLOATS = ("F64", "F32", "BF16", "F16")  # what weights are stored as
-INTEGERS, SCALE = "I8", "_scale"  # or as integers, with a scale for each row under this suffix
+INT8, INT4 = "I8", "U8"  # or as integers, one or two a byte, with their scales beside them
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -31,12 +39,23 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
 
 
-class StoredTensors(Mapping[str, Tensor]):
-    """Tensors in safetensors files, each read when it is asked for."""
+class LazyWeights(Mapping[str, Tensor]):
+    """Weights that are read when they are asked for; their shapes are known before."""
+
+    shapes: dict[str, tuple[int, ...]]
+    quantized: frozenset[str] = frozenset()  # names of those that are stored as scaled integers
+
+    def matrix(self, name: str) -> QuantizedMatrix | None:
+        """Read a weight that is stored as scaled integers; None where it is floats."""
+        return None
+
+
+class StoredTensors(LazyWeights):
+    """Tensors in safetensors files."""
 
     def __init__(self, *paths: Path) -> None:
-        self._files: dict[str, Path] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, Path] = {}  # of each tensor
+        self.shapes = {}
         self.kinds: dict[str, str] = {}  # as safetensors calls them: F32, I8 …
         for path in paths:
             with _opened(path) as file:
@@ -45,42 +64,49 @@ class StoredTensors(Mapping[str, Tensor]):
                     stored = file.get_slice(name)
                     self.shapes[name] = tuple(stored.get_shape())
                     self.kinds[name] = stored.get_dtype()
-        self._scales = {
-            name: self._files.pop(name + SCALE)
-            for name, kind in self.kinds.items()
-            if kind == INTEGERS and name + SCALE in self._files
-        }
+        self._names = dict.fromkeys(self._files)  # of weights; scales are no weights
+        self.quantized = frozenset(filter(self._is_quantized, self.kinds))
+        for name in self.quantized:
+            for suffix in (SCALE, OFFSET):
+                self._names.pop(name + suffix, None)
+            if self.kinds[name] == INT4:
+                rows, width = self.shapes[name]
+                self.shapes[name] = (rows, 2 * width)
 
-    @property
-    def has_integers(self) -> bool:
-        """Whether some weights are stored as scaled integers."""
-        return bool(self._scales)
+    def _is_quantized(self, name: str) -> bool:
+        """Whether a tensor is integers whose scales are there and fit."""
+        if self.kinds[name] not in (INT8, INT4) or len(self.shapes[name]) != 2:
+            return False
+        rows, width = self.shapes[name]
+        groups = (rows, 2 * width // GROUP)
+        expected: dict[str, tuple[int, ...]] = {SCALE: groups, OFFSET: groups}
+        if self.kinds[name] == INT8:
+            expected = {SCALE: (rows,)}
+        return all(self.shapes.get(name + suffix) == shape for suffix, shape in expected.items())
 
     def __getitem__(self, name: str) -> Tensor:
-        if name in self._scales:
-            values, scale = self.integers(name)
-            return values.float() * scale[:, None]
-        return self._read(self._files[name], name)
+        matrix = self.matrix(name)
+        return matrix.float() if matrix else self._read(name)
 
-    def integers(self, name: str) -> tuple[Tensor, Tensor]:
-        """Read a weight that is stored as integers (out, in), and the scale of each row."""
-        values = self._read(self._files[name], name)
-        return values, self._read(self._scales[name], name + SCALE)
+    def matrix(self, name: str) -> QuantizedMatrix | None:
+        """Read a weight that is stored as scaled integers; None where it is floats."""
+        if name not in self.quantized:
+            return None
+        values, scale = self._read(name), self._read(name + SCALE)
+        if self.kinds[name] == INT8:
+            return Int8Matrix(values, scale)
+        return Int4Matrix(values, scale, self._read(name + OFFSET))
 
-    def is_integers(self, name: str) -> bool:
-        """Whether a weight is stored as scaled integers."""
-        return name in self._scales
-
-    def _read(self, path: Path, name: str) -> Tensor:
-        with _opened(path) as file:
+    def _read(self, name: str) -> Tensor:
+        with _opened(self._files[name]) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._names)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -138,7 +164,8 @@ def fill_empty(
 
 def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: Path) -> None:
     """See that there is a tensor of the right shape for each weight, and name each that is not."""
-    shapes = tensors.shapes if isinstance(tensors, StoredTensors) else None
+    shapes = tensors.shapes if isinstance(tensors, LazyWeights) else None
+    quantized = tensors.quantized if isinstance(tensors, LazyWeights) else frozenset()
     kinds = tensors.kinds if isinstance(tensors, StoredTensors) else {}
     problems = [f"missing {name}" for name in parameters.keys() - tensors.keys()]
     problems += [f"unexpected {name}" for name in tensors.keys() - parameters.keys()]
@@ -147,8 +174,7 @@ def check_fit(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], w
         theirs = shapes[name] if shapes else tuple(tensors[name].shape)
         if ours != theirs:
             problems.append(f"{name} is {list(theirs)} but should be {list(ours)}")
-        has_scale = isinstance(tensors, StoredTensors) and tensors.is_integers(name)
-        if kinds.get(name, "F32") not in FLOATS and not has_scale:
+        if kinds.get(name, "F32") not in FLOATS and name not in quantized:
             problems.append(f"{name} is {kinds[name]}, no float of 16 bits or more")
     if problems:
         raise UserError(f"{where} does not fit its config: {'; '.join(sorted(problems))}.")

@@ -76,7 +76,11 @@ def write_llama(
     finish(writer, values)
 
 
-def write_gpt2(path: Path, model: PreTrainedModel) -> None:
+def write_gpt2(
+    path: Path,
+    model: PreTrainedModel,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+) -> None:
     config = model.config
     writer = GGUFWriter(path, "gpt2")
     writer.add_context_length(config.n_positions)
@@ -89,7 +93,7 @@ def write_gpt2(path: Path, model: PreTrainedModel) -> None:
         array = tensor.numpy()
         if re.search(r"\.c_\w+\.weight", name):
             array = np.ascontiguousarray(array.T)
-        add_tensor(writer, renamed(name, GPT2), array, GGMLQuantizationType.F32)
+        add_tensor(writer, renamed(name, GPT2), array, kind)
     finish(writer, {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2})
 
 

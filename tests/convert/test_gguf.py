@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from qkv.convert import convert
 from qkv.convert.gguf.container import GgufFile
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
+from qkv.model.quantized import quantized_matrices
+from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
 from qkv.tasks import load
 from tests.convert.decoders import assert_same_search
 from tests.convert.gguf_files import finish, write_gpt2, write_llama
-from tests.convert.harness import assert_close, assert_round_trip, made, read
+from tests.convert.harness import assert_close, assert_round_trip, made, read, with_tokenizer
 from tests.convert.small import assert_reads_same
 from tests.parity.gpt import both_logits
 
@@ -49,7 +52,7 @@ def test_any_quantisation_is_read_as_transformers_does(path, kind):
     theirs = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32
     ).eval()
-    _, ours = assert_reads_same(theirs, path)
+    _, ours = assert_reads_same(theirs, open_model(path, "fp32"))
     assert_same_search(theirs, ours)
     if kind == Kind.F32:
         assert_close(*both_logits((model, ours), [7, 3]))
@@ -87,6 +90,116 @@ def test_every_quantisation_that_the_package_knows(path, kind):
             stored.read()
     else:
         torch.testing.assert_close(stored.read(), torch.tensor(expected), equal_nan=True)
+
+
+# In its own bits
+
+
+@torch.no_grad()
+def assert_computes_its_floats(model, path, apart):
+    """The quantised model's logits, beside those of its dequantised matrices in float64."""
+    _, expected = read(open_model(path, "fp32"))
+    parameters = dict(expected.named_parameters())
+    for name, matrix in quantized_matrices(model).items():
+        parameters[name].copy_(matrix.float())
+    tokens = torch.randint(3, 40, (2, 9))
+    logits = expected.double()(tokens)
+    assert (model(tokens) - logits).norm() <= apart * logits.norm()
+
+
+def exact_matrices(path):
+    return {name: x.double() for name, x in read(open_model(path, "fp32"))[1].named_parameters()}
+
+
+def bfloat16_room(matrix):
+    """How far a matrix may be from its file, whose scales have 11 bits where ours have 8."""
+    groups = 2.0**-8 * (8 * matrix.scale.abs() + matrix.offset.abs()).double()
+    return groups.repeat_interleave(32, dim=1)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", [Kind.Q4_0, Kind.Q4_1], ids=lambda kind: kind.name)
+def test_4_bits_keep_their_integers(path, kind, tied):
+    write_llama(path, made("LlamaForCausalLM", {**SMALL, "tie_word_embeddings": tied}), kind, IDS)
+    _, model = read(path)
+    exact, matrices = exact_matrices(path), quantized_matrices(model)
+    assert len(matrices) == 10 - tied
+    for name, matrix in matrices.items():
+        assert isinstance(matrix, Int4Matrix)
+        assert ((matrix.float(torch.float64) - exact[name]).abs() <= bfloat16_room(matrix)).all()
+    assert_computes_its_floats(model, path, 0.03)
+
+
+@pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q5_0, Kind.Q5_1], ids=lambda kind: kind.name)
+def test_more_bits_become_8_with_a_scale_for_each_row(path, kind):
+    write_llama(path, made("LlamaForCausalLM", SMALL), kind, IDS)
+    _, model = read(path)
+    exact = exact_matrices(path)
+    for name, matrix in quantized_matrices(model).items():
+        assert isinstance(matrix, Int8Matrix)
+        apart = (matrix.float(torch.float64) - exact[name]).abs()
+        assert (apart <= 0.501 * matrix.scale.double()[:, None]).all()
+    assert_computes_its_floats(model, path, 0.003)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.Q8_0, Kind.Q4_1, Kind.Q5_1], ids=lambda k: k.name)
+def test_other_bits_may_be_asked_for(path, kind, dtype):
+    write_llama(path, made("LlamaForCausalLM", SMALL), kind, IDS)
+    _, model = read(open_model(path, dtype))
+    matrices, exact = quantized_matrices(model), exact_matrices(path)
+    kinds = {name: type(matrix) for name, matrix in matrices.items()}
+    inner = Int4Matrix if dtype == "int4" else Int8Matrix
+    assert kinds["decoder.blocks.0.self_attention.query_key_value.weight"] is inner
+    assert kinds["embedding.table.weight"] is Int8Matrix
+    for name, matrix in matrices.items():
+        room = 0.12 if isinstance(matrix, Int4Matrix) else 0.01
+        assert (matrix.float() - exact[name]).norm() <= room * exact[name].norm()
+    assert_computes_its_floats(model, path, 0.03 if dtype == "int4" else 0.003)
+
+
+def test_floats_stay_floats_and_gpt2_keeps_its_bits(path):
+    write_llama(path, made("LlamaForCausalLM", SMALL), Kind.F16, IDS)
+    assert not quantized_matrices(read(path)[1])
+    config = {"n_embd": 32, "n_head": 2, "n_layer": 1, "vocab_size": 40, "n_positions": 32}
+    write_gpt2(path, made("GPT2LMHeadModel", {**config, "eos_token_id": 2}), Kind.Q4_0)
+    _, model = read(path)
+    exact = exact_matrices(path)
+    for name, matrix in quantized_matrices(model).items():
+        assert isinstance(matrix, Int4Matrix)
+        assert ((matrix.float(torch.float64) - exact[name]).abs() <= bfloat16_room(matrix)).all()
+    assert_computes_its_floats(model, path, 0.03)
+
+
+def test_blocks_of_256_with_4_bits_keep_their_integers(path):
+    data = np.random.default_rng(0).integers(0, 60, (6, 2 * 144), dtype=np.uint8)
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("it", data, raw_dtype=Kind.Q4_K)
+    finish(writer, {})
+    stored = GgufFile(path).tensors["it"]
+    matrix = stored.matrix()
+    assert isinstance(matrix, Int4Matrix) and matrix.shape == (6, 512)
+    assert ((matrix.float(torch.float64) - stored.read()).abs() <= bfloat16_room(matrix)).all()
+
+
+def test_a_file_becomes_a_folder_with_the_same_integers(path, tmp_path):
+    write_llama(path, made("LlamaForCausalLM", SMALL), Kind.Q4_1, IDS)
+    source = with_tokenizer(open_model(path))
+    folder = convert(source, tmp_path / "folder")
+    expected, found = (quantized_matrices(read(where)[1]) for where in (source, folder))
+    assert found.keys() == expected.keys()
+    for name, matrix in expected.items():
+        for part, tensor in matrix.tensors(name).items():
+            assert found[name].tensors(name)[part].equal(tensor)
+
+
+def test_gradients_pass_through_quantised_layers(path):
+    write_llama(path, made("LlamaForCausalLM", SMALL), Kind.Q4_0, IDS)
+    _, model = read(path)
+    x = torch.randn(1, 3, 64, requires_grad=True)
+    linear = model.decoder.blocks[0].feed_forward.inner
+    (gradient,) = torch.autograd.grad(linear(x).sum(), x)
+    torch.testing.assert_close(gradient, linear.weight.sum(0).expand(1, 3, -1))
 
 
 @settings(max_examples=8)

@@ -1,6 +1,8 @@
 """Weights in 8 bits: close to the float model, stored small, the same after a save."""
 
+import copy
 import json
+import weakref
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 import qkv
 from qkv.convert import convert
 from qkv.errors import UserError
-from qkv.model.quantized import Int8Linear, Int8Matrix, int8_matrices
+from qkv.model.quantized import Int8Linear, QuantizedEmbedding, quantized_matrices
+from qkv.model.quantized_matrix import Int8Matrix
 from qkv.weights import read_tensors
 
 OLD = Path(__file__).parent / "folders_without_format"
@@ -33,11 +36,55 @@ def test_a_product_is_that_of_the_rounded_matrices(bias, nonnegative):
     assert layer.weight.equal(matrix.float())
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
-    layer = Int8Linear(Int8Matrix.of(torch.randn(64, 32)), torch.nn.Parameter(torch.randn(64)))
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_precise_product_keeps_what_stands_beside_an_outlier(bias):
+    matrix, x = Int8Matrix.of(torch.randn(48, 64)), torch.randn(3, 5, 64)
+    x[..., 7] *= 300
+    added = torch.nn.Parameter(torch.randn(48)) if bias else None
+    exact = torch.nn.functional.linear(x, matrix.float(), added)
+    others = torch.nn.functional.linear(x[..., :7], matrix.float()[:, :7])
+    plain, precise = (
+        (Int8Linear(matrix, added, precise=wanted)(x) - exact).norm() for wanted in (False, True)
+    )
+    assert precise <= 0.03 * plain
+    assert precise <= 0.05 * others.norm()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_a_row_does_not_depend_on_its_neighbours(precise):
+    bias = torch.nn.Parameter(torch.randn(64))
+    layer = Int8Linear(Int8Matrix.of(torch.randn(64, 32)), bias, precise=precise)
     rows = torch.randn(17, 32) * torch.logspace(-3, 3, 17)[:, None]
     assert layer(rows).equal(torch.cat([layer(row[None]) for row in rows]))
     assert layer(torch.zeros(2, 32)).equal(layer.bias.expand(2, -1))
+
+
+def test_a_layer_holds_one_copy_of_its_integers():
+    matrix = Int8Matrix.of(torch.randn(64, 32))
+    values, expected = weakref.ref(matrix.values), matrix.values.clone()
+    layer, table = Int8Linear(matrix), QuantizedEmbedding(matrix)
+    x = torch.randn(3, 32)
+    assert copy.deepcopy(layer)(x).equal(layer(x))
+    for module in (layer, table, layer.double(), table.double()):
+        assert module.matrix.values.equal(expected)
+        assert module.matrix.scale.equal(matrix.scale)
+    assert table(torch.tensor([[3, 1]])).equal(matrix.float(torch.float64)[None, [3, 1]])
+    del matrix, module, table
+    assert values() is None or layer.matrix.values is values()
+
+
+def test_a_folder_in_8_bits_is_converted_as_it_is(tmp_path):
+    first = convert(OLD / "decoder", tmp_path / "first", dtype="int8")
+    again, floats = tmp_path / "again", tmp_path / "floats"
+    convert(first, again)
+    convert(first, floats, dtype="fp32")
+    expected = read_tensors(first / "model.safetensors")
+    found = read_tensors(again / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(tensor) for name, tensor in expected.items())
+    whole = read_tensors(floats / "model.safetensors")
+    assert {tensor.dtype for tensor in whole.values()} == {torch.float32}
+    assert whole.keys() == {name for name in expected if not name.endswith("_scale")}
 
 
 def folders():
@@ -50,7 +97,7 @@ def test_every_family_is_stored_in_a_quarter_and_stays_close(name, tmp_path):
     convert(OLD / name, folder, dtype="int8")
     again = qkv.load(folder)
     rounded, stored = (
-        int8_matrices(model.model) for model in (qkv.load(OLD / name, dtype="int8"), again)
+        quantized_matrices(model.model) for model in (qkv.load(OLD / name, dtype="int8"), again)
     )
     assert rounded.keys() == stored.keys()
     for weight, matrix in rounded.items():

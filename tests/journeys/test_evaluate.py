@@ -52,6 +52,20 @@ def test_a_model_is_scored_with_a_signature(qkv: Command, model: Path, text: Pat
     assert answer.lines[2].startswith("exact match ")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_quantised_weights_are_scored_against_floats(
+    qkv: Command, model: Path, text: Path, dtype: str
+) -> None:
+    floats, scores = (
+        json.loads(qkv(*given(text, model), "--json", "--dtype", kind).out)
+        for kind in ("fp32", dtype)
+    )
+    for name in ("BLEU", "chrF", "exact match"):
+        difference = scores[name]["value"] - floats[name]["value"]
+        assert scores[f"{name} against fp32"]["value"] == pytest.approx(difference)
+    assert "BLEU against fp32" not in floats
+
+
 def test_scores_for_machines(qkv: Command, model: Path, text: Path) -> None:
     scores = json.loads(qkv(*given(text, model), "--json").out)
     assert scores.keys() == {"BLEU", "chrF", "exact match"}

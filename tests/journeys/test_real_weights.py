@@ -59,7 +59,7 @@ def test_minilm_gives_the_vectors_that_transformers_gives():
 
 @pytest.fixture(scope="module")
 def speaker():
-    return qkv.load("smollm2", "cpu")
+    return qkv.load("smollm2", "cpu", "fp32")
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ def convert(
     ),
     target: str = typer.Argument(help="The folder to write; it must not be there yet."),
     to: str = typer.Option("qkv", "--to", help="qkv, huggingface or ctranslate2."),
-    dtype: str = typer.Option("", help="Store weights as fp32, bf16 or int8 (qkv only)."),
+    dtype: str = typer.Option("", help="Store weights as fp32, bf16, int8 or int4 (qkv only)."),
 ) -> None:
     """Convert a model: weights, tokenizer, special tokens, decoding defaults and chat template.
 

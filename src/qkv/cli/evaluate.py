@@ -117,6 +117,8 @@ def evaluate(
 ) -> None:
     """Score translations, a language model, or a model that labels, tags, answers or embeds.
 
+    With weights in int8 or int4, it also says by how much each score differs from float32's.
+
     \b
     Example: qkv evaluate --model runs/multi30k --source test.en --target test.de
     Example: qkv evaluate --model runs/shakespeare --text more.txt
@@ -173,9 +175,12 @@ def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, A
     data, settings = _data_and_settings(task, given, folder, what)
     if "picture" in given:
         _check_picture(given["picture"], folder, source.content)
-    model = load(source, device)
     with counting_bar() as progress:
-        found = score(model, data, progress=progress, **settings)
+        found = score(load(source, device), data, progress=progress, **settings)
+    if dtype in ("int8", "int4"):
+        floats = load(open_model(source, "fp32"), device)
+        with counting_bar() as progress:
+            found = found.against(score(floats, data, progress=progress, **settings), "fp32")
     if "picture" in given:
         _draw(found, given["picture"])
     return found

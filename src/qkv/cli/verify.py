@@ -24,6 +24,7 @@ def verify(
     ],
     as_json: options.Json = False,
     device: options.Device = "auto",
+    dtype: options.Dtype = None,
 ) -> None:
     """Prove on this machine that a model's numbers are right; exit code 1 where one is not.
 
@@ -32,11 +33,12 @@ def verify(
     \b
     Example: qkv verify runs/demo
     Example: qkv verify runs/demo --json
+    Example: qkv verify runs/demo --dtype int8
     """
     from qkv.proofs import verify as prove
 
     with _bar() as progress:
-        proofs = prove(model, device, progress)
+        proofs = prove(model, device, progress, dtype)
     if as_json:
         for proof in proofs:
             print(json.dumps(dataclasses.asdict(proof), ensure_ascii=False))

@@ -12,9 +12,8 @@ from pathlib import Path
 from qkv.config import ModelConfig
 from qkv.convert.model_folder import (
     StoredModel,
-    fitting_weights,
+    converted_tensors,
     load_config,
-    load_model,
     load_prompting,
     load_tokenizers,
     save_model_folder,
@@ -30,7 +29,7 @@ def write_qkv(stored: StoredModel, folder: Path) -> None:
     _, config, _ = load_config(stored)  # a model that could not be read again is not written
     load_prompting(stored)
     tokenizers = None if config.patch_size else load_tokenizers(stored, config)
-    weights = load_model(stored, config) if stored.dtype else fitting_weights(stored, config)
+    weights = converted_tensors(stored, config)
     save_model_folder(folder, stored.full_content(), weights, tokenizers)
     copy_card(stored, folder)
 
@@ -51,7 +50,8 @@ def convert(
 ) -> Path:
     """Write a model into a new folder, in the format that is named; all of it or nothing.
 
-    `dtype` is what the weights are stored as: "fp32", "bf16" or "int8"; by default as they are.
+    `dtype` is what the weights are stored as: "fp32", "bf16", "int8" or "int4"; by default as they
+    are.
     """
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")

@@ -24,11 +24,12 @@ from qkv.device import float_dtype
 from qkv.errors import UserError
 from qkv.files import refuse_special, write_json
 from qkv.model import Decoder, Encoder, EncoderDecoder, Model, empty_model, parameter_shapes
-from qkv.model.quantized import Int8Matrix, int8_matrices, to_int8
+from qkv.model.quantized import quantizable_names, quantize, quantized_matrices
+from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix, QuantizedMatrix
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
 from qkv.weights import (
-    SCALE,
+    LazyWeights,
     StoredTensors,
     check_fit,
     fill_empty,
@@ -46,6 +47,7 @@ TOKENIZER_FILES = (
 )
 FORMAT = 1  # of config.json; a larger number is from a later version of qkv
 SAVED_AS = "saved_as"  # in config.json and the weights' metadata: one digest for one save
+IN_8_BITS = (".table.weight", ".projection.weight")  # in int4 too: they lose more than they save
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 T = TypeVar("T")
 
@@ -238,10 +240,10 @@ def save_model_folder(
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """A model's weights by name; those in 8 bits with their scales beside them."""
+    """A model's weights by name; quantised ones with their scales beside them."""
     tensors: dict[str, Tensor] = dict(model.named_parameters())
-    for name, matrix in int8_matrices(model).items():
-        tensors |= {name: matrix.values, name + SCALE: matrix.scale}
+    for name, matrix in quantized_matrices(model).items():
+        tensors |= matrix.tensors(name)
     return tensors
 
 
@@ -337,21 +339,52 @@ def load_model(where: Where, config: ModelConfig, device: torch.device | None = 
     stored = _stored(where)
     model, weights = empty_model(config), stored.read_weights()
     path = stored.path / WEIGHTS
-    stored_as_int8 = isinstance(weights, StoredTensors) and weights.has_integers
-    if stored.dtype == "int8" or (stored.dtype is None and stored_as_int8):
-        check_fit(dict(model.named_parameters()), weights, path)
-        to_int8(model, partial(_int8_matrix, weights))
-        weights = {name: weights[name] for name, _ in model.named_parameters()}
     device = device or torch.device("cpu")
+    if is_quantized(stored, weights):
+        check_fit(dict(model.named_parameters()), weights, path)
+        quantize(model, partial(_matrix, weights, stored.dtype), device)
+        weights = {name: weights[name] for name, _ in model.named_parameters()}
     floats = float_dtype(device, stored.dtype)
     fill_empty(model, weights, path, device, floats)
     return model.to(device, floats).eval()  # tables that were computed
 
 
-def _int8_matrix(weights: Mapping[str, Tensor], name: str) -> Int8Matrix:
-    if isinstance(weights, StoredTensors) and weights.is_integers(name):
-        return Int8Matrix(*weights.integers(name))
-    return Int8Matrix.of(weights[name])
+def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Tensor]:
+    """Read all weights as a file stores them in the model's dtype, or as they are."""
+    weights = fitting_weights(stored, config)
+    if stored.dtype in ("fp32", "bf16"):
+        floats = float_dtype(torch.device("cpu"), stored.dtype)
+        return {name: weights[name].to(floats) for name in weights}
+    if not is_quantized(stored, weights):
+        return dict(weights)
+    names = quantizable_names(empty_model(config))
+    tensors: dict[str, Tensor] = {}
+    for name in weights:
+        matrix = _matrix(weights, stored.dtype, name) if name in names else None
+        tensors |= matrix.tensors(name) if matrix else {name: weights[name]}
+    return tensors
+
+
+def is_quantized(stored: StoredModel, weights: Mapping[str, Tensor] | None = None) -> bool:
+    """Whether some weights become integers: as the dtype says, or without one as in the file."""
+    if stored.dtype is None:
+        weights = stored.read_weights() if weights is None else weights
+        return isinstance(weights, LazyWeights) and bool(weights.quantized)
+    return stored.dtype in ("int8", "int4")
+
+
+def _matrix(weights: Mapping[str, Tensor], dtype: str | None, name: str) -> QuantizedMatrix | None:
+    """Return a weight's integers as they are in the file, or rounded to the dtype.
+
+    Embeddings, output matrices and what has no whole groups of inputs get 8 bits instead of 4.
+    """
+    stored = weights.matrix(name) if isinstance(weights, LazyWeights) else None
+    if dtype is None:
+        return stored
+    weight = weights[name] if stored is None else stored
+    is_int4 = dtype == "int4" and Int4Matrix.fits(weight.shape) and not name.endswith(IN_8_BITS)
+    kind = Int4Matrix if is_int4 else Int8Matrix
+    return stored if isinstance(stored, kind) else kind.of(weights[name])
 
 
 def load_family(

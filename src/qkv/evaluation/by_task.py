@@ -80,6 +80,18 @@ class Evaluation:
             parts.append(f"It {self.calibration.describe()}.")
         return "\n\n".join(parts)
 
+    def against(self, other: Evaluation, name: str) -> Evaluation:
+        """Add by how much each score differs from that of another evaluation."""
+        values = {score.name: score.value for score in other.scores}
+        differences = [
+            Score(
+                f"{score.name} against {name}", score.value - values[score.name], "", score.digits
+            )
+            for score in self.scores
+            if score.name in values
+        ]
+        return replace(self, scores=[*self.scores, *differences])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: each score by its name, and what else there is but the outputs."""
         content: dict[str, Any] = {score.name: asdict(score) for score in self.scores}

@@ -1,16 +1,25 @@
-"""Weights in 8 bits: a quarter of float32's size in a file, and integer products on a CPU.
+"""Layers with quantised weights: integers in memory, and integer products on a CPU.
 
-A matrix is stored as integers from -127 to 127 and a scale for each output (symmetric, per
+In 8 bits, a matrix is integers from -127 to 127 and a scale for each output (symmetric, per
 channel). On an x86 CPU, the input is rounded to integers too, each row by its own largest value, so
-that a row's result does not depend on its neighbours. Elsewhere the integers are multiplied as
-floats.
+that a row's result does not depend on its neighbours. A pre-norm model's residual stream has a few
+values that are hundreds of times larger than the others, which such steps would round to nothing:
+there the input is a sum of two integers, the second of finer steps.
+
+In 4 bits, each group of 32 inputs has a scale and an offset, and an x86 CPU rounds inputs and
+outputs to bfloat16. Elsewhere than on an x86 CPU the integers become floats as they are multiplied.
+
+A CPU's kernels read matrices in a layout of their own. A linear layer keeps that layout alone, and
+an embedding the plain rows, so an output matrix that is tied to an embedding is stored twice. The
+layout for 8 bits pads inputs to multiples of 512: 576 take the memory of 1,024.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -18,143 +27,316 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.model.families import Embedding
+from qkv.model.families import Embedding, Model
 from qkv.model.feed_forward import FeedForward
+from qkv.model.quantized_matrix import (
+    GROUP,
+    MIDDLE,
+    Int4Matrix,
+    Int8Matrix,
+    QuantizedMatrix,
+)
 
-LARGEST = 127  # of the integers
-
-
-@dataclass(frozen=True)
-class Int8Matrix:
-    """A matrix (out, in) as integers, with the scale of each row."""
-
-    values: Tensor  # (out, in) int8
-    scale: Tensor  # (out,) float32
-
-    @classmethod
-    def of(cls, weight: Tensor) -> Int8Matrix:
-        """Round a matrix; its largest value in each row becomes ±127."""
-        weight = weight.float()
-        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny) / LARGEST
-        return cls((weight / scale[:, None]).round_().to(torch.int8), scale)
-
-    def float(self) -> Tensor:
-        """Return the matrix in float32, (out, in)."""
-        return self.values.float() * self.scale[:, None]
+OUTPUT_TILE = 16  # the kernel for 4 bits wants multiples of it
+_CPU = torch.device("cpu")
 
 
-class _Int8(nn.Module):
-    """A module around one matrix in 8 bits."""
+class Quantized(nn.Module):
+    """A layer around one quantised matrix, whose tensors are its buffers."""
 
-    values: Tensor
-    scale: Tensor
+    weight_name: str = ""  # of its weight in the model
 
-    def __init__(self, matrix: Int8Matrix) -> None:
+    def __init__(self, matrix: QuantizedMatrix) -> None:
         super().__init__()
-        self.register_buffer("values", matrix.values, persistent=False)
-        self.register_buffer("scale", matrix.scale, persistent=False)
+        self._kind = type(matrix)
+        self._names = tuple(field.name for field in fields(matrix))
+        self._hold(matrix)
 
     @property
-    def matrix(self) -> Int8Matrix:
+    def matrix(self) -> QuantizedMatrix:
         """The integers and their scales."""
-        return Int8Matrix(self.values, self.scale)
+        return self._held()
 
     @property
     def weight(self) -> Tensor:
         """The matrix in float32, (out, in)."""
         return self.matrix.float()
 
+    def _held(self) -> QuantizedMatrix:
+        return self._kind(*[getattr(self, name) for name in self._names])
 
-class Int8Linear(_Int8):
-    """x·Wᵀ + b with W in 8 bits."""
+    def _hold(self, matrix: QuantizedMatrix | None) -> None:
+        for name in self._names:
+            tensor = None if matrix is None else getattr(matrix, name)
+            self.register_buffer(name, tensor, persistent=False)
 
-    def __init__(
-        self, matrix: Int8Matrix, bias: nn.Parameter | None = None, nonnegative: bool = False
-    ) -> None:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantized:
+        """Move to another device; scales keep their dtype whatever the model's floats become."""
+        device = fn(torch.empty(0, device=self._device())).device
+        self._move(device)
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in self._names:
+            tensor = before[name]
+            self._buffers[name] = None if tensor is None else tensor.to(device)
+        return self
+
+    def _device(self) -> torch.device:
+        return next((x.device for x in self._buffers.values() if x is not None), _CPU)
+
+    def _move(self, device: torch.device) -> None:
+        """Prepare to be moved to a device."""
+
+
+class QuantizedEmbedding(Quantized):
+    """Rows of a quantised matrix, by token."""
+
+    empty: Tensor
+
+    def __init__(self, matrix: QuantizedMatrix) -> None:
         super().__init__(matrix)
-        self.out_features, self.in_features = matrix.values.shape
-        self.bias = bias
-        # An input that is never negative (after ReLU) needs no integers for negative numbers.
-        self.nonnegative = nonnegative
-        self._packed: Any = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, in) to (…, out)."""
-        if x.is_cuda or not _has_kernel():
-            product = F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)
-            return product if self.bias is None else product + self.bias.to(x.dtype)
-        rows = x.reshape(-1, self.in_features).float()
-        largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        steps, zero = _integers(self.nonnegative)
-        product = _kernel()(rows / largest, 1 / steps, zero, self._pack())
-        if self.bias is None:
-            product = product.mul_(largest)
-        else:
-            product = torch.addcmul(self.bias, product, largest)
-        return product.view(*x.shape[:-1], self.out_features).to(x.dtype)
-
-    def _pack(self) -> Any:
-        """Lay the integers out as the kernel wants them, once."""
-        if self._packed is None:
-            zeros = torch.zeros(self.out_features, dtype=torch.int64)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that torch's quantised tensors are deprecated
-                tensor = torch._make_per_channel_quantized_tensor(
-                    self.values, self.scale.double(), zeros, 0
-                )
-                self._packed = torch.ops.quantized.linear_prepack(tensor, None)
-        return self._packed
-
-
-class Int8Embedding(_Int8):
-    """Rows of a matrix in 8 bits, by token."""
+        # Follows the model's floats, so that its dtype is that of the output.
+        self.register_buffer("empty", torch.empty(0, device=matrix.scale.device), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…) to (…, D)."""
-        return self.values[tokens].float() * self.scale[tokens][..., None]
+        return self.matrix[tokens].float(self.empty.dtype)
 
 
-def int8_matrices(model: nn.Module) -> dict[str, Int8Matrix]:
-    """Return the matrices of a model that are in 8 bits by the names of their weights.
+class QuantizedLinear(Quantized):
+    """x·Wᵀ + b with a quantised W."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, matrix: QuantizedMatrix, bias: nn.Parameter | None = None) -> None:
+        super().__init__(matrix)
+        self.out_features, self.in_features = matrix.shape
+        self.bias = bias
+        self._packed: Any = None  # in the layout of a CPU's kernel; it replaces the buffers
+        self._pack()
+
+    @property
+    def matrix(self) -> QuantizedMatrix:
+        """The integers and their scales, unpacked where the kernel holds them."""
+        return self._held() if self._packed is None else self._unpack()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, in) to (…, out); the kernel knows no gradients, so these need the floats."""
+        if self._packed is None:
+            return self._product(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return F.linear(x, self.weight.to(x.dtype), bias)
+        rows = self._packed_product(x.reshape(-1, self.in_features))
+        return rows.view(*x.shape[:-1], self.out_features).to(x.dtype)
+
+    def _product(self, x: Tensor) -> Tensor:
+        """Multiply by the matrix as floats; a compiler makes these of the integers as it reads."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self._held().float(x.dtype), bias)
+
+    def _packed_product(self, rows: Tensor) -> Tensor:
+        """Multiply rows (n, in) by the packed matrix, in the kernel's precision."""
+        raise NotImplementedError
+
+    def _pack(self) -> None:
+        """Lay the integers out as the CPU's kernel wants them, and drop the plain ones."""
+        if self._device().type == "cpu" and self._has_kernel():
+            self._packed = self._pack_matrix()
+            self._hold(None)
+
+    def _has_kernel(self) -> bool:
+        raise NotImplementedError
+
+    def _pack_matrix(self) -> Any:
+        raise NotImplementedError
+
+    def _unpack(self) -> QuantizedMatrix:
+        raise NotImplementedError
+
+    def _move(self, device: torch.device) -> None:
+        if self._packed is not None and device.type != "cpu":
+            self._hold(self._unpack())
+            self._packed = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
+        super()._apply(fn, recurse)
+        if self._packed is None:
+            self._pack()
+        return self
+
+
+class Int8Linear(QuantizedLinear):
+    """x·Wᵀ + b with W in 8 bits."""
+
+    values: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        matrix: Int8Matrix,
+        bias: nn.Parameter | None = None,
+        nonnegative: bool = False,
+        precise: bool = False,
+    ) -> None:
+        super().__init__(matrix, bias)
+        # An input that is never negative (after ReLU) needs no integers for negative numbers.
+        self.nonnegative = nonnegative and not precise
+        self.precise = precise  # multiply what rounding leaves of an input too, as a second row
+
+    def _product(self, x: Tensor) -> Tensor:
+        product = F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)
+        return product if self.bias is None else product + self.bias.to(x.dtype)
+
+    def _packed_product(self, rows: Tensor) -> Tensor:
+        rows = rows.float()
+        largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        steps, zero = _input_integers(self.nonnegative)
+        kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+        if self.precise:
+            rows = rows * (steps / largest)
+            whole = rows.round()
+            both = torch.cat((whole, (rows - whole).mul_(2 * steps)))
+            product, rest = kernel(both, 1.0, zero, self._packed).chunk(2)
+            product = torch.add(product, rest, alpha=0.5 / steps)
+            largest = largest / steps
+        else:
+            product = kernel(rows / largest, 1 / steps, zero, self._packed)
+        if self.bias is None:
+            return product.mul_(largest)
+        return torch.addcmul(self.bias, product, largest)
+
+    def _has_kernel(self) -> bool:
+        return torch.backends.quantized.engine in ("x86", "fbgemm")
+
+    def _pack_matrix(self) -> Any:
+        zeros = torch.zeros(self.out_features, dtype=torch.int64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that torch's quantised tensors are deprecated
+            tensor = torch._make_per_channel_quantized_tensor(
+                self.values, self.scale.double(), zeros, 0
+            )
+            return torch.ops.quantized.linear_prepack(tensor, None)
+
+    def _unpack(self) -> Int8Matrix:
+        weight, _ = torch.ops.quantized.linear_unpack(self._packed)
+        return Int8Matrix(weight.int_repr(), weight.q_per_channel_scales().float())
+
+
+class Int4Linear(QuantizedLinear):
+    """x·Wᵀ + b with W in 4 bits; on a CPU, inputs and outputs are rounded to bfloat16."""
+
+    def _packed_product(self, rows: Tensor) -> Tensor:
+        integers, scales = self._packed
+        product = torch.ops.aten._weight_int4pack_mm_for_cpu(
+            rows.bfloat16(), integers, GROUP, scales
+        )
+        product = product[:, : self.out_features].float()
+        return product if self.bias is None else product + self.bias
+
+    def _has_kernel(self) -> bool:
+        # torch multiplies 4 bits on any CPU, but has fast code for these alone.
+        return torch.backends.cpu.get_cpu_capability().startswith("AVX")
+
+    def _pack_matrix(self) -> tuple[Tensor, Tensor]:
+        matrix = self.matrix
+        assert isinstance(matrix, Int4Matrix)
+        missing = -self.out_features % OUTPUT_TILE
+        integers = F.pad(matrix.integers().int(), (0, 0, 0, missing))
+        scales = torch.stack((matrix.scale, matrix.offset), dim=-1).transpose(0, 1)
+        return (
+            torch.ops.aten._convert_weight_to_int4pack_for_cpu(integers, 1),
+            F.pad(scales, (0, 0, 0, missing)).contiguous(),  # (in / 32, out, 2)
+        )
+
+    def _unpack(self) -> Int4Matrix:
+        """Read the integers as a product with the identity, which bfloat16 holds exactly."""
+        integers, scales = self._packed
+        plain = torch.stack((torch.ones_like(scales[..., 0]), torch.zeros_like(scales[..., 0])), -1)
+        identity = torch.eye(self.in_features, dtype=torch.bfloat16)
+        steps = torch.ops.aten._weight_int4pack_mm_for_cpu(identity, integers, GROUP, plain)
+        scale, offset = scales[:, : self.out_features].transpose(0, 1).contiguous().unbind(-1)
+        values = steps.t()[: self.out_features] + MIDDLE
+        return Int4Matrix.packed(values, scale.contiguous(), offset.contiguous())
+
+
+def quantized_matrices(model: nn.Module) -> dict[str, QuantizedMatrix]:
+    """Return the quantised matrices of a model by the names of their weights.
 
     One that is shared has its first name alone, as in `named_parameters`.
     """
-    modules = ((name, x) for name, x in model.named_modules() if isinstance(x, _Int8))
-    first: dict[int, tuple[str, Int8Matrix]] = {}
-    for name, module in modules:
-        first.setdefault(module.values.data_ptr(), (f"{name}.weight", module.matrix))
-    return dict(first.values())
+    modules = [module for module in model.modules() if isinstance(module, Quantized)]
+    first: dict[str, Quantized] = {}
+    for module in modules:
+        first.setdefault(module.weight_name, module)
+    return {name: module.matrix for name, module in first.items()}
 
 
-def to_int8(model: nn.Module, matrix_of: Callable[[str], Int8Matrix]) -> None:
-    """Replace linear layers and embeddings of tokens by such in 8 bits.
+def quantizable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """Yield the linear layers and embeddings of tokens: each one's parent, name and self.
 
-    `matrix_of` gives the integers of a weight by its name; a weight that is shared is asked for
-    once. Biases, norms and tables of positions stay as they are.
+    Biases, norms and tables of positions stay as they are.
     """
-    matrices: dict[int, Int8Matrix] = {}
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-
-    def matrix(weight: Tensor) -> Int8Matrix:
-        if id(weight) not in matrices:
-            matrices[id(weight)] = matrix_of(names[id(weight)])
-        return matrices[id(weight)]
-
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                nonnegative = name == "outer" and _has_relu(module)
-                setattr(module, name, Int8Linear(matrix(child.weight), child.bias, nonnegative))
-            elif isinstance(module, Embedding):
-                assert isinstance(child, nn.Embedding)
-                setattr(module, name, Int8Embedding(matrix(child.weight)))
+            if isinstance(child, nn.Linear) or (
+                isinstance(module, Embedding) and isinstance(child, nn.Embedding)
+            ):
+                yield module, name, child
+
+
+def quantizable_names(model: nn.Module) -> set[str]:
+    """Return the names of the weights that `quantize` replaces."""
+    weights = {id(child.weight) for _, _, child in quantizable(model)}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in weights}
+
+
+def quantize(
+    model: Model,
+    matrix_of: Callable[[str], QuantizedMatrix | None],
+    device: torch.device | None = None,
+) -> None:
+    """Replace linear layers and embeddings of tokens by quantised ones on a device.
+
+    `matrix_of` gives the integers of a weight by its name, or nothing where it stays in floats; a
+    weight that is shared is asked for once.
+    """
+    replaced = list(quantizable(model))
+    precise = model.config.norm_position == "pre"
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    uses = Counter(id(child.weight) for _, _, child in replaced)
+    shared: dict[
+        str, QuantizedMatrix | None
+    ] = {}  # any other is freed once its layer has packed it
+    for module, name, child in replaced:
+        weight_name = names[id(child.weight)]
+        matrix = shared[weight_name] if weight_name in shared else matrix_of(weight_name)
+        matrix = matrix.to(device) if matrix and device else matrix
+        if uses[id(child.weight)] > 1:
+            shared[weight_name] = matrix
+        if matrix is not None:
+            layer = _layer(module, name, child, matrix, precise)
+            layer.weight_name = weight_name
+            setattr(module, name, layer)
+
+
+def _layer(
+    module: nn.Module, name: str, child: nn.Module, matrix: QuantizedMatrix, precise: bool
+) -> Quantized:
+    if isinstance(child, nn.Embedding):
+        return QuantizedEmbedding(matrix)
+    assert isinstance(child, nn.Linear)
+    if isinstance(matrix, Int4Matrix):
+        return Int4Linear(matrix, child.bias)
+    nonnegative = name == "outer" and _has_relu(module)
+    return Int8Linear(matrix, child.bias, nonnegative, precise)
 
 
 def _has_relu(module: nn.Module) -> bool:
     return isinstance(module, FeedForward) and module.activation is F.relu and not module.gated
 
 
-def _integers(nonnegative: bool) -> tuple[int, int]:
+def _input_integers(nonnegative: bool) -> tuple[int, int]:
     """Integers up to the largest input, and the one that stands for 0.
 
     Without VNNI instructions, pairs of products are added in 16 bits: inputs get 7 bits, so that
@@ -168,12 +350,3 @@ def _integers(nonnegative: bool) -> tuple[int, int]:
 def _has_vnni() -> bool:
     check = getattr(torch.cpu, "_is_vnni_supported", None)
     return bool(check and check())
-
-
-@cache
-def _has_kernel() -> bool:
-    return torch.backends.quantized.engine in ("x86", "fbgemm")
-
-
-def _kernel() -> Callable[..., Tensor]:
-    return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32

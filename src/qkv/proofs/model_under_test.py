@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.convert import open_model
+from qkv.convert.model_folder import is_quantized
 from qkv.data import Specials
 from qkv.device import pick_device
 from qkv.model import Decoder, EncoderDecoder, Model
@@ -53,6 +55,7 @@ class ModelUnderTest:
     loaded: Any  # the object of its task, in float32 on the CPU
     model: Model  # its weights on the device and in the precision of the comparison
     examples: list[Example]  # made up, of different lengths
+    quantized: Model | None = None  # with integers for weights, where it has such on this machine
 
     @property
     def limit(self) -> float:
@@ -83,17 +86,19 @@ class ModelUnderTest:
         return sum(weight.numel() for weight in self.model.parameters())
 
 
-def prepare(path: str | Path, device: str) -> ModelUnderTest:
+def prepare(path: str | Path, device: str, dtype: str | None = None) -> ModelUnderTest:
     """Load a model and make up inputs for it, the same at each call."""
     target = pick_device(device)
     loaded = load(path, "cpu", "fp32")  # a GPU would round the weights to bfloat16
     small = sum(weight.numel() for weight in loaded.model.parameters()) <= SMALL
-    dtype = torch.float64 if small else torch.float32
+    precision = torch.float64 if small else torch.float32
     weight, model = next(loaded.model.parameters()), loaded.model
-    if (target.type, dtype) != ("cpu", weight.dtype):
-        model = copy.deepcopy(loaded.model).to(target, dtype)
+    if (target.type, precision) != ("cpu", weight.dtype):
+        model = copy.deepcopy(loaded.model).to(target, precision)
     examples = _images(model) if model.config.patch_size else _texts(loaded, model)
-    return ModelUnderTest(path, loaded, model.eval(), examples)
+    stored = open_model(path, dtype)
+    quantized = load(stored, device).model if is_quantized(stored) else None
+    return ModelUnderTest(path, loaded, model.eval(), examples, quantized)
 
 
 def tokenizers_of(loaded: Any) -> tuple[Tokenizer, ...]:

@@ -15,6 +15,7 @@ from qkv.proofs import (
     equations,
     learning,
     peer,
+    quantization,
     round_trip,
     saved_folder,
 )
@@ -99,6 +100,12 @@ ROWS = (
         learning.resumption,
     ),
     Row(
+        "quantised = dequantised",
+        "Products with weights in 8 or 4 bits are those with the floats that they stand for.",
+        quantization.dequantized,
+        lambda tested: tested.quantized is not None,
+    ),
+    Row(
         "text = tokens = text",
         "A text that is turned into tokens and back has lost none of its characters.",
         round_trip.round_trip,
@@ -108,16 +115,20 @@ ROWS = (
 
 
 def verify(
-    model: str | Path, device: str = "auto", progress: Progress | None = None
+    model: str | Path,
+    device: str = "auto",
+    progress: Progress | None = None,
+    dtype: str | None = None,
 ) -> list[Proof]:
     """Prove, on this machine, that a model's numbers are right: a proof for each row that applies.
 
     Differences of logits are in units of their root mean square, and compared in float64 where the
-    model is small, else in float32.
+    model is small, else in float32. Weights that the file or `dtype` quantises are compared with
+    their floats, and these with everything else.
     """
     proofs = []
     with torch.random.fork_rng(devices=[]):  # training draws, and the caller's random state stays
-        tested = prepare(model, device)
+        tested = prepare(model, device, dtype)
         rows = [row for row in ROWS if row.applies(tested)]
         for done, row in enumerate(rows):
             if progress:

@@ -28,8 +28,8 @@ def load(name: str | Path | StoredModel, device: str = "auto", dtype: str | None
     """Load a model by its path or its packaged or pulled name, as the object of its task.
 
     It may be a model folder of ours or of Hugging Face's, or a GGUF file. `dtype` is what its
-    weights become: "fp32", "bf16" or "int8"; by default float32 on a CPU and bfloat16 on a GPU,
-    and weights that are stored in 8 bits stay so.
+    weights become: "fp32", "bf16", "int8" or "int4"; by default float32 on a CPU and bfloat16 on a
+    GPU, and weights that are stored in 8 or 4 bits stay so.
     """
     stored = open_model(name, dtype)
     task, model, _ = load_config(stored)

@@ -197,7 +197,7 @@ def measured_with(model: Chooser, name: str, settings: Settings) -> Measured:
 
 def measure(settings: Settings) -> Measured:
     """Ask the pulled model."""
-    return measured_with(qkv.load(MODEL), MODEL, settings)
+    return measured_with(qkv.load(MODEL, dtype="fp32"), MODEL, settings)
 
 
 def tables(m: Measured) -> list[Table]:

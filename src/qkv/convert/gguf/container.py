@@ -20,6 +20,13 @@ from torch import Tensor
 from qkv.convert.huggingface.foreign_weights import Shape
 from qkv.errors import UserError
 from qkv.files import refuse_special
+from qkv.model.quantized_matrix import (
+    GROUP,
+    MIDDLE,
+    Int4Matrix,
+    Int8Matrix,
+    QuantizedMatrix,
+)
 
 NUMBERS = {
     0: "B",
@@ -36,6 +43,56 @@ NUMBERS = {
 }
 TEXT, ARRAY = 8, 9  # the other types of values
 VERSIONS = (2, 3)
+
+
+Bytes = NDArray[np.uint8]
+FLOATS = ("F16", "BF16", "F32", "F64")
+HALF = 2  # bytes of a float16
+
+
+def _q4_0(data: Bytes) -> Int4Matrix:
+    """Read blocks of a scale and 32 integers: w = (q - 8) · scale."""
+    blocks = data.reshape(len(data), -1, HALF + GROUP // 2)
+    scale = _halves(blocks[..., :HALF])
+    return Int4Matrix.packed(_integers(blocks[..., HALF:]), scale, torch.zeros_like(scale))
+
+
+def _q4_1(data: Bytes) -> Int4Matrix:
+    """Read blocks of a scale, a least value and 32 integers: w = q · scale + least."""
+    blocks = data.reshape(len(data), -1, 2 * HALF + GROUP // 2)
+    scale, least = _halves(blocks[..., :HALF]), _halves(blocks[..., HALF : 2 * HALF])
+    return Int4Matrix.packed(_integers(blocks[..., 2 * HALF :]), scale, least + MIDDLE * scale)
+
+
+def _q4_k(data: Bytes) -> Int4Matrix:
+    """Read blocks of 8 groups, whose scales and least values are integers with two scales."""
+    from gguf.quants import Q4_K
+
+    n_groups, n_scales = 8, Q4_K.K_SCALE_SIZE
+    blocks = data.reshape(-1, 2 * HALF + n_scales + n_groups * GROUP // 2)
+    scale, least = Q4_K.get_scale_min(np.ascontiguousarray(blocks[:, 2 * HALF : -n_groups * 16]))
+    scales = _halves(blocks[:, :HALF])[:, None] * torch.from_numpy(scale.astype(np.float32))
+    lows = _halves(blocks[:, HALF : 2 * HALF])[:, None] * torch.from_numpy(least.astype(np.float32))
+    # Two groups share their bytes: one has the lower halves.
+    integers = blocks[:, -n_groups * 16 :].reshape(-1, n_groups // 2, 1, GROUP)
+    integers = np.concatenate([integers & 15, integers >> 4], axis=2)
+    rows = torch.from_numpy(integers).reshape(len(data), -1)
+    scales, lows = scales.view(len(data), -1), lows.view(len(data), -1)
+    return Int4Matrix.packed(rows, scales, MIDDLE * scales - lows)
+
+
+def _halves(data: Bytes) -> Tensor:
+    """Read float16 numbers from the last two bytes' dimension."""
+    numbers = np.ascontiguousarray(data).view(np.float16)[..., 0]
+    return torch.from_numpy(numbers.astype(np.float32))
+
+
+def _integers(data: Bytes) -> Tensor:
+    """Read blocks of 32 integers, the first 16 in the lower halves of bytes, to (out, in)."""
+    return torch.from_numpy(np.concatenate([data & 15, data >> 4], axis=-1)).flatten(1)
+
+
+BLOCKS_IN_4_BITS = {"Q4_0": _q4_0, "Q4_1": _q4_1, "Q4_K": _q4_k}
 
 
 @dataclass(frozen=True)
@@ -59,6 +116,20 @@ class StoredTensor:
                 f"take a file with another quantisation, such as Q8_0."
             ) from error
         return torch.from_numpy(np.array(values, np.float32)).view(self.shape)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether it is a matrix of integers and not of floats."""
+        return len(self.shape) == 2 and self.type.name not in FLOATS
+
+    def matrix(self) -> QuantizedMatrix:
+        """Return a quantised matrix in 4 bits where its blocks have as many, else in 8.
+
+        Blocks in 4 bits keep their integers, and their scales are rounded to bfloat16. Others are
+        rounded anew, to integers with one scale for each row.
+        """
+        read = BLOCKS_IN_4_BITS.get(self.type.name)
+        return read(self.data) if read else Int8Matrix.of(self.read())
 
 
 class GgufFile:

@@ -25,6 +25,7 @@ from qkv.convert.huggingface.importing import as_stored_model
 from qkv.convert.model_folder import StoredModel, Tokenizers
 from qkv.errors import UserError
 from qkv.model.positions.rotary import rates
+from qkv.model.quantized_matrix import QuantizedMatrix
 
 # What llama.cpp calls a module, and Hugging Face's classes do
 LLAMA_NAMES = {
@@ -73,8 +74,17 @@ class _Tensors:
             for name, tensor in self._found.items()
         }
 
+        self.quantized = frozenset(
+            name for name, tensor in self._found.items() if tensor.is_quantized
+        )
+
     def __getitem__(self, name: str) -> Tensor:
         return self._change(name, self._found[name].read())
+
+    def matrix(self, name: str) -> QuantizedMatrix:
+        """Read a quantised matrix (out, in); a change may reorder its rows."""
+        matrix = self._found[name].matrix()
+        return matrix[self._change(name, torch.arange(matrix.shape[0]))]
 
 
 def open_gguf(path: Path) -> StoredModel:
@@ -143,7 +153,7 @@ def _as_halves(heads: Mapping[str, int], name: str, tensor: Tensor) -> Tensor:
 
 
 def _on_its_side(name: str, tensor: Tensor) -> Tensor:
-    """GPT-2's matrices multiply from the right there."""
+    """GPT-2's matrices multiply from the right there; indices of rows stay as they are."""
     return tensor.t() if re.search(r"\.(attn|mlp)\.c_\w+\.weight$", name) else tensor
 
 

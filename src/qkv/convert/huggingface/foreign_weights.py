@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.convert.architectures.architecture import Architecture, Spare
-from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.architectures.name_tables import AS_IS, TRANSPOSED, Rule
 from qkv.errors import UserError
 from qkv.model import parameter_shapes
-from qkv.weights import FLOATS, StoredTensors
+from qkv.model.quantized_matrix import QuantizedMatrix, stack_rows
+from qkv.weights import FLOATS, LazyWeights, StoredTensors
 
 Shape = tuple[int, ...]
 MOST_TOLD = 20  # of what does not fit; more is told of all layers at once
@@ -34,6 +35,16 @@ class Tensors(Protocol):
         """Read one."""
 
 
+@runtime_checkable
+class QuantizedTensors(Tensors, Protocol):
+    """Tensors of which some are scaled integers."""
+
+    quantized: frozenset[str]  # the names of these
+
+    def matrix(self, name: str) -> QuantizedMatrix:
+        """Read one of these in our layout, (out, in)."""
+
+
 def applicable(
     architecture: Architecture, config: ModelConfig, head: str
 ) -> tuple[list[Rule], dict[str, Shape]]:
@@ -48,7 +59,7 @@ def applicable(
     return list(found.values()), shapes
 
 
-class ForeignWeights(Mapping[str, Tensor]):
+class ForeignWeights(LazyWeights):
     """Our weights, each made from tensors of a checkpoint when it is asked for.
 
     Whether they fit is known before any is read: what is missing, unexpected or misshapen is named.
@@ -78,10 +89,31 @@ class ForeignWeights(Mapping[str, Tensor]):
         problems = self._misfits(expected) + self._unexpected(expected, config)
         if problems:
             raise UserError(f"{where} does not fit its config: {_told(problems)}.")
+        self.quantized = frozenset(filter(self._is_quantized, self._rules))
 
     def __getitem__(self, name: str) -> Tensor:
         rule = self._rules[name]
         return rule.read({part.name: self._read(part.name) for part in rule.parts})
+
+    def matrix(self, name: str) -> QuantizedMatrix | None:
+        """Read a weight as scaled integers, where all of its parts are such; None elsewhere."""
+        if name not in self.quantized:
+            return None
+        assert isinstance(self.tensors, QuantizedTensors)
+        parts = self._rules[name].parts
+        return stack_rows([self.tensors.matrix(self._names[part.name]) for part in parts])
+
+    def _is_quantized(self, name: str) -> bool:
+        if not isinstance(self.tensors, QuantizedTensors):
+            return False
+        parts = self._rules[name].parts
+        # `QuantizedTensors` are laid out as ours, and so need no transposing.
+        return all(
+            part.form in (AS_IS, TRANSPOSED)
+            and part.name not in self._repeated
+            and self._names.get(part.name) in self.tensors.quantized
+            for part in parts
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rules)

@@ -1,0 +1,28 @@
+"""A row for each dtype, whose figures are those of the model in that dtype."""
+
+import pytest
+
+import qkv
+from bench.perplexity import our_nats, perplexity, windows
+from bench.quantized import DTYPES, main
+from tests.bench.test_perplexity import TEXT, folder  # noqa: F401
+
+
+def test_each_dtype_has_its_quality_speed_and_memory(folder):  # noqa: F811
+    model, text = str(folder / "model"), str(folder / "text.txt")
+    sizes = ["--limit", "60", "--window", "16", "--tokens", "4", "--repeats", "1"]
+    records = main(["--model", model, "--text", text, *sizes]).records
+    assert [record.key for record in records] == [
+        "quantized.fp32",
+        "quantized.as-it-is",
+        "quantized.int8",
+        "quantized.int4",
+    ]
+    for record, dtype in zip(records, DTYPES, strict=True):
+        loaded = qkv.load(model, "cpu", None if dtype == "as it is" else dtype)
+        rows = windows(loaded.encode(TEXT)[:60], 16)
+        expected = perplexity(our_nats(loaded.model), rows, 1)
+        assert record.ours["perplexity"] == pytest.approx(expected, abs=0.001)
+        assert record.ours["tokens/s"] > 0 and record.ours["MB"] >= 0
+    assert records[0].ours["change, %"] == records[1].ours["change, %"] == 0
+    assert abs(records[2].ours["change, %"]) < abs(records[3].ours["change, %"]) + 1

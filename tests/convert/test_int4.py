@@ -1,0 +1,197 @@
+"""Weights in 4 bits: products against a float64 reference, stored small, the same after a save."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import qkv
+from qkv.config import DecodeConfig, TokenizerConfig
+from qkv.convert import Tokenizers, convert
+from qkv.errors import UserError
+from qkv.model.quantized import Int4Linear, Int8Linear, QuantizedEmbedding, quantized_matrices
+from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
+from qkv.tasks import Encoder, LanguageModel, Translator
+from qkv.text import train_tokenizer
+from qkv.weights import read_tensors, write_tensors
+from tests.model.tiny import tiny_model
+
+SHAPES = [(48, 32), (17, 96), (160, 64), (5, 320)]  # multiples of the kernel's 16 outputs and not
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_matrix_is_rounded_to_16_steps_of_each_group(shape):
+    weight = torch.randn(shape) * torch.logspace(-3, 3, shape[0])[:, None]
+    matrix = Int4Matrix.of(weight)
+    assert matrix.shape == shape
+    assert matrix.integers().min() == 0 and matrix.integers().max() == 15
+    apart = (matrix.float() - weight).abs().unflatten(1, (-1, 32)).amax(2)
+    # Half a step, and what rounding scale and offset to bfloat16 adds at the ends of the range.
+    assert (apart <= 0.6 * matrix.scale.float() + 0.004 * matrix.offset.float().abs()).all()
+    assert Int4Matrix.of(torch.zeros(4, 32)).float().abs().max() < 1e-30
+
+
+def test_two_integers_stand_in_a_byte_the_even_column_in_the_lower_half():
+    integers = torch.arange(64).view(2, 32) % 16
+    matrix = Int4Matrix.packed(integers, torch.full((2, 1), 0.5), torch.tensor([[0.0], [1.0]]))
+    assert matrix.values[0, :3].tolist() == [0x10, 0x32, 0x54]
+    assert matrix.integers().equal(integers.to(torch.uint8))
+    assert matrix.float()[:, :2].tolist() == [[-4.0, -3.5], [-3.0, -2.5]]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_product_is_that_of_the_rounded_matrix(shape, bias):
+    matrix = Int4Matrix.of(torch.randn(shape))
+    added = torch.nn.Parameter(torch.randn(shape[0])) if bias else None
+    layer, x = Int4Linear(matrix, added), torch.randn(3, 5, shape[1])
+    exact = F.linear(
+        x.double(), matrix.float(torch.float64), None if added is None else added.double()
+    )
+    # A CPU's kernel rounds inputs and outputs to the 8 bits of bfloat16.
+    room = 2.0**-8 * F.linear(x.double().abs(), matrix.float(torch.float64).abs()) + 1e-6
+    assert ((layer(x) - exact).abs() <= room).all()
+    assert (layer(x) - exact).norm() <= 0.005 * exact.norm()
+    rows = x.flatten(0, 1)
+    assert layer(rows).equal(torch.cat([layer(row[None]) for row in rows]))
+
+
+def test_a_layer_holds_one_copy_of_its_integers():
+    matrix = Int4Matrix.of(torch.randn(40, 64))
+    expected, values = copy.deepcopy(matrix), weakref.ref(matrix.values)
+    layer, table = Int4Linear(matrix), QuantizedEmbedding(matrix)
+    x = torch.randn(3, 64)
+    assert copy.deepcopy(layer)(x).equal(layer(x))
+    for module in (layer, table, layer.double(), table.double()):
+        for name, tensor in expected.tensors("weight").items():
+            assert module.matrix.tensors("weight")[name].equal(tensor)
+    assert table(torch.tensor([[3, 1]])).equal(expected.float(torch.float64)[None, [3, 1]])
+    del matrix, module, table
+    assert values() is None or layer.matrix.values is values()
+
+
+@pytest.mark.parametrize("linear", [Int4Linear, Int8Linear])
+def test_without_a_kernel_as_on_a_gpu_a_layer_compiles_whole(linear, monkeypatch):
+    monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    kind = Int4Matrix if linear is Int4Linear else Int8Matrix
+    matrix = kind.of(torch.randn(40, 64))
+    layer, table = linear(matrix, torch.nn.Parameter(torch.randn(40))), QuantizedEmbedding(matrix)
+    tokens = torch.tensor([[3, 1]])
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def compiled(tokens):
+        return layer(table(tokens))
+
+    expected = F.linear(matrix.float()[tokens], matrix.float(), layer.bias)
+    torch.testing.assert_close(compiled(tokens), expected, rtol=1e-5, atol=1e-4)
+    x = torch.randn(2, 64, dtype=torch.float64)
+    exact = F.linear(x, matrix.float(torch.float64), layer.bias.double())
+    torch.testing.assert_close(layer(x), exact)
+
+
+# Models
+
+
+def vocabulary():
+    texts = [
+        f"the {a} {b} sees a {c}" for a in "xyz" for b in ("cat", "dog") for c in ("hat", "mat")
+    ]
+    return train_tokenizer(texts, TokenizerConfig(vocab_size=280))
+
+
+def made(family, **differences):
+    tokenizer = vocabulary()
+    sizes = {"vocab_size": len(tokenizer), "d_model": 32, "d_ff": 64, "n_heads": 2}
+    model = tiny_model(family=family, **(sizes | differences)).float()
+    if family == "decoder":
+        return LanguageModel(model, tokenizer, DecodeConfig(beams=1, max_length=8))
+    if family == "encoder":
+        return Encoder(model, tokenizer)
+    return Translator(model, Tokenizers(tokenizer, tokenizer), DecodeConfig(beams=2, max_length=8))
+
+
+FAMILIES = {
+    "decoder": {"gated": True, "activation": "silu", "positions": "rotary", "tie": "output"},
+    "encoder": {"head": "masked", "activation": "gelu"},
+    "encoder-decoder": {"tie": "all"},
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def folder(request, tmp_path):
+    model = made(request.param, **FAMILIES[request.param])
+    task = {"task": "fill"} if request.param == "encoder" else {}
+    model.save(tmp_path / "floats", **task)
+    return tmp_path / "floats"
+
+
+def test_every_family_is_stored_in_4_bits_and_comes_back(folder, tmp_path):
+    plain, small = qkv.load(folder, "cpu"), convert(folder, tmp_path / "int4", dtype="int4")
+    rounded, again = qkv.load(folder, "cpu", "int4"), qkv.load(small, "cpu")
+    stored = read_tensors(small / "model.safetensors")
+    for model in (rounded, again):
+        matrices = quantized_matrices(model.model)
+        assert any(isinstance(matrix, Int4Matrix) for matrix in matrices.values())
+        for name, matrix in matrices.items():
+            tensors = matrix.tensors(name)
+            assert all(tensor.equal(stored[name]) for name, tensor in tensors.items())
+    again.save(tmp_path / "twice", **({"task": "fill"} if isinstance(again, Encoder) else {}))
+    twice = read_tensors(tmp_path / "twice" / "model.safetensors")
+    assert twice.keys() == stored.keys()
+    assert all(twice[name].equal(tensor) for name, tensor in stored.items())
+    floats = dict(qkv.load(small, "cpu", "fp32").model.named_parameters())
+    for name, expected in plain.model.named_parameters():
+        assert (floats[name] - expected).norm() <= 0.12 * expected.norm()
+    assert len(qkv.load(small, "cpu", "int8").model.state_dict()) > 0
+
+
+def test_4_bits_compute_what_their_floats_do(folder):
+    rounded = qkv.load(folder, "cpu", "int4").model
+    floats = qkv.load(folder, "cpu").model
+    with torch.no_grad():
+        parameters = dict(floats.named_parameters())
+        for name, matrix in quantized_matrices(rounded).items():
+            parameters[name].copy_(matrix.float())
+    tokens = torch.randint(5, 40, (3, 7))
+    inputs = (tokens, tokens) if rounded.config.family == "encoder-decoder" else (tokens,)
+    with torch.inference_mode():
+        expected, found = floats.double()(*inputs), rounded(*inputs)
+    assert (found - expected).norm() <= 0.03 * expected.norm()
+
+
+def test_a_folder_in_4_bits_may_become_8(tmp_path):
+    made("decoder").save(tmp_path / "floats")
+    small = convert(tmp_path / "floats", tmp_path / "int4", dtype="int4")
+    wider = quantized_matrices(qkv.load(small, "cpu", "int8").model)
+    narrow = quantized_matrices(qkv.load(small, "cpu").model)
+    for name, matrix in wider.items():
+        assert isinstance(matrix, Int8Matrix)
+        assert (matrix.float() - narrow[name].float()).abs().max() <= matrix.scale.max()
+
+
+def test_a_matrix_without_whole_groups_gets_8_bits(tmp_path):
+    made("decoder", d_ff=24).save(tmp_path / "floats")
+    small = convert(tmp_path / "floats", tmp_path / "int4", dtype="int4")
+    kinds = {name: x.dtype for name, x in read_tensors(small / "model.safetensors").items()}
+    assert kinds["decoder.blocks.0.feed_forward.outer.weight"] == torch.int8  # 24 inputs
+    assert kinds["decoder.blocks.0.feed_forward.inner.weight"] == torch.uint8
+    assert qkv.load(small, "cpu").generate("the", max_length=4) is not None
+
+
+@pytest.mark.parametrize("suffix", ["_scale", "_offset"])
+def test_integers_without_scales_that_fit_are_refused(suffix, tmp_path):
+    made("decoder").save(tmp_path / "floats")
+    small = convert(tmp_path / "floats", tmp_path / "int4", dtype="int4")
+    path = small / "model.safetensors"
+    whole = read_tensors(path)
+    name = next(name for name in whole if name.endswith(suffix) and "inner" in name)
+    for changed in (None, whole[name][:, :0], whole[name][:-1]):
+        tensors = {**whole, name: changed} if changed is not None else dict(whole)
+        if changed is None:
+            del tensors[name]
+        write_tensors(path, tensors, {})
+        with pytest.raises(UserError, match=name.removesuffix(suffix)):
+            qkv.load(small, "cpu")

@@ -1,0 +1,60 @@
+"""On a GPU, quantised layers multiply as their floats do, plainly, captured and compiled."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkv.config import preset
+from qkv.model import Decoder
+from qkv.model.quantized import Int4Linear, Int8Linear, quantize, quantized_matrices
+from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+@pytest.fixture(scope="module")
+def device():
+    return torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(("linear", "kind"), [(Int8Linear, Int8Matrix), (Int4Linear, Int4Matrix)])
+@torch.inference_mode()
+def test_a_product(device, linear, kind):
+    matrix = kind.of(torch.randn(96, 64))
+    layer = linear(matrix.to(device), torch.nn.Parameter(torch.randn(96, device=device)))
+    x = torch.randn(3, 5, 64, device=device, dtype=torch.bfloat16)
+    exact = F.linear(x.double().cpu(), matrix.float(torch.float64), layer.bias.double().cpu())
+    for multiply in (layer, torch.compile(layer, fullgraph=True)):
+        assert (multiply(x).double().cpu() - exact).norm() <= 0.02 * exact.norm()
+    moved = linear(matrix).to(device)
+    for name, tensor in matrix.tensors("weight").items():
+        assert moved.matrix.tensors("weight")[name].cpu().equal(tensor)
+        assert moved.to("cpu").matrix.tensors("weight")[name].equal(tensor)
+        moved = moved.to(device)
+
+
+@pytest.mark.parametrize("kind", [Int8Matrix, Int4Matrix])
+@torch.inference_mode()
+def test_a_model_is_captured(device, kind):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 96, "d_model": 64, "n_heads": 4, "d_ff": 128, "max_length": 32}
+    floats = Decoder(preset("llama-mini", **sizes, n_decoder_layers=2)).eval()
+    weights = dict(floats.named_parameters())
+    model = Decoder(floats.config).eval()
+    model.load_state_dict(floats.state_dict())
+    quantize(model, lambda name: kind.of(weights[name].detach()), device)
+    model.to(device, torch.bfloat16)
+    for name, matrix in quantized_matrices(model).items():
+        weights[name].copy_(matrix.float())
+    tokens = torch.randint(96, (2, 8), device=device)
+    expected = floats.double()(tokens.cpu())
+    model(tokens)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = model(tokens)
+    graph.replay()
+    assert (captured.double().cpu() - expected).norm() <= 0.05 * expected.norm()

@@ -30,6 +30,8 @@ from qkv.convert import Tokenizers, convert
 from qkv.decode import Engine, complete, generate
 from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
+from qkv.model.quantized import quantize
+from qkv.model.quantized_matrix import Int8Matrix
 from qkv.tasks import Encoder as EncoderTask
 from qkv.tasks import Translator, load
 from qkv.text import Tokenizer, train_tokenizer
@@ -206,6 +208,24 @@ def language_models(session: Session) -> None:
                 compare_decoding(session, key, shape, config, prompts.tolist(), length)
 
 
+def language_model_in_8_bits(session: Session) -> None:
+    """The Llama of 1.24 B with weights in int8, one prompt, beside its bfloat16."""
+    if not (session.on_gpu and session.wants("decode.llama-int8.one")):
+        return
+    config = preset("llama-1b", vocab_size=128_256, max_length=2048, **PLAIN)
+    model, rounded = (spread_out(fresh(Decoder, config, session)) for _ in range(2))
+    weights = dict(model.named_parameters())
+    quantize(rounded, lambda name: Int8Matrix.of(weights[name].detach()), session.device)
+    rounded.to(torch.bfloat16)
+    prompts = np.random.default_rng(0).integers(config.vocab_size, size=(1, 64)).tolist()
+    works = {
+        "qkv": our_decoding(rounded, prompts, 256),
+        "qkv bfloat16": our_decoding(model, prompts, 256),
+    }
+    name = "Llama 1.24B in int8, greedy, 1 × (64 + 256)"
+    session.compare("decode.llama-int8.one", name, works, dict.fromkeys(works, 256.0))
+
+
 def compare_decoding(
     session: Session, key: str, name: str, config: ModelConfig, prompts: Tokens, length: int
 ) -> None:
@@ -367,6 +387,7 @@ def body(session: Session) -> None:
     translators(session)
     translators_in_8_bits(session)
     language_models(session)
+    language_model_in_8_bits(session)
     encoders(session)
 
 

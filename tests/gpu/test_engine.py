@@ -165,7 +165,13 @@ def test_the_kernel_is_the_equation(dtype, shape, window):
         visible = visible & chosen
     store = keys.clone()
     found = row_attention.extend_and_attend(
-        query, (new[0], new[1]), (store[0], store[1]), lengths, chosen, 0.2, window
+        torch.cat([query, new[0]], dim=1),
+        new[1],
+        (store[0], store[1]),
+        lengths,
+        chosen,
+        0.2,
+        window,
     )
     own = torch.eye(n_tokens, dtype=torch.bool, device="cuda")[None].expand(n_rows, -1, -1)
     mask = torch.cat([visible.expand(-1, n_tokens, -1), own], dim=2)[:, None]

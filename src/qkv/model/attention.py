@@ -208,10 +208,11 @@ class Attention(nn.Module):
         """Self-attention: x attends to itself and to the KV cache."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
-        turned, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        query, key = order.turn(turned).split([n_heads, n_kv_heads], dim=1)
-        if cache is not None and self._has_row_kernel(query, order, cache):
-            return self._join_heads(cache.attend(query, key, value, mask, self.scale))
+        plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
+        turned = order.turn(plain)
+        if cache is not None and self._has_row_kernel(turned, order, cache):
+            return self._join_heads(cache.attend(turned, value, mask, self.scale))
+        query, key = turned.split([n_heads, n_kv_heads], dim=1)
         if cache is not None:
             key, value = cache.extend(key, value)
         bias = order.bias(query, key, self.project)

@@ -76,12 +76,15 @@ class LayerCache:
         """Whether rows have filled differently many slots."""
         return isinstance(self.length, Tensor)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
-        """Write new keys and values, and attend to all, in one kernel, (B, H, T, D/H)."""
+    def attend(self, query_key: Tensor, value: Tensor, mask: Mask, scale: float) -> Tensor:
+        """Write new keys and values, and attend to all, in one kernel, (B, H, T, D/H).
+
+        Queries and keys come in one tensor, (B, H + G, T, D/H).
+        """
         assert isinstance(self.length, Tensor)
         visible = None if mask.causal or mask.drawn is None else mask.drawn[:, 0]
         return row_attention.extend_and_attend(
-            query, (key, value), (self.key, self.value), self.length, visible, scale, mask.window
+            query_key, value, (self.key, self.value), self.length, visible, scale, mask.window
         )
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

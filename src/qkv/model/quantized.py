@@ -185,7 +185,8 @@ class Int8Linear(QuantizedLinear):
         self.precise = precise  # multiply what rounding leaves of an input too, as a second row
 
     def _product(self, x: Tensor) -> Tensor:
-        product = F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)
+        # In the other order, Inductor of torch 2.11 takes it for a kernel that it has not.
+        product = self.scale.to(x.dtype) * F.linear(x, self.values.to(x.dtype))
         return product if self.bias is None else product + self.bias.to(x.dtype)
 
     def _packed_product(self, rows: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: fl
 
 
 def extend_and_attend(
-    query: Tensor,
-    new: tuple[Tensor, Tensor],
+    query_key: Tensor,
+    value: Tensor,
     store: tuple[Tensor, Tensor],
     lengths: Tensor,
     visible: Tensor | None,
@@ -56,8 +56,11 @@ def extend_and_attend(
 ) -> Tensor:
     """Write new keys and values after the filled slots, and attend to all of them.
 
+    Queries and new keys come in one tensor, (B, H + G, T, D/H), as one kernel turns them.
     Without `visible`, a token sees all slots up to its own. With it, (B, T, S) bool, the tokens are
     beams: each sees the slots that it tells, and its own.
     """
-    heads: Tensor = torch.ops.qkv.extend_rows(query, *new, *store, lengths, visible, scale, window)
+    heads: Tensor = torch.ops.qkv.extend_rows(
+        query_key, value, *store, lengths, visible, scale, window
+    )
     return heads.transpose(1, 2)

@@ -280,8 +280,7 @@ def attend_rows(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scal
 
 @torch.library.custom_op("qkv::extend_rows", mutates_args=("key", "value"))
 def extend_rows(
-    query: Tensor,
-    new_key: Tensor,
+    query_key: Tensor,
     new_value: Tensor,
     key: Tensor,
     value: Tensor,
@@ -291,6 +290,8 @@ def extend_rows(
     window: int,
 ) -> Tensor:
     """Write new keys and values after the filled slots, and attend to them all, (B, T, H, D/H)."""
+    n_groups = key.shape[1]
+    query, new_key = query_key[:, :-n_groups], query_key[:, -n_groups:]
     return _launch(query, (new_key, new_value), key, value, lengths, visible, scale, window)
 
 
@@ -301,6 +302,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) 
 
 
 @extend_rows.register_fake
-def _(query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, *_: Any) -> Tensor:
-    n_rows, n_heads, n_tokens, d_head = query.shape
-    return query.new_empty((n_rows, n_tokens, n_heads, d_head), dtype=key.dtype)
+def _(query_key: Tensor, new_value: Tensor, key: Tensor, *_: Any) -> Tensor:
+    n_rows, n_heads, n_tokens, d_head = query_key.shape
+    shape = (n_rows, n_tokens, n_heads - key.shape[1], d_head)
+    return query_key.new_empty(shape, dtype=key.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,16 +34,29 @@ class Compiled:
             "enabled": torch.is_autocast_enabled(device),
             "cache_enabled": False,  # as in a recording
         }
+        # What is copied for the scratch step must be there: the GPU may still be reading prompts.
+        self._written = torch.cuda.Event() if step.store.is_cuda else None
+        if self._written is not None:
+            self._written.record()
         self.run: Callable[[], None] | None = None  # None: it is not ready, or cannot be compiled
-        self._thread = threading.Thread(target=self._compile, args=(step,), daemon=True)
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._try, args=(step,), daemon=True)
         self._thread.start()
         if at_once:
             self._thread.join()
+            if self.error is not None:
+                raise self.error
 
     @property
     def is_done(self) -> bool:
         """Whether nothing more is to come, with or without success."""
         return not self._thread.is_alive()
+
+    def _try(self, step: Step) -> None:
+        try:
+            self._compile(step)
+        except Exception as error:
+            self.error = error
 
     @torch.inference_mode()
     def _compile(self, step: Step) -> None:
@@ -55,9 +69,17 @@ class Compiled:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home() / "compiled"))
         options: dict[str, Any] = {"post_grad_custom_pre_pass": RowProducts()}
         function = torch.compile(_run, fullgraph=True, dynamic=False, options=options)
-        with _one_at_a_time, torch.autocast(**self._precision), _own_stream(step):
+        with _one_at_a_time, torch.autocast(**self._precision), self._own_stream(step):
             _call(function, step.scratch())
         self.run = partial(_call, function, step)
+
+    def _own_stream(self, step: Step) -> Any:
+        """A stream beside the one that serves."""
+        if self._written is None:
+            return nullcontext()
+        stream = torch.cuda.Stream(step.store.device)
+        stream.wait_event(self._written)
+        return torch.cuda.stream(stream)
 
 
 def _run(step: Step) -> None:
@@ -67,8 +89,3 @@ def _run(step: Step) -> None:
 def _call(function: Callable[[Step], None], step: Step) -> None:
     with torch._dynamo.config.patch(recompile_limit=MOST_KINDS):
         function(step)
-
-
-def _own_stream(step: Step) -> Any:
-    """A stream beside the one that serves."""
-    return torch.cuda.stream(torch.cuda.Stream(step.store.device) if step.store.is_cuda else None)

@@ -8,6 +8,7 @@ and recorded once more.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -95,6 +96,8 @@ class Recording:
             self._may_compile = False
             if self._compiled.run is not None:
                 self._run = self._record(self._compiled.run)
+            elif self._compiled.error is not None:
+                warnings.warn(f"a step goes on uncompiled: {self._compiled.error}", stacklevel=2)
 
 
 class Recordings:

@@ -2,8 +2,8 @@
 
 In 8 bits, a matrix is integers from -127 to 127 and a scale for each output (symmetric, per
 channel). On an x86 CPU, the input is rounded to integers too, each row by its own largest value, so
-that a row's result does not depend on its neighbours. A pre-norm model's residual stream has a few
-values that are hundreds of times larger than the others, which such steps would round to nothing:
+that a row's result does not depend on its neighbours. A pre-norm model's residual stream may have a
+few values far larger than the others, beside which such steps would round the rest to nothing:
 there the input is a sum of two integers, the second of finer steps.
 
 In 4 bits, each group of 32 inputs has a scale and an offset, and an x86 CPU rounds inputs and

@@ -2,8 +2,8 @@
 
 In 8 bits, a matrix is integers from -127 to 127 and a scale for each output (symmetric, per
 channel). On an x86 CPU, the input is rounded to integers too, each row by its own largest value, so
-that a row's result does not depend on its neighbours. A pre-norm model's residual stream has a few
-values that are hundreds of times larger than the others, which such steps would round to nothing:
+that a row's result does not depend on its neighbours. A pre-norm model's residual stream may have a
+few values far larger than the others, beside which such steps would round the rest to nothing:
 there the input is a sum of two integers, the second of finer steps.
 
 In 4 bits, each group of 32 inputs has a scale and an offset, and an x86 CPU rounds inputs and
@@ -191,21 +191,20 @@ class Int8Linear(QuantizedLinear):
 
     def _packed_product(self, rows: Tensor) -> Tensor:
         rows = rows.float()
-        largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        size = _largest(rows)
         steps, zero = _input_integers(self.nonnegative)
         kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
         if self.precise:
-            rows = rows * (steps / largest)
+            rows = rows * (steps / size)
             whole = rows.round()
-            both = torch.cat((whole, (rows - whole).mul_(2 * steps)))
-            product, rest = kernel(both, 1.0, zero, self._packed).chunk(2)
+            both = torch.cat((whole, rows.sub_(whole).mul_(2 * steps)))
+            product, rest = kernel(both, 1.0, zero, self._packed).split(len(rows))
             product = torch.add(product, rest, alpha=0.5 / steps)
-            largest = largest / steps
+            size = size / steps
         else:
-            product = kernel(rows / largest, 1 / steps, zero, self._packed)
-        if self.bias is None:
-            return product.mul_(largest)
-        return torch.addcmul(self.bias, product, largest)
+            product = kernel(rows / size, 1 / steps, zero, self._packed)
+        product = product.mul_(size)
+        return product if self.bias is None else product + self.bias
 
     def _has_kernel(self) -> bool:
         return torch.backends.quantized.engine in ("x86", "fbgemm")
@@ -335,6 +334,17 @@ def _layer(
 
 def _has_relu(module: nn.Module) -> bool:
     return isinstance(module, FeedForward) and module.activation is F.relu and not module.gated
+
+
+def _largest(rows: Tensor) -> Tensor | float:
+    """Return the largest absolute value of each row, (n, 1), or of a row alone as a number.
+
+    A number saves operations of one element each, and gives the same bits.
+    """
+    tiny = torch.finfo(torch.float32).tiny
+    if len(rows) == 1:
+        return max(rows.abs().max().item(), tiny)
+    return rows.abs().amax(dim=1, keepdim=True).clamp_(min=tiny)
 
 
 def _input_integers(nonnegative: bool) -> tuple[int, int]:

@@ -57,7 +57,7 @@ class Lane:
         self._slots: Slots  # renewed when requests come or go
         self._memory: Memory | None = None
         self._recordings = Recordings(compiled)
-        self._recording: Recording  # of the rows that there are now, where shapes are fixed
+        self.recording: Recording  # of the rows that there are now, where shapes are fixed
         self._flying: list[Report] = []  # steps that were launched and not collected
 
     @property
@@ -148,7 +148,7 @@ class Lane:
         # While the tokens of a step are handed out, the GPU runs the next one.
         is_recorded = any(handle.request.record for handle in self.handles)
         while len(self._flying) < (1 if is_recorded else 2):
-            self._flying.append(self._recording.launch())
+            self._flying.append(self.recording.launch())
             self._count_step()
         return self._collect()
 
@@ -209,8 +209,8 @@ class Lane:
         n_keys = self.store.shape[4]
         if self.model.config.positions == "relative" or not row_attention.is_available():
             n_keys = min(n_keys, self._slots_for(self.handles))  # attention reads all of these
-        self._recording = self._recordings.find(self._step(n_keys))
-        self.search.state = self._recording.step.state
+        self.recording = self._recordings.find(self._step(n_keys))
+        self.search.state = self.recording.step.state
 
     def _sources_in_use(self) -> Memory | None:
         if self.sources is None:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import NamedTuple
 
@@ -86,18 +87,15 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Let requests join and leave, and generate the next token of all that run."""
-        with self._lock, evaluating(self.model), torch.inference_mode():
+        with self._lock, evaluating(self.model), torch.inference_mode(), self._current_device():
             try:
                 events = [*self._drop_done(), *self._admit()]
                 self._n_steps += 1
                 running = [lane for lane in self._lanes.values() if not lane.is_idle]
                 events += [event for lane in running for event in lane.step()]
+                events += self._drop_done()
                 for event in events:
                     event.handle.events.append(event)
-                late = self._drop_done()
-                for event in late:
-                    event.handle.events.append(event)
-                events += late
             except BaseException as error:
                 self._fail(error)
                 raise
@@ -158,6 +156,11 @@ class Engine:
     def is_compiling(self) -> bool:
         """Whether a step is being compiled in the background; the plain one serves meanwhile."""
         return any(lane.is_compiling for lane in self._lanes.values())
+
+    def _current_device(self) -> AbstractContextManager[object]:
+        """Make the model's GPU the one that streams and graphs belong to."""
+        device = next(self.model.parameters()).device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _check(self, request: Request) -> None:
         context, n_prompt = self.model.config.max_length, len(request.prompt)

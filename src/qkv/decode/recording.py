@@ -46,8 +46,9 @@ class Report:
 class Recording:
     """A step, and the memory that it reads and changes."""
 
-    def __init__(self, step: Step, compiled: bool | None) -> None:
-        self.step, self._n_launched = step, 0
+    def __init__(self, step: Step, compiled: bool | None, pool: Any = None) -> None:
+        self.step, self._n_launched, self._pool = step, 0, pool
+        self._version = _version(step)
         self._compiled = Compiled(step, at_once=True) if compiled else None
         self._may_compile = step.store.is_cuda and compiled is not False
         self._run = self._record(step.run)
@@ -61,7 +62,7 @@ class Recording:
             return run
         tensors = [*self._changed(self.step), *leaves(self.step.visible)]
         before = [tensor.clone() for tensor in tensors]
-        replay = record(run, self.step.store.device)
+        replay = record(run, self.step.store.device, self._pool)
         assign(tensors, before)
         return replay
 
@@ -91,6 +92,9 @@ class Recording:
     def _use_compiled(self) -> None:
         """Compile the step when it has run often, and record it again when that is done."""
         if self._compiled is None and self._n_launched >= WORTH_COMPILING:
+            if _version(self.step) != self._version:  # it is being trained, which is slow enough
+                self._may_compile = False
+                return
             self._compiled = Compiled(self.step, at_once=False)
         if self._compiled is not None and self._compiled.is_done:
             self._may_compile = False
@@ -106,6 +110,7 @@ class Recordings:
     def __init__(self, compiled: bool | None) -> None:
         self.compiled = compiled  # None: those that run often, in the background
         self._recordings: dict[Hashable, Recording] = {}
+        self._pool: Any = None  # of memory for all of them: steps never overlap, nor keep any
         self._memory: tuple[Any, ...] = ()
 
     @property
@@ -128,13 +133,21 @@ class Recordings:
         if recording is None:
             while len(self._recordings) >= MOST:
                 del self._recordings[next(iter(self._recordings))]
-            recording = self._recordings[key] = Recording(step, self.compiled)
+            if self._pool is None and step.store.is_cuda:
+                self._pool = torch.cuda.graph_pool_handle()
+            recording = self._recordings[key] = Recording(step, self.compiled, self._pool)
         else:
             recording.load(step)
         return recording
 
 
-def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+def _version(step: Step) -> int:
+    """Count the changes of the model's first weight."""
+    weight = next(step.model.parameters())
+    return 0 if weight.is_inference() else weight._version
+
+
+def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
     """Run a step a few times, then record it as a CUDA graph."""
     enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
     stream = torch.cuda.Stream(device)
@@ -147,6 +160,6 @@ def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads (a server's, a loader's) may use the GPU meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
             step()
     return graph.replay

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkv.batching import padded
 from qkv.decode.request import Handle
 from qkv.model import Decoder, EncoderDecoder, Layout, Memory, NewTokens
 
@@ -87,9 +88,8 @@ class Prefill:
         rows = self.prompts[:1] if shared else self.prompts
         if not shared and self.store.shape[2] < len(rows):
             self.store = self.store.expand(-1, -1, len(rows), -1, -1, -1).clone()
-        parts = [prompt[start:end] for prompt in rows]
-        padded = [[*part, *[0] * (end - start - len(part))] for part in parts]
-        tokens = torch.tensor(padded, device=self.store.device)
+        # One that is read already stays a row; the longest prompt fills all columns.
+        tokens = padded([prompt[start:end] for prompt in rows]).to(self.store.device)
         read(model, tokens, self.memory, NewTokens(self.store, start, end))
         for handle, prompt in zip(self.handles, self.prompts, strict=True):
             handle.n_read += max(0, min(end, len(prompt)) - start)
@@ -108,9 +108,7 @@ def encode(model: EncoderDecoder, sources: Sequence[Sequence[int]]) -> Memory:
     """Read sources of any lengths in one batch."""
     device, pad = next(model.parameters()).device, model.config.pad_id
     lengths = [len(source) for source in sources]
-    longest = max(lengths)
-    rows = [[*source, *[pad] * (longest - len(source))] for source in sources]
     layout = Layout()
-    if min(lengths) < longest:
+    if min(lengths) < max(lengths):
         layout = Layout(lengths=torch.tensor(lengths, device=device))
-    return model.remember(torch.tensor(rows, device=device), layout)
+    return model.remember(padded(sources, pad).to(device), layout)

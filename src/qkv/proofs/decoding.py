@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from qkv.batching import padded
 from qkv.config import DecodeConfig
 from qkv.decode import Handle, Hypothesis, Request
 from qkv.decode.beam import BeamSearch
@@ -67,9 +68,8 @@ def _rows(
     prompts = [example.tokens[: -steps - 1] for example in examples]
     longest = max(map(len, prompts))
     store = empty_store(model, len(prompts), longest + steps + 1)
-    padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
-    tokens = torch.tensor(padded, dtype=torch.int64, device=store.device)
     if longest:
+        tokens = padded(prompts).to(store.device)
         read(model, tokens, memory, NewTokens(store, 0, longest))
     return store
 

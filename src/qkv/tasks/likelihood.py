@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
+from qkv.batching import BATCH_TOKENS, batches, padded
 from qkv.decode.prompts import LEAST_SHARED, common, empty_store
 from qkv.errors import UserError
 from qkv.model import Decoder, Layout, NewTokens, evaluating
@@ -23,7 +24,6 @@ from qkv.text import Tokenizer
 if TYPE_CHECKING:
     from qkv.tasks.language import LanguageModel
 
-BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}
 LOGITS = 2**25  # numbers in memory at one time: tokens times vocabulary
 CACHED = {"cpu": 2**28, "cuda": 2**33}  # numbers in the KV cache, for all rows of a batch
 
@@ -60,12 +60,10 @@ def likelihoods(
         for row, tokens in enumerate(sequences)
         for window in _windows(len(tokens), model.config.max_length)
     ]
-    windows.sort(key=lambda window: window[2] - window[1], reverse=True)
     found = [[0.0] * max(len(tokens) - 1, 0) for tokens in sequences]
     budget = BATCH_TOKENS[next(model.parameters()).device.type]
-    while windows:
-        count = max(1, budget // max(windows[0][2] - windows[0][1], 1))
-        batch, windows = windows[:count], windows[count:]
+    for rows in batches([end - start for _, start, end, _ in windows], budget):
+        batch = [windows[row] for row in rows]
         gained = token_log_probabilities(model, [sequences[row][a:b] for row, a, b, _ in batch])
         for (row, start, _, fresh), values in zip(batch, gained, strict=True):
             for position in range(fresh, start + len(values)):
@@ -100,10 +98,7 @@ def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> li
     """Log-probability of each token but the first of every row, given those before it."""
     device = next(model.parameters()).device
     lengths = [len(row) for row in rows]
-    table = torch.zeros((len(rows), max(lengths)), dtype=torch.int64)
-    for padded, row in zip(table, rows, strict=True):
-        padded[: len(row)] = torch.tensor(row, dtype=torch.int64)
-    table = table.to(device)
+    table = padded(rows).to(device)
     with evaluating(model):
         hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
         gained = _of_labels(model, hidden[:, :-1], table[:, 1:]).tolist()
@@ -190,7 +185,7 @@ def continuation_log_probabilities(
     hidden: dict[Inputs, Tensor] = {}
     with evaluating(model):
         prefix = _prefill(model, min(first)[:shared]) if shared else None
-        for rows in _batches(model, sorted(first, key=len, reverse=True), shared):
+        for rows in _batches(model, list(first), shared):
             for inputs, vectors in zip(rows, _hidden(model, rows, shared, prefix), strict=True):
                 # Token t is predicted at position t - 1.
                 hidden[inputs] = vectors[first[inputs] - 1 - shared : len(inputs) - shared].clone()
@@ -212,26 +207,26 @@ def _batches(model: Decoder, rows: list[Inputs], shared: int) -> Iterator[list[I
     """Yield rows of similar length, the longest first, as many as there is memory for."""
     device, config = next(model.parameters()).device.type, model.config
     by_token = 2 * config.n_decoder_layers * config.kv_heads * config.d_head  # numbers
-    while rows:
-        width = max(1, len(rows[0]) - shared)
-        fitting = CACHED[device] // (by_token * len(rows[0])) if shared else len(rows)
-        count = max(1, min(BATCH_TOKENS[device] // width, fitting))
-        yield rows[:count]
-        rows = rows[count:]
+
+    def share(row: Inputs) -> float:
+        """What a row takes of the tokens to read, or of the KV cache, whichever is more."""
+        of_tokens = max(1, len(row) - shared) / BATCH_TOKENS[device]
+        return max(of_tokens, by_token * len(row) / CACHED[device]) if shared else of_tokens
+
+    for batch in batches(list(map(share, rows)), budget=1.0):
+        yield [rows[index] for index in batch]
 
 
 def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Tensor | None) -> Tensor:
     """Hidden states after the shared prefix, (B, T, D); no row attends to its padding."""
-    weight, width = next(model.parameters()), max(1, len(rows[0]) - shared)
-    table = torch.zeros((len(rows), width), dtype=torch.int64)
-    for padded, row in zip(table, rows, strict=True):
-        padded[: len(row) - shared] = torch.tensor(row[shared:], dtype=torch.int64)
+    # A row that the prefix is all of still needs a column.
+    table = padded([row[shared:] or (0,) for row in rows]).to(next(model.parameters()).device)
     if prefix is None:
-        return model.hidden(table.to(weight.device))
-    store = empty_store(model, len(rows), shared + width)
+        return model.hidden(table)
+    n_slots = shared + table.shape[1]
+    store = empty_store(model, len(rows), n_slots)
     store[..., :shared, :] = prefix
-    new = NewTokens(store, shared, shared + width)
-    return model.hidden(table.to(weight.device), cache=new)
+    return model.hidden(table, cache=NewTokens(store, shared, n_slots))
 
 
 def _gained(model: Decoder, hidden: Tensor, tokens: Sequence[int], start: int) -> list[float]:

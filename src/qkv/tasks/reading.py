@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.batching import BATCH_TOKENS, batches
 from qkv.convert.model_folder import (
     Tokenizers,
     Where,
@@ -24,8 +25,7 @@ from qkv.model import Encoder, Layout, evaluating
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 
-BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # padding included
-MOST_PADDING = 1 / 32  # of these; with more, another batch takes less time
+MOST_PADDING = 1 / 32  # of a batch; with more, another one takes less time
 
 
 class Reader:
@@ -76,18 +76,7 @@ class Reader:
     def batches(self, framed: Sequence[Framed]) -> Iterator[list[int]]:
         """Rows to run together: of similar length, within the budget, with little padding."""
         sizes = [len(text.tokens) for text in framed]
-        rows = sorted(range(len(framed)), key=sizes.__getitem__, reverse=True)
-        budget = BATCH_TOKENS[self.device.type]
-        start = padding = 0
-        for end, row in enumerate(rows):
-            widest = sizes[rows[start]]
-            padding += widest - sizes[row]
-            full = (end + 1 - start) * widest > budget or padding > MOST_PADDING * budget
-            if full and end > start:
-                yield rows[start:end]
-                start, padding = end, 0
-        if rows:
-            yield rows[start:]
+        return batches(sizes, BATCH_TOKENS[self.device.type], MOST_PADDING)
 
     def pad(self, framed: Sequence[Framed]) -> tuple[Tensor, Layout, Tensor]:
         """Tokens (B, T), their layout, and their segments (B, T)."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from qkv.batching import BATCH_TOKENS
 from qkv.convert.model_folder import (
     Where,
     load_config,
@@ -26,7 +27,6 @@ from qkv.data.items.pixels import BRIGHTEST
 from qkv.errors import UserError
 from qkv.model import Encoder, evaluating
 from qkv.tasks.classify import Classification, check_labels
-from qkv.tasks.reading import BATCH_TOKENS
 from qkv.tasks.texts import Progress
 
 if TYPE_CHECKING:

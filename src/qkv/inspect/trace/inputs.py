@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from qkv.batching import padded
 from qkv.config import DecodeConfig
 from qkv.data import IGNORE
 from qkv.model import Layout
@@ -43,7 +44,7 @@ class Side:
         lengths = torch.tensor([len(ids) for ids in rows], device=device)
         names = tuple((*name(ids), *[""] * (longest - len(ids))) for ids in rows)
         full = min(map(len, rows)) == longest
-        return cls(_padded(rows, pad_id).to(device), names, Layout(None if full else lengths))
+        return cls(padded(rows, pad_id).to(device), names, Layout(None if full else lengths))
 
     @property
     def length(self) -> int:
@@ -114,11 +115,4 @@ class Inputs:
 
 def pad_labels(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Pad rows of labels with IGNORE to one length."""
-    return _padded(rows, IGNORE).to(device)
-
-
-def _padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    padded = torch.full((len(rows), max(map(len, rows))), value)
-    for row, ids in zip(padded, rows, strict=True):
-        row[: len(ids)] = torch.tensor(ids)
-    return padded
+    return padded(rows, IGNORE).to(device)

@@ -132,7 +132,7 @@ def test_weights_in_8_bits_are_stored_and_loaded_by_every_command(
     assert (stored.code, stored.err) == (0, "")
     assert qkv(name, "--model", folders[name], "--dtype", "int8", *words).out == stored.out
     mistake = qkv(name, "--model", folders[name], "--dtype", "int3", *words).mistake
-    assert mistake == "Unknown dtype 'int3'; it may be one of fp32, bf16, int8."
+    assert mistake == "Unknown dtype 'int3'; it may be one of fp32, bf16, int8, int4."
 
 
 @pytest.mark.parametrize("name", SAVE)

@@ -20,9 +20,9 @@ LARGEST = 12_000_000  # bytes that the model may add to an installation
 
 
 def test_it_translates_without_a_model_being_named(qkv: Command) -> None:
-    answer = qkv("translate", "我爱你。", "谢谢你的帮助。", "")
+    answer = qkv("translate", "我爱你。", "这个汤太咸了。", "")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.lines == ["I love you.", "Thank you for your help.", ""]
+    assert answer.lines == ["I love you.", "This soup is too salty.", ""]
 
 
 def test_it_is_loaded_by_its_name() -> None:

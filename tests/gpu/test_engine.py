@@ -183,7 +183,8 @@ def test_the_kernel_is_the_equation(dtype, shape, window):
     for row, length in enumerate(lengths.tolist()):
         assert torch.equal(store[:, row, :, length : length + n_tokens], new[:, row])
         assert torch.equal(store[:, row, :, :length], keys[:, row, :, :length])
-    alone = row_attention.attend(query, keys[0], keys[1], lengths.clamp(min=1), 0.2)
+    turned = keys[0].transpose(1, 2).contiguous().transpose(1, 2)  # other strides than the values
+    alone = row_attention.attend(query, turned, keys[1], lengths.clamp(min=1), 0.2)
     seen = (slots < lengths.clamp(min=1)[:, None])[:, None, None]
     key, value = keys.double().repeat_interleave(n_heads // n_groups, 2)
     scores = (query.double() @ key.transpose(2, 3) * 0.2).masked_fill(~seen, float("-inf"))

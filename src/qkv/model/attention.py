@@ -81,9 +81,9 @@ def fast(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
-    lengths = mask.key_lengths
-    if lengths is not None and not mask.causal and bias is None and row_attention.serves(query):
-        return row_attention.attend(query, key, value, lengths, scale)
+    plain = mask.only_lengths and bias is None and dropout == 0.0
+    if plain and mask.key_lengths is not None and row_attention.serves(query):
+        return row_attention.attend(query, key, value, mask.key_lengths, scale)
     half = query.dtype in (torch.bfloat16, torch.float16)
     has_kernel = mask.packed and bias is None and dropout == 0.0 and half and query.is_cuda
     kernel = _packed_kernel() if has_kernel else None

@@ -82,6 +82,12 @@ class Mask:
         from_start = isinstance(self.start, int) and self.start == 0
         return self.causal and from_start and not (self.packed or self.window or self._hides_some)
 
+    @property
+    def only_lengths(self) -> bool:
+        """Whether rows hide the keys past their lengths, and nothing else."""
+        others = self.causal or self.packed or self.window or self.first is not None
+        return self.key_lengths is not None and not others
+
     def draw(self, n_queries: int, n_keys: int, device: torch.device) -> Mask:
         """Return the mask with its matrix, so that not every layer draws it, if kernels need it.
 

@@ -51,7 +51,7 @@ def arriving(session: Session) -> None:
     mixed = [request(config, random, int(x) // 3, int(x)) for x in lengths]
     mean = int(lengths.mean())
     even = [request(config, random, mean // 3, mean) for _ in range(in_flight)]
-    for _ in range(1 if session.quick else 6):  # so often that steps of 64 rows are compiled
+    for _ in range(1 if session.quick else 25):  # so often that steps of 64 rows are compiled
         served(engine, mixed[:in_flight], in_flight)
     while engine.is_compiling:
         time.sleep(0.1)

@@ -40,7 +40,8 @@ class Compiled:
             self._written.record()
         self.run: Callable[[], None] | None = None  # None: it is not ready, or cannot be compiled
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._try, args=(step,), daemon=True)
+        # No daemon: a process that is left while it compiles would crash on its way out.
+        self._thread = threading.Thread(target=self._try, args=(step,))
         self._thread.start()
         if at_once:
             self._thread.join()

@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,9 @@ settings.load_profile("repeatable")
 # Encoded data and pulled models of tests go to a folder of their own, also in child processes.
 HOME = tempfile.TemporaryDirectory(prefix="qkv-tests-", ignore_cleanup_errors=True)
 os.environ["QKV_HOME"] = HOME.name
+
+# A shell that runs the tests in the background may have them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

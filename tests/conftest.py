@@ -19,7 +19,7 @@ settings.load_profile("repeatable")
 HOME = tempfile.TemporaryDirectory(prefix="qkv-tests-", ignore_cleanup_errors=True)
 os.environ["QKV_HOME"] = HOME.name
 
-# A shell that runs the tests in the background may have them ignore Ctrl-C, which some of them send.
+# A shell that runs the tests in the background may let them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

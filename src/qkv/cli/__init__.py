@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import io
@@ -13,6 +14,7 @@ from typing import TextIO
 from qkv.errors import UserError
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C; that of a closed pipe (`| head`) is 1
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
 
 def main() -> None:
@@ -22,6 +24,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
+    _keep_freed_memory()
     warnings.showwarning = _show_warning
     gc.set_threshold(20_000)  # importing torch makes many objects and no garbage
     from qkv.cli.app import command_line
@@ -36,6 +39,20 @@ def main() -> None:
         if end.code == INTERRUPTED:
             print("qkv: stopped", file=sys.stderr)
         raise
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library use freed memory again instead of returning it to the system.
+
+    Else each large temporary tensor is made of fresh pages, which the system must fill one by one.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return
+    # The second call alone would fix the first threshold at a low value.
+    if mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25):
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _show_warning(

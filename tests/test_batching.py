@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.batching import batches, padded
+from qkv.batching import batches, pad_rows
 
 SIZES = st.lists(st.integers(0, 50), max_size=30)
 
@@ -30,6 +30,6 @@ def test_batches_are_as_large_as_the_budget_allows(sizes, budget):
 
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=5))
 def test_rows_are_filled_up_at_their_ends(rows):
-    table = padded(rows, value=-1)
+    table = pad_rows(rows, value=-1)
     width = max(map(len, rows))
     assert table.tolist() == [[*row, *[-1] * (width - len(row))] for row in rows]

@@ -31,7 +31,7 @@ def batches(
         yield rows[start:]
 
 
-def padded(rows: Sequence[Sequence[int]], value: int = 0) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], value: int = 0) -> Tensor:
     """Lay rows out in one tensor, filled up at their ends, (B, T) int64."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)

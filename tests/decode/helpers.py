@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GenerationConfig, MarianMTModel
 
 from qkv.config import DecodeConfig
-from qkv.decode import Engine, Hypothesis, Request
+from qkv.decode import Engine, Hypothesis, Request, noise
 from qkv.model import EncoderDecoder, Layout
 from tests.parity.marian import EOS
 
@@ -83,3 +83,8 @@ def stream(engine: Engine, prompt: Sequence[int], config: DecodeConfig, **more):
     for event in engine.stream(engine.submit(request)):
         if event.token not in ends:
             yield event.token
+
+
+def streams(seed: int, ids: Sequence[int], n_draws: int) -> Tensor:
+    """The random streams of each draw of each sentence, (B, draws)."""
+    return torch.tensor([[noise.stream(seed, id, draw) for draw in range(n_draws)] for id in ids])

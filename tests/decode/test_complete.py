@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 from qkv.config import DecodeConfig
 from qkv.decode import Engine, Request, complete, noise
 from qkv.errors import UserError
-from tests.decode.helpers import assert_same, cut, stream
+from tests.decode.helpers import assert_same, cut, stream, streams
 from tests.parity.gpt import gpt2_pair, gpt3_pair
 from tests.parity.llama import llama_pair
 
@@ -55,8 +55,8 @@ def theirs(model, prompt, config, monkeypatch, row):
     step = torch.zeros((), dtype=torch.int64)
 
     def draw(probabilities, num_samples):
-        streams = noise.streams(config.seed, torch.tensor([row]), 1)[0]
-        found = probabilities.log() + noise.gumbel(streams, step, probabilities.shape[-1])
+        stream_of_row = streams(config.seed, [row], 1)[0]
+        found = probabilities.log() + noise.gumbel(stream_of_row, step, probabilities.shape[-1])
         step.add_(1)
         return found.argmax(dim=-1, keepdim=True)
 

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from qkv.decode import noise
+from tests.decode.helpers import streams
 
 STEP = torch.tensor(3)
 
 
 def draws(n_sentences: int = 500, n_tokens: int = 200, seed: int = 0) -> torch.Tensor:
-    return noise.uniform(
-        noise.streams(seed, torch.arange(n_sentences), 1), STEP, n_tokens
-    ).flatten()
+    return noise.uniform(streams(seed, range(n_sentences), 1), STEP, n_tokens).flatten()
 
 
 def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
@@ -30,9 +29,9 @@ def test_uniform(seed):
 
 
 def test_neighbours_are_independent():
-    ids = torch.arange(300)
+    ids = range(300)
     table = torch.stack(
-        [noise.uniform(noise.streams(7, ids, 3), torch.tensor(step), 100) for step in range(3)]
+        [noise.uniform(streams(7, ids, 3), torch.tensor(step), 100) for step in range(3)]
     )  # (step, sentence, draw, token)
     assert table.unique().numel() > 0.99 * table.numel()
     for dim in range(4):
@@ -43,14 +42,14 @@ def test_neighbours_are_independent():
 
 
 def test_seeds_differ_in_every_bit():
-    ids = torch.arange(4)
-    streams = [noise.streams(seed, ids, 1) for seed in [0, *(1 << bit for bit in range(63))]]
-    assert torch.cat(streams).unique().numel() == 4 * 64
+    seeds = [0, *(1 << bit for bit in range(63))]
+    found = torch.cat([streams(seed, range(4), 1) for seed in seeds])
+    assert found.unique().numel() == 4 * 64
 
 
 def test_a_number_depends_on_its_place_alone():
-    many = noise.uniform(noise.streams(5, torch.tensor([3, 8, 13]), 4), STEP, 50)
-    one = noise.uniform(noise.streams(5, torch.tensor([8]), 2), STEP, 20)
+    many = noise.uniform(streams(5, [3, 8, 13], 4), STEP, 50)
+    one = noise.uniform(streams(5, [8], 2), STEP, 20)
     assert torch.equal(many[1, :2, :20], one[0])
 
 
@@ -65,7 +64,6 @@ def test_mix_is_a_permutation_in_every_bit():
 
 def test_gumbel_argmax_draws_from_softmax():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -3.0])
-    streams = noise.streams(0, torch.arange(40000), 1)[:, 0]
-    drawn = (logits + noise.gumbel(streams, STEP, 5)).argmax(dim=-1)
+    drawn = (logits + noise.gumbel(streams(0, range(40_000), 1)[:, 0], STEP, 5)).argmax(dim=-1)
     expected = logits.softmax(-1) * len(drawn)
     assert chi_square(torch.bincount(drawn, minlength=5), expected) < 15  # 4 degrees of freedom

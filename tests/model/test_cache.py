@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkv.decode.prompts import empty_store
-from qkv.model import EncoderDecoder, Layout, NewTokens, equation, fast, use_path
+from qkv.model import Layout, NewTokens, equation, fast, use_path
 from tests.model.tiny import assert_same, padded, sequences, tiny_model, tokens
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -201,15 +201,6 @@ def test_the_newest_token_of_rows_of_one_length_needs_no_drawing():
     assert not NewTokens(store, 3, 4).mask(1, 2).hides_nothing
     assert not NewTokens(store, 3, 5).mask(2, 0).hides_nothing
     assert not NewTokens(store, torch.tensor([3]), 6).mask(1, 0).hides_nothing
-
-
-def test_memory_select_keeps_sources():
-    model: EncoderDecoder = tiny_model()
-    source, layout = padded(sequences([5, 2, 4]))
-    target, chosen = tokens(2, 3), torch.tensor([2, 0])
-    found = model.decode(target, model.remember(source, layout).select(chosen))
-    expected = model(source[chosen], target, Layout(lengths=layout.lengths[chosen]))
-    assert_same(model.output(found), expected)
 
 
 def test_cache_has_room_for_its_key_value_heads_alone():

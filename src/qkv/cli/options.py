@@ -57,7 +57,10 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="Load weights as fp32, bf16, int8 or int4; by default fp32, on a GPU bf16."),
+    typer.Option(
+        help="Load weights as fp32, bf16, int8 or int4; by default integers as they are stored, "
+        "floats as fp32, on a GPU as bf16."
+    ),
 ]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]

@@ -171,7 +171,7 @@ class OpenBeams:
         total = total.add_(self.state.scores[..., None])
         vocab_size = total.shape[-1]
         flat = total.flatten(1)  # (B, K·V)
-        scores, index = largest(flat, n_candidates(rules, beams, vocab_size))
+        scores, index = top_scores(flat, n_candidates(rules, beams, vocab_size))
         return Candidates(scores, index // vocab_size, index % vocab_size)
 
     def _close(self, candidates: Candidates, ends: Tensor) -> None:
@@ -311,7 +311,7 @@ def n_candidates(rules: RowRules, beams: int, vocab_size: int) -> int:
     return min((1 + rules.ends.shape[1]) * beams, beams * vocab_size)
 
 
-def largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest scores of each row and their indices, as `topk` does, (B, count).
 
     Of many scores, only the chunks whose own largest are among the largest are looked through.

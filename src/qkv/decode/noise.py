@@ -25,16 +25,8 @@ def mix(word: Word) -> Word:
     return word ^ (word >> 16)
 
 
-def streams(seed: int, ids: Tensor, n_draws: int) -> Tensor:
-    """Return a random stream for each draw of each sentence, (B, draws) int64."""
-    low, high = (torch.tensor(part & WORD, device=ids.device) for part in (seed, seed >> 32))
-    sentence = mix(mix(mix(low) ^ high) ^ (ids & WORD))
-    draw = torch.arange(n_draws, device=ids.device)
-    return mix(sentence[:, None] ^ mix(draw + 1))
-
-
 def stream(seed: int, id: int, draw: int) -> int:
-    """Return the random stream of one draw of one sentence, as `streams` does."""
+    """Return the random stream of one draw of one sentence."""
     sentence = mix(mix(mix(seed & WORD) ^ (seed >> 32 & WORD)) ^ (id & WORD))
     return mix(sentence ^ mix(draw + 1))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.batching import padded
+from qkv.batching import pad_rows
 from qkv.decode.request import Handle
 from qkv.model import Decoder, EncoderDecoder, Layout, Memory, NewTokens
 
@@ -89,7 +89,7 @@ class Prefill:
         if not shared and self.store.shape[2] < len(rows):
             self.store = self.store.expand(-1, -1, len(rows), -1, -1, -1).clone()
         # One that is read already stays a row; the longest prompt fills all columns.
-        tokens = padded([prompt[start:end] for prompt in rows]).to(self.store.device)
+        tokens = pad_rows([prompt[start:end] for prompt in rows]).to(self.store.device)
         read(model, tokens, self.memory, NewTokens(self.store, start, end))
         for handle, prompt in zip(self.handles, self.prompts, strict=True):
             handle.n_read += max(0, min(end, len(prompt)) - start)
@@ -111,4 +111,4 @@ def encode(model: EncoderDecoder, sources: Sequence[Sequence[int]]) -> Memory:
     layout = Layout()
     if min(lengths) < max(lengths):
         layout = Layout(lengths=torch.tensor(lengths, device=device))
-    return model.remember(padded(sources, pad).to(device), layout)
+    return model.remember(pad_rows(sources, pad).to(device), layout)

@@ -17,6 +17,7 @@ layout for 8 bits pads inputs to multiples of 512: 576 take the memory of 1,024.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -103,7 +104,7 @@ class QuantizedEmbedding(Quantized):
         return self.matrix[tokens].float(self.empty.dtype)
 
 
-class QuantizedLinear(Quantized):
+class QuantizedLinear(Quantized, ABC):
     """x·Wᵀ + b with a quantised W."""
 
     bias: nn.Parameter | None
@@ -135,9 +136,9 @@ class QuantizedLinear(Quantized):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self._held().float(x.dtype), bias)
 
+    @abstractmethod
     def _packed_product(self, rows: Tensor) -> Tensor:
         """Multiply rows (n, in) by the packed matrix, in the kernel's precision."""
-        raise NotImplementedError
 
     def _pack(self) -> None:
         """Lay the integers out as the CPU's kernel wants them, and drop the plain ones."""
@@ -145,14 +146,17 @@ class QuantizedLinear(Quantized):
             self._packed = self._pack_matrix()
             self._hold(None)
 
+    @abstractmethod
     def _has_kernel(self) -> bool:
-        raise NotImplementedError
+        """Whether this CPU has a fast kernel for it."""
 
+    @abstractmethod
     def _pack_matrix(self) -> Any:
-        raise NotImplementedError
+        """Lay the integers out as the kernel wants them."""
 
+    @abstractmethod
     def _unpack(self) -> QuantizedMatrix:
-        raise NotImplementedError
+        """Return the integers and scales that were packed."""
 
     def _move(self, device: torch.device) -> None:
         if self._packed is not None and device.type != "cpu":

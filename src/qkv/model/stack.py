@@ -29,12 +29,6 @@ class Memory:
         key = self.layers[0].key
         return cross_mask(queries, self.layout).draw(n_queries, key.shape[-2], key.device)
 
-    def select(self, rows: Tensor) -> Memory:
-        """Keep these sources, in this order."""
-        layers = tuple(KeysValues(k[rows], v[rows]) for k, v in self.layers)
-        lengths = None if self.layout.lengths is None else self.layout.lengths[rows]
-        return Memory(layers, Layout(lengths=lengths))
-
 
 class Stack(nn.Module):
     """Blocks of one kind: bidirectional or causal, with or without cross-attention."""

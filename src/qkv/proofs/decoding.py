@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qkv.batching import padded
+from qkv.batching import pad_rows
 from qkv.config import DecodeConfig
 from qkv.decode import Handle, Hypothesis, Request
 from qkv.decode.beam import BeamSearch
@@ -69,7 +69,7 @@ def _rows(
     longest = max(map(len, prompts))
     store = empty_store(model, len(prompts), longest + steps + 1)
     if longest:
-        tokens = padded(prompts).to(store.device)
+        tokens = pad_rows(prompts).to(store.device)
         read(model, tokens, memory, NewTokens(store, 0, longest))
     return store
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from qkv.batching import BATCH_TOKENS, batches, padded
+from qkv.batching import BATCH_TOKENS, batches, pad_rows
 from qkv.decode.prompts import LEAST_SHARED, common, empty_store
 from qkv.errors import UserError
 from qkv.model import Decoder, Layout, NewTokens, evaluating
@@ -98,7 +98,7 @@ def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> li
     """Log-probability of each token but the first of every row, given those before it."""
     device = next(model.parameters()).device
     lengths = [len(row) for row in rows]
-    table = padded(rows).to(device)
+    table = pad_rows(rows).to(device)
     with evaluating(model):
         hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
         gained = _of_labels(model, hidden[:, :-1], table[:, 1:]).tolist()
@@ -220,7 +220,7 @@ def _batches(model: Decoder, rows: list[Inputs], shared: int) -> Iterator[list[I
 def _hidden(model: Decoder, rows: list[Inputs], shared: int, prefix: Tensor | None) -> Tensor:
     """Hidden states after the shared prefix, (B, T, D); no row attends to its padding."""
     # A row that the prefix is all of still needs a column.
-    table = padded([row[shared:] or (0,) for row in rows]).to(next(model.parameters()).device)
+    table = pad_rows([row[shared:] or (0,) for row in rows]).to(next(model.parameters()).device)
     if prefix is None:
         return model.hidden(table)
     n_slots = shared + table.shape[1]

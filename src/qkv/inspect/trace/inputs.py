@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from qkv.batching import padded
+from qkv.batching import pad_rows
 from qkv.config import DecodeConfig
 from qkv.data import IGNORE
 from qkv.model import Layout
@@ -44,7 +44,7 @@ class Side:
         lengths = torch.tensor([len(ids) for ids in rows], device=device)
         names = tuple((*name(ids), *[""] * (longest - len(ids))) for ids in rows)
         full = min(map(len, rows)) == longest
-        return cls(padded(rows, pad_id).to(device), names, Layout(None if full else lengths))
+        return cls(pad_rows(rows, pad_id).to(device), names, Layout(None if full else lengths))
 
     @property
     def length(self) -> int:
@@ -115,4 +115,4 @@ class Inputs:
 
 def pad_labels(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Pad rows of labels with IGNORE to one length."""
-    return padded(rows, IGNORE).to(device)
+    return pad_rows(rows, IGNORE).to(device)

@@ -73,14 +73,14 @@ def served(engine: Engine, requests: Sequence[Request], in_flight: int) -> int:
     """Submit a request whenever one is done; return the tokens generated."""
     waiting = list(requests)
     handles = [engine.submit(waiting.pop()) for _ in range(min(in_flight, len(waiting)))]
-    n_running = len(handles)
-    while n_running:
-        for event in engine.step():
-            if event.handle.is_done:
-                n_running -= 1
+    running = set(handles)
+    while running:
+        for event in engine.step():  # several of these may be of one request's last steps
+            if event.handle.is_done and event.handle in running:
+                running.discard(event.handle)
                 if waiting:
                     handles.append(engine.submit(waiting.pop()))
-                    n_running += 1
+                    running.add(handles[-1])
     return sum(len(handle.tokens) for handle in handles)
 
 

@@ -78,6 +78,14 @@ def packaged() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(PACKAGED.glob("*/config.json"))}
 
 
+def split_adapter(name: str | Path) -> tuple[str | Path, Path | None]:
+    """Split `BASE+ADAPTER`, a model with a LoRA adapter, into both; a path that exists is one."""
+    base, plus, adapter = str(name).rpartition("+")
+    if not plus or Path(name).exists() or not Path(adapter).is_dir():
+        return name, None
+    return base, Path(adapter)
+
+
 def find_model(name: str | Path) -> Path:
     """The path of a model that a person names: a path that exists, a packaged or a pulled model.
 

@@ -195,7 +195,7 @@ def everything(folder: Path, files: Sequence[str] = FILES) -> dict[str, Any]:
     newest = max((folder / "checkpoints").glob("step-*"))
     tensors = {
         f"{path.name}:{name}": tensor.tolist()
-        for path in (folder / "model.safetensors", newest)
+        for path in (*folder.glob("*model.safetensors"), newest)
         for name, tensor in read_tensors(path).items()
     }
     return {"log": log, **tensors, **{name: (folder / name).read_text() for name in files}}

@@ -7,6 +7,8 @@ from importlib import import_module
 
 import typer
 
+from qkv.cli.options import with_adapter
+
 COMMANDS = (
     "demo",
     "train",
@@ -26,6 +28,7 @@ COMMANDS = (
     "pull",
 )
 """Names of the commands: each is the function of this name in the module of this name."""
+ADAPTABLE = COMMANDS[COMMANDS.index("translate") : COMMANDS.index("lab")]  # those that load a model
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
@@ -41,7 +44,8 @@ def command_line(arguments: Sequence[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(version)
     named = [name for name in COMMANDS if name in arguments[:1]]
     for name in named or COMMANDS:
-        app.command(name)(getattr(import_module(f"qkv.cli.{name}"), name))
+        command = getattr(import_module(f"qkv.cli.{name}"), name)
+        app.command(name)(with_adapter(command) if name in ADAPTABLE else command)
     return app
 
 

@@ -130,9 +130,10 @@ def check_writable(path: Path) -> None:
 def recipe_of(folder: str) -> Recipe:
     """The recipe that a model was trained with, where it is known: it says how examples look."""
     from qkv.config import Recipe, load_recipe
-    from qkv.shelf import find_model
+    from qkv.shelf import find_model, split_adapter
 
-    path = find_model(folder) / "recipe.toml"
+    base, adapter = split_adapter(folder)
+    path = (adapter or find_model(base)) / "recipe.toml"
     return load_recipe(path) if path.exists() else Recipe()
 
 

@@ -188,9 +188,10 @@ def _open(
 def _runs(name: str, others: Sequence[Path], required: bool) -> Mapping[str, Sequence[Record]]:
     """Read the logs of this run, if it has one or must have one, and of others."""
     from qkv.inspect.answers.curves import read_logs
-    from qkv.shelf import find_model
+    from qkv.shelf import find_model, split_adapter
 
-    folder = Path(name) if Path(name).is_dir() else find_model(name)
+    base, adapter = split_adapter(name)
+    folder = adapter or (Path(base) if Path(base).is_dir() else find_model(base))
     if not (required or others or (folder / "log.jsonl").is_file()):
         return {}
     return read_logs([folder, *others])

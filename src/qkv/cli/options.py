@@ -62,6 +62,7 @@ Dtype = Annotated[
         "floats as fp32, on a GPU as bf16."
     ),
 ]
+Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
 
@@ -91,6 +92,29 @@ def with_decoding(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         return call
 
     return decorate
+
+
+def with_adapter(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option of an adapter for its model, which is opened under both names."""
+    signature = inspect.signature(command, eval_str=True)
+    model = next(name for name in ("model", "source") if name in signature.parameters)
+
+    @wraps(command)
+    def call(adapter: str | None = None, **given: Any) -> None:
+        if adapter:
+            from qkv.shelf import TRANSLATOR
+
+            if not Path(adapter).is_dir():
+                raise UserError(f"--adapter: there is no folder {adapter}; check the path.")
+            given[model] = f"{given[model] or TRANSLATOR}+{adapter}"
+        command(**given)
+
+    option = inspect.Parameter(
+        "adapter", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Adapter
+    )
+    parameters = [*signature.parameters.values(), option]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def _decoding_options() -> dict[str, Any]:

@@ -97,6 +97,9 @@ class TokenizerConfig(Section):
     path: str = setting("", "use this tokenizer.json instead of training one")
 
 
+LoRATarget = Literal["attention", "query", "key", "value", "output", "feed_forward"]
+
+
 @dataclass(frozen=True)
 class TrainConfig(Section):
     """How the weights are learned."""
@@ -113,6 +116,27 @@ class TrainConfig(Section):
     )
     freeze: tuple[str, ...] = setting(
         (), "do not train weights whose names start with one of these, e.g. 'embedding'"
+    )
+    lora_rank: int = setting(
+        0, "LoRA: train updates of this rank beside frozen matrices; 0: train all weights", least=0
+    )
+    lora_alpha: float = setting(16.0, "LoRA: updates are multiplied by this / lora_rank", least=0)
+    lora_on: tuple[LoRATarget, ...] = setting(
+        ("attention", "feed_forward"),
+        "LoRA: which matrices; 'query', 'key', 'value' and 'output' are parts of 'attention'",
+    )
+    lora_dropout: float = setting(
+        0.0, "LoRA: dropout on what the updates are multiplied with", least=0, most=1
+    )
+    lora_base: Literal["auto", "fp32", "bf16", "int8", "int4"] = setting(
+        "auto",
+        "LoRA: what the frozen weights are in memory; auto: integers as they are stored, floats as "
+        "float32, on a GPU as bfloat16",
+    )
+    recompute: bool = setting(
+        False,
+        "keep only the inputs of blocks for the backward pass and compute the rest again: less "
+        "memory, a third more time",
     )
     optimizer: Literal["adamw", "adam", "muon"] = setting(
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
@@ -163,6 +187,12 @@ class TrainConfig(Section):
     def _problems(self) -> Iterator[str]:
         if self.metric in ("bleu", "exact_match") and not self.valid_bleu:
             yield f"metric = '{self.metric}' needs valid_bleu = true."
+        if self.lora_rank and not self.start_from:
+            yield "lora_rank is for a model that is there already; name it with start_from."
+        if self.lora_rank and not self.lora_on:
+            yield "lora_on is empty, so nothing would be trained; name some matrices."
+        if self.lora_rank and self.freeze:
+            yield "lora_rank freezes all weights but its updates; leave freeze out."
 
 
 @dataclass(frozen=True)

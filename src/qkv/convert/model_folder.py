@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from qkv import __version__
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
+from qkv.convert.adapted_weights import AdaptedWeights, Adapter
 from qkv.device import float_dtype
 from qkv.errors import UserError
 from qkv.files import refuse_special, write_json
@@ -38,6 +39,7 @@ from qkv.weights import (
 )
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # PEFT's
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 TOKENIZER_FILES = (
     TOKENIZER,
@@ -98,6 +100,7 @@ class StoredModel:
     """The values of "chat" and "chat_bos", where a Jinja program must be run to know them; raises
     `ChatTemplateError` where that has no equal among our templates."""
     dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
+    model_type: str = ""  # of a Hugging Face architecture, where it is one
 
     def __str__(self) -> str:
         return str(self.path)
@@ -128,14 +131,19 @@ def open_model_folder(folder: Path, content: Mapping[str, Any] | None = None) ->
 
 def _read_weights(folder: Path, content: Mapping[str, Any]) -> StoredTensors:
     """Open the weights, unless they and config.json are from different saves."""
-    saved_as = read_metadata(folder / WEIGHTS).get(SAVED_AS)
+    check_same_save(folder, WEIGHTS, content)
+    return StoredTensors(folder / WEIGHTS)
+
+
+def check_same_save(folder: Path, weights: str, content: Mapping[str, Any]) -> None:
+    """Refuse a folder whose config.json and file of weights are from different saves."""
+    saved_as = read_metadata(folder / weights).get(SAVED_AS)
     if saved_as and saved_as != content.get(SAVED_AS):
         raise UserError(
-            f"{folder} holds the {CONFIG} of one save and the {WEIGHTS} of another, so a save was "
+            f"{folder} holds the {CONFIG} of one save and the {weights} of another, so a save was "
             f"cut short or a file was copied alone; save the model again, resume its training, or "
             f"copy all files from one folder."
         )
-    return StoredTensors(folder / WEIGHTS)
 
 
 def _stored(where: Where) -> StoredModel:
@@ -211,7 +219,14 @@ def save_model_folder(
     weights and config.json carry one digest: after a kill between two moves they differ, and the
     folder is refused.
     """
-    named = _tensors(weights) if isinstance(weights, nn.Module) else dict(weights)
+    adapter: dict[str, Any] = {}
+    if isinstance(weights, nn.Module) and weights.adapted_from:
+        from qkv.convert.adapter import adapter_tensors, adapter_values
+
+        adapter = adapter_values(weights, content["task"])
+        named = adapter_tensors(weights, content["task"])
+    else:
+        named = _tensors(weights) if isinstance(weights, nn.Module) else dict(weights)
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in named.items()}
     beside = folder / f".{os.getpid()}.writing"
     shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
@@ -222,12 +237,16 @@ def save_model_folder(
         digest = _digest(content, tensors, beside)
         # One entry alone: safetensors writes several in any order, and equal models should be equal
         # files.
-        write_tensors(beside / WEIGHTS, tensors, {SAVED_AS: digest})
+        write_tensors(
+            beside / (ADAPTER_WEIGHTS if adapter else WEIGHTS), tensors, {SAVED_AS: digest}
+        )
+        if adapter:
+            write_json(beside / ADAPTER_CONFIG, adapter)
         write_json(
             beside / CONFIG,
             {"format": FORMAT, "qkv": __version__, **content, SAVED_AS: digest},
         )
-        for name in (WEIGHTS, *TOKENIZER_FILES, CONFIG):
+        for name in (WEIGHTS, ADAPTER_WEIGHTS, ADAPTER_CONFIG, *TOKENIZER_FILES, CONFIG):
             if (beside / name).exists():
                 (beside / name).replace(folder / name)
             else:
@@ -340,13 +359,19 @@ def load_model(where: Where, config: ModelConfig, device: torch.device | None = 
     model, weights = empty_model(config), stored.read_weights()
     path = stored.path / WEIGHTS
     device = device or torch.device("cpu")
+    adapter: Adapter | None = None
     if is_quantized(stored, weights):
+        if isinstance(weights, AdaptedWeights):  # integers cannot be updated
+            adapter, weights = weights.adapter, weights.without_updates()
         check_fit(dict(model.named_parameters()), weights, path)
         quantize(model, partial(_matrix, weights, stored.dtype), device)
         weights = {name: weights[name] for name, _ in model.named_parameters()}
     floats = float_dtype(device, stored.dtype)
     fill_empty(model, weights, path, device, floats)
-    return model.to(device, floats).eval()  # tables that were computed
+    model = model.to(device, floats).eval()  # tables that were computed
+    if adapter:
+        adapter.attach(model)
+    return model
 
 
 def converted_tensors(stored: StoredModel, config: ModelConfig) -> dict[str, Tensor]:
@@ -369,6 +394,7 @@ def is_quantized(stored: StoredModel, weights: Mapping[str, Tensor] | None = Non
     """Whether some weights become integers: as the dtype says, or without one as in the file."""
     if stored.dtype is None:
         weights = stored.read_weights() if weights is None else weights
+        weights = weights.base if isinstance(weights, AdaptedWeights) else weights
         return isinstance(weights, LazyWeights) and bool(weights.quantized)
     return stored.dtype in ("int8", "int4")
 

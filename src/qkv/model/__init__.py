@@ -37,7 +37,7 @@ from qkv.model.positions import (
     Sinusoidal,
     sinusoids,
 )
-from qkv.model.stack import Memory, Stack
+from qkv.model.stack import Memory, Stack, recompute_blocks
 
 __all__ = [
     "Attend",
@@ -76,6 +76,7 @@ __all__ = [
     "fast",
     "parameter_shapes",
     "pool",
+    "recompute_blocks",
     "scores",
     "self_mask",
     "sinusoids",

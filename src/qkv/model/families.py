@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,22 @@ class Output(nn.Module):
         return self.projection(self.hidden(x))
 
 
-class EncoderDecoder(nn.Module):
+@dataclass(frozen=True)
+class AdaptedFrom:
+    """The model whose frozen weights an adapted one has."""
+
+    base: str  # a folder or a name
+    model_type: str = ""  # of its architecture, where another library has one for it
+
+
+class Family(nn.Module):
+    """What the three families share."""
+
+    config: ModelConfig
+    adapted_from: AdaptedFrom | None = None
+
+
+class EncoderDecoder(Family):
     """The original Transformer: an encoder, and a causal decoder that attends to its output."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -112,7 +128,7 @@ class EncoderDecoder(nn.Module):
         return self.output(x) if then is None else then(x)
 
 
-class Encoder(nn.Module):
+class Encoder(Family):
     """Encoder-only: each token sees all but padding; a head predicts from the vectors.
 
     The config names the head, so that a model folder tells what it is for. A `causal` encoder is a
@@ -163,7 +179,7 @@ class Encoder(nn.Module):
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
-class Decoder(nn.Module):
+class Decoder(Family):
     """Decoder-only: each token sees itself and those before it."""
 
     def __init__(self, config: ModelConfig) -> None:

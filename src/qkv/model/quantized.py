@@ -73,7 +73,7 @@ class Quantized(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantized:
         """Move to another device; scales keep their dtype whatever the model's floats become."""
-        device = fn(torch.empty(0, device=self._device())).device
+        device = fn(torch.empty(0, device=self.device)).device
         self._move(device)
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -82,7 +82,9 @@ class Quantized(nn.Module):
             self._buffers[name] = None if tensor is None else tensor.to(device)
         return self
 
-    def _device(self) -> torch.device:
+    @property
+    def device(self) -> torch.device:
+        """Where the matrix is."""
         return next((x.device for x in self._buffers.values() if x is not None), _CPU)
 
     def _move(self, device: torch.device) -> None:
@@ -123,11 +125,13 @@ class QuantizedLinear(Quantized, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, in) to (…, out); the kernel knows no gradients, so these need the floats."""
+        if x.requires_grad and torch.is_grad_enabled():
+            device = x.device.type
+            x = x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+            product: Tensor = _FrozenProduct.apply(x, self)  # type: ignore[no-untyped-call]
+            return product if self.bias is None else product + self.bias.to(x.dtype)
         if self._packed is None:
             return self._product(x)
-        if x.requires_grad and torch.is_grad_enabled():
-            bias = None if self.bias is None else self.bias.to(x.dtype)
-            return F.linear(x, self.weight.to(x.dtype), bias)
         rows = self._packed_product(x.reshape(-1, self.in_features))
         return rows.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
@@ -142,7 +146,7 @@ class QuantizedLinear(Quantized, ABC):
 
     def _pack(self) -> None:
         """Lay the integers out as the CPU's kernel wants them, and drop the plain ones."""
-        if self._device().type == "cpu" and self._has_kernel():
+        if self.device.type == "cpu" and self._has_kernel():
             self._packed = self._pack_matrix()
             self._hold(None)
 
@@ -168,6 +172,19 @@ class QuantizedLinear(Quantized, ABC):
         if self._packed is None:
             self._pack()
         return self
+
+
+class _FrozenProduct(torch.autograd.Function):
+    """x·Wᵀ whose backward pass makes W of its integers again, instead of keeping it as floats."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer = layer
+        return F.linear(x, layer.matrix.float(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad @ ctx.layer.matrix.float(grad.dtype), None
 
 
 class Int8Linear(QuantizedLinear):

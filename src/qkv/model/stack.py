@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from qkv.config import ModelConfig
 from qkv.model.attention import KeysValues
@@ -49,6 +52,7 @@ class Stack(nn.Module):
         self.neighbours = Neighbours(config) if config.convolution else None
         pre = config.norm_position == "pre"
         self.norm = build_norm(config) if pre else nn.Identity()
+        self.recompute = False  # what happens inside of blocks, in the backward pass
 
     def forward(
         self,
@@ -64,7 +68,7 @@ class Stack(nn.Module):
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index in range(len(self.windows)):
             before = x
-            x = self.blocks[index % len(self.blocks)](
+            x = self._run(self.blocks[index % len(self.blocks)])(
                 x,
                 masks[self.windows[index]],
                 order,
@@ -75,6 +79,11 @@ class Stack(nn.Module):
             if index == 0 and self.neighbours is not None:
                 x = self.neighbours(before, x, layout)
         return self.norm(x)
+
+    def _run(self, block: nn.Module) -> Callable[..., Tensor]:
+        if not (self.recompute and self.training and torch.is_grad_enabled()):
+            return block
+        return partial(checkpoint, block, use_reentrant=False)
 
     def _masks_and_positions(
         self, x: Tensor, layout: Layout, cache: NewTokens | None
@@ -95,6 +104,13 @@ class Stack(nn.Module):
         """Project the encoder's output to K and V once for every layer."""
         layers = [block.cross_attention.remember(memory) for block in self.blocks]  # type: ignore[union-attr,operator]
         return Memory(tuple(layers * (len(self.windows) // len(layers))), layout)
+
+
+def recompute_blocks(model: nn.Module, on: bool) -> None:
+    """Let all stacks of a model keep the inputs of blocks alone while they train, or all."""
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.recompute = on
 
 
 def _drawn(

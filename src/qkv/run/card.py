@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from qkv.config import TASKS, ModelConfig, Recipe
 from qkv.convert.model_folder import CARD
 from qkv.evaluation import Score
 from qkv.files import write_text
-from qkv.model import Model
+from qkv.model import Model, parameter_shapes
 
 IMAGES = "a classifier of images", "qkv classify --model {} image.png"
 
@@ -51,16 +52,22 @@ def describe_input(config: ModelConfig) -> str:
     return f"images of {size} × {size} pixels in patches of {patch} × {patch}"
 
 
+def count_parameters(config: ModelConfig) -> int:
+    """Count the weights of such a model, frozen and quantised ones included."""
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
+
+
 def _describe(recipe: Recipe, model: Model) -> str:
     config, start = model.config, recipe.train.start_from
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
     layers = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
     counts = " + ".join(str(layers[stack]) for stack in config.family.split("-"))
+    lora = recipe.train.lora_rank
+    tuned = f" Its weights are frozen, beside them are LoRA updates of rank {lora}." if lora else ""
     taught = f" Taught by {', '.join(recipe.teacher.models)}." if recipe.teacher.models else ""
     return (
-        f"{f'Started from {start}' if start else recipe.preset}, {n_parameters:,} parameters: "
+        f"{f'Started from {start}' if start else recipe.preset}, {count_parameters(config):,} parameters: "
         f"{counts} layers, d_model {config.d_model}, {config.n_heads} heads, "
-        f"{describe_input(config)}.{taught}"
+        f"{describe_input(config)}.{taught}{tuned}"
     )
 
 

@@ -14,7 +14,14 @@ from typing import IO
 
 from qkv.config import SECTIONS, Recipe, load_recipe, recipe_to_dict, to_toml
 from qkv.config.recipe import FORMAT
-from qkv.convert.model_folder import CARD, CONFIG, TOKENIZER, WEIGHTS
+from qkv.convert.model_folder import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    CARD,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+)
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
 
@@ -66,7 +73,7 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     if resume and not path.exists():
         raise UserError(f"There is no run in {folder} to resume; check --out.")
     if not path.exists():
-        for name in (CARD, CONFIG, TOKENIZER, WEIGHTS):
+        for name in (CARD, CONFIG, TOKENIZER, WEIGHTS, ADAPTER_CONFIG, ADAPTER_WEIGHTS):
             if (folder / name).exists():
                 raise UserError(
                     f"{folder / name} belongs to something else and would be replaced; choose "
@@ -80,7 +87,8 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
 
 def has_begun(folder: Path) -> bool:
     """Whether there is a checkpoint or a model, whole or not."""
-    return (folder / WEIGHTS).exists() or any((folder / CHECKPOINTS).glob("step-*.safetensors"))
+    saved = any((folder / name).exists() for name in (WEIGHTS, ADAPTER_WEIGHTS))
+    return saved or any((folder / CHECKPOINTS).glob("step-*.safetensors"))
 
 
 def _check_same(path: Path, recipe: Recipe) -> None:

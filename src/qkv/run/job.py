@@ -20,6 +20,7 @@ import torch
 
 from qkv.config import PRESETS, TASKS, ModelConfig, Recipe
 from qkv.convert import Tokenizers
+from qkv.convert.adapter import restore
 from qkv.convert.model_folder import WEIGHTS
 from qkv.data import (
     Batch,
@@ -41,9 +42,10 @@ from qkv.data import (
 from qkv.device import is_on, mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score, evaluate
-from qkv.model import build_model
+from qkv.model import build_model, recompute_blocks
 from qkv.run.display import reading_bar
 from qkv.run.folder import CHECKPOINTS
+from qkv.run.lora import lora_model
 from qkv.run.start import Start, open_start
 from qkv.tasks import load
 from qkv.text import Tokenizer, train_tokenizer
@@ -111,10 +113,15 @@ class Job(ABC):
         """Build the model with weights drawn by the seed, or those of the start."""
         self.config = self.model_config()
         torch.manual_seed(self.recipe.train.seed)
-        self.model = build_model(self.config)
-        if self.start:
-            self.start.fill(self.model, self.keeps_head(self.start))
-        self.model.to(self.plan.device)
+        if self.start and self.recipe.train.lora_rank:
+            keep_head, device = self.keeps_head(self.start), self.plan.device
+            self.model = lora_model(self.start, self.config, self.recipe, device, keep_head)
+        else:
+            self.model = build_model(self.config)
+            if self.start:
+                self.start.fill(self.model, self.keeps_head(self.start))
+            self.model.to(self.plan.device)
+        recompute_blocks(self.model, self.recipe.train.recompute)
         self.result = self.build_result(self.model)
 
     def make_items(self) -> None:
@@ -147,10 +154,19 @@ class Job(ABC):
 
     def measure(self) -> dict[str, list[Score]]:
         """Score the best weights on the validation and test splits."""
-        path = self.plan.folder / WEIGHTS
-        load_weights(self.model, read_tensors(path), path)
-        self.result = load(self.plan.folder, str(self.plan.device))
+        folder, device = self.plan.folder, str(self.plan.device)
+        if self.model.adapted_from:
+            restore(self.model, folder, self.recipe.task)
+        else:
+            load_weights(self.model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+        self.result = load(folder, device, self._frozen_dtype)
         return {split: self.scores(split) for split in ("valid", "test") if self.has(split)}
+
+    @property
+    def _frozen_dtype(self) -> str | None:
+        """What the frozen weights of a LoRA run are, so that it is measured with the same."""
+        base = self.recipe.train.lora_base
+        return base if self.recipe.train.lora_rank and base.startswith("int") else None
 
     # What a task fills in
 

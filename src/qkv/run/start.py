@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
+from qkv.convert.adapter import as_causal_encoder
 from qkv.convert.model_folder import (
     Prompting,
     StoredModel,
@@ -54,6 +56,7 @@ class Start:
     config: ModelConfig
     tokenizers: Tokenizers | None
     prompting: Prompting
+    name: str = ""  # by which it can be found again
 
     def model_config(
         self, recipe: Recipe, tokenizers: Tokenizers | None, head: dict[str, Any]
@@ -111,10 +114,14 @@ def open_start(recipe: Recipe, family: str) -> Start | None:
     name = recipe.train.start_from
     if not name:
         return None
-    source = open_model(name, "fp32")  # training needs more than 8 bits
+    # Training needs more than 8 bits, unless the weights are frozen.
+    lora = recipe.train.lora_rank > 0
+    dtype = {"auto": None}.get(recipe.train.lora_base, recipe.train.lora_base) if lora else "fp32"
+    source = open_model(name, dtype)
+    known = str(Path(name).resolve()) if Path(name).exists() else name
     task, config, _ = load_config(source)
     if (recipe.task, config.family) == ("classify", "decoder"):
-        source = _without_output(source, config)
+        source = as_causal_encoder(source)
         _, config, _ = load_config(source)
     if config.family != family:
         raise UserError(
@@ -127,10 +134,10 @@ def open_start(recipe: Recipe, family: str) -> Start | None:
                 f"train.start_from: {source} reads images, but task = '{recipe.task}' reads text; "
                 f"start from an encoder of text."
             )
-        return Start(source, task, config, None, Prompting())
+        return Start(source, task, config, None, Prompting(), known)
     tokenizers = load_tokenizers(source, config)
     config = _with_end(config, tokenizers.target)
-    return Start(source, task, config, tokenizers, load_prompting(source))
+    return Start(source, task, config, tokenizers, load_prompting(source), known)
 
 
 def _with_heads_of(model: Encoder, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -158,25 +165,3 @@ def _with_end(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
     end = tokenizer.eos_id
     begin = config.bos_id if config.bos_id < config.vocab_size else end
     return dataclasses.replace(config, eos_id=end, bos_id=begin, pad_id=end)
-
-
-def _without_output(source: StoredModel, config: ModelConfig) -> StoredModel:
-    """Turn a decoder without its output into a causal encoder (GPT's own classifiers)."""
-    body = dataclasses.replace(
-        config,
-        family="encoder",
-        causal=True,
-        n_encoder_layers=config.n_decoder_layers,
-        pooling="last",
-        tie="none",
-    )
-
-    def weights() -> dict[str, Tensor]:
-        return {
-            name.replace("decoder.", "encoder.", 1): tensor
-            for name, tensor in source.read_weights().items()
-            if not name.startswith("output.")
-        }
-
-    content = {**source.content, "model": body.to_dict()}
-    return dataclasses.replace(source, content=content, read_weights=weights)

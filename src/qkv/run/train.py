@@ -15,7 +15,7 @@ from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
 from qkv.evaluation import Score
 from qkv.run.answer import AnswerJob
-from qkv.run.card import describe_input, write_card
+from qkv.run.card import count_parameters, describe_input, write_card
 from qkv.run.classify import ClassifyJob
 from qkv.run.denoise import DenoiseJob
 from qkv.run.embed import EmbedJob
@@ -159,10 +159,12 @@ def _train(job: Job, console: Console) -> TrainState:
     trainer = make_trainer(job)
     if job.plan.resume:
         trainer.resume(job.say)
-    n_parameters = sum(parameter.numel() for parameter in job.model.parameters())
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    n_parameters, n_trained = count_parameters(job.config), sum(p.numel() for p in trained)
+    few = f" ({n_trained:,} of LoRA trained)" if recipe.train.lora_rank else ""
     _say(
         console,
-        f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters, "
+        f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters{few}, "
         f"{describe_input(job.config)}, on {job.plan.device}",
     )
     trainer.reporters = _reporters(recipe, folder, trainer.state, console)

@@ -24,14 +24,20 @@ TASKS = {
 """The class of `qkv.tasks` that loads a model, by its task."""
 
 
-def load(name: str | Path | StoredModel, device: str = "auto", dtype: str | None = None) -> Any:
+def load(
+    name: str | Path | StoredModel,
+    device: str = "auto",
+    dtype: str | None = None,
+    adapter: str | Path | None = None,
+) -> Any:
     """Load a model by its path or its packaged or pulled name, as the object of its task.
 
     It may be a model folder of ours or of Hugging Face's, or a GGUF file. `dtype` is what its
     weights become: "fp32", "bf16", "int8" or "int4"; by default float32 on a CPU and bfloat16 on a
-    GPU, and weights that are stored in 8 or 4 bits stay so.
+    GPU, and weights that are stored in 8 or 4 bits stay so. `adapter` is the folder of a LoRA
+    adapter for it: updates are added to weights that are floats, and kept beside integers.
     """
-    stored = open_model(name, dtype)
+    stored = open_model(name, dtype, adapter)
     task, model, _ = load_config(stored)
     if task not in TASKS:
         known = ", ".join(TASKS)

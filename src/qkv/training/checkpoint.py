@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import UserError
-from qkv.weights import load_weights, read_metadata, read_tensors, write_tensors
+from qkv.weights import check_fit, read_metadata, read_tensors, write_tensors
 
 CHECKPOINT_FILES = "step-*.safetensors"
 FORMAT = "1"  # raised when an older qkv could no longer read what a newer one writes
@@ -35,8 +36,9 @@ def save_checkpoint(
 ) -> Path:
     """Write weights, optimizer and counters as of `state.step`; return the file."""
     path = folder / f"step-{state.step:08d}.safetensors"
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for name, parameter in model.named_parameters():
+    trained = trained_weights(model)
+    tensors = {f"model.{name}": p.detach() for name, p in trained.items()}
+    for name, parameter in trained.items():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
     metadata = {"format": FORMAT, "state": json.dumps(dataclasses.asdict(state))}
@@ -48,13 +50,29 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     """Load a checkpoint into the model and the optimizer; return its counters."""
     state, tensors = read_state(path), read_tensors(path)
     weights = {key: value for key, value in tensors.items() if key.startswith("model.")}
-    load_weights(model, {k.removeprefix("model."): v for k, v in weights.items()}, path)
+    load_trained(model, {k.removeprefix("model."): v for k, v in weights.items()}, path)
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         if key.startswith("optimizer."):
             _, kind, name = key.split(".", 2)
             optimizer.state[parameters[name]][kind] = value.to(parameters[name].device)
     return state
+
+
+def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights that training changes, by name: a checkpoint needs no frozen ones."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def load_trained(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copy tensors into the weights that are trained, naming each one that does not fit."""
+    trained = trained_weights(model)
+    frozen = dict(model.named_parameters()).keys() - trained.keys()
+    found = {name: tensor for name, tensor in tensors.items() if name not in frozen}
+    check_fit(trained, found, where)
+    with torch.no_grad():
+        for name, parameter in trained.items():
+            parameter.copy_(found[name])
 
 
 def read_state(path: Path) -> TrainState:

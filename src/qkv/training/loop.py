@@ -25,8 +25,10 @@ from qkv.training.checkpoint import (
     delete_old,
     find_checkpoints,
     load_checkpoint,
+    load_trained,
     save_checkpoint,
     snapshot_path,
+    trained_weights,
 )
 from qkv.training.interrupt import TrainingInterrupt, noted_signals
 from qkv.training.optimizer import build_optimizer, set_learning_rate
@@ -34,12 +36,13 @@ from qkv.training.progress import Reporter
 from qkv.training.schedule import learning_rate
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.validate import complaint
-from qkv.weights import load_weights, write_tensors
+from qkv.weights import write_tensors
 
 Scores = dict[str, float]
 LOG_EVERY = 10  # steps between looks at the losses; on a GPU each look waits for it
 LOG_SECONDS = 10.0  # where steps are slow, look after so long
-MODEL = "model.safetensors"  # the best weights, in the folder above the checkpoints
+MODELS = ("model.safetensors", "adapter_model.safetensors")
+"""The best weights or updates of them, in the folder above the checkpoints."""
 
 
 class Stream(Protocol):
@@ -79,16 +82,17 @@ class Trainer:
         """
         say = say or self.say
         readable, unreadable = find_checkpoints(self.folder)
-        model_file = self.folder.parent / MODEL
+        run = self.folder.parent
+        has_model = any((run / name).exists() for name in MODELS)
         if not readable and unreadable:
             path, error = next(iter(unreadable.items()))
             raise UserError(
                 f"No checkpoint in {self.folder} can be read, {path.name} because: {error} "
                 f"Without one the run cannot be resumed; train again in another folder."
             )
-        if not readable and model_file.exists():
+        if not readable and has_model:
             raise UserError(
-                f"{model_file.parent} has a trained model but no checkpoint in {self.folder.name}/ "
+                f"{run} has a trained model but no checkpoint in {self.folder.name}/ "
                 f"to resume from; restore the checkpoints, or train again in another folder."
             )
         if not readable:
@@ -98,7 +102,7 @@ class Trainer:
             if path.name > readable[0].name:
                 say(f"warning: passed over {path.name}: {error}")
         say(f"resuming from step {self.state.step}")
-        if self.state.best_step == self.state.step and not model_file.exists():
+        if self.state.best_step == self.state.step and not has_model:
             self.keep()  # killed between the first checkpoint and the first model
         return True
 
@@ -205,7 +209,8 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Reject weights that are not finite: a loss can be finite and its gradient not."""
-        largest = torch.stack([p.detach().abs().max() for p in self.model.parameters()]).max()
+        weights = trained_weights(self.model).values()
+        largest = torch.stack([weight.detach().abs().max() for weight in weights]).max()
         self._check_finite("largest weight", float(largest), self.state.step)
 
     def validate(self) -> None:
@@ -250,7 +255,7 @@ class Trainer:
         """Store these weights for the average of the last few validations."""
         if self.config.average < 2:
             return
-        weights = {name: p.detach() for name, p in self.model.named_parameters()}
+        weights = {name: p.detach() for name, p in trained_weights(self.model).items()}
         write_tensors(snapshot_path(self.folder, self.state.step), weights, {})
         self.state.snapshots.append(self.state.step)
         del self.state.snapshots[: -self.config.average]
@@ -270,7 +275,7 @@ class Trainer:
         if len(state.snapshots) < 2:
             return
         weights = averaged([snapshot_path(self.folder, step) for step in state.snapshots])
-        load_weights(self.model, weights, self.folder)
+        load_trained(self.model, weights, self.folder)
         value = self._value(self.evaluate())
         better = state.best is None or value > state.best
         if better:

@@ -49,8 +49,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         exact = torch.promote_types(hidden.dtype, torch.float32)
         loss = hidden.new_zeros((), dtype=exact)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
-        grad_weight = torch.zeros_like(weight, dtype=exact) if needs_gradient else None
-        grad_bias = torch.zeros_like(bias) if needs_gradient and bias is not None else None
+        # A frozen matrix needs none, and its gradient would be as large as itself.
+        learns = ctx.needs_input_grad if needs_gradient else (False,) * 3
+        grad_weight = torch.zeros_like(weight, dtype=exact) if learns[1] else None
+        grad_bias = torch.zeros_like(bias) if bias is not None and learns[2] else None
         n_tokens, size = weight.shape[0], _aligned(weight.shape[0], hidden.device.type)
         wide, offset = _padded(weight, bias, size)
         for part in _chunks(hidden.shape[0], size, hidden.device.type):
@@ -59,10 +61,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 logits, labels[part], smoothing, n_tokens, needs_gradient
             )
             loss = loss + chunk_loss
-            if slope is None or grad_hidden is None or grad_weight is None:
+            if slope is None or grad_hidden is None:
                 continue
             grad_hidden[part] = slope @ wide
-            grad_weight += (slope.T @ hidden[part])[:n_tokens]
+            if grad_weight is not None:
+                grad_weight += (slope.T @ hidden[part])[:n_tokens]
             if grad_bias is not None:
                 grad_bias += slope.sum(0)[:n_tokens]
         if needs_gradient:
@@ -75,7 +78,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         return (
             grad_hidden * grad.to(grad_hidden.dtype),
-            (grad_weight * grad).to(ctx.dtype),
+            None if grad_weight is None else (grad_weight * grad).to(ctx.dtype),
             None if grad_bias is None else grad_bias * grad,
             None,
             None,

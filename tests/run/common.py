@@ -136,7 +136,7 @@ class Runs:
         self, step: int, folder: Path, out: str = "cut", *which: Any, **differences: Any
     ) -> Path:
         """A run that died in a step."""
-        plain = Trainer.take_step
+        plain, recipe = Trainer.take_step, self.recipe(folder, *which, **differences)
 
         def dying(trainer: Trainer, batches: Any) -> None:
             plain(trainer, batches)
@@ -145,7 +145,7 @@ class Runs:
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
             patch.setattr(Trainer, "take_step", dying)
-            self.run(folder, out, *which, **differences)
+            train(recipe, folder / out, console=silence())
         return folder / out
 
     def resumed(self, folder: Path, out: str = "cut", *which: Any, **differences: Any) -> Path:

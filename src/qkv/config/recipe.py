@@ -37,6 +37,7 @@ class Recipe:
     train: sections.TrainConfig = sections.TrainConfig()
     decode: sections.DecodeConfig = sections.DecodeConfig()
     chat: sections.ChatConfig = sections.ChatConfig()
+    prefer: sections.PreferConfig = sections.PreferConfig()
     mask: sections.MaskConfig = sections.MaskConfig()
     denoise: sections.DenoiseConfig = sections.DenoiseConfig()
     classify: sections.ClassifyConfig = sections.ClassifyConfig()

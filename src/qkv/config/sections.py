@@ -55,7 +55,9 @@ class DataConfig(Section):
         most=0.5,
     )
     records: tuple[str, ...] = setting(
-        (), "instructions with answers, or conversations (.jsonl, .json, .csv, .parquet)"
+        (),
+        "instructions with answers, conversations, or prompts with a chosen and a rejected answer "
+        "(.jsonl, .json, .csv, .parquet)",
     )
     valid_records: tuple[str, ...] = setting((), "validation records")
     test_records: tuple[str, ...] = setting((), "test records, answered once at the end")
@@ -177,8 +179,8 @@ class TrainConfig(Section):
     valid_bleu: bool = setting(
         True, "generate and score validation text at each validation (translations, answers)"
     )
-    metric: Literal["loss", "bleu", "exact_match", "accuracy", "f1", "correlation"] = setting(
-        "loss", "decides which weights are best, and early stopping"
+    metric: Literal["loss", "bleu", "exact_match", "accuracy", "f1", "correlation", "preferred"] = (
+        setting("loss", "decides which weights are best, and early stopping")
     )
     patience: int = setting(8, "validations without a new best before stopping; 0: never", least=0)
     average: int = setting(5, "average the weights of this many last validations", least=1)
@@ -368,6 +370,15 @@ class TeacherConfig(Section):
     def _problems(self) -> Iterator[str]:
         if self.text and not self.models:
             yield "text has no labels; name models to label it."
+
+
+@dataclass(frozen=True)
+class PreferConfig(Section):
+    """How far preferences may move a model away from what it was (DPO)."""
+
+    beta: float = setting(
+        0.1, "β: the larger, the less the model may differ from what it was", least=0.0001
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from typing import Any, Literal, get_args
 from qkv.config.model import Family
 
 Task = Literal[
-    "translate", "generate", "instruct", "fill", "denoise", "classify", "tag", "answer", "embed"
+    "translate",
+    "generate",
+    "instruct",
+    "prefer",
+    "fill",
+    "denoise",
+    "classify",
+    "tag",
+    "answer",
+    "embed",
 ]
 Settings = dict[str, dict[str, Any]]
 
@@ -143,6 +152,34 @@ TASKS: dict[str, TaskSpec] = {
             "data": {"max_length": 0},
             "model": {"preset": "llama-mini"},
             "train": {**_LANGUAGE, "steps": 2000, "lr": 3e-4, "valid_every": 100},
+            "decode": {"beams": 1},
+        },
+    ),
+    "prefer": TaskSpec(
+        about="a language model that answers as people prefer",
+        usage="qkv chat --model {}",
+        family="decoder",
+        files=("records",),
+        data=("max_length", *_HELD_OUT),
+        train=("label_smoothing",),
+        sections=("decode", "chat", "prefer"),
+        items="preferences",
+        objective="preference",
+        result="LanguageModel",
+        metrics={"preferred": ("preferred",)},
+        defaults={
+            "data": {"max_length": 0},
+            "model": {"preset": "llama-mini"},
+            "train": {
+                **_LANGUAGE,
+                "weight_decay": 0.0,
+                "schedule": "linear",
+                "warmup": 20,
+                "steps": 300,
+                "lr": 5e-6,
+                "valid_every": 50,
+                "checkpoint_every": 100,
+            },
             "decode": {"beams": 1},
         },
     ),

@@ -18,6 +18,7 @@ from qkv.data.formats.describe import describe_example
 from qkv.data.formats.images import LabelledImage, read_image, read_images
 from qkv.data.formats.labelled import Labelled, read_labelled, read_texts
 from qkv.data.formats.pairs import Pair, read_pairs
+from qkv.data.formats.preferences import Preference, read_preferences
 from qkv.data.formats.records import Record, read_records
 from qkv.data.formats.squad import Answer, Question, read_squad
 from qkv.data.items.base import Draw, Items
@@ -31,6 +32,7 @@ from qkv.data.items.masking import MaskedItems, Masker
 from qkv.data.items.pairs import PairItems, encode_pairs, filter_pairs
 from qkv.data.items.passages import Passages
 from qkv.data.items.pixels import ImageItems, Scale
+from qkv.data.items.preferences import PreferenceItems
 from qkv.data.items.sequences import Framed, SequenceItems, TwinItems, frame, framed_arrays
 from qkv.data.items.windows import WindowItems
 from qkv.data.overlaps import answer_place, most_central, windows
@@ -60,6 +62,8 @@ __all__ = [
     "PairItems",
     "Passages",
     "Piece",
+    "Preference",
+    "PreferenceItems",
     "Question",
     "Ragged",
     "Record",
@@ -97,6 +101,7 @@ __all__ = [
     "read_labelled",
     "read_lines",
     "read_pairs",
+    "read_preferences",
     "read_records",
     "read_splits",
     "read_squad",

@@ -88,7 +88,8 @@ class Batch:
     pairs: Tensor | None = None
     """Pre-training on pairs: int64 (M,), 1 where the second text is the true one, else 0."""
     opinions: Tensor | None = None
-    """Teachers' probabilities for each sequence: float32 (M, C)."""
+    """What other models say: probabilities of each sequence's classes, float32 (M, C), or
+    log-probabilities of each pair of answers, (M, 2)."""
 
     @property
     def n_tokens(self) -> int:

@@ -46,7 +46,7 @@ class Stream:
     @property
     def one_shape(self) -> bool:
         """Whether all batches have the same shape."""
-        return self.shape is not None or self.rows > 0
+        return self.items.has_one_shape and (self.shape is not None or self.rows > 0)
 
     def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
         """Yield the `accumulate` batches of each step, from `step` on, without end."""

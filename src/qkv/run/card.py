@@ -65,7 +65,8 @@ def _describe(recipe: Recipe, model: Model) -> str:
     tuned = f" Its weights are frozen, beside them are LoRA updates of rank {lora}." if lora else ""
     taught = f" Taught by {', '.join(recipe.teacher.models)}." if recipe.teacher.models else ""
     return (
-        f"{f'Started from {start}' if start else recipe.preset}, {count_parameters(config):,} parameters: "
+        f"{f'Started from {start}' if start else recipe.preset}, "
+        f"{count_parameters(config):,} parameters: "
         f"{counts} layers, d_model {config.d_model}, {config.n_heads} heads, "
         f"{describe_input(config)}.{taught}{tuned}"
     )

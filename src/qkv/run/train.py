@@ -36,6 +36,7 @@ from qkv.run.generate import GenerateJob
 from qkv.run.images import ImageJob
 from qkv.run.instruct import InstructJob
 from qkv.run.job import Job, Plan
+from qkv.run.prefer import PreferJob
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
 from qkv.training import (
@@ -53,6 +54,7 @@ JOBS: dict[str, type[Job]] = {
     "translate": TranslateJob,
     "generate": GenerateJob,
     "instruct": InstructJob,
+    "prefer": PreferJob,
     "fill": FillJob,
     "denoise": DenoiseJob,
     "classify": ClassifyJob,

@@ -6,6 +6,7 @@ from qkv.training.loop import Trainer
 from qkv.training.loss import cross_entropy
 from qkv.training.objectives import (
     Objective,
+    answer_log_probabilities,
     contrast,
     layout_of,
     many_classes,
@@ -13,6 +14,7 @@ from qkv.training.objectives import (
     next_token,
     number,
     one_class,
+    preference,
     spans,
     token_labels,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "Trainer",
     "TrainingInterrupt",
     "accumulate",
+    "answer_log_probabilities",
     "build_loss",
     "build_optimizer",
     "complaint",
@@ -47,6 +50,7 @@ __all__ = [
     "number",
     "one_class",
     "peak_learning_rate",
+    "preference",
     "spans",
     "tensorboard_installed",
     "token_labels",

@@ -68,6 +68,38 @@ def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:
     return model(*(side.tokens for side in sides), *map(layout_of, sides), then=loss)
 
 
+def answer_log_probabilities(model: Any, batch: Batch) -> Tensor:
+    """log P of the labels of each row, given what comes before them, (B,)."""
+    labelled = batch.labels != IGNORE
+
+    def log_probabilities(x: Tensor) -> Tensor:
+        losses = F.cross_entropy(
+            _exact(model.output(x[labelled])), batch.labels[labelled], reduction="none"
+        )
+        rows = labelled.nonzero()[:, 0]
+        return -losses.new_zeros(len(x)).index_add(0, rows, losses)
+
+    return model(batch.target.tokens, layout_of(batch.target), then=log_probabilities)
+
+
+def preference(beta: float) -> Objective:
+    """DPO (Rafailov et al. 2023, equation 7): chosen answers shall gain more than rejected ones.
+
+    -log σ(β·(log π(c)/π₀(c) - log π(r)/π₀(r))), where π₀ is the model before training; rows of a
+    batch are chosen and rejected answers by turns. Label smoothing assumes that so large a fraction
+    of the pairs is the wrong way round.
+    """
+
+    def objective(model: Any, batch: Batch, smoothing: float) -> Tensor:
+        assert batch.opinions is not None
+        ratios = answer_log_probabilities(model, batch).view(-1, 2) - batch.opinions
+        margin = beta * (ratios[:, 0] - ratios[:, 1])
+        right, wrong = F.logsigmoid(margin), F.logsigmoid(-margin)
+        return -((1 - smoothing) * right + smoothing * wrong).sum()
+
+    return objective
+
+
 def masked_tokens(pair_weight: float = 0.0) -> Objective:
     """Masked language modelling, and next-sentence prediction where batches have pairs.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qkv.data.formats.conll import Sentence
 from qkv.data.formats.images import LabelledImage
 from qkv.data.formats.labelled import Labelled
+from qkv.data.formats.preferences import Preference
 from qkv.data.formats.squad import Question
 
 WIDTH = 60  # characters of each text
@@ -23,6 +24,9 @@ def describe_example(example: object) -> str:
             return f"{_quoted(question)} about {_quoted(context)} → {answer}"
         case LabelledImage(pixels, label):
             return f"image of {' × '.join(map(str, pixels.shape))} → {label}"
+        case Preference(chosen, rejected):
+            better, worse = (_quoted(messages[-1]["content"]) for messages in (chosen, rejected))
+            return f"{describe_example(chosen[:-1])} → {better} rather than {worse}"
         case tuple():  # a pair, or texts alone
             return " → ".join(map(_short, example))
         case list():

@@ -41,6 +41,9 @@ class Items(ABC):
     counts_epochs = False
     """Whether indices of items of one size count on from epoch to epoch: epoch · len + item."""
 
+    has_one_shape = True
+    """Whether batches of items of one size have one shape, labels included."""
+
     def __init__(
         self, target_sizes: Indices, digest: str, source_sizes: Indices | None = None
     ) -> None:

@@ -1,0 +1,57 @@
+"""Preferences as token ids: a chosen and a rejected conversation, one under the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from copy import copy
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from qkv.data.batch import Batch, PackedShape
+from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.conversations import ConversationItems
+from qkv.data.ragged import Indices
+from qkv.errors import UserError
+
+
+class PreferenceItems(Items):
+    """Pairs of conversations: in rows 2i the chosen ones, in rows 2i + 1 the rejected ones.
+
+    `reference` has the log-probabilities of both by the model before training, (N, 2).
+    """
+
+    has_one_shape = False  # answers of pairs of one size may have different lengths
+
+    def __init__(self, conversations: ConversationItems) -> None:
+        lengths = conversations.target_sizes.reshape(-1, 2)
+        super().__init__(2 * lengths.max(axis=1), conversations.digest)
+        self.conversations, self.rows = conversations, np.arange(len(lengths))
+        self.reference: npt.NDArray[np.float32] | None = None
+
+    def batch(
+        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
+    ) -> Batch:
+        """Lay out both conversations of each pair; a pair counts as one label."""
+        chosen = np.asarray(indices, np.int64)
+        rows = (2 * self.rows[chosen, None] + np.arange(2)).ravel()
+        batch = self.conversations.batch(rows)
+        known = None if self.reference is None else torch.from_numpy(self.reference[chosen])
+        return dataclasses.replace(batch, n_labels=len(chosen), opinions=known)
+
+    def no_longer_than(self, max_length: int) -> tuple[PreferenceItems, str]:
+        """Drop pairs of which one is too long; say how many."""
+        fits = self.target_sizes // 2 < max_length  # the last token of each is a label only
+        if not fits.any():
+            raise UserError(
+                f"data: all {len(self):,} records are longer than {max_length} tokens; raise "
+                f"max_length under [data]."
+            )
+        kept = copy(self)
+        kept.rows, kept.target_sizes = self.rows[fits], self.target_sizes[fits]
+        kept.source_sizes = self.source_sizes[fits]
+        if fits.all():
+            return kept, f"{len(self):,} records"
+        dropped = f"{int((~fits).sum()):,} too long (over {max_length} tokens)"
+        return kept, f"{len(kept):,} of {len(self):,} records; dropped {dropped}"

@@ -1,0 +1,136 @@
+"""Preference tuning by DPO (Rafailov et al. 2023): pairs of answers in, better answers out.
+
+The model learns to find chosen answers likelier than rejected ones, as measured against what it
+found before training. No second model is needed: what it found is computed once, at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from qkv.batching import batches
+from qkv.convert import Prompting
+from qkv.data import (
+    Preference,
+    PreferenceItems,
+    Splits,
+    encode_conversations,
+    read_preferences,
+)
+from qkv.device import mixed_precision
+from qkv.errors import UserError
+from qkv.evaluation import Score
+from qkv.model import evaluating
+from qkv.run.instruct import chat_template
+from qkv.run.job import ExampleJob
+from qkv.tasks import LanguageModel
+from qkv.text import Tokenizer
+from qkv.training import answer_log_probabilities, preference
+
+LOG_2 = 0.6931471805599453
+
+
+class PreferJob(ExampleJob[Preference]):
+    """The job of `task = "prefer"`."""
+
+    result: LanguageModel
+    train_items: PreferenceItems
+    valid_items: PreferenceItems
+    test_items: PreferenceItems
+
+    def read_splits(self) -> Splits[Preference]:
+        """Read pairs of answers; all to one prompt are in the same split."""
+        if self.start is None:
+            raise UserError(
+                "task = 'prefer' changes a model that answers already; name it with "
+                "train.start_from."
+            )
+        prompting = self.start.prompting
+        if prompting.chat_problem:
+            self.say(prompting.chat_problem)
+        self.template = chat_template(self.recipe.chat, prompting.chat)
+        self.bos = prompting.talk_bos
+        return self.split(read_preferences, key=_prompt)
+
+    def texts(self) -> Iterable[str]:
+        """Yield all messages; a vocabulary is never learned from them, since there is a start."""
+        return (turn["content"] for pair in self.splits.train for turn in pair.chosen)
+
+    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Name those that the chat template needs."""
+        return self.template.special_names
+
+    def make_model(self) -> None:
+        """Build the model, and the loss that pairs need."""
+        super().make_model()
+        self.objective = preference(self.recipe.prefer.beta)
+
+    def make_items(self) -> None:
+        """Encode all splits now, while the model is what it was before training."""
+        super().make_items()
+        if self.has("test"):
+            self.test_items = self.encode("test")
+
+    def build_result(self, model: Any) -> LanguageModel:
+        """Build a language model that chats."""
+        prompting = Prompting(self.bos, self.template)
+        return LanguageModel(model, self.tokenizer, self.recipe.decode, prompting)
+
+    def encode(self, split: str) -> PreferenceItems:
+        """Encode both conversations of each pair, and note how likely the model finds them now."""
+        both = [messages for pair in self.examples(split) for messages in pair]
+        conversations = encode_conversations(
+            both, self.template, self.tokenizer, self.special, self.bos
+        )
+        items, sentence = PreferenceItems(conversations).no_longer_than(self.max_length())
+        self.say(f"{split}: {sentence}")
+        items.reference = self._log_probabilities(items)
+        if split == "valid":
+            share = _preferred(items.reference)
+            self.say(f"before: {share:.1f} % of the chosen answers are likelier than the rejected")
+        return items
+
+    def baseline(self) -> float:
+        """Return the loss of a model that prefers nothing."""
+        return LOG_2
+
+    def valid_scores(self) -> list[Score]:
+        """Compare chosen and rejected answers of the validation pairs."""
+        return self._scores(self.valid_items)
+
+    def scores(self, split: str) -> list[Score]:
+        """Compare chosen and rejected answers, and by how much their likelihoods have changed."""
+        return self._scores(self.valid_items if split == "valid" else self.test_items)
+
+    def _scores(self, items: PreferenceItems) -> list[Score]:
+        assert items.reference is not None
+        found = self._log_probabilities(items)
+        ratios = (found - items.reference).mean(axis=0)
+        return [
+            Score("preferred", _preferred(found)),
+            Score("log-ratio of chosen", float(ratios[0])),
+            Score("log-ratio of rejected", float(ratios[1])),
+        ]
+
+    def _log_probabilities(self, items: PreferenceItems) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Compute log P of the chosen and the rejected answers, (N, 2)."""
+        device = self.plan.device
+        found = np.zeros((len(items), 2), np.float32)
+        with evaluating(self.model), torch.no_grad(), mixed_precision(self.recipe.train, device):
+            for rows in batches(items.target_sizes.tolist(), self.valid_tokens):
+                batch = items.batch(np.array(rows)).to(device)
+                found[rows] = answer_log_probabilities(self.model, batch).view(-1, 2).cpu()
+        return found
+
+
+def _preferred(log_probabilities: np.ndarray[Any, np.dtype[np.float32]]) -> float:
+    """Share of pairs whose chosen answer is likelier than the rejected one, in percent."""
+    return 100.0 * float((log_probabilities[:, 0] > log_probabilities[:, 1]).mean())
+
+
+def _prompt(pair: Preference) -> Hashable:
+    return tuple((message["role"], message["content"]) for message in pair.chosen[:-1])

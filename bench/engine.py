@@ -56,7 +56,7 @@ def arriving(session: Session) -> None:
     while engine.is_compiling:
         time.sleep(0.1)
     rates = {
-        "qkv": rate(lambda: served(engine, mixed, in_flight)),
+        "qkv": rate(lambda: served(engine, mixed, in_flight, drain=False)),
         "closed batches": rate(lambda: served(engine, even, in_flight)),
     }
     name = f"Llama 1.24B, {n_requests} requests of mixed lengths, {in_flight} under way"
@@ -69,19 +69,26 @@ def request(config: ModelConfig, random: np.random.Generator, n_prompt: int, lim
     return Request(tuple(prompt), limit, (config.vocab_size,), RULES)
 
 
-def served(engine: Engine, requests: Sequence[Request], in_flight: int) -> int:
-    """Submit a request whenever one is done; return the tokens generated."""
+def served(engine: Engine, requests: Sequence[Request], in_flight: int, drain: bool = True) -> int:
+    """Submit a request whenever one is done; return the tokens generated.
+
+    Unless it is to `drain`, it ends with the last one submitted, while as many as ever are under
+    way.
+    """
     waiting = list(requests)
     handles = [engine.submit(waiting.pop()) for _ in range(min(in_flight, len(waiting)))]
     running = set(handles)
-    while running:
+    while running and (drain or waiting):
         for event in engine.step():  # several of these may be of one request's last steps
             if event.handle.is_done and event.handle in running:
                 running.discard(event.handle)
                 if waiting:
                     handles.append(engine.submit(waiting.pop()))
                     running.add(handles[-1])
-    return sum(len(handle.tokens) for handle in handles)
+    n_tokens = sum(len(handle.tokens) for handle in handles)
+    for handle in running:
+        engine.cancel(handle)
+    return n_tokens
 
 
 def rate(work: Callable[[], int], repeats: int = 3) -> float:

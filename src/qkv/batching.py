@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,3 +36,11 @@ def pad_rows(rows: Sequence[Sequence[int]], value: int = 0) -> Tensor:
     """Lay rows out in one tensor, filled up at their ends, (B, T) int64."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.int64)
+
+
+def on_device(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
+    """Copy values to a device; a GPU takes them when it gets there, and nobody waits for it."""
+    tensor = values if isinstance(values, Tensor) else torch.tensor(values)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

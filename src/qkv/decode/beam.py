@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.batching import on_device
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.request import BeamStep, Event, Handle, Request, check_numbers
 from qkv.decode.row_rules import History, RowRules
@@ -58,7 +59,7 @@ class BeamState:
         nothing = torch.full(shape, NOTHING, device=device)
         scores = nothing.clone()
         scores[:, 0] = 0.0
-        newest = torch.tensor([request.prompt[-1] for request in requests], device=device)
+        newest = on_device([request.prompt[-1] for request in requests], device)
         room = power_of_two(max(request.limit for request in requests), LEAST_ROOM)
         tokens = count.new_zeros((*shape, room))
         return cls(
@@ -74,7 +75,7 @@ class BeamState:
 
     def select(self, rows: Sequence[int]) -> BeamState:
         """Keep these requests, in this order."""
-        index = torch.tensor(list(rows), dtype=torch.int64, device=self.step.device)
+        index = on_device(torch.tensor(list(rows), dtype=torch.int64), self.step.device)
         return BeamState(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def followed_by(self, other: BeamState) -> BeamState:
@@ -103,7 +104,7 @@ class BeamRules:
         """Collect the rules of these rows."""
 
         def column(values: Sequence[object]) -> Tensor:
-            return torch.tensor(values, device=rows.limits.device)
+            return on_device(values, rows.limits.device)
 
         settings = [request.rules for request in requests]
         ahead = [x.early_stopping == "never" and x.length_penalty > 0 for x in settings]

@@ -34,6 +34,7 @@ class Limits(NamedTuple):
 
 LIMITS = {"cpu": Limits(128, 2048, 256), "cuda": Limits(512, 16_384, 2048)}
 JOIN_EVERY = 8  # steps of fixed shape; those that wait meanwhile are read together
+RUN_AHEAD = 8  # steps of fixed shape that a GPU is given before the host prepares others to join
 SHARE_OF_MEMORY = 0.25  # of the device, for keys and values
 KEPT_SHARE = 0.25  # of that, for prefixes of later prompts
 
@@ -182,6 +183,7 @@ class Engine:
             return []
         prefill = self._prefill
         runs = not all(lane.is_idle for lane in self._lanes.values())
+        self._run_ahead()
         if prefill.n_left:
             prefill.advance(self.model, self.chunk if runs else prefill.n_left)
         if prefill.n_left:
@@ -215,7 +217,16 @@ class Engine:
             self._queue.popleft()
             if not handle.is_done:
                 taken.append(handle)
-        return Prefill.begin(self.model, taken, known) if taken else None
+        if not taken:
+            return None
+        self._run_ahead()
+        return Prefill.begin(self.model, taken, known)
+
+    def _run_ahead(self) -> None:
+        """Keep a GPU busy with those that run while the host is busy with those that join."""
+        for lane in self._lanes.values() if self.fixed else ():
+            if not lane.is_idle:
+                lane.run_ahead(RUN_AHEAD)
 
     def _fits(self, lane: Lane, joining: list[Handle]) -> bool:
         """Whether requests fit into the budgets; one that is alone always does."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.batching import on_device
 from qkv.decode.request import Event, Handle, check_numbers
 from qkv.decode.row_rules import History, RowRules, Sampling
 
@@ -62,8 +63,8 @@ class GreedySearch:
         requests = [handle.request for handle in rows]
         newest = [(*x.request.prompt[-1:], *x.tokens[-1:])[-1:] for x in rows]
         self.state = GreedyState(
-            newest=torch.tensor(newest, device=self.device),
-            step=torch.tensor([len(handle.tokens) for handle in rows], device=self.device),
+            newest=on_device(newest, self.device),
+            step=on_device([len(handle.tokens) for handle in rows], self.device),
             rules=RowRules.of(requests, lambda: _history(rows), self.vocab_size, self.device),
             sampling=Sampling.of(requests, self.device),
             report=torch.zeros((2, len(rows)), dtype=torch.float64, device=self.device),

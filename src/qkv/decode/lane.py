@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from qkv.batching import on_device
 from qkv.decode.beam import BeamSearch
 from qkv.decode.greedy import GreedySearch
 from qkv.decode.prompts import Generative, Prefill, empty_store
@@ -95,7 +96,7 @@ class Lane:
         longest = max(lengths)  # a slot after a row's own length is written before it is read
         self.store[:, :, begin : begin + len(handles), :, :longest] = prefill.store
         if self.beams > 1:
-            ends = torch.tensor(lengths, device=self.device)[:, None, None]
+            ends = on_device(lengths, self.device)[:, None, None]
             slots = torch.arange(self.visible.shape[2], device=self.device)
             self.visible[begin : begin + len(handles)] = slots < ends
         if prefill.memory is not None:
@@ -146,11 +147,16 @@ class Lane:
             self._count_step()
             return self.search.collect(self.search.state.report.tolist())
         # While the tokens of a step are handed out, the GPU runs the next one.
-        is_recorded = any(handle.request.record for handle in self.handles)
-        while len(self._flying) < (1 if is_recorded else 2):
+        self.run_ahead(2)
+        return self._collect()
+
+    def run_ahead(self, n_steps: int) -> None:
+        """Launch steps until so many are under way, so that the GPU has work meanwhile."""
+        if any(handle.request.record for handle in self.handles):
+            n_steps = 1  # whose record is read before the next step
+        while len(self._flying) < n_steps:
             self._flying.append(self.recording.launch())
             self._count_step()
-        return self._collect()
 
     def _settle(self) -> list[Event]:
         """Wait for steps that were launched ahead, and hand out their tokens."""
@@ -198,7 +204,7 @@ class Lane:
         # A row that fills up has an empty prompt, and one source token: attention needs a key.
         rows = [[*column, *[0] * n_more] for column in columns[:3]]
         rows.append([*lengths, *[1] * n_more])
-        self._slots = Slots(*(x.clone() for x in torch.tensor(rows, device=self.device)))
+        self._slots = Slots(*(x.clone() for x in on_device(rows, self.device)))
         self._memory = self._sources_in_use()
         if self.fixed:
             self._record()

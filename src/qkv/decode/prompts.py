@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.batching import pad_rows
+from qkv.batching import on_device, pad_rows
 from qkv.decode.request import Handle
 from qkv.model import Decoder, EncoderDecoder, Layout, Memory, NewTokens
 
@@ -89,7 +89,8 @@ class Prefill:
         if not shared and self.store.shape[2] < len(rows):
             self.store = self.store.expand(-1, -1, len(rows), -1, -1, -1).clone()
         # One that is read already stays a row; the longest prompt fills all columns.
-        tokens = pad_rows([prompt[start:end] for prompt in rows]).to(self.store.device)
+        tokens = pad_rows([prompt[start:end] for prompt in rows])
+        tokens = on_device(tokens, self.store.device)
         read(model, tokens, self.memory, NewTokens(self.store, start, end))
         for handle, prompt in zip(self.handles, self.prompts, strict=True):
             handle.n_read += max(0, min(end, len(prompt)) - start)
@@ -110,5 +111,5 @@ def encode(model: EncoderDecoder, sources: Sequence[Sequence[int]]) -> Memory:
     lengths = [len(source) for source in sources]
     layout = Layout()
     if min(lengths) < max(lengths):
-        layout = Layout(lengths=torch.tensor(lengths, device=device))
-    return model.remember(pad_rows(sources, pad).to(device), layout)
+        layout = Layout(lengths=on_device(lengths, device))
+    return model.remember(on_device(pad_rows(sources, pad), device), layout)

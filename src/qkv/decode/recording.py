@@ -21,7 +21,7 @@ from qkv.decode.tensors import assign, kind, leaves
 
 WARM_UPS = 2  # so that libraries initialise before the recording
 MOST = 32  # recordings of a lane; the oldest are dropped first
-MOST_FLYING = 4  # steps that were launched and not read
+MOST_FLYING = 32  # steps that were launched and not read
 WORTH_COMPILING = 5000  # steps, after which as many more are likely to come
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qkv.batching import on_device
 from qkv.decode import noise, rules
 from qkv.decode.request import Request
 from qkv.decode.sizes import power_of_two
@@ -54,7 +55,7 @@ class RowRules:
         forced = [x.force_end for x in settings]
 
         def column(values: Sequence[object], used: bool = True) -> Tensor | None:
-            return torch.tensor(values, device=device) if used else None
+            return on_device(values, device) if used else None
 
         def marks(tokens: Sequence[Sequence[int]]) -> Tensor:
             return _columns(tokens, vocab_size, device)
@@ -152,12 +153,12 @@ class Sampling:
             values = [getattr(x.rules, name) if is_drawn else off for x, is_drawn in pairs]
             if all(value == off for value in values):
                 return None
-            return torch.tensor(values, device=device)[:, None]
+            return on_device(values, device)[:, None]
 
         streams = [noise.stream(x.rules.seed, x.id, x.draw) for x in requests]
         return cls(
-            torch.tensor(drawn, device=device),
-            torch.tensor(streams, device=device),
+            on_device(drawn, device),
+            on_device(streams, device),
             column("temperature", 1.0),
             column("top_k", 0),
             column("top_p", 1.0),
@@ -208,7 +209,7 @@ def _columns(tokens: Sequence[Sequence[int]], vocab_size: int, device: torch.dev
     marks = torch.zeros((len(tokens), vocab_size), dtype=torch.bool)
     for row, ids in zip(marks, tokens, strict=True):
         row[[id for id in ids if id < vocab_size]] = True
-    return marks.to(device)
+    return on_device(marks, device)
 
 
 def _follow(values: Tensor, parents: Tensor) -> Tensor:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
+from qkv.convert.architectures import ARCHITECTURES
 from qkv.decode import complete
 from qkv.model import Decoder
 from tests.convert.harness import (
@@ -82,3 +86,51 @@ def their_search(model: PreTrainedModel, prompt: Sequence[int], beams: int) -> l
     said = model.generation_config.eos_token_id
     ends, new = said if isinstance(said, list) else [said], output[0].tolist()[len(prompt) :]
     return new[: next((place for place, token in enumerate(new) if token in ends), len(new))]
+
+
+class KeepDouble(TorchFunctionMode):
+    """Leaves float64 as it is where a model would compute in float32 whatever its weights are."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if is_double and function is Tensor.float:
+            return args[0]
+        if is_double and function is Tensor.to and torch.float32 in (*args, kwargs.get("dtype")):
+            return args[0]
+        if is_double and function in (F.softmax, torch.softmax):
+            kwargs.pop("dtype", None)
+        return function(*args, **kwargs)
+
+
+def in_double(model: PreTrainedModel) -> PreTrainedModel:
+    """Their model in float64, but for its angles, which both compute in float32."""
+    angles = {name: x.clone() for name, x in model.named_buffers() if "inv_freq" in name}
+    model.double()
+    for name, buffer in angles.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, buffer)
+    return model
+
+
+def assert_same_in_double(theirs: PreTrainedModel, lengths: list[int]) -> None:
+    """Logits within 1e-9 of the largest, and gradients too, each of a size that matters."""
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    with KeepDouble():
+        mine, other = both_logits((in_double(theirs), ours.double()), lengths)
+        (mine**2).mean().backward()
+        (other**2).mean().backward()
+    assert other.abs().max() > 0.1
+    torch.testing.assert_close(mine, other, atol=1e-9 * other.abs().max().item(), rtol=0)
+    gradients = {name: weight.grad for name, weight in theirs.named_parameters()}
+    parameters = dict(ours.named_parameters())
+    compared = set()
+    for rule in ARCHITECTURES[theirs.config.model_type].rules(ours.config, "causal"):
+        if rule.ours in parameters:
+            expected, grad = rule.read(gradients), parameters[rule.ours].grad
+            assert expected.abs().max() > 0
+            atol = 1e-9 * expected.abs().max().item()
+            torch.testing.assert_close(grad, expected, atol=max(atol, 1e-12), rtol=0)
+            compared.add(rule.ours)
+    assert compared == parameters.keys()

@@ -79,6 +79,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPT2": GPT,
     "Llama": LLAMA,
     "Mistral": LLAMA,
+    "Qwen2": LLAMA,
+    "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,
     "Marian": {**BART, "pad_token_id": 19, "decoder_start_token_id": 19},
     "T5": T5,

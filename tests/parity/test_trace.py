@@ -108,7 +108,12 @@ def test_encoders(name, config):
 
 
 @pytest.mark.parametrize(
-    ("name", "config"), [("GPT2LMHeadModel", GPT2), ("LlamaForCausalLM", LLAMA)]
+    ("name", "config"),
+    [
+        ("GPT2LMHeadModel", GPT2),
+        ("LlamaForCausalLM", LLAMA),
+        ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 6}),
+    ],
 )
 def test_decoders(name, config):
     theirs, ours = opened(name, config)

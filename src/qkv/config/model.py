@@ -19,6 +19,7 @@ ENCODER_ONLY = (
     "convolution",
     "causal",
 )
+WINDOW_PATTERNS = {"all": "w", "alternate": "fw"}  # one letter a layer, repeated
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
 
 
@@ -55,6 +56,12 @@ class ModelConfig(Section):
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
+    qkv_bias: Literal["same", "always", "never"] = setting(
+        "same", "biases on queries, keys and values: as `bias`, always (Qwen2), never (GPT-Neo)"
+    )
+    query_key_norm: bool = setting(
+        False, "a norm of each head's queries and keys before they are turned (Qwen3)"
+    )
     positions: Literal[
         "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "disentangled", "none"
     ] = setting(
@@ -91,8 +98,10 @@ class ModelConfig(Section):
         most=LONGEST,
     )
     window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
-    window_layers: Literal["all", "alternate"] = setting(
-        "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
+    window_layers: str = setting(
+        "all",
+        "where the window holds: all, alternate (every other layer, from the second, as GPT-3), or "
+        "a pattern that repeats over the layers, w windowed and f full, such as wf (Gemma 2)",
     )
     init: Literal["glorot", "normal"] = setting(
         "glorot", "first weights: the paper's, or N(0, 0.02) with smaller residual outputs (GPT-2)"
@@ -183,6 +192,7 @@ class ModelConfig(Section):
                 f"rotary positions turn pairs, so a head's width must be even, but d_model "
                 f"/ n_heads is {self.d_head}."
             )
+        yield from self._attention_problems()
         yield from self._rotary_problems()
         yield from self._encoder_problems()
         if self.tie in ("all", "inputs") and self.source_vocab_size:
@@ -193,6 +203,20 @@ class ModelConfig(Section):
         for stack in self.family.split("-"):
             if getattr(self, f"n_{stack}_layers") < 1:
                 yield f"n_{stack}_layers is 0, but the {self.family} family needs at least 1."
+
+    def _attention_problems(self) -> Iterator[str]:
+        if self.query_key_norm and (
+            self.family == "encoder-decoder" or self.positions == "disentangled"
+        ):
+            yield (
+                "query_key_norm is for self-attention whose positions are not disentangled; leave "
+                "it out, or choose another family or other positions."
+            )
+        if not self._window_pattern or set(self._window_pattern) - {"f", "w"}:
+            yield (
+                f"window_layers is {self.window_layers!r}, but must be all, alternate, or letters "
+                f"f (full) and w (windowed), one for each layer until the pattern repeats."
+            )
 
     def _rotary_problems(self) -> Iterator[str]:
         if self.rotary_scaling == "ntk" and self.d_head == 2:
@@ -288,9 +312,18 @@ class ModelConfig(Section):
         """The context that rotary angles were made for, before they were scaled."""
         return self.rotary_trained_length or round(self.max_length / self.rotary_factor)
 
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.bias if self.qkv_bias == "same" else self.qkv_bias == "always"
+
+    @property
+    def _window_pattern(self) -> str:
+        return WINDOW_PATTERNS.get(self.window_layers, self.window_layers)
+
     def window_of(self, layer: int) -> int:
         """How many tokens a token of this layer sees; 0: all."""
-        return 0 if self.window_layers == "alternate" and layer % 2 == 0 else self.window
+        return self.window if in_pattern(self._window_pattern, layer) == "w" else 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values, for `config.json`."""
@@ -301,6 +334,29 @@ class ModelConfig(Section):
     def from_dict(cls, values: Mapping[str, Any], where: str = "model") -> ModelConfig:
         """Read a config from plain values, naming `where` it stands in errors."""
         return from_mapping(cls, values, where)
+
+
+def in_pattern(pattern: str, layer: int) -> str:
+    """Return the letter of a layer in a pattern that repeats over the layers."""
+    return pattern[layer % len(pattern)]
+
+
+def shortest_pattern(letters: str) -> str:
+    """Return the shortest pattern that gives these letters when it repeats over the layers."""
+    lengths = range(1, len(letters) + 1)
+    fits = (
+        letters[:length]
+        for length in lengths
+        if all(in_pattern(letters[:length], i) == letter for i, letter in enumerate(letters))
+    )
+    return next(fits, letters)
+
+
+def name_window_layers(letters: str) -> str:
+    """Return `window_layers` for layers that are full (f) or windowed (w)."""
+    pattern = shortest_pattern(letters)
+    names = {pattern: name for name, pattern in WINDOW_PATTERNS.items()}
+    return names.get(pattern, pattern)
 
 
 def unused_setting(config: ModelConfig, name: str) -> str:

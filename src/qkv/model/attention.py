@@ -17,6 +17,7 @@ from qkv.config import ModelConfig
 from qkv.model import row_attention
 from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
+from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
 
 
@@ -196,10 +197,11 @@ class Attention(nn.Module):
             config.kv_heads * config.d_head,
         )
         if cross:
-            self.query = nn.Linear(d_model, d_heads, bias=config.bias)
-            self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)
+            self.query = nn.Linear(d_model, d_heads, bias=config.has_qkv_bias)
+            self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.has_qkv_bias)
         else:
-            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.bias)
+            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.has_qkv_bias)
+        self.norm = QueryKeyNorm(config) if config.query_key_norm else nn.Identity()
         self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
     def forward(
@@ -209,7 +211,7 @@ class Attention(nn.Module):
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        turned = order.turn(plain)
+        turned = order.turn(self.norm(plain))
         if cache is not None and self._has_row_kernel(turned, order, cache):
             return self._join_heads(cache.attend(turned, value, mask, self.scale))
         query, key = turned.split([n_heads, n_kv_heads], dim=1)

@@ -58,8 +58,8 @@ def _glorot(model: nn.Module) -> None:
 
 def _initialise_projections(attention: Attention) -> None:
     """Draw q, k and v as separate matrices, as in the paper."""
-    fused = [m for n, m in attention.named_children() if n != "output"]
-    for linear in fused:
+    names = "query", "key_value", "query_key_value"
+    for linear in [module for name, module in attention.named_children() if name in names]:
         assert isinstance(linear, nn.Linear)
         for piece in linear.weight.split(attention.d_head * attention.n_kv_heads):
             fan = linear.in_features + attention.d_head * attention.n_heads

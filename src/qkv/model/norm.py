@@ -1,6 +1,9 @@
 """Normalisation of each token's vector over its last dimension."""
 
-from torch import nn
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 
@@ -10,3 +13,17 @@ def build_norm(config: ModelConfig, width: int = 0) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width or config.d_model, eps=config.norm_epsilon)
     return nn.LayerNorm(width or config.d_model, eps=config.norm_epsilon)
+
+
+class QueryKeyNorm(nn.Module):
+    """Norms of each head's queries and keys, which keep scores from growing (Henry et al. 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_heads = config.n_heads
+        self.query, self.key = (build_norm(config, config.d_head) for _ in range(2))
+
+    def forward(self, query_key: Tensor) -> Tensor:
+        """Normalise queries and keys in one tensor, (B, H + G, T, D/H)."""
+        query, key = query_key.tensor_split([self.n_heads], dim=1)
+        return torch.cat([self.query(query), self.key(key)], dim=1)

@@ -9,6 +9,7 @@ from qkv.convert.architectures.deberta import DEBERTA
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
+from qkv.convert.architectures.qwen import QWEN2, QWEN3
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.architectures.t5 import T5
 from qkv.convert.architectures.vit import VIT
@@ -25,6 +26,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": GPT2,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
     "marian": MARIAN,
     "bart": BART,
     "t5": T5,
@@ -34,4 +37,6 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "gpt2": causal_classifier(GPT2, "GPT2ForSequenceClassification"),
     "llama": causal_classifier(LLAMA, "LlamaForSequenceClassification"),
     "mistral": causal_classifier(MISTRAL, "MistralForSequenceClassification"),
+    "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
+    "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
 }

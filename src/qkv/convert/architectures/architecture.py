@@ -105,8 +105,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         "a whole number of at least 0, or null",
         lambda value: value is None or _whole(value, 0),
-        "conv_kernel_size sliding_window max_length min_length max_new_tokens min_new_tokens "
-        "no_repeat_ngram_size top_k",
+        "conv_kernel_size sliding_window max_window_layers max_length min_length max_new_tokens "
+        "min_new_tokens no_repeat_ngram_size top_k",
     ),
     (
         "a whole number of at least 0",
@@ -145,7 +145,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "true or false, or null",
         lambda value: value is None or isinstance(value, bool),
         "tie_word_embeddings share_encoder_decoder_embeddings scale_embedding scale_attn_weights "
-        "scale_decoder_outputs is_gated_act legacy attention_bias mlp_bias do_sample",
+        "scale_decoder_outputs is_gated_act legacy attention_bias mlp_bias do_sample "
+        "use_sliding_window",
     ),
     ("a name", lambda value: isinstance(value, str), "feed_forward_proj"),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from qkv.config import ModelConfig
+from qkv.config.model import name_window_layers
 from qkv.convert.architectures import ARCHITECTURES, CAUSAL_CLASSIFIERS
 from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.architectures.deberta import has_bucket_for_each
@@ -59,11 +60,20 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
         del values["max_length"], values["vocab_size"]
     if config.positions == "disentangled" and has_bucket_for_each(config):
         del values["relative_length"]
+    values["qkv_bias"] = config.has_qkv_bias
+    values["window_layers"] = _window_layers(config)
     if not config.window:
         del values["window_layers"]
     if config.head != "sequence":
         del values["pooling"]  # a setting of the task
     return values
+
+
+def _window_layers(config: ModelConfig) -> str:
+    """The layers with a window, by the shortest name of them."""
+    n_layers = config.n_encoder_layers if config.family == "encoder" else config.n_decoder_layers
+    letters = ["w" if config.window_of(layer) else "f" for layer in range(n_layers)]
+    return name_window_layers("".join(letters))
 
 
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:

@@ -365,6 +365,7 @@ class Kind:
 
 BYTE_LEVEL: Way = (_byte_level, ("vocab.json", "merges.txt"))
 LLAMA = Kind(LLAMA_NAMES, ((_pieces, ("tokenizer.model",)), BYTE_LEVEL))
+QWEN = Kind(dict.fromkeys(("end", "padding"), "<|endoftext|>"), ())  # of a tokenizer.json alone
 SIDES = ("source.spm", "target.spm", "vocab.json")
 
 KINDS = {
@@ -382,5 +383,7 @@ KINDS = {
     "deberta-v2": Kind(BERT_NAMES, ((_deberta, ("spm.model",)),)),
     "llama": LLAMA,
     "mistral": LLAMA,
+    "qwen2": QWEN,
+    "qwen3": QWEN,
     "marian": Kind(T5_NAMES, ((_marian, (*SIDES, "target_vocab.json")), (_marian, SIDES))),
 }

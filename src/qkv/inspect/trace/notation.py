@@ -236,7 +236,10 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
     pre, own = config.norm_position == "pre", at.endswith("self_attention")
     x = f"{_norm(config)}(H)" if pre else "H"
     memory = x if own else "encoder_outputs"
-    turned = "turn({})" if config.positions == "rotary" and own else "{}"
+    turned = "{}"
+    if own:
+        turned = f"{_norm(config)}({{}})" if config.query_key_norm else "{}"
+        turned = f"turn({turned})" if config.positions == "rotary" else turned
     groups = "H" if config.kv_heads == config.n_heads else "G"
     root = "√(3·d_k)" if config.positions == "disentangled" else "√d_k"
     scores = f"QKᵀ/{root}" if config.score_division else "QKᵀ"

@@ -1,0 +1,100 @@
+"""Rotary angles in configs of other libraries: the base, and how long contexts are scaled."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.architectures.architecture import Values, wanted
+from qkv.errors import UserError
+
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
+
+
+def read_angles(config: Mapping[str, Any]) -> Values:
+    """How queries and keys are turned; older files say it in two places."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    said = {**config, **rope}
+    wanted(said, "partial_rotary_factor", (1.0,), 1.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "dynamic":
+        _tell_of_dynamic(config)
+        kind = "default"
+    if kind not in SCALINGS:
+        raise UserError(
+            f"config.json: the rotary scaling (rope_type) is {kind!r}, but only "
+            f"{', '.join(map(repr, SCALINGS))} can be read."
+        )
+    found: Values = {
+        "rotary_base": float(said.get("rope_theta") or 10_000.0),
+        "rotary_scaling": SCALINGS[kind],
+    }
+    if kind == "default":
+        return found
+    before = config.get("original_max_position_embeddings")
+    before = before or rope.get("original_max_position_embeddings")
+    before = before or config["max_position_embeddings"]
+    factor = rope.get("factor") or config["max_position_embeddings"] / before
+    found["rotary_factor"] = float(factor)
+    if kind == "linear":
+        return found
+    found["rotary_trained_length"] = int(before)
+    slow, fast = (
+        ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
+    )
+    found["rotary_slow"] = float(rope.get(slow) or 1.0)
+    found["rotary_fast"] = float(rope.get(fast) or (4.0 if kind == "llama3" else 32.0))
+    if kind == "yarn":
+        _check_yarn(rope, factor)
+    return found
+
+
+def _tell_of_dynamic(config: Mapping[str, Any]) -> None:
+    """That scaling sets in where the context ends here; up to there it changes nothing."""
+    length = config.get("max_position_embeddings", "max_position_embeddings")
+    warnings.warn(
+        f"Left out of config.json: dynamic rotary scaling, which is for texts of more than "
+        f"{length} tokens, where the context ends here.",
+        stacklevel=2,
+    )
+
+
+def _check_yarn(rope: Mapping[str, Any], factor: float) -> None:
+    """Refuse the variants that came after the paper."""
+    wanted(rope, "truncate", (True,), True)
+    usual = 0.1 * math.log(factor) + 1.0
+    louder = rope.get("attention_factor")
+    if louder is None and rope.get("mscale") and rope.get("mscale_all_dim"):
+        one, other = (
+            0.1 * rope[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim")
+        )
+        louder = one / other
+    if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
+        raise UserError(
+            f"config.json: yarn multiplies scores by {louder:.4g} squared, but only the paper's "
+            f"{usual:.4g} (0.1·ln factor + 1) can be read."
+        )
+
+
+def write_angles(config: ModelConfig) -> Values:
+    """The angles in their words."""
+    kind = THEIR_SCALINGS.get(config.rotary_scaling, config.rotary_scaling)
+    found: Values = {"rope_type": kind, "rope_theta": config.rotary_base}
+    if kind == "default":
+        return found
+    found["factor"] = config.rotary_factor
+    if kind == "linear":
+        return found
+    found["original_max_position_embeddings"] = config.trained_length
+    if kind == "llama3":
+        ends = {
+            "low_freq_factor": config.rotary_slow,
+            "high_freq_factor": config.rotary_fast or 4.0,
+        }
+    else:
+        ends = {"beta_slow": config.rotary_slow, "beta_fast": config.rotary_fast or 32.0}
+    return {**found, **ends}

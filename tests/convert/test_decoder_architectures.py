@@ -1,0 +1,100 @@
+"""Decoders that are Llama or GPT-2 with other parts: the same numbers both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from qkv.convert.architectures import CAUSAL_CLASSIFIERS
+from qkv.convert.gguf.gguf_tokenizer import QWEN2
+from qkv.proofs import ROWS, verify
+from tests.convert.decoders import assert_both_ways, assert_same_in_double
+from tests.convert.harness import made, saved
+from tests.convert.small import CONFIGS, assert_reads_same, small
+
+LENGTHS = [9, 4, 1]
+SLIDING = ["full_attention", "sliding_attention", "sliding_attention"]
+# Their class, and what differs from the small config of its line
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen2, windows": (
+        "Qwen2ForCausalLM",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+        },
+    ),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "qwen3, windows": (
+        "Qwen3ForCausalLM",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "num_hidden_layers": 3,
+            "layer_types": SLIDING,
+        },
+    ),
+}
+EVERY = pytest.mark.parametrize("case", CASES)
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def config_of(case: str) -> tuple[str, dict[str, Any]]:
+    name, differences = CASES[case]
+    usual = next(config for line, config in CONFIGS.items() if name.startswith(line))
+    return name, {**usual, **IDS, **differences}
+
+
+@EVERY
+def test_float64(case):
+    name, config = config_of(case)  # without padding, whose embedding has no gradient there
+    assert_same_in_double(made(name, {**config, "pad_token_id": None}, seed=1), LENGTHS)
+
+
+@EVERY
+@torch.no_grad()
+def test_both_ways(case):
+    assert_both_ways(*config_of(case), lengths=LENGTHS, seed=2, shards=False)
+
+
+@pytest.mark.parametrize("kind", CAUSAL_CLASSIFIERS)
+def test_classifiers(kind):
+    name = CAUSAL_CLASSIFIERS[kind].classes["sequence"]
+    theirs = small(name, **IDS, num_labels=3)
+    with saved(theirs) as folder:
+        assert_reads_same(theirs, folder, "sequence")
+
+
+@pytest.mark.parametrize("case", {name: case for case, (name, _) in CASES.items()}.values())
+def test_verify(case, tmp_path):
+    """One of each class passes what `qkv verify` proves, in 8 bits too."""
+    name, config = config_of(case)
+    words = byte_tokenizer()
+    made(name, {**config, "vocab_size": len(words)}, seed=3).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    proofs = verify(tmp_path, "cpu", dtype="int8")
+    assert not [proof for proof in proofs if proof.passed is False]
+    assert len(proofs) == len(ROWS)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes without merges, cut as Qwen's are: transformers reads its folders in this way alone."""
+    special = ["<pad>", "<s>", "</s>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: id for id, token in enumerate([*special, *alphabet])}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    backend.normalizer = normalizers.NFC()
+    cut = pre_tokenizers.Split(Regex(QWEN2), "isolated")
+    runs = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([cut, runs])
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )

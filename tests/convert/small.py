@@ -34,6 +34,15 @@ LLAMA = {
     "vocab_size": 30,
     "max_position_embeddings": 32,
 }
+GPT_NEO = {
+    "hidden_size": 16,
+    "num_heads": 2,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 3,
+    "vocab_size": 30,
+    "max_position_embeddings": 32,
+}
 BART = {
     "vocab_size": 20,
     "d_model": 8,
@@ -79,6 +88,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPT2": GPT,
     "Llama": LLAMA,
     "Mistral": LLAMA,
+    "GPTNeoX": {**LLAMA, "num_attention_heads": 2, "intermediate_size": 20},
+    "GPTNeo": GPT_NEO,
+    "OPT": {**LLAMA, "ffn_dim": 20, "word_embed_proj_dim": 16},
     "Qwen2": LLAMA,
     "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,

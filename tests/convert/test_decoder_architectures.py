@@ -21,6 +21,27 @@ LENGTHS = [9, 4, 1]
 SLIDING = ["full_attention", "sliding_attention", "sliding_attention"]
 # Their class, and what differs from the small config of its line
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt-neox": ("GPTNeoXForCausalLM", {}),
+    "gpt-neox, one after the other": (
+        "GPTNeoXForCausalLM",
+        {
+            "use_parallel_residual": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "linear",
+                "factor": 2.0,
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+    ),
+    "gpt-neo": ("GPTNeoForCausalLM", {}),
+    "gpt-neo, other windows": (
+        "GPTNeoForCausalLM",
+        {"num_layers": 3, "attention_types": [[["local"], 1], [["global", "local"], 1]]},
+    ),
+    "opt": ("OPTForCausalLM", {}),
+    "opt, no biases": ("OPTForCausalLM", {"enable_bias": False, "activation_function": "gelu"}),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
     "qwen2, windows": (
         "Qwen2ForCausalLM",

@@ -113,6 +113,7 @@ def test_encoders(name, config):
         ("GPT2LMHeadModel", GPT2),
         ("LlamaForCausalLM", LLAMA),
         ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 6}),
+        ("GPTNeoXForCausalLM", {**LLAMA, "num_attention_heads": 2}),
     ],
 )
 def test_decoders(name, config):

@@ -50,6 +50,9 @@ class ModelConfig(Section):
     norm_position: Literal["post", "pre"] = setting(
         "post", "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x))"
     )
+    parallel: bool = setting(
+        False, "attention and feed-forward both read a block's input, and both are added (GPT-NeoX)"
+    )
     norm_epsilon: float = setting(1e-5, "added to the variance before the root", least=0)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = setting(
         "relu", "the feed-forward layer's non-linearity"
@@ -70,6 +73,9 @@ class ModelConfig(Section):
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
         10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
+    )
+    rotary_share: float = setting(
+        1.0, "rotary: share of a head's width that is turned, from its start (GPT-NeoX)", most=1
     )
     rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = setting(
         "none", "rotary: how angles are squeezed for contexts longer than the trained one"
@@ -187,11 +193,13 @@ class ModelConfig(Section):
                 f"sinusoidal positions need an even width, but d_model (or d_embedding) is "
                 f"{self.embedding_width}."
             )
-        if self.positions == "rotary" and self.d_head % 2:
+        if self.positions == "rotary" and (self.d_rotary < 2 or self.d_rotary % 2):
             yield (
                 f"rotary positions turn pairs, so a head's width must be even, but d_model "
-                f"/ n_heads is {self.d_head}."
+                f"/ n_heads, of which rotary_share is turned, is {self.d_rotary}."
             )
+        if self.parallel and self.norm_position == "post":
+            yield "parallel sublayers read norms of a block's input; set norm_position = 'pre'."
         yield from self._attention_problems()
         yield from self._rotary_problems()
         yield from self._encoder_problems()
@@ -219,7 +227,7 @@ class ModelConfig(Section):
             )
 
     def _rotary_problems(self) -> Iterator[str]:
-        if self.rotary_scaling == "ntk" and self.d_head == 2:
+        if self.rotary_scaling == "ntk" and self.d_rotary == 2:
             yield (
                 "rotary_scaling = 'ntk' squeezes the slower pairs, but a head of width 2 "
                 "has one; use 'linear'."
@@ -280,6 +288,11 @@ class ModelConfig(Section):
     def d_head(self) -> int:
         """Width of one head: d_k in the paper."""
         return self.d_key or self.d_model // self.n_heads
+
+    @property
+    def d_rotary(self) -> int:
+        """Width of the part of a head that rotary positions turn."""
+        return int(self.d_head * self.rotary_share)
 
     @property
     def embedding_width(self) -> int:

@@ -24,11 +24,14 @@ class Residual(nn.Module):
         self.norm = build_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Wrap one sublayer."""
+    def forward(
+        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], read: Tensor | None = None
+    ) -> Tensor:
+        """Add what a sublayer makes of x, or of another vector that it is to read."""
+        read = x if read is None else read
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            return x + self.dropout(sublayer(self.norm(read)))
+        return self.norm(x + self.dropout(sublayer(read)))
 
 
 class Block(nn.Module):
@@ -36,6 +39,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, cross: bool = False) -> None:
         super().__init__()
+        self.parallel = config.parallel
         self.self_attention = Attention(config)
         self.self_attention_residual = Residual(config)
         if cross:
@@ -54,9 +58,12 @@ class Block(nn.Module):
         memory_mask: Mask | None = None,
     ) -> Tensor:
         """Apply the sublayers to the residual stream, (B, T, D)."""
+        block_input = x
         x = self.self_attention_residual(x, lambda x: self.self_attention(x, mask, order, cache))
         if memory is not None and memory_mask is not None:
             x = self.cross_attention_residual(
                 x, lambda x: self.cross_attention.look(x, memory, memory_mask)
             )
-        return self.feed_forward_residual(x, self.feed_forward)
+        return self.feed_forward_residual(
+            x, self.feed_forward, read=block_input if self.parallel else x
+        )

@@ -7,8 +7,11 @@ from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
 from qkv.convert.architectures.gpt import GPT, GPT2
+from qkv.convert.architectures.gpt_neo import GPT_NEO
+from qkv.convert.architectures.gpt_neox import GPT_NEOX
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
+from qkv.convert.architectures.opt import OPT
 from qkv.convert.architectures.qwen import QWEN2, QWEN3
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.architectures.t5 import T5
@@ -26,6 +29,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt2": GPT2,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "gpt_neo": GPT_NEO,
+    "gpt_neox": GPT_NEOX,
+    "opt": OPT,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "marian": MARIAN,
@@ -37,6 +43,9 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "gpt2": causal_classifier(GPT2, "GPT2ForSequenceClassification"),
     "llama": causal_classifier(LLAMA, "LlamaForSequenceClassification"),
     "mistral": causal_classifier(MISTRAL, "MistralForSequenceClassification"),
+    "gpt_neo": causal_classifier(GPT_NEO, "GPTNeoForSequenceClassification"),
+    "gpt_neox": causal_classifier(GPT_NEOX, "GPTNeoXForSequenceClassification"),
+    "opt": causal_classifier(OPT, "OPTForSequenceClassification"),
     "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
     "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
 }

@@ -19,7 +19,6 @@ def read_angles(config: Mapping[str, Any]) -> Values:
     """How queries and keys are turned; older files say it in two places."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     said = {**config, **rope}
-    wanted(said, "partial_rotary_factor", (1.0,), 1.0)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "dynamic":
         _tell_of_dynamic(config)
@@ -32,6 +31,7 @@ def read_angles(config: Mapping[str, Any]) -> Values:
     found: Values = {
         "rotary_base": float(said.get("rope_theta") or 10_000.0),
         "rotary_scaling": SCALINGS[kind],
+        "rotary_share": float(said.get("partial_rotary_factor") or 1.0),
     }
     if kind == "default":
         return found
@@ -84,6 +84,8 @@ def write_angles(config: ModelConfig) -> Values:
     """The angles in their words."""
     kind = THEIR_SCALINGS.get(config.rotary_scaling, config.rotary_scaling)
     found: Values = {"rope_type": kind, "rope_theta": config.rotary_base}
+    if config.rotary_share != 1.0:
+        found["partial_rotary_factor"] = config.rotary_share
     if kind == "default":
         return found
     found["factor"] = config.rotary_factor

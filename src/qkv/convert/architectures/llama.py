@@ -13,6 +13,7 @@ from qkv.convert.architectures.architecture import (
     Architecture,
     Values,
     activation,
+    wanted,
 )
 from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
 from qkv.errors import UserError
@@ -34,6 +35,8 @@ def llama_values(config: Mapping[str, Any]) -> Values:
     """The values that all of this line share."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
     key = config.get("head_dim") or width // heads
+    angles = read_angles(config)
+    wanted({"partial_rotary_factor": angles["rotary_share"]}, "partial_rotary_factor", (1.0,), 1.0)
     return {
         **PRESETS["llama-7b"],
         "n_decoder_layers": config["num_hidden_layers"],
@@ -46,7 +49,7 @@ def llama_values(config: Mapping[str, Any]) -> Values:
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "attention_dropout": float(config.get("attention_dropout") or 0.0),
         "tie": "output" if config.get("tie_word_embeddings", False) else "none",
-        **read_angles(config),
+        **angles,
     }
 
 

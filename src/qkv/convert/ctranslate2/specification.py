@@ -70,6 +70,8 @@ def lacking(config: ModelConfig) -> str | None:
         "pooler after the mean of all tokens": config.pooler != "none" and config.pooling == "mean",
         "window in some layers only": _window(config) and config.window_layers != "all",
         "norm of queries and keys": config.query_key_norm,
+        "sublayers in parallel": config.parallel,
+        "turning of a part of each head (rotary_share)": config.d_rotary != config.d_head,
         "window in a decoder that has an encoder": _window(config) and not alone,
         # After a prompt that it reads at once, it counts distances anew.
         "relative positions in a decoder without an encoder": relative and alone,

@@ -39,6 +39,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     values["source_vocab_size"] = config.source_vocab_size or config.vocab_size
     values["n_kv_heads"], values["d_key"] = config.kv_heads, config.d_head
     values["relative_length"] = config.relative_length or config.n_positions
+    values["rotary_share"] = config.d_rotary / config.d_head
     values["rotary_trained_length"] = config.trained_length
     values["rotary_fast"] = config.rotary_fast or {"llama3": 4.0}.get(config.rotary_scaling, 32.0)
     for stack in {"encoder", "decoder"} - {*config.family.split("-")}:
@@ -133,7 +134,7 @@ def _in_their_words(config: ModelConfig) -> ModelConfig:
     if config.positions == "sinusoidal":
         return with_halves(config)
     if config.positions == "rotary" and config.rotary_scaling == "ntk":
-        power = config.d_head / (config.d_head - 2)
+        power = config.d_rotary / (config.d_rotary - 2)
         base = config.rotary_base * config.rotary_factor**power  # what NTK's scaling amounts to
         return dataclasses.replace(
             config, rotary_base=base, rotary_scaling="none", rotary_factor=1.0

@@ -42,6 +42,7 @@ ROBERTA_NAMES = {
     "mask": "<mask>",
 }
 GPT2_NAMES = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
+OPT_NAMES = {"padding": "<pad>"} | dict.fromkeys(("unknown", "start", "end"), "</s>")
 LLAMA_NAMES = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
 T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 
@@ -383,6 +384,9 @@ KINDS = {
     "deberta-v2": Kind(BERT_NAMES, ((_deberta, ("spm.model",)),)),
     "llama": LLAMA,
     "mistral": LLAMA,
+    "gpt_neo": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
+    "gpt_neox": Kind(GPT2_NAMES, ()),
+    "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),
     "qwen2": QWEN,
     "qwen3": QWEN,
     "marian": Kind(T5_NAMES, ((_marian, (*SIDES, "target_vocab.json")), (_marian, SIDES))),

@@ -262,7 +262,8 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
 
 
 def _feed_forward(config: ModelConfig, at: str, n: str) -> Iterator[Quantity]:
-    x = f"{_norm(config)}(H″)" if config.norm_position == "pre" else "H″"
+    x = "H" if config.parallel else "H″"
+    x = f"{_norm(config)}({x})" if config.norm_position == "pre" else x
     activation = {"relu": "ReLU", "silu": "SiLU"}.get(config.activation, "GELU")
     bias = ("+b₁", "+b₂") if config.bias else ("", "")
     hidden = f"{activation}({x}W₁{bias[0]})"

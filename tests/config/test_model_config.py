@@ -19,8 +19,14 @@ from qkv.errors import UserError
         ({"d_model": None}, "model: d_model is None, but must be of type int."),
         ({"gated": 1}, "model: gated is 1, but must be of type bool."),
         ({"dropout": "much"}, "model: dropout is 'much', but must be of type float."),
-        ({"norm": "batch"}, "model: norm is 'batch', but must be one of: 'layer', 'rms'."),
-        ({"norm": ["layer"]}, "model: norm is ['layer'], but must be one of: 'layer', 'rms'."),
+        (
+            {"norm": "batch"},
+            "model: norm is 'batch', but must be one of: 'layer', 'rms', 'rms_plus_one'.",
+        ),
+        (
+            {"norm": ["layer"]},
+            "model: norm is ['layer'], but must be one of: 'layer', 'rms', 'rms_plus_one'.",
+        ),
         ({"vocab_size": 0}, "model: vocab_size is 0, but must be at least 1."),
         ({"source_vocab_size": -1}, "model: source_vocab_size is -1, but must be at least 0."),
         ({"d_key": 10**6}, "model: d_key is 1000000, but must be at most 65536."),

@@ -34,6 +34,7 @@ LLAMA = {
     "vocab_size": 30,
     "max_position_embeddings": 32,
 }
+GEMMA = {**LLAMA, "head_dim": 6}
 GPT_NEO = {
     "hidden_size": 16,
     "num_heads": 2,
@@ -91,6 +92,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPTNeoX": {**LLAMA, "num_attention_heads": 2, "intermediate_size": 20},
     "GPTNeo": GPT_NEO,
     "OPT": {**LLAMA, "ffn_dim": 20, "word_embed_proj_dim": 16},
+    "Gemma3": {
+        **GEMMA,
+        "query_pre_attn_scalar": 9,
+        "num_hidden_layers": 3,
+        "sliding_window": 3,
+        "sliding_window_pattern": 3,
+    },
+    "Gemma2": {**GEMMA, "query_pre_attn_scalar": 9, "sliding_window": 3},
+    "Gemma": GEMMA,
     "Qwen2": LLAMA,
     "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,

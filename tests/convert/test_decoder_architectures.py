@@ -14,7 +14,7 @@ from qkv.convert.architectures import CAUSAL_CLASSIFIERS
 from qkv.convert.gguf.gguf_tokenizer import QWEN2
 from qkv.proofs import ROWS, verify
 from tests.convert.decoders import assert_both_ways, assert_same_in_double
-from tests.convert.harness import made, saved
+from tests.convert.harness import made, read, saved
 from tests.convert.small import CONFIGS, assert_reads_same, small
 
 LENGTHS = [9, 4, 1]
@@ -42,6 +42,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "opt": ("OPTForCausalLM", {}),
     "opt, no biases": ("OPTForCausalLM", {"enable_bias": False, "activation_function": "gelu"}),
+    "gemma": ("GemmaForCausalLM", {}),
+    "gemma 2": (
+        "Gemma2ForCausalLM",
+        {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma 2, without caps": (
+        "Gemma2ForCausalLM",
+        {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "query_pre_attn_scalar": 6,
+        },
+    ),
+    "gemma 3": ("Gemma3ForCausalLM", {}),
+    "gemma 3, scaled": (
+        "Gemma3ForCausalLM",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 300.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
     "qwen2, windows": (
         "Qwen2ForCausalLM",
@@ -83,6 +106,18 @@ def test_float64(case):
 @torch.no_grad()
 def test_both_ways(case):
     assert_both_ways(*config_of(case), lengths=LENGTHS, seed=2, shards=False)
+
+
+@torch.no_grad()
+def test_gemma_rounds_the_scale_of_its_embeddings():
+    """√24 is 4.90625 in bfloat16, and 4.8989795 in float32."""
+    theirs = small("GemmaForCausalLM", hidden_size=24)
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    tokens = torch.arange(30)
+    for dtype in (torch.bfloat16, torch.float32):
+        expected = theirs.to(dtype).model.embed_tokens(tokens)
+        assert torch.equal(ours.to(dtype).embedding(tokens), expected)
 
 
 @pytest.mark.parametrize("kind", CAUSAL_CLASSIFIERS)

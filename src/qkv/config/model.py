@@ -46,9 +46,13 @@ class ModelConfig(Section):
     d_ff: int = setting(1024, "F: inner width of the feed-forward layer", least=1)
     n_encoder_layers: int = setting(3, "blocks in the encoder", least=0, most=10_000)
     n_decoder_layers: int = setting(3, "blocks in the decoder", least=0, most=10_000)
-    norm: Literal["layer", "rms"] = setting("layer", "LayerNorm, or RMSNorm (no mean, no bias)")
-    norm_position: Literal["post", "pre"] = setting(
-        "post", "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x))"
+    norm: Literal["layer", "rms", "rms_plus_one"] = setting(
+        "layer", "LayerNorm, or RMSNorm (no mean, no bias), with 1 added to its weights (Gemma)"
+    )
+    norm_position: Literal["post", "pre", "both"] = setting(
+        "post",
+        "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); both: x + norm(f(norm(x))) "
+        "(Gemma 2)",
     )
     parallel: bool = setting(
         False, "attention and feed-forward both read a block's input, and both are added (GPT-NeoX)"
@@ -73,6 +77,11 @@ class ModelConfig(Section):
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
         10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
+    )
+    rotary_window_base: float = setting(
+        0.0,
+        "rotary: base in layers with a window, which are not scaled (Gemma 3); 0: as in others",
+        least=0,
     )
     rotary_share: float = setting(
         1.0, "rotary: share of a head's width that is turned, from its start (GPT-NeoX)", most=1
@@ -113,6 +122,9 @@ class ModelConfig(Section):
         "glorot", "first weights: the paper's, or N(0, 0.02) with smaller residual outputs (GPT-2)"
     )
     embedding_scale: bool = setting(True, "multiply embeddings by √d_model, as the paper does")
+    round_embedding_scale: bool = setting(
+        False, "round that √d_model to the weights' precision first (Gemma)"
+    )
     embedding_norm: bool = setting(False, "a norm on the embeddings before the first block (BERT)")
     d_embedding: int = setting(
         0,
@@ -162,6 +174,15 @@ class ModelConfig(Section):
     output_bias: bool = setting(False, "a bias on the logits (Marian)")
     output_scale: bool = setting(False, "divide the last vectors by √d_model before logits (T5)")
     score_division: bool = setting(True, "divide scores by √d_k, as the paper does and T5 does not")
+    score_divisor: float = setting(
+        0.0, "divide scores by the root of this in place of d_k (Gemma 2); 0: d_k", least=0
+    )
+    score_cap: float = setting(
+        0.0, "squash scores to ±this, as cap·tanh(score / cap) (Gemma 2: 50); 0: not", least=0
+    )
+    logit_cap: float = setting(
+        0.0, "squash logits to ±this in the same way (Gemma 2: 30); 0: not", least=0
+    )
     dropout: float = setting(0.1, "on each sublayer's output and on the input", least=0, most=1)
     attention_dropout: float = setting(
         0.0, "on attention weights (not in the paper)", least=0, most=1
@@ -194,9 +215,10 @@ class ModelConfig(Section):
                 f"{self.embedding_width}."
             )
         if self.positions == "rotary" and (self.d_rotary < 2 or self.d_rotary % 2):
+            turned = "rotary_share of d_model" if self.rotary_share != 1 else "d_model"
             yield (
-                f"rotary positions turn pairs, so a head's width must be even, but d_model "
-                f"/ n_heads, of which rotary_share is turned, is {self.d_rotary}."
+                f"rotary positions turn pairs, so a head's width must be even, but {turned} "
+                f"/ n_heads is {self.d_rotary}."
             )
         if self.parallel and self.norm_position == "post":
             yield "parallel sublayers read norms of a block's input; set norm_position = 'pre'."
@@ -310,15 +332,25 @@ class ModelConfig(Section):
         return 3 if self.positions == "disentangled" else 1
 
     @property
+    def biases_scores(self) -> bool:
+        """Whether positions are a bias on the scores."""
+        return self.positions in ("relative", "disentangled")
+
+    @property
+    def has_plain_scores(self) -> bool:
+        """Whether scores are QKᵀ/√d_k + M and nothing else, as most fused kernels compute them."""
+        return not (self.biases_scores or self.score_cap)
+
+    @property
     def can_pack(self) -> bool:
-        """Whether attention can run packed: no such kernel takes a bias or drops weights."""
-        biased = self.positions in ("relative", "disentangled")
-        return not (self.attention_dropout or biased or self.convolution)
+        """Whether attention can run packed: such kernels have plain scores and drop no weights."""
+        return self.has_plain_scores and not (self.attention_dropout or self.convolution)
 
     @property
     def score_scale(self) -> float:
         """What products of queries and keys are multiplied with: 1/√d_k in the paper."""
-        return (self.d_head * self.n_score_parts) ** -0.5 if self.score_division else 1.0
+        divisor = self.score_divisor or self.d_head * self.n_score_parts
+        return divisor**-0.5 if self.score_division else 1.0
 
     @property
     def trained_length(self) -> int:
@@ -333,6 +365,11 @@ class ModelConfig(Section):
     @property
     def _window_pattern(self) -> str:
         return WINDOW_PATTERNS.get(self.window_layers, self.window_layers)
+
+    def positions_of(self, layer: int) -> Literal["usual", "windowed"]:
+        """Which scheme of positions a layer has: the usual one, or that of layers with a window."""
+        apart = self.positions == "rotary" and self.rotary_window_base and self.window_of(layer)
+        return "windowed" if apart else "usual"
 
     def window_of(self, layer: int) -> int:
         """How many tokens a token of this layer sees; 0: all."""
@@ -386,6 +423,10 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
-    if name == "window_layers" and not config.window:
+    if name in ("window_layers", "rotary_window_base") and not config.window:
         return "has no effect without a window"
+    if name == "score_divisor" and not config.score_division:
+        return "has no effect where scores are not divided"
+    if name == "round_embedding_scale" and not config.embedding_scale:
+        return "has no effect where embeddings are not scaled"
     return ""

@@ -19,6 +19,7 @@ from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
+from qkv.model.soft_cap import soft_cap
 
 
 class KeysValues(NamedTuple):
@@ -40,13 +41,21 @@ class Attend(Protocol):
         scale: float,
         bias: Tensor | None = None,
         dropout: float = 0.0,
+        cap: float = 0.0,
     ) -> Tensor:
         """Attend to the keys and return the weighted values, (B, H, T, D/H)."""
 
 
-def scores(query: Tensor, key: Tensor, mask: Mask, scale: float, bias: Tensor | None) -> Tensor:
+def scores(
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+) -> Tensor:
     """QKᵀ/√d_k + M, plus a position scheme's bias if it has one, (B, H, T, S)."""
-    raw = query @ key.transpose(-2, -1) * scale
+    raw = soft_cap(query @ key.transpose(-2, -1) * scale, cap)
     raw = raw if bias is None else raw + bias
     return raw + mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
 
@@ -65,11 +74,12 @@ def equation(
     scale: float,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return F.dropout(weights(scores(query, key, mask, scale, bias)), dropout) @ value
+    return F.dropout(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
 
 
 def fast(
@@ -80,8 +90,11 @@ def fast(
     scale: float,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
+    if cap:  # which no fused kernel of torch has
+        return equation(query, key, value, mask, scale, bias, dropout, cap)
     plain = mask.only_lengths and bias is None and dropout == 0.0
     if plain and mask.key_lengths is not None and row_attention.serves(query):
         return row_attention.attend(query, key, value, mask.key_lengths, scale)
@@ -188,7 +201,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = config.n_heads, config.kv_heads
         self.d_head = config.d_head
-        self.scale = config.score_scale
+        self.scale, self.cap = config.score_scale, config.score_cap
         self.dropout = config.attention_dropout
         self.attend: Attend = fast
         d_model, d_heads, d_kv = (
@@ -255,7 +268,7 @@ class Attention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        heads = self.attend(query, key, value, mask, self.scale, bias, dropout)
+        heads = self.attend(query, key, value, mask, self.scale, bias, dropout, self.cap)
         return self._join_heads(heads)
 
     def _join_heads(self, heads: Tensor) -> Tensor:
@@ -263,7 +276,7 @@ class Attention(nn.Module):
 
     def _has_row_kernel(self, query: Tensor, order: Order, cache: LayerCache) -> bool:
         """Whether one kernel may extend the cache and attend to it."""
-        plain = self.attend is fast and order.distances is None
+        plain = self.attend is fast and order.distances is None and not self.cap
         return plain and cache.has_rows and row_attention.serves(query)
 
 

@@ -16,12 +16,17 @@ from qkv.model.positions import Order
 
 
 class Residual(nn.Module):
-    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)). Dropout is on f's output."""
+    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); both: x + norm(f(norm(x))).
+
+    Dropout is on what is added to x.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.pre = config.norm_position == "pre"
+        self.pre = config.norm_position != "post"
         self.norm = build_norm(config)
+        both = config.norm_position == "both"
+        self.output_norm = build_norm(config) if both else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -30,7 +35,7 @@ class Residual(nn.Module):
         """Add what a sublayer makes of x, or of another vector that it is to read."""
         read = x if read is None else read
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(read)))
+            return x + self.dropout(self.output_norm(sublayer(self.norm(read))))
         return self.norm(x + self.dropout(sublayer(read)))
 
 

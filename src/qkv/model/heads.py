@@ -10,6 +10,7 @@ from qkv.config import ModelConfig
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.mask import Layout, segments
 from qkv.model.norm import build_norm
+from qkv.model.soft_cap import soft_cap
 
 
 def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
@@ -69,6 +70,7 @@ class MaskedHead(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.norm = build_norm(config, width)
         self.projection = nn.Linear(width, config.vocab_size)
+        self.cap = config.logit_cap
         if config.tie != "none":
             self.projection.weight = table.weight
 
@@ -78,7 +80,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, V)."""
-        return self.projection(self.hidden(x))
+        return soft_cap(self.projection(self.hidden(x)), self.cap)
 
 
 class LabelHead(nn.Module):

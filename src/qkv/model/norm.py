@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
@@ -10,9 +11,23 @@ from qkv.config import ModelConfig
 
 def build_norm(config: ModelConfig, width: int = 0) -> nn.Module:
     """LayerNorm: (x - mean) / std · g + b; RMSNorm: x / rms(x) · g."""
-    if config.norm == "rms":
-        return nn.RMSNorm(width or config.d_model, eps=config.norm_epsilon)
-    return nn.LayerNorm(width or config.d_model, eps=config.norm_epsilon)
+    kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "rms_plus_one": RMSNormPlusOne}
+    return kinds[config.norm](width or config.d_model, eps=config.norm_epsilon)
+
+
+class RMSNormPlusOne(nn.Module):
+    """x / rms(x) · (1 + g), multiplied in float32 at least, as Gemma has it."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.epsilon = eps
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        exact = torch.promote_types(x.dtype, torch.float32)
+        gain = 1 + self.weight.to(exact)
+        return F.rms_norm(x.to(exact), gain.shape, gain, self.epsilon).to(x.dtype)
 
 
 class QueryKeyNorm(nn.Module):

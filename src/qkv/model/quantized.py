@@ -306,7 +306,7 @@ def quantize(
     weight that is shared is asked for once.
     """
     replaced = list(quantizable(model))
-    precise = model.config.norm_position == "pre"
+    precise = model.config.norm_position != "post"
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     uses = Counter(id(child.weight) for _, _, child in replaced)
     shared: dict[

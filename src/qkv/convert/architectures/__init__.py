@@ -6,6 +6,7 @@ from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.gpt_neo import GPT_NEO
 from qkv.convert.architectures.gpt_neox import GPT_NEOX
@@ -32,6 +33,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt_neo": GPT_NEO,
     "gpt_neox": GPT_NEOX,
     "opt": OPT,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "marian": MARIAN,
@@ -46,6 +50,9 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "gpt_neo": causal_classifier(GPT_NEO, "GPTNeoForSequenceClassification"),
     "gpt_neox": causal_classifier(GPT_NEOX, "GPTNeoXForSequenceClassification"),
     "opt": causal_classifier(OPT, "OPTForSequenceClassification"),
+    "gemma": causal_classifier(GEMMA, "GemmaForSequenceClassification"),
+    "gemma2": causal_classifier(GEMMA2, "Gemma2ForSequenceClassification"),
+    "gemma3_text": causal_classifier(GEMMA3, "Gemma3TextForSequenceClassification"),
     "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
     "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
 }

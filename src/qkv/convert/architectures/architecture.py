@@ -68,6 +68,9 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "gpt_neo": {"bos_token_id": 50_256, "eos_token_id": 50_256},
     "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
     "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
+    "gemma": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
+    "gemma2": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
+    "gemma3_text": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
     "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
     "bart": {
         "pad_token_id": 1,
@@ -104,7 +107,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         lambda value: value is None or _whole(value, 1),
         "num_key_value_heads head_dim intermediate_size n_inner n_positions n_ctx "
         "num_decoder_layers decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
-        "original_max_position_embeddings num_beams num_return_sequences",
+        "original_max_position_embeddings num_beams num_return_sequences sliding_window_pattern",
     ),
     (
         "a whole number of at least 0, or null",
@@ -145,7 +148,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "a number, or null",
         lambda value: value is None or _number(value),
         "attention_dropout rope_theta rotary_pct rotary_emb_base partial_rotary_factor "
-        "length_penalty repetition_penalty temperature top_p min_p",
+        "rope_local_base_freq query_pre_attn_scalar attn_logit_softcapping "
+        "final_logit_softcapping length_penalty repetition_penalty temperature top_p min_p",
     ),
     (
         "true or false, or null",

@@ -71,6 +71,10 @@ def lacking(config: ModelConfig) -> str | None:
         "window in some layers only": _window(config) and config.window_layers != "all",
         "norm of queries and keys": config.query_key_norm,
         "sublayers in parallel": config.parallel,
+        "norms on both sides of a sublayer": config.norm_position == "both",
+        "norm whose weights are stored without their 1": config.norm == "rms_plus_one",
+        "soft cap": config.score_cap or config.logit_cap,
+        "rotary base of its own for layers with a window": config.rotary_window_base,
         "turning of a part of each head (rotary_share)": config.d_rotary != config.d_head,
         "window in a decoder that has an encoder": _window(config) and not alone,
         # After a prompt that it reads at once, it counts distances anew.

@@ -44,6 +44,7 @@ ROBERTA_NAMES = {
 GPT2_NAMES = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
 OPT_NAMES = {"padding": "<pad>"} | dict.fromkeys(("unknown", "start", "end"), "</s>")
 LLAMA_NAMES = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
+GEMMA_NAMES = {"padding": "<pad>", "unknown": "<unk>", "start": "<bos>", "end": "<eos>"}
 T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 
 
@@ -387,6 +388,7 @@ KINDS = {
     "gpt_neo": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "gpt_neox": Kind(GPT2_NAMES, ()),
     "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), Kind(GEMMA_NAMES, ())),
     "qwen2": QWEN,
     "qwen3": QWEN,
     "marian": Kind(T5_NAMES, ((_marian, (*SIDES, "target_vocab.json")), (_marian, SIDES))),

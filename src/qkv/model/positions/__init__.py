@@ -4,6 +4,9 @@ A scheme acts in up to three ways: added to the input, turning q and k, or as a 
 Attention knows those three and no scheme by name.
 """
 
+import dataclasses
+from collections.abc import Collection
+
 from qkv.config import ModelConfig
 from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
@@ -22,6 +25,7 @@ __all__ = [
     "Relative",
     "Rotary",
     "Sinusoidal",
+    "build_other_positions",
     "build_positions",
     "sinusoids",
 ]
@@ -40,3 +44,14 @@ def build_positions(config: ModelConfig, causal: bool = False) -> Positions:
     if config.positions == "relative":
         return Relative(config, causal)
     return SCHEMES[config.positions](config) if config.positions in SCHEMES else Positions()
+
+
+def build_other_positions(config: ModelConfig, kinds: Collection[str]) -> dict[str, Positions]:
+    """Build the schemes of layers that have another than the usual one, by their kind."""
+    found: dict[str, Positions] = {}
+    if "windowed" in kinds:
+        base = config.rotary_window_base
+        found["windowed"] = Rotary(
+            dataclasses.replace(config, rotary_base=base, rotary_scaling="none")
+        )
+    return found

@@ -101,6 +101,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Gemma2": {**GEMMA, "query_pre_attn_scalar": 9, "sliding_window": 3},
     "Gemma": GEMMA,
+    "Phi3": LLAMA,
+    "SmolLM3": {**LLAMA, "no_rope_layer_interval": 2},
     "Qwen2": LLAMA,
     "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from qkv.convert.architectures import CAUSAL_CLASSIFIERS
 from qkv.convert.gguf.gguf_tokenizer import QWEN2
+from qkv.model import build_model
 from qkv.proofs import ROWS, verify
 from tests.convert.decoders import assert_both_ways, assert_same_in_double
-from tests.convert.harness import made, read, saved
+from tests.convert.harness import assert_close, made, read, saved
 from tests.convert.small import CONFIGS, assert_reads_same, small
+from tests.parity.gpt import both_logits
 
 LENGTHS = [9, 4, 1]
 SLIDING = ["full_attention", "sliding_attention", "sliding_attention"]
@@ -65,6 +68,33 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "phi-3": ("Phi3ForCausalLM", {"sliding_window": 5}),
+    "phi-3, longrope": (
+        "Phi3ForCausalLM",
+        {
+            "hidden_size": 32,
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.3, 2.0],
+                "long_factor": [2.0, 4.0, 8.0],
+            },
+        },
+    ),
+    "smollm3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 3}),
+    "smollm3, windows": (
+        "SmolLM3ForCausalLM",
+        {
+            "no_rope_layers": [1, 0],
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True}),
     "qwen2, windows": (
         "Qwen2ForCausalLM",
@@ -86,6 +116,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+pytestmark = pytest.mark.filterwarnings("ignore:Left out of config.json")  # of long contexts
 EVERY = pytest.mark.parametrize("case", CASES)
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -106,6 +137,19 @@ def test_float64(case):
 @torch.no_grad()
 def test_both_ways(case):
     assert_both_ways(*config_of(case), lengths=LENGTHS, seed=2, shards=False)
+
+
+@torch.no_grad()
+def test_longer_contexts_have_the_long_factors_of_longrope():
+    """Theirs change angles with a text's length; ours have one context, which may be longer."""
+    name, config = config_of("phi-3, longrope")
+    theirs = made(name, config, seed=4)
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    assert ours.config.max_length == 32
+    longer = build_model(dataclasses.replace(ours.config, max_length=64)).eval()
+    longer.load_state_dict(ours.state_dict())
+    assert_close(*both_logits((theirs, longer), [40, 37]))
 
 
 @torch.no_grad()

@@ -86,12 +86,25 @@ class ModelConfig(Section):
     rotary_share: float = setting(
         1.0, "rotary: share of a head's width that is turned, from its start (GPT-NeoX)", most=1
     )
-    rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = setting(
+    rotary_layers: str = setting(
+        "all",
+        "rotary: which layers turn queries and keys: all, or a pattern that repeats over the "
+        "layers, r rotary and n none, such as rrrn (SmolLM3)",
+    )
+    rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3", "longrope"] = setting(
         "none", "rotary: how angles are squeezed for contexts longer than the trained one"
     )
     rotary_factor: float = setting(1.0, "rotary: how many times longer the context is", least=1)
     rotary_trained_length: int = setting(
-        0, "rotary: the context before scaling (yarn, llama3); 0: max_length / factor", least=0
+        0,
+        "rotary: the context before scaling (yarn, llama3, longrope); 0: max_length / factor",
+        least=0,
+    )
+    rotary_short_factors: tuple[float, ...] = setting(
+        (), "rotary: by how much longrope slows each pair down where max_length is the trained one"
+    )
+    rotary_long_factors: tuple[float, ...] = setting(
+        (), "rotary: by how much longrope slows each pair down where max_length is longer"
     )
     rotary_slow: float = setting(
         1.0, "rotary: pairs that turn fewer times in that context are squeezed in full", least=0
@@ -257,6 +270,19 @@ class ModelConfig(Section):
         fast = self.rotary_fast or {"llama3": 4.0}.get(self.rotary_scaling, 32.0)
         if self.rotary_scaling in ("yarn", "llama3") and self.rotary_slow >= fast:
             yield f"rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
+        factors = self.rotary_short_factors, self.rotary_long_factors
+        n_pairs = self.d_rotary // 2 if self.rotary_scaling == "longrope" else 0
+        if any(len(listed) != n_pairs or min(listed, default=1) <= 0 for listed in factors):
+            yield (
+                f"rotary_short_factors and rotary_long_factors have {len(factors[0])} and "
+                f"{len(factors[1])} numbers, but must have {n_pairs} above 0, one for each pair "
+                f"that is turned with rotary_scaling = 'longrope', and none without it."
+            )
+        if self.rotary_layers != "all" and (set(self.rotary_layers) or {""}) - {"n", "r"}:
+            yield (
+                f"rotary_layers is {self.rotary_layers!r}, but must be all, or letters r (rotary) "
+                f"and n (none), one for each layer until the pattern repeats."
+            )
 
     def _encoder_problems(self) -> Iterator[str]:
         if self.positions == "disentangled" and (
@@ -366,10 +392,13 @@ class ModelConfig(Section):
     def _window_pattern(self) -> str:
         return WINDOW_PATTERNS.get(self.window_layers, self.window_layers)
 
-    def positions_of(self, layer: int) -> Literal["usual", "windowed"]:
-        """Which scheme of positions a layer has: the usual one, or that of layers with a window."""
-        apart = self.positions == "rotary" and self.rotary_window_base and self.window_of(layer)
-        return "windowed" if apart else "usual"
+    def positions_of(self, layer: int) -> Literal["usual", "windowed", "none"]:
+        """Which positions a layer has: the usual ones, those of layers with a window, or none."""
+        if self.positions != "rotary":
+            return "usual"
+        if self.rotary_layers != "all" and in_pattern(self.rotary_layers, layer) == "n":
+            return "none"
+        return "windowed" if self.rotary_window_base and self.window_of(layer) else "usual"
 
     def window_of(self, layer: int) -> int:
         """How many tokens a token of this layer sees; 0: all."""

@@ -13,8 +13,10 @@ from qkv.convert.architectures.gpt_neox import GPT_NEOX
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
 from qkv.convert.architectures.opt import OPT
+from qkv.convert.architectures.phi3 import PHI3
 from qkv.convert.architectures.qwen import QWEN2, QWEN3
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.architectures.smollm3 import SMOLLM3
 from qkv.convert.architectures.t5 import T5
 from qkv.convert.architectures.vit import VIT
 
@@ -38,6 +40,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma3_text": GEMMA3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "phi3": PHI3,
+    "smollm3": SMOLLM3,
     "marian": MARIAN,
     "bart": BART,
     "t5": T5,
@@ -55,4 +59,6 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "gemma3_text": causal_classifier(GEMMA3, "Gemma3TextForSequenceClassification"),
     "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
     "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
+    "phi3": causal_classifier(PHI3, "Phi3ForSequenceClassification"),
+    "smollm3": causal_classifier(SMOLLM3, "SmolLM3ForSequenceClassification"),
 }

@@ -12,6 +12,7 @@ from qkv.convert.architectures.architecture import Values, wanted
 from qkv.errors import UserError
 
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+LONGROPE = "longrope"  # which Phi-3 has
 THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
 
 
@@ -100,3 +101,51 @@ def write_angles(config: ModelConfig) -> Values:
     else:
         ends = {"beta_slow": config.rotary_slow, "beta_fast": config.rotary_fast or 32.0}
     return {**found, **ends}
+
+
+def read_longrope(config: Mapping[str, Any]) -> Values:
+    """LongRoPE's angles; texts that are longer than the trained context have others there.
+
+    Which ones depends on the length of a text, even for its first tokens, so that a text could not
+    grow past that length by one token at a time: here the context ends there.
+    """
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    said = {**config, **rope}
+    trained = int(said["original_max_position_embeddings"])
+    factor = max(1.0, rope.get("factor") or config["max_position_embeddings"] / trained)
+    usual = math.sqrt(1 + math.log(factor) / math.log(trained))
+    louder = rope.get("attention_factor")
+    if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
+        raise UserError(
+            f"config.json: longrope multiplies scores by {louder:.4g} squared, but only the "
+            f"paper's {usual:.4g} can be read."
+        )
+    if config["max_position_embeddings"] > trained:
+        warnings.warn(
+            f"Left out of config.json: the rotary factors for texts of more than {trained:,} "
+            f"tokens, where the context ends here; set max_length to "
+            f"{config['max_position_embeddings']:,} in a recipe to train with these.",
+            stacklevel=2,
+        )
+    return {
+        "rotary_base": float(said.get("rope_theta") or 10_000.0),
+        "rotary_share": float(said.get("partial_rotary_factor") or 1.0),
+        "rotary_scaling": LONGROPE,
+        "rotary_factor": factor,
+        "rotary_trained_length": trained,
+        "rotary_short_factors": tuple(map(float, rope["short_factor"])),
+        "rotary_long_factors": tuple(map(float, rope["long_factor"])),
+        "max_length": min(trained, config["max_position_embeddings"]),
+    }
+
+
+def write_longrope(config: ModelConfig) -> Values:
+    """LongRoPE's angles in their words."""
+    return {
+        "rope_type": LONGROPE,
+        "rope_theta": config.rotary_base,
+        "partial_rotary_factor": config.rotary_share,
+        "original_max_position_embeddings": config.trained_length,
+        "short_factor": list(config.rotary_short_factors),
+        "long_factor": list(config.rotary_long_factors),
+    }

@@ -68,6 +68,8 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "gpt_neo": {"bos_token_id": 50_256, "eos_token_id": 50_256},
     "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
     "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
+    "phi3": {"pad_token_id": 32_000, "bos_token_id": 1, "eos_token_id": 32_000},
+    "smollm3": {"pad_token_id": 128_004, "bos_token_id": 128_000, "eos_token_id": 128_001},
     "gemma": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
     "gemma2": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
     "gemma3_text": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
@@ -107,7 +109,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         lambda value: value is None or _whole(value, 1),
         "num_key_value_heads head_dim intermediate_size n_inner n_positions n_ctx "
         "num_decoder_layers decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
-        "original_max_position_embeddings num_beams num_return_sequences sliding_window_pattern",
+        "original_max_position_embeddings num_beams num_return_sequences sliding_window_pattern "
+        "no_rope_layer_interval",
     ),
     (
         "a whole number of at least 0, or null",

@@ -73,6 +73,8 @@ def lacking(config: ModelConfig) -> str | None:
         "sublayers in parallel": config.parallel,
         "norms on both sides of a sublayer": config.norm_position == "both",
         "norm whose weights are stored without their 1": config.norm == "rms_plus_one",
+        "rotary positions in some layers only": config.rotary_layers != "all",
+        "angles scaled by longrope": config.rotary_scaling == "longrope",
         "soft cap": config.score_cap or config.logit_cap,
         "rotary base of its own for layers with a window": config.rotary_window_base,
         "turning of a part of each head (rotary_share)": config.d_rotary != config.d_head,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from qkv.config import ModelConfig
-from qkv.config.model import name_window_layers
+from qkv.config.model import name_window_layers, shortest_pattern
 from qkv.convert.architectures import ARCHITECTURES, CAUSAL_CLASSIFIERS
 from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.architectures.deberta import has_bucket_for_each
@@ -48,6 +48,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
         values["tie"] = {"all": "output", "inputs": "none"}.get(config.tie, config.tie)
     unscaled = config.rotary_scaling == "none"
     scaled = "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast"
+    values["rotary_layers"] = _rotary_layers(config)
     prefix = ONLY_OF.get(config.positions, " ")
     for name in list(values):
         idle = name.startswith(("rotary_", "relative_")) and not name.startswith(prefix)
@@ -76,9 +77,19 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
 
 def _window_layers(config: ModelConfig) -> str:
     """The layers with a window, by the shortest name of them."""
-    n_layers = config.n_encoder_layers if config.family == "encoder" else config.n_decoder_layers
-    letters = ["w" if config.window_of(layer) else "f" for layer in range(n_layers)]
+    letters = ["w" if config.window_of(layer) else "f" for layer in range(_n_layers(config))]
     return name_window_layers("".join(letters))
+
+
+def _rotary_layers(config: ModelConfig) -> str:
+    """The layers with rotary positions, by the shortest pattern of them."""
+    kinds = map(config.positions_of, range(_n_layers(config)))
+    pattern = shortest_pattern("".join("n" if kind == "none" else "r" for kind in kinds))
+    return "all" if pattern == "r" else pattern
+
+
+def _n_layers(config: ModelConfig) -> int:
+    return config.n_encoder_layers if config.family == "encoder" else config.n_decoder_layers
 
 
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:

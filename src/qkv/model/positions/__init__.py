@@ -6,6 +6,7 @@ Attention knows those three and no scheme by name.
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
@@ -39,6 +40,13 @@ SCHEMES: dict[str, type[Positions]] = {
 }
 
 
+UNSCALED: dict[str, Any] = {
+    "rotary_scaling": "none",
+    "rotary_short_factors": (),
+    "rotary_long_factors": (),
+}
+
+
 def build_positions(config: ModelConfig, causal: bool = False) -> Positions:
     """Build the scheme that the config names, for a causal or a bidirectional stack."""
     if config.positions == "relative":
@@ -48,10 +56,8 @@ def build_positions(config: ModelConfig, causal: bool = False) -> Positions:
 
 def build_other_positions(config: ModelConfig, kinds: Collection[str]) -> dict[str, Positions]:
     """Build the schemes of layers that have another than the usual one, by their kind."""
-    found: dict[str, Positions] = {}
+    found: dict[str, Positions] = {"none": Positions()} if "none" in kinds else {}
     if "windowed" in kinds:
         base = config.rotary_window_base
-        found["windowed"] = Rotary(
-            dataclasses.replace(config, rotary_base=base, rotary_scaling="none")
-        )
+        found["windowed"] = Rotary(dataclasses.replace(config, rotary_base=base, **UNSCALED))
     return found

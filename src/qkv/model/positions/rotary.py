@@ -59,6 +59,10 @@ def rates(config: ModelConfig) -> Tensor:
         return _blend(rate, factor, llama3_share(rate, config))
     if config.rotary_scaling == "yarn":
         return _blend(rate, factor, yarn_share(config))
+    if config.rotary_scaling == "longrope":
+        longer = config.max_length > config.trained_length
+        factors = config.rotary_long_factors if longer else config.rotary_short_factors
+        return 1.0 / (torch.tensor(factors) * base ** (torch.arange(0, width, 2) / width))
     return rate
 
 
@@ -89,7 +93,9 @@ def yarn_share(config: ModelConfig) -> Tensor:
 
 
 def loudness(config: ModelConfig) -> float:
-    """YaRN: factor on queries and keys, since a softmax over more keys is flatter."""
+    """YaRN, LongRoPE: factor on queries and keys, since a softmax over more keys is flatter."""
+    if config.rotary_scaling == "longrope":
+        return math.sqrt(1 + math.log(config.rotary_factor) / math.log(config.trained_length))
     if config.rotary_scaling != "yarn":
         return 1.0
     return 0.1 * math.log(config.rotary_factor) + 1.0

@@ -103,6 +103,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Gemma": GEMMA,
     "Phi3": LLAMA,
     "SmolLM3": {**LLAMA, "no_rope_layer_interval": 2},
+    "Mixtral": {**LLAMA, "num_local_experts": 3},
     "Qwen2": LLAMA,
     "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,

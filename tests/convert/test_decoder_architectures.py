@@ -68,6 +68,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+    "mixtral": ("MixtralForCausalLM", {}),
+    "mixtral, window": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 4},
+    ),
     "phi-3": ("Phi3ForCausalLM", {"sliding_window": 5}),
     "phi-3, longrope": (
         "Phi3ForCausalLM",

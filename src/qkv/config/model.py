@@ -62,6 +62,14 @@ class ModelConfig(Section):
         "relu", "the feed-forward layer's non-linearity"
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
+    n_experts: int = setting(
+        0,
+        "experts: feed-forward layers of which a router chooses some for each token (Mixtral); "
+        "0: one layer for all",
+        least=0,
+        most=4096,
+    )
+    n_experts_used: int = setting(2, "experts that each token goes to", least=1)
     bias: bool = setting(True, "biases in projections and feed-forward layers")
     qkv_bias: Literal["same", "always", "never"] = setting(
         "same", "biases on queries, keys and values: as `bias`, always (Qwen2), never (GPT-Neo)"
@@ -235,6 +243,11 @@ class ModelConfig(Section):
             )
         if self.parallel and self.norm_position == "post":
             yield "parallel sublayers read norms of a block's input; set norm_position = 'pre'."
+        if self.n_experts and self.n_experts_used > self.n_experts:
+            yield (
+                f"n_experts_used ({self.n_experts_used}) is more than n_experts "
+                f"({self.n_experts}); a token can go to each expert once."
+            )
         yield from self._attention_problems()
         yield from self._rotary_problems()
         yield from self._encoder_problems()
@@ -454,6 +467,8 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return "is for models that read images, but patch_size is 0"
     if name in ("window_layers", "rotary_window_base") and not config.window:
         return "has no effect without a window"
+    if name == "n_experts_used" and not config.n_experts:
+        return "has no effect without experts"
     if name == "score_divisor" and not config.score_division:
         return "has no effect where scores are not divided"
     if name == "round_embedding_scale" and not config.embedding_scale:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.attention import Attention, KeysValues
 from qkv.model.cache import LayerCache
+from qkv.model.experts import Experts
 from qkv.model.feed_forward import FeedForward
 from qkv.model.mask import Mask
 from qkv.model.norm import build_norm
@@ -50,7 +51,7 @@ class Block(nn.Module):
         if cross:
             self.cross_attention = Attention(config, cross=True)
             self.cross_attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = Experts(config) if config.n_experts else FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
     def forward(

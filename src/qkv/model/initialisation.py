@@ -33,7 +33,7 @@ def _normal(model: nn.Module) -> None:
     )
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding):
-            adds = name.endswith(("attention.output", "feed_forward.outer"))
+            adds = name.endswith(("attention.output", ".outer"))
             nn.init.normal_(module.weight, std=DEVIATION * (n_sublayers**-0.5 if adds else 1.0))
         if isinstance(module, nn.Linear | nn.Conv1d) and module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -12,6 +12,7 @@ from qkv.convert.architectures.gpt_neo import GPT_NEO
 from qkv.convert.architectures.gpt_neox import GPT_NEOX
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
+from qkv.convert.architectures.mixtral import MIXTRAL
 from qkv.convert.architectures.opt import OPT
 from qkv.convert.architectures.phi3 import PHI3
 from qkv.convert.architectures.qwen import QWEN2, QWEN3
@@ -40,6 +41,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gemma3_text": GEMMA3,
     "qwen2": QWEN2,
     "qwen3": QWEN3,
+    "mixtral": MIXTRAL,
     "phi3": PHI3,
     "smollm3": SMOLLM3,
     "marian": MARIAN,
@@ -59,6 +61,7 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "gemma3_text": causal_classifier(GEMMA3, "Gemma3TextForSequenceClassification"),
     "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
     "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
+    "mixtral": causal_classifier(MIXTRAL, "MixtralForSequenceClassification"),
     "phi3": causal_classifier(PHI3, "Phi3ForSequenceClassification"),
     "smollm3": causal_classifier(SMOLLM3, "SmolLM3ForSequenceClassification"),
 }

@@ -66,9 +66,10 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     values["window_layers"] = _window_layers(config)
     if not config.window:
         del values["window_layers"]
+    if not config.window or (unscaled and config.rotary_window_base == config.rotary_base):
         values["rotary_window_base"] = 0.0
-    elif config.rotary_scaling == "none":
-        values["rotary_window_base"] = config.rotary_window_base or config.rotary_base
+    if not config.n_experts:
+        del values["n_experts_used"]
     values["score_divisor"] = config.score_divisor or config.d_head
     if config.head != "sequence":
         del values["pooling"]  # a setting of the task

@@ -385,6 +385,7 @@ KINDS = {
     "deberta-v2": Kind(BERT_NAMES, ((_deberta, ("spm.model",)),)),
     "llama": LLAMA,
     "mistral": LLAMA,
+    "mixtral": LLAMA,
     "gpt_neo": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "gpt_neox": Kind(GPT2_NAMES, ()),
     "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),

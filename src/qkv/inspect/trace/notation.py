@@ -1,7 +1,7 @@
 """The quantities of a pass in the order of the formulas: keys, names, formulas and shapes.
 
 Letters of shapes: B batch, S source length, T target length, D d_model, H heads, G key/value heads,
-F d_ff, V vocabulary, C labels, E width of a narrower embedding, K = D/H width of a head.
+F d_ff, V vocabulary, C labels, E width of a narrower embedding, K = D/H width of a head, X experts.
 
 A quantity inside the model is one line here and one tap in `probe.py`; one that is computed from
 others (`made_of`) is one line here.
@@ -110,6 +110,7 @@ def sizes(config: ModelConfig, inputs: Inputs) -> dict[str, int]:
         "G": config.kv_heads,
         "K": config.d_head,
         "V": config.vocab_size,
+        "X": config.n_experts,
         "C": config.n_labels,
         "1": 1,
         "channels": config.n_channels,
@@ -278,6 +279,11 @@ def _feed_forward(config: ModelConfig, at: str, n: str) -> Iterator[Quantity]:
         "output": ("output", f"FFN = hidden·W₂{bias[1]}", ("B", n, "D")),
         "residual": (_residual_name(config), residual, ("B", n, "D")),
     }
+    if config.n_experts:
+        shares = f"the {config.n_experts_used} largest of softmax({x}·W_R), renormalised"
+        rows["output"] = ("output", "FFN = Σ share_i · FFN_i", ("B", n, "D"))
+        rows = {"shares": ("shares of the experts", shares, ("B", n, "X")), **rows}
+        del rows["hidden"]  # each expert has its own, of the tokens that go to it
     for part, (name, formula, axes) in rows.items():
         yield Quantity(f"{at}.{part}", f"feed-forward: {name}", formula, axes)
 

@@ -17,6 +17,7 @@ from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.inputs import Inputs
 from qkv.model import Attention, Decoder, Encoder, EncoderDecoder, Mask, Model, Stack, evaluating
 from qkv.model.attention import scores, weights
+from qkv.model.experts import Experts
 
 Key = Callable[[], str]  # asked during the pass: layers with shared weights have several keys
 Remove = Callable[[], None]
@@ -150,9 +151,12 @@ def _block_hooks(block: Any, at: Key, probe: Probe) -> Iterator[Remove]:
             yield _open_attention(attention, under(name), probe)
             yield _after(attention.output, under(f"{name}.output"), probe)
             yield _after(getattr(block, f"{name}_residual"), under(f"{name}.residual"), probe)
-    outer = block.feed_forward.outer
-    yield _before(outer, under("feed_forward.hidden"), probe)
-    yield _after(outer, under("feed_forward.output"), probe)
+    layer = block.feed_forward
+    if isinstance(layer, Experts):
+        yield _after(layer.router, under("feed_forward.shares"), probe)
+    else:
+        yield _before(layer.outer, under("feed_forward.hidden"), probe)
+    yield _after(layer, under("feed_forward.output"), probe)
     yield _after(block.feed_forward_residual, under("feed_forward.residual"), probe)
 
 

@@ -104,6 +104,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Phi3": LLAMA,
     "SmolLM3": {**LLAMA, "no_rope_layer_interval": 2},
     "Mixtral": {**LLAMA, "num_local_experts": 3},
+    "Bloom": {"hidden_size": 16, "n_head": 4, "n_layer": 2, "vocab_size": 30, "seq_length": 32},
     "Qwen2": LLAMA,
     "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,

@@ -73,6 +73,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "MixtralForCausalLM",
         {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 4},
     ),
+    "bloom": ("BloomForCausalLM", {}),
+    "bloom, three heads": ("BloomForCausalLM", {"hidden_size": 12, "n_head": 3}),
     "phi-3": ("Phi3ForCausalLM", {"sliding_window": 5}),
     "phi-3, longrope": (
         "Phi3ForCausalLM",

@@ -78,9 +78,18 @@ class ModelConfig(Section):
         False, "a norm of each head's queries and keys before they are turned (Qwen3)"
     )
     positions: Literal[
-        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "disentangled", "none"
+        "sinusoidal",
+        "sinusoidal_halves",
+        "learned",
+        "rotary",
+        "relative",
+        "alibi",
+        "disentangled",
+        "none",
     ] = setting(
-        "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
+        "sinusoidal",
+        "how order enters; in halves: all sines first, then all cosines, as Marian; alibi: a bias "
+        "that grows with distance (BLOOM)",
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
@@ -373,7 +382,7 @@ class ModelConfig(Section):
     @property
     def biases_scores(self) -> bool:
         """Whether positions are a bias on the scores."""
-        return self.positions in ("relative", "disentangled")
+        return self.positions in ("relative", "alibi", "disentangled")
 
     @property
     def has_plain_scores(self) -> bool:

@@ -4,6 +4,7 @@ from qkv.convert.architectures.albert import ALBERT
 from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bert import BERT
+from qkv.convert.architectures.bloom import BLOOM
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
 from qkv.convert.architectures.gemma import GEMMA, GEMMA2, GEMMA3
@@ -42,6 +43,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "mixtral": MIXTRAL,
+    "bloom": BLOOM,
     "phi3": PHI3,
     "smollm3": SMOLLM3,
     "marian": MARIAN,
@@ -62,6 +64,7 @@ CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "qwen2": causal_classifier(QWEN2, "Qwen2ForSequenceClassification"),
     "qwen3": causal_classifier(QWEN3, "Qwen3ForSequenceClassification"),
     "mixtral": causal_classifier(MIXTRAL, "MixtralForSequenceClassification"),
+    "bloom": causal_classifier(BLOOM, "BloomForSequenceClassification"),
     "phi3": causal_classifier(PHI3, "Phi3ForSequenceClassification"),
     "smollm3": causal_classifier(SMOLLM3, "SmolLM3ForSequenceClassification"),
 }

@@ -66,6 +66,7 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "llama": {"bos_token_id": 1, "eos_token_id": 2},
     "mistral": {"bos_token_id": 1, "eos_token_id": 2},
     "mixtral": {"bos_token_id": 1, "eos_token_id": 2},
+    "bloom": {"bos_token_id": 1, "eos_token_id": 2},
     "gpt_neo": {"bos_token_id": 50_256, "eos_token_id": 50_256},
     "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
     "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
@@ -103,7 +104,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
         "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
         "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels "
-        "ffn_dim window_size num_local_experts num_experts_per_tok",
+        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length",
     ),
     (
         "a whole number of at least 1, or null",

@@ -76,6 +76,7 @@ def lacking(config: ModelConfig) -> str | None:
         "rotary positions in some layers only": config.rotary_layers != "all",
         "angles scaled by longrope": config.rotary_scaling == "longrope",
         "feed-forward layer of experts": config.n_experts,
+        "bias by distance (ALiBi)": config.positions == "alibi",
         "soft cap": config.score_cap or config.logit_cap,
         "rotary base of its own for layers with a window": config.rotary_window_base,
         "turning of a part of each head (rotary_share)": config.d_rotary != config.d_head,

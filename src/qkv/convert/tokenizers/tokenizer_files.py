@@ -390,6 +390,7 @@ KINDS = {
     "gpt_neox": Kind(GPT2_NAMES, ()),
     "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), Kind(GEMMA_NAMES, ())),
+    "bloom": Kind(ROBERTA_NAMES, ()),
     "phi3": Kind({**LLAMA_NAMES, "end": "<|endoftext|>", "padding": "<|endoftext|>"}, ()),
     "smollm3": Kind({"start": "<|begin_of_text|>", "end": "<|end_of_text|>"}, ()),
     "qwen2": QWEN,

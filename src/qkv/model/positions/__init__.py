@@ -10,12 +10,14 @@ from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
+from qkv.model.positions.alibi import Alibi
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
 from qkv.model.positions.relative import Relative
 from qkv.model.positions.rotary import Rotary
 
 __all__ = [
+    "Alibi",
     "Angles",
     "Disentangled",
     "Distances",
@@ -36,6 +38,7 @@ SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal_halves": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
+    "alibi": Alibi,
     "disentangled": Disentangled,
 }
 

@@ -114,6 +114,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Albert": {**TINY, "embedding_size": 4},
     "Roberta": ROBERTA,
     "DebertaV2": {**TINY, **RELEASED_DEBERTA},
+    "ModernBert": {
+        **TINY,
+        "num_hidden_layers": 4,
+        "local_attention": 4,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
     "ViT": VIT,
 }
 

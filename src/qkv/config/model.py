@@ -18,6 +18,7 @@ ENCODER_ONLY = (
     "pair_head",
     "convolution",
     "causal",
+    "head_layer",
 )
 WINDOW_PATTERNS = {"all": "w", "alternate": "fw"}  # one letter a layer, repeated
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
@@ -49,10 +50,14 @@ class ModelConfig(Section):
     norm: Literal["layer", "rms", "rms_plus_one"] = setting(
         "layer", "LayerNorm, or RMSNorm (no mean, no bias), with 1 added to its weights (Gemma)"
     )
+    norm_bias: bool = setting(True, "LayerNorm: a bias; ModernBERT has none")
     norm_position: Literal["post", "pre", "both"] = setting(
         "post",
         "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); both: x + norm(f(norm(x))) "
         "(Gemma 2)",
+    )
+    first_norm: bool = setting(
+        True, "pre: a norm before the first attention; ModernBERT has that of the embeddings alone"
     )
     parallel: bool = setting(
         False, "attention and feed-forward both read a block's input, and both are added (GPT-NeoX)"
@@ -142,7 +147,12 @@ class ModelConfig(Section):
         least=0,
         most=LONGEST,
     )
-    window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
+    window: int = setting(
+        0,
+        "a token sees this many tokens up to itself, and an encoder's as many from itself on; "
+        "0: all",
+        least=0,
+    )
     window_layers: str = setting(
         "all",
         "where the window holds: all, alternate (every other layer, from the second, as GPT-3), or "
@@ -194,6 +204,10 @@ class ModelConfig(Section):
     head: Literal["none", "masked", "sequence", "token"] = setting(
         "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"
     )
+    head_layer: bool = setting(
+        False, "a layer and a norm between the vectors and the labels of a head (ModernBERT)"
+    )
+    head_bias: bool = setting(True, "a bias in that layer, or in the one of a masked head")
     n_labels: int = setting(0, "labels that a head chooses among", least=0)
     pair_head: bool = setting(False, "a second head that tells true pairs of texts from others")
     tie: Literal["all", "inputs", "output", "none"] = setting(
@@ -252,6 +266,12 @@ class ModelConfig(Section):
             )
         if self.parallel and self.norm_position == "post":
             yield "parallel sublayers read norms of a block's input; set norm_position = 'pre'."
+        if not self.first_norm and (self.norm_position == "post" or self.shared_layers):
+            yield (
+                "the first layer can only do without its norm where that comes before attention "
+                "and its weights are its own; leave out first_norm, norm_position = 'post' or "
+                "shared_layers."
+            )
         if self.n_experts and self.n_experts_used > self.n_experts:
             yield (
                 f"n_experts_used ({self.n_experts_used}) is more than n_experts "
@@ -476,6 +496,10 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return "is for models that read images, but patch_size is 0"
     if name in ("window_layers", "rotary_window_base") and not config.window:
         return "has no effect without a window"
+    if name == "norm_bias" and config.norm != "layer":
+        return f"is for LayerNorm, but norm = {config.norm!r}"
+    if name == "head_bias" and not (config.head_layer or config.head == "masked"):
+        return "is for a head with a layer of its own"
     if name == "n_experts_used" and not config.n_experts:
         return "has no effect without experts"
     if name == "score_divisor" and not config.score_division:

@@ -174,7 +174,8 @@ def _packed(
 ) -> Tensor:
     """Attend within packed sequences, (1, H, N, D/H), by a kernel that takes their offsets."""
     assert mask.query_offsets is not None and mask.key_offsets is not None
-    window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
+    reach = mask.window - 1 if mask.window else -1  # to either side; -1: to the end
+    window = (reach, 0 if mask.causal else reach)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
     heads = kernel(
         query,

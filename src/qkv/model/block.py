@@ -22,10 +22,10 @@ class Residual(nn.Module):
     Dropout is on what is added to x.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, has_norm: bool = True) -> None:
         super().__init__()
         self.pre = config.norm_position != "post"
-        self.norm = build_norm(config)
+        self.norm = build_norm(config) if has_norm else nn.Identity()
         both = config.norm_position == "both"
         self.output_norm = build_norm(config) if both else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
@@ -43,11 +43,11 @@ class Residual(nn.Module):
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward."""
 
-    def __init__(self, config: ModelConfig, cross: bool = False) -> None:
+    def __init__(self, config: ModelConfig, cross: bool = False, first: bool = False) -> None:
         super().__init__()
         self.parallel = config.parallel
         self.self_attention = Attention(config)
-        self.self_attention_residual = Residual(config)
+        self.self_attention_residual = Residual(config, config.first_norm or not first)
         if cross:
             self.cross_attention = Attention(config, cross=True)
             self.cross_attention_residual = Residual(config)

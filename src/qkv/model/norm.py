@@ -11,16 +11,20 @@ from qkv.config import ModelConfig
 
 def build_norm(config: ModelConfig, width: int = 0) -> nn.Module:
     """LayerNorm: (x - mean) / std · g + b; RMSNorm: x / rms(x) · g."""
-    kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "rms_plus_one": RMSNormPlusOne}
-    return kinds[config.norm](width or config.d_model, eps=config.norm_epsilon)
+    width, epsilon = width or config.d_model, config.norm_epsilon
+    if config.norm == "layer":
+        return nn.LayerNorm(width, eps=epsilon, bias=config.norm_bias)
+    return (
+        nn.RMSNorm(width, eps=epsilon) if config.norm == "rms" else RMSNormPlusOne(width, epsilon)
+    )
 
 
 class RMSNormPlusOne(nn.Module):
     """x / rms(x) · (1 + g), multiplied in float32 at least, as Gemma has it."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
-        self.epsilon = eps
+        self.epsilon = epsilon
         self.weight = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:

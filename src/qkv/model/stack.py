@@ -38,7 +38,8 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.causal, self.max_length = causal, config.max_length
-        self.windows = [config.window_of(layer) if causal else 0 for layer in range(n_layers)]
+        has_windows = causal or config.family == "encoder"
+        self.windows = [config.window_of(layer) * has_windows for layer in range(n_layers)]
         width = config.embedding_width
         self.position_kinds = [config.positions_of(layer) for layer in range(n_layers)]
         self.positions = build_positions(config, causal)
@@ -47,7 +48,9 @@ class Stack(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.d_model) if config.d_embedding else nn.Identity()
         n_blocks = 1 if config.shared_layers else n_layers
-        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_blocks))
+        self.blocks = nn.ModuleList(
+            Block(config, cross, first=layer == 0) for layer in range(n_blocks)
+        )
         self.neighbours = Neighbours(config) if config.convolution else None
         post = config.norm_position == "post"
         self.norm = nn.Identity() if post else build_norm(config)

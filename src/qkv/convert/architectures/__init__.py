@@ -14,6 +14,7 @@ from qkv.convert.architectures.gpt_neox import GPT_NEOX
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
 from qkv.convert.architectures.mixtral import MIXTRAL
+from qkv.convert.architectures.modernbert import MODERNBERT
 from qkv.convert.architectures.opt import OPT
 from qkv.convert.architectures.phi3 import PHI3
 from qkv.convert.architectures.qwen import QWEN2, QWEN3
@@ -29,6 +30,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "camembert": CAMEMBERT,
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
+    "modernbert": MODERNBERT,
     "vit": VIT,
     "openai-gpt": GPT,
     "gpt2": GPT2,

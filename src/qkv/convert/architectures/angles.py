@@ -103,6 +103,31 @@ def write_angles(config: ModelConfig) -> Values:
     return {**found, **ends}
 
 
+def read_angles_by_type(
+    config: Mapping[str, Any], full: tuple[str, float], windowed: tuple[str, float]
+) -> tuple[Values, float]:
+    """The angles of full layers, for `read_angles`, and the base of layers with a window.
+
+    Older files have the bases in two fields, whose names and usual values are given.
+    """
+    by_type = config.get("rope_parameters") or {}
+    scaling = by_type.get("full_attention") or config.get("rope_scaling") or {}
+    local = by_type.get("sliding_attention") or {}
+    wanted(local, "rope_type", ("default",), "default")
+    base, local_base = (config.get(name) or usual for name, usual in (full, windowed))
+    angles = {"rope_scaling": None, "rope_parameters": {"rope_theta": base, **scaling}}
+    return angles, float(local.get("rope_theta") or local_base)
+
+
+def write_angles_by_type(config: ModelConfig) -> Values:
+    """The angles of full layers, and of those with a window, in their words."""
+    base = config.rotary_window_base or config.rotary_base
+    return {
+        "full_attention": write_angles(config),
+        "sliding_attention": {"rope_type": "default", "rope_theta": base},
+    }
+
+
 def read_longrope(config: Mapping[str, Any]) -> Values:
     """LongRoPE's angles; texts that are longer than the trained context have others there.
 

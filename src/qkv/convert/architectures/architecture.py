@@ -58,6 +58,7 @@ class Architecture:
 USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
+    "modernbert": {"pad_token_id": 50_283, "bos_token_id": 50_281, "eos_token_id": 50_282},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
@@ -104,7 +105,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
         "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
         "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels "
-        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length",
+        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length "
+        "local_attention",
     ),
     (
         "a whole number of at least 1, or null",
@@ -112,7 +114,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "num_key_value_heads head_dim intermediate_size n_inner n_positions n_ctx "
         "num_decoder_layers decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
         "original_max_position_embeddings num_beams num_return_sequences sliding_window_pattern "
-        "no_rope_layer_interval",
+        "no_rope_layer_interval global_attn_every_n_layers",
     ),
     (
         "a whole number of at least 0, or null",
@@ -147,14 +149,15 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         _number,
         "layer_norm_eps rms_norm_eps layer_norm_epsilon hidden_dropout_prob dropout dropout_rate "
         "attention_probs_dropout_prob resid_pdrop attn_pdrop activation_dropout "
-        "hidden_dropout resid_dropout",
+        "hidden_dropout resid_dropout norm_eps embedding_dropout mlp_dropout",
     ),
     (
         "a number, or null",
         lambda value: value is None or _number(value),
         "attention_dropout rope_theta rotary_pct rotary_emb_base partial_rotary_factor "
-        "rope_local_base_freq query_pre_attn_scalar attn_logit_softcapping "
-        "final_logit_softcapping length_penalty repetition_penalty temperature top_p min_p",
+        "rope_local_base_freq global_rope_theta local_rope_theta query_pre_attn_scalar "
+        "attn_logit_softcapping final_logit_softcapping length_penalty repetition_penalty "
+        "temperature top_p min_p",
     ),
     (
         "true or false, or null",

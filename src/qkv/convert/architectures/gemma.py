@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.angles import write_angles
+from qkv.convert.architectures.angles import read_angles_by_type, write_angles_by_type
 from qkv.convert.architectures.architecture import Architecture, Values, wanted
 from qkv.convert.architectures.llama import (
     BODY,
@@ -29,7 +29,8 @@ BOTH_NORMS: Table = {
     "feed_forward_residual.output_norm": "post_feedforward_layernorm",
 }
 THREE: Table = {**BOTH_NORMS, **NORMS}
-BASES = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
+FULL_BASE = ("rope_theta", 1_000_000.0)
+WINDOW_BASE = ("rope_local_base_freq", 10_000.0)
 
 
 def _values(config: Mapping[str, Any], name: str, groups: int) -> Values:
@@ -76,11 +77,9 @@ def read_gemma3(config: Mapping[str, Any], names: Collection[str], head: str) ->
     n_layers, period = config["num_hidden_layers"], config.get("sliding_window_pattern") or 6
     usual = "".join("f" if layer % period == period - 1 else "w" for layer in range(n_layers))
     windows = read_windows(config, config.get("sliding_window", 4096) or 0, usual)
-    full, local = _angles(config)
+    angles, local = read_angles_by_type(config, FULL_BASE, WINDOW_BASE)
     return {
-        **_values(
-            {**config, "rope_scaling": None, "rope_parameters": full}, "hidden_activation", 4
-        ),
+        **_values({**config, **angles}, "hidden_activation", 4),
         **windows,
         **_caps(config, 0.0, 0.0),
         "rotary_window_base": local if windows["window"] else 0.0,
@@ -98,17 +97,6 @@ def _caps(config: Mapping[str, Any], scores: float, logits: float) -> Values:
         "score_cap": float(config.get("attn_logit_softcapping", scores) or 0.0),
         "logit_cap": float(config.get("final_logit_softcapping", logits) or 0.0),
     }
-
-
-def _angles(config: Mapping[str, Any]) -> tuple[Values, float]:
-    """The angles of full layers, and the base of those with a window; older files are flat."""
-    by_type = config.get("rope_parameters") or {}
-    scaling = by_type.get("full_attention") or config.get("rope_scaling") or {}
-    windowed = by_type.get("sliding_attention") or {}
-    wanted(windowed, "rope_type", ("default",), "default")
-    base = config.get("rope_theta") or BASES["full_attention"]
-    local = config.get("rope_local_base_freq") or BASES["sliding_attention"]
-    return {"rope_theta": base, **scaling}, float(windowed.get("rope_theta") or local)
 
 
 def _config(config: ModelConfig) -> Values:
@@ -134,12 +122,7 @@ def write_gemma2(config: ModelConfig) -> Values:
 
 def write_gemma3(config: ModelConfig) -> Values:
     """Gemma 3's config, from ours."""
-    local = config.rotary_window_base or config.rotary_base
-    angles = {
-        "full_attention": write_angles(config),
-        "sliding_attention": {"rope_type": "default", "rope_theta": local},
-    }
-    return {**write_gemma2(config), "rope_parameters": angles}
+    return {**write_gemma2(config), "rope_parameters": write_angles_by_type(config)}
 
 
 def _rules(table: Table, config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -34,5 +34,7 @@ def read_windows(config: Mapping[str, Any], window: int, usual: str) -> Values:
 
 def write_layer_types(config: ModelConfig) -> list[str]:
     """The type of each layer."""
-    windows = map(config.window_of, range(config.n_decoder_layers))
+    encoder = config.family == "encoder" and not config.causal
+    n_layers = config.n_encoder_layers if encoder else config.n_decoder_layers
+    windows = map(config.window_of, range(n_layers))
     return ["sliding_attention" if window else "full_attention" for window in windows]

@@ -71,6 +71,12 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     if not config.n_experts:
         del values["n_experts_used"]
     values["score_divisor"] = config.score_divisor or config.d_head
+    if config.head not in ("sequence", "token"):
+        del values["head_layer"]
+    if config.head != "masked" and not values.get("head_layer"):
+        del values["head_bias"]
+    if config.norm != "layer":
+        del values["norm_bias"]
     if config.head != "sequence":
         del values["pooling"]  # a setting of the task
     return values

@@ -372,6 +372,7 @@ SIDES = ("source.spm", "target.spm", "vocab.json")
 
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "modernbert": Kind(BERT_NAMES, ()),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),

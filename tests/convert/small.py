@@ -35,6 +35,7 @@ LLAMA = {
     "max_position_embeddings": 32,
 }
 GEMMA = {**LLAMA, "head_dim": 6}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GPT_NEO = {
     "hidden_size": 16,
     "num_heads": 2,
@@ -101,8 +102,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "Gemma2": {**GEMMA, "query_pre_attn_scalar": 9, "sliding_window": 3},
     "Gemma": GEMMA,
-    "Phi3": LLAMA,
-    "SmolLM3": {**LLAMA, "no_rope_layer_interval": 2},
+    "Phi3": {**LLAMA, **IDS},
+    "SmolLM3": {**LLAMA, **IDS, "no_rope_layer_interval": 2},
     "Mixtral": {**LLAMA, "num_local_experts": 3},
     "Bloom": {"hidden_size": 16, "n_head": 4, "n_layer": 2, "vocab_size": 30, "seq_length": 32},
     "Qwen2": LLAMA,
@@ -118,9 +119,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TINY,
         "num_hidden_layers": 4,
         "local_attention": 4,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
+        **IDS,
     },
     "ViT": VIT,
 }

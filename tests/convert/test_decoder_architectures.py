@@ -17,7 +17,7 @@ from qkv.model import build_model
 from qkv.proofs import ROWS, verify
 from tests.convert.decoders import assert_both_ways, assert_same_in_double
 from tests.convert.harness import assert_close, made, read, saved
-from tests.convert.small import CONFIGS, assert_reads_same, small
+from tests.convert.small import CONFIGS, IDS, assert_reads_same, small
 from tests.parity.gpt import both_logits
 
 LENGTHS = [9, 4, 1]
@@ -125,7 +125,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 pytestmark = pytest.mark.filterwarnings("ignore:Left out of config.json")  # of long contexts
 EVERY = pytest.mark.parametrize("case", CASES)
-IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def config_of(case: str) -> tuple[str, dict[str, Any]]:

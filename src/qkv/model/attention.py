@@ -269,7 +269,8 @@ class Attention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        heads = self.attend(query, key, value, mask, self.scale, bias, dropout, self.cap)
+        cap = {"cap": self.cap} if self.cap else {}  # which a path of one's own need not know
+        heads = self.attend(query, key, value, mask, self.scale, bias, dropout, **cap)
         return self._join_heads(heads)
 
     def _join_heads(self, heads: Tensor) -> Tensor:

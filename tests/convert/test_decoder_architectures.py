@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
 import torch
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GemmaTokenizer, PreTrainedTokenizerFast
 
 from qkv.convert.architectures import CAUSAL_CLASSIFIERS
 from qkv.convert.gguf.gguf_tokenizer import QWEN2
 from qkv.model import build_model
 from qkv.proofs import ROWS, verify
+from qkv.tasks import load
 from tests.convert.decoders import assert_both_ways, assert_same_in_double
 from tests.convert.harness import assert_close, made, read, saved
 from tests.convert.small import CONFIGS, IDS, assert_reads_same, small
@@ -188,6 +191,44 @@ def test_verify(case, tmp_path):
     proofs = verify(tmp_path, "cpu", dtype="int8")
     assert not [proof for proof in proofs if proof.passed is False]
     assert len(proofs) == len(ROWS)
+
+
+SENTENCES = ["a cat sat", "  two  spaces\nand a line ", "我爱你 é"]
+
+
+def assert_same_tokens(folder: Path, name: str, differences: dict[str, Any]) -> None:
+    """A model's folder with a tokenizer in it gives texts the ids that transformers gives them."""
+    words = AutoTokenizer.from_pretrained(folder)
+    small(name, vocab_size=len(words), **differences).save_pretrained(folder)
+    ours = load(folder, "cpu")
+    for text in SENTENCES:
+        assert ours.encode(text) == words(text).input_ids
+        assert ours.tokenizer.decode(ours.tokenizer.encode(text)) == text
+
+
+def test_gemma_tokenizer(tmp_path):
+    """Pieces with bytes for what has none; spaces stay as they are, and BOS comes first."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    letters = ["▁", "a", "c", "t", "s", "ca", "▁a", "cat", "▁cat"]
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    merges = [("c", "a"), ("▁", "a"), ("ca", "t"), ("▁", "cat")]
+    GemmaTokenizer({piece: id for id, piece in enumerate(pieces)}, merges).save_pretrained(tmp_path)
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    assert_same_tokens(tmp_path, "Gemma3ForCausalLM", ids)
+
+
+def test_opt_tokenizer(tmp_path):
+    """GPT-2's files without a tokenizer.json, and settings that put BOS first."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["<s>", "<pad>", "</s>", *alphabet, "at"]
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na t\n")
+    said = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"}
+    kind = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**said, **kind}))
+    ids = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2}
+    assert_same_tokens(tmp_path, "OPTForCausalLM", ids)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

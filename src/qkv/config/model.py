@@ -320,6 +320,11 @@ class ModelConfig(Section):
                 f"{len(factors[1])} numbers, but must have {n_pairs} above 0, one for each pair "
                 f"that is turned with rotary_scaling = 'longrope', and none without it."
             )
+        if self.rotary_window_base and self.family == "encoder-decoder":
+            yield (
+                "rotary_window_base is for a stack alone, of which an encoder-decoder has two; "
+                "leave it out."
+            )
         if self.rotary_layers != "all" and (set(self.rotary_layers) or {""}) - {"n", "r"}:
             yield (
                 f"rotary_layers is {self.rotary_layers!r}, but must be all, or letters r (rotary) "

@@ -54,7 +54,7 @@ def scores(
     bias: Tensor | None = None,
     cap: float = 0.0,
 ) -> Tensor:
-    """QKᵀ/√d_k + M, plus a position scheme's bias if it has one, (B, H, T, S)."""
+    """QKᵀ/√d_k + M, (B, H, T, S); some models cap the products, or add a bias by position."""
     raw = soft_cap(query @ key.transpose(-2, -1) * scale, cap)
     raw = raw if bias is None else raw + bias
     return raw + mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)

@@ -273,6 +273,11 @@ DECODERS = {
         {**SMALL, "rms_norm_eps": 1e-6, "rope_parameters": ROPE},
         DECODER,
     ),
+    "llama": (
+        "MixtralForCausalLM",
+        {**SMALL, "rms_norm_eps": 1e-6, "rope_parameters": ROPE, "num_local_experts": 3},
+        {**DECODER, "expert_count": 3, "expert_used_count": 2},
+    ),
     "qwen3": ("Qwen3ForCausalLM", WIDE, KEY),
     "gemma": ("GemmaForCausalLM", WIDE, KEY),
     "gemma2": (
@@ -478,7 +483,7 @@ def test_what_is_missing_is_named(path, whole, old, new, said):
         ({"split.count": 3}, "one of 3 parts"),
         ({"split.count": "three"}, "a value of the wrong kind"),
         ({"general.alignment": 0}, "truncated, damaged or of an unknown version"),
-        ({"llama.expert_count": 8}, "a mixture of experts"),
+        ({"llama.expert_count": 8}, "missing model.layers.0.block_sparse_moe"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
     ],
 )

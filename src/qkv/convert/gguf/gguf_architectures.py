@@ -41,6 +41,13 @@ LLAMA_NAMES = {
     "ffn_down": "model.layers.{}.mlp.down_proj",
     "ffn_norm": "model.layers.{}.post_attention_layernorm",
 }
+MIXTRAL_NAMES = {  # where a tensor holds the matrices of all experts, {} is the second time theirs
+    **LLAMA_NAMES,
+    "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+    "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.{}.w1",
+    "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.{}.w2",
+    "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.{}.w3",
+}
 GPT2_NAMES = {
     "token_embd": "transformer.wte",
     "position_embd": "transformer.wpe",
@@ -188,10 +195,10 @@ def _decoder(file: GgufFile, model_type: str, class_name: str) -> Values:
     """The values that Llama and all that follow it share."""
     heads = file.count("attention.head_count")
     groups = file.get("attention.head_count_kv", heads)
-    if isinstance(groups, list) or file.get("expert_count", 0):
+    if isinstance(groups, list):
         raise UserError(
-            f"{file.path} has layers of several kinds or a mixture of experts, which cannot be "
-            f"read; take a model whose layers are all alike."
+            f"{file.path} has layers of several kinds, which cannot be read; take a model whose "
+            f"layers are all alike."
         )
     width = file.count("embedding_length")
     turned = file.get("rope.dimension_count", width // heads)
@@ -227,7 +234,12 @@ def _halves_of(config: Values) -> Change:
 def _llama(file: GgufFile) -> tuple[Values, Change]:
     window = file.get("attention.sliding_window")
     kind = ("mistral", "MistralForCausalLM") if window else ("llama", "LlamaForCausalLM")
-    config = _decoder(file, *kind)
+    experts: Values = {}
+    if file.get("expert_count"):
+        kind = "mixtral", "MixtralForCausalLM"
+        experts["num_local_experts"] = file.count("expert_count")
+        experts["num_experts_per_tok"] = file.get("expert_used_count", 2)
+    config = _decoder(file, *kind) | experts
     if FREQUENCIES in file.tensors:
         config["rope_parameters"] |= _llama3(file, config)
     return config, _halves_of(config)
@@ -362,7 +374,7 @@ class GgufArchitecture:
 
 
 GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
-    "llama": GgufArchitecture(LLAMA_NAMES, _llama),
+    "llama": GgufArchitecture(MIXTRAL_NAMES, _llama),
     "gpt2": GgufArchitecture(GPT2_NAMES, _gpt2),
     "qwen2": GgufArchitecture(LLAMA_NAMES, _qwen2),
     "qwen3": GgufArchitecture(NORM_NAMES, _qwen3),

@@ -6,7 +6,8 @@ Such a file is translated into the words of a Hugging Face checkpoint, and read 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.convert.architectures import ARCHITECTURES
-from qkv.convert.gguf.container import GgufFile
+from qkv.convert.gguf.container import GgufFile, StoredTensor
 from qkv.convert.gguf.gguf_architectures import ANGLES, GGUF_ARCHITECTURES, Change
 from qkv.convert.gguf.gguf_tokenizer import adds_bos, read_tokenizer
 from qkv.convert.huggingface.foreign_checkpoint import ForeignCheckpoint
@@ -32,9 +33,10 @@ class _Tensors:
         self._change = change
         names = GGUF_ARCHITECTURES[file.kind].names
         self._found = {
-            _their_name(tensor.name, names): tensor
+            name: part
             for tensor in file.tensors.values()
             if tensor.name not in ANGLES
+            for name, part in _named_parts(tensor, names)
         }
         self.shapes: Mapping[str, Shape] = {
             name: tuple(change(name, torch.empty(tensor.shape, device="meta")).shape)
@@ -96,9 +98,21 @@ def _check(file: GgufFile) -> None:
         )
 
 
-def _their_name(name: str, table: Mapping[str, str]) -> str:
+def _named_parts(
+    tensor: StoredTensor, table: Mapping[str, str]
+) -> Iterator[tuple[str, StoredTensor]]:
+    """A tensor by its name there, or the matrices of experts that it stacks."""
+    if len(tensor.shape) < 3:
+        yield _their_name(tensor.name, table), tensor
+        return
+    for expert in range(tensor.shape[0]):
+        part = replace(tensor, shape=tensor.shape[1:], data=tensor.data[expert])
+        yield _their_name(tensor.name, table, expert), part
+
+
+def _their_name(name: str, table: Mapping[str, str], expert: int = 0) -> str:
     """A tensor's name there; one that has none stays as it is, and is then unexpected."""
     found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
     if found is None or found[2] not in table:
         return name
-    return f"{table[found[2]].format(found[1])}.{found[3]}"
+    return f"{table[found[2]].format(found[1], expert)}.{found[3]}"

@@ -19,8 +19,14 @@ from qkv.errors import UserError
         ({"d_model": None}, "model: d_model is None, but must be of type int."),
         ({"gated": 1}, "model: gated is 1, but must be of type bool."),
         ({"dropout": "much"}, "model: dropout is 'much', but must be of type float."),
-        ({"norm": "batch"}, "model: norm is 'batch', but must be one of: 'layer', 'rms'."),
-        ({"norm": ["layer"]}, "model: norm is ['layer'], but must be one of: 'layer', 'rms'."),
+        (
+            {"norm": "batch"},
+            "model: norm is 'batch', but must be one of: 'layer', 'rms', 'rms_plus_one'.",
+        ),
+        (
+            {"norm": ["layer"]},
+            "model: norm is ['layer'], but must be one of: 'layer', 'rms', 'rms_plus_one'.",
+        ),
         ({"vocab_size": 0}, "model: vocab_size is 0, but must be at least 1."),
         ({"source_vocab_size": -1}, "model: source_vocab_size is -1, but must be at least 0."),
         ({"d_key": 10**6}, "model: d_key is 1000000, but must be at most 65536."),
@@ -67,6 +73,56 @@ from qkv.errors import UserError
         (
             {"family": "decoder", "n_decoder_layers": 0},
             "model: n_decoder_layers is 0, but the decoder family needs at least 1.",
+        ),
+        (
+            {"query_key_norm": True},
+            "model: query_key_norm is for self-attention whose positions are not disentangled; "
+            "leave it out, or choose another family or other positions.",
+        ),
+        (
+            {"window_layers": "wx"},
+            "model: window_layers is 'wx', but must be all, alternate, or letters f (full) and w "
+            "(windowed), one for each layer until the pattern repeats.",
+        ),
+        (
+            {"rotary_layers": ""},
+            "model: rotary_layers is '', but must be all, or letters r (rotary) and n (none), one "
+            "for each layer until the pattern repeats.",
+        ),
+        (
+            {"positions": "rotary", "rotary_share": 0.01},
+            "model: rotary positions turn pairs, so a head's width must be even, but rotary_share "
+            "of d_model / n_heads is 0.",
+        ),
+        (
+            {"parallel": True},
+            "model: parallel sublayers read norms of a block's input; set norm_position = 'pre'.",
+        ),
+        (
+            {"first_norm": False},
+            "model: the first layer can only do without its norm where that comes before attention "
+            "and its weights are its own; leave out first_norm, norm_position = 'post' or "
+            "shared_layers.",
+        ),
+        (
+            {"n_experts": 2, "n_experts_used": 3},
+            "model: n_experts_used (3) is more than n_experts (2); a token can go to each expert "
+            "once.",
+        ),
+        (
+            {"rotary_window_base": 10.0},
+            "model: rotary_window_base is for a stack alone, of which an encoder-decoder has two; "
+            "leave it out.",
+        ),
+        (
+            {"rotary_short_factors": [1.0]},
+            "model: rotary_short_factors and rotary_long_factors have 1 and 0 numbers, but must "
+            "have 0 above 0, one for each pair that is turned with rotary_scaling = 'longrope', "
+            "and none without it.",
+        ),
+        (
+            {"head_layer": True},
+            "model: head_layer is for encoders, but the family is 'encoder-decoder'; leave it out.",
         ),
     ],
     ids=str,

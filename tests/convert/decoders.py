@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
+from qkv.convert.opening import open_model
 from qkv.decode import complete
 from qkv.model import Decoder
 from tests.convert.harness import (
@@ -37,8 +42,9 @@ def assert_both_ways(
         assert isinstance(ours, Decoder)
         assert_close(*both_logits((theirs, ours), lengths, seed))
         assert_round_trip(source)
-        with exported(source) as again:
-            back = loaded(again, name)
+        with exported(source) as again:  # as the first class that computes it: an OPT is a GPT-2
+            [written] = json.loads((again / "config.json").read_text())["architectures"]
+            back = loaded(again, written)
         assert_close(*both_logits((back, ours), lengths, seed))
         assert_same_search(theirs, ours)
 
@@ -82,3 +88,52 @@ def their_search(model: PreTrainedModel, prompt: Sequence[int], beams: int) -> l
     said = model.generation_config.eos_token_id
     ends, new = said if isinstance(said, list) else [said], output[0].tolist()[len(prompt) :]
     return new[: next((place for place, token in enumerate(new) if token in ends), len(new))]
+
+
+class KeepDouble(TorchFunctionMode):
+    """Leaves float64 as it is where a model would compute in float32 whatever its weights are."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        is_double = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if is_double and function is Tensor.float:
+            return args[0]
+        if is_double and function is Tensor.to and torch.float32 in (*args, kwargs.get("dtype")):
+            return args[0]
+        if is_double and function in (F.softmax, torch.softmax):
+            kwargs.pop("dtype", None)
+        return function(*args, **kwargs)
+
+
+def in_double(model: PreTrainedModel) -> PreTrainedModel:
+    """Their model in float64, but for its angles, which both compute in float32."""
+    angles = {name: x.clone() for name, x in model.named_buffers() if "inv_freq" in name}
+    model.double()
+    model.config._experts_implementation = "eager"  # other products of experts are of float32
+    for name, buffer in angles.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, buffer)
+    return model
+
+
+def assert_same_in_double(theirs: PreTrainedModel, lengths: list[int]) -> None:
+    """Logits within 1e-9 of the largest, and gradients too, each of a size that matters."""
+    with saved(theirs) as folder:
+        _, ours = read(folder)
+    with KeepDouble():
+        mine, other = both_logits((in_double(theirs), ours.double()), lengths)
+        (mine**2).mean().backward()
+        (other**2).mean().backward()
+    assert other.abs().max() > 0.1
+    torch.testing.assert_close(mine, other, atol=1e-9 * other.abs().max().item(), rtol=0)
+    with torch.no_grad():  # their gradients as weights, to be read in our layout
+        for weight in theirs.parameters():
+            weight.copy_(weight.grad)
+    with saved(theirs) as folder:
+        expected = dict(open_model(folder).read_weights().items())
+    parameters = dict(ours.named_parameters())
+    assert expected.keys() == parameters.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0
+        atol = max(1e-9 * gradient.abs().max().item(), 1e-12)
+        torch.testing.assert_close(parameters[name].grad, gradient, atol=atol, rtol=0)

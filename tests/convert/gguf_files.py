@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
+from torch import Tensor
 from transformers import PreTrainedModel
 
 LLAMA = {
@@ -95,6 +96,99 @@ def write_gpt2(
             array = np.ascontiguousarray(array.T)
         add_tensor(writer, renamed(name, GPT2), array, kind)
     finish(writer, {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2})
+
+
+NORMS = {**LLAMA, "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+GEMMA = {
+    **NORMS,
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+PHI3 = {**LLAMA, "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+EXPERTS = {
+    **LLAMA,
+    "mlp.gate": "ffn_gate_inp",
+    "experts.gate_proj": "ffn_gate_exps",
+    "experts.up_proj": "ffn_up_exps",
+    "experts.down_proj": "ffn_down_exps",
+}
+FUSED = {
+    "embed_in": "token_embd",
+    "word_embeddings": "token_embd",
+    "word_embeddings_layernorm": "token_embd_norm",
+    "final_layer_norm": "output_norm",
+    "ln_f": "output_norm",
+    "lm_head": "output",
+    "query_key_value": "attn_qkv",
+    "dense": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+}
+TABLES = {
+    "llama": EXPERTS,
+    "qwen2": LLAMA,
+    "qwen3": NORMS,
+    "gemma": LLAMA,
+    "gemma2": GEMMA,
+    "gemma3": GEMMA,
+    "phi3": PHI3,
+    "smollm3": LLAMA,
+    "gptneox": FUSED,
+    "bloom": FUSED,
+}
+
+
+def write_decoder(
+    path: Path,
+    architecture: str,
+    model: PreTrainedModel,
+    values: Mapping[str, object],
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+    factors: Mapping[str, list[float]] | None = None,
+) -> None:
+    """A decoder of another line; `values` are what its converter says beside the sizes."""
+    config, writer = model.config, GGUFWriter(path, architecture)
+    heads = config.num_attention_heads
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(getattr(config, "num_key_value_heads", heads))
+    for name, tensor in unfused(model.state_dict()):
+        if name != "lm_head.weight" or not config.tie_word_embeddings:
+            array = converted(architecture, name, tensor.numpy(), config)
+            add_tensor(writer, renamed(name, TABLES[architecture]), array, kind)
+    for name, numbers in (factors or {}).items():
+        writer.add_tensor(f"rope_factors_{name}.weight", np.array(numbers, np.float32))
+    ids = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    finish(writer, {**{f"{architecture}.{key}": value for key, value in values.items()}, **ids})
+
+
+def unfused(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Weights of experts as files hold them: transformers fuses two of the three in memory."""
+    for name, tensor in weights.items():
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate", "up"), tensor.chunk(2, dim=1), strict=True):
+                yield name.replace("gate_up_proj", f"{part}_proj.weight"), half
+        else:
+            yield name + ".weight" * name.endswith("experts.down_proj"), tensor
+
+
+def converted(architecture: str, name: str, array: np.ndarray, config: object) -> np.ndarray:
+    """A tensor as llama.cpp's converter of an architecture changes it."""
+    heads = config.num_attention_heads
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return array + 1
+    if architecture in ("gptneox", "bloom") and "query_key_value" in name:
+        by_head = array.reshape(heads, 3, -1, *array.shape[1:])
+        return np.ascontiguousarray(by_head.swapaxes(0, 1)).reshape(array.shape)
+    if architecture in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
+        count = heads if "q_proj" in name else config.num_key_value_heads
+        halves = array.reshape(count, 2, len(array) // count // 2, *array.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(array.shape)
+    return array
 
 
 def renamed(name: str, table: Mapping[str, str]) -> str:

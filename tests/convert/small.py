@@ -34,6 +34,17 @@ LLAMA = {
     "vocab_size": 30,
     "max_position_embeddings": 32,
 }
+GEMMA = {**LLAMA, "head_dim": 6}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT_NEO = {
+    "hidden_size": 16,
+    "num_heads": 2,
+    "num_layers": 2,
+    "attention_types": [[["global", "local"], 1]],
+    "window_size": 3,
+    "vocab_size": 30,
+    "max_position_embeddings": 32,
+}
 BART = {
     "vocab_size": 20,
     "d_model": 8,
@@ -79,6 +90,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPT2": GPT,
     "Llama": LLAMA,
     "Mistral": LLAMA,
+    "GPTNeoX": {**LLAMA, "num_attention_heads": 2, "intermediate_size": 20},
+    "GPTNeo": GPT_NEO,
+    "OPT": {**LLAMA, "ffn_dim": 20, "word_embed_proj_dim": 16},
+    "Gemma3": {
+        **GEMMA,
+        "query_pre_attn_scalar": 9,
+        "num_hidden_layers": 3,
+        "sliding_window": 3,
+        "sliding_window_pattern": 3,
+    },
+    "Gemma2": {**GEMMA, "query_pre_attn_scalar": 9, "sliding_window": 3},
+    "Gemma": GEMMA,
+    "Phi3": {**LLAMA, **IDS},
+    "SmolLM3": {**LLAMA, **IDS, "no_rope_layer_interval": 2},
+    "Mixtral": {**LLAMA, "num_local_experts": 3},
+    "Bloom": {"hidden_size": 16, "n_head": 4, "n_layer": 2, "vocab_size": 30, "seq_length": 32},
+    "Qwen2": LLAMA,
+    "Qwen3": {**LLAMA, "head_dim": 6},
     "Bart": BART,
     "Marian": {**BART, "pad_token_id": 19, "decoder_start_token_id": 19},
     "T5": T5,
@@ -86,6 +115,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Albert": {**TINY, "embedding_size": 4},
     "Roberta": ROBERTA,
     "DebertaV2": {**TINY, **RELEASED_DEBERTA},
+    "ModernBert": {
+        **TINY,
+        "num_hidden_layers": 4,
+        "local_attention": 4,
+        **IDS,
+    },
     "ViT": VIT,
 }
 

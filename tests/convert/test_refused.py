@@ -13,6 +13,18 @@ GPT2, LLAMA, MARIAN = "GPT2LMHeadModel", "LlamaForCausalLM", "MarianMTModel"
 ALBERT, BERT, ROBERTA = "AlbertModel", "BertModel", "RobertaForMaskedLM"
 DEBERTA, VIT = "DebertaV2Model", "ViTModel"
 BERT_LABELS, VIT_LABELS = "BertForSequenceClassification", "ViTForImageClassification"
+QWEN2, QWEN3, NEOX = "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GPTNeoXForCausalLM"
+NEO, OPT, BLOOM = "GPTNeoForCausalLM", "OPTForCausalLM", "BloomForCausalLM"
+GEMMA, GEMMA2, GEMMA3 = (f"Gemma{version}ForCausalLM" for version in ("", "2", "3"))
+PHI3, SMOLLM3, MIXTRAL = "Phi3ForCausalLM", "SmolLM3ForCausalLM", "MixtralForCausalLM"
+MODERNBERT = "ModernBertForMaskedLM"
+SCALED_WINDOWS = {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0}}
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 32,
+    "short_factor": [1.0, 1.0, 1.0],
+    "long_factor": [1.0, 2.0],
+}
 YARN = {"type": "yarn", "factor": 4.0}
 CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
 TWICE = "id2label names a label twice, or one is empty"
@@ -37,6 +49,27 @@ REFUSED = [
     (LLAMA, {"num_key_value_heads": 4}, "k_proj.weight is [8, 16] but should be [16, 16]"),
     (LLAMA, {"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClass"),
     (LLAMA, {"drop": ["intermediate_size"]}, "does not say 'intermediate_size'"),
+    (QWEN2, {"layer_types": ["full_attention"]}, "layer_types has 1 layers, but num_hidden_l"),
+    (QWEN2, {"layer_types": ["full_attention", "chunked_attention"]}, "'chunked_attention'"),
+    (QWEN3, {"attention_bias": True}, "attention_bias is True"),
+    (NEOX, {"attention_bias": False}, "attention_bias is False"),
+    (NEO, {"attention_types": [[["global"], 3]]}, "attention_types has 3 layers"),
+    (NEO, {"attention_types": [[["dilated"], 2]]}, "must list layers that are global or local"),
+    (OPT, {"word_embed_proj_dim": 8}, "word_embed_proj_dim is 8, but only 16"),
+    (OPT, {"do_layer_norm_before": False}, "do_layer_norm_before is False"),
+    (GEMMA, {"attention_bias": True}, "attention_bias is True"),
+    (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+    (GEMMA3, {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping is 30.0"),
+    (GEMMA3, {"rope_parameters": SCALED_WINDOWS}, "rope_type is 'linear', but only 'default'"),
+    (PHI3, {"rope_scaling": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
+    (PHI3, {"rope_scaling": {**LONGROPE, "attention_factor": 3.0}}, "scores by 3 squared"),
+    (PHI3, {"rope_scaling": LONGROPE}, "have 3 and 2 numbers, but must have 2 above 0"),
+    (SMOLLM3, {"no_rope_layers": [1]}, "no_rope_layers is [1]"),
+    (MIXTRAL, {"num_experts_per_tok": 4}, "n_experts_used (4) is more than n_experts (3)"),
+    (BLOOM, {"apply_residual_connection_post_layernorm": True}, "post_layernorm is True"),
+    (MODERNBERT, {"norm_bias": True}, "norm_bias is True"),
+    (MODERNBERT, {"classifier_activation": "relu"}, "classifier_activation is 'relu'"),
+    (MODERNBERT, {"decoder_bias": False}, "decoder_bias is False"),
     (MARIAN, {"normalize_before": True}, "normalize_before"),
     (MARIAN, {"decoder_ffn_dim": 9}, "decoder_ffn_dim"),
     (MARIAN, {"normalize_embedding": True}, "normalize_embedding"),

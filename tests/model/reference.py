@@ -19,7 +19,7 @@ def sees(mask: Mask, row: int, query: int, key: int) -> bool:
     place = query + int(mask.start)
     if mask.causal and key > place:
         return False
-    if mask.window and key <= place - mask.window:
+    if mask.window and abs(key - place) >= mask.window:
         return False
     if mask.key_lengths is not None and key >= mask.key_lengths[row]:
         return False

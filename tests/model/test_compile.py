@@ -59,6 +59,53 @@ def test_packed_training_pass(counter, choices):
     assert counter.frame_count == 1
 
 
+GEMMA3 = {
+    "norm": "rms_plus_one",
+    "norm_position": "both",
+    "query_key_norm": True,
+    "positions": "rotary",
+    "window": 3,
+    "window_layers": "wf",
+    "rotary_window_base": 30.0,
+}
+PARTS = {
+    "gemma 3": GEMMA3,
+    "gpt-neox": {
+        "positions": "rotary",
+        "rotary_share": 0.5,
+        "norm_position": "pre",
+        "parallel": True,
+    },
+    "smollm3": {"positions": "rotary", "rotary_layers": "rn"},
+    "mixtral": {"n_experts": 3, "n_experts_used": 2, "gated": True, "bias": False},
+}
+UNPACKED = {
+    "gemma 2": {**GEMMA3, "score_cap": 2.0, "logit_cap": 3.0},
+    "bloom": {"positions": "alibi", "embedding_norm": True},
+}
+
+
+@pytest.mark.parametrize("parts", {**PARTS, **UNPACKED})
+def test_training_pass_of_a_decoder(counter, parts):
+    """Packed where it can be, else in full rows."""
+    model = tiny_model(family="decoder", **{**PARTS, **UNPACKED}[parts])
+    assert model.config.can_pack == (parts in PARTS)
+
+    def loss(text, labels, layout):
+        return F.cross_entropy(model(text, layout)[0], labels)
+
+    compiled = torch.compile(loss, fullgraph=True, backend=counter)
+    for sizes, _ in BATCHES:
+        text, layout = packed_side(sizes)
+        batch = text, tokens(N_TOKENS), layout if parts in PARTS else Layout()
+        results = []
+        for run in (compiled, loss):
+            result = run(*batch)
+            results.append((result, *torch.autograd.grad(result, list(model.parameters()))))
+        torch.testing.assert_close(*results, atol=1e-11, rtol=0)
+    assert counter.frame_count == 1
+
+
 @torch.no_grad()
 def test_decoding_step(counter):
     """Eight steps of two beams for each of two sources, each step in the same shapes."""
@@ -78,9 +125,11 @@ def test_decoding_step(counter):
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("parts", ["learned", *PARTS, *UNPACKED])
 @torch.no_grad()
-def test_decoding_step_of_a_decoder(counter):
-    model = tiny_model(family="decoder", n_kv_heads=2, positions="learned")
+def test_decoding_step_of_a_decoder(counter, parts):
+    choices = {"learned": {"positions": "learned"}, **PARTS, **UNPACKED}[parts]
+    model = tiny_model(family="decoder", n_kv_heads=2, **choices)
     text = tokens(3, 9)
     store, start = empty_store(model, 3, 9), torch.full((3,), 3)
     model(text[:, :3], cache=NewTokens(store, 0, 3))

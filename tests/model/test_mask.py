@@ -87,7 +87,7 @@ def test_sides_are_packed_together_or_not_at_all():
 
 def test_window():
     assert draw(Mask(causal=True, window=2), 4, 4) == ["x...", "xx..", ".xx.", "..xx"]
-    assert draw(Mask(window=2), 3, 4) == ["xxxx", "xxxx", ".xxx"]
+    assert draw(Mask(window=2), 3, 4) == ["xx..", "xxx.", ".xxx"]
     packed = self_mask(Layout(offsets=torch.tensor([0, 1, 4])), causal=True, window=2)
     assert draw(packed, 4, 4) == ["x...", ".x..", ".xx.", "..xx"]
 

@@ -104,8 +104,8 @@ def test_a_window_as_long_as_the_text_hides_nothing(path, choices, window_layers
 
 
 @torch.no_grad()
-def test_windows_are_for_decoders_self_attention():
-    """An encoder sees all, and so does a decoder that looks at its source."""
+def test_windows_are_for_self_attention_of_one_stack():
+    """A source is seen whole, by its encoder and its decoder; an encoder alone has two sides."""
     narrow, full = tiny_model(window=1), tiny_model()
     full.load_state_dict(narrow.state_dict())
     source, target = tokens(2, 6), tokens(2, 1)
@@ -113,10 +113,12 @@ def test_windows_are_for_decoders_self_attention():
     assert_same(narrow(source, target), full(source, target))  # one token sees itself either way
     longer = tokens(2, 4)
     assert not torch.allclose(narrow(source, longer), full(source, longer))
-    encoder = tiny_model(family="encoder", window=1)
-    other = source.clone()
-    other[:, 5] = (source[:, 5] + 1) % 23
-    assert ((encoder(source) - encoder(other)).abs().amax(dim=(0, 2)) > 1e-9).all()
+    encoder = tiny_model(family="encoder", window=2)  # two layers of it reach two tokens away
+    long = tokens(2, 9)
+    other = long.clone()
+    other[:, 4] = (long[:, 4] + 1) % 23
+    changed = (encoder(long) - encoder(other)).abs().amax(dim=(0, 2)) > 1e-9
+    assert changed.tolist() == [False, False, *[True] * 5, False, False]
 
 
 @PATHS

@@ -108,7 +108,15 @@ def test_encoders(name, config):
 
 
 @pytest.mark.parametrize(
-    ("name", "config"), [("GPT2LMHeadModel", GPT2), ("LlamaForCausalLM", LLAMA)]
+    ("name", "config"),
+    [
+        ("GPT2LMHeadModel", GPT2),
+        ("LlamaForCausalLM", LLAMA),
+        ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 6}),
+        ("GPTNeoXForCausalLM", {**LLAMA, "num_attention_heads": 2}),
+        ("BloomForCausalLM", {"hidden_size": 8, "n_head": 2, "n_layer": 2, "vocab_size": 30}),
+        ("Gemma2ForCausalLM", {**LLAMA, "head_dim": 6, "attn_logit_softcapping": 2.0}),
+    ],
 )
 def test_decoders(name, config):
     theirs, ours = opened(name, config)

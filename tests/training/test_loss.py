@@ -24,9 +24,15 @@ def some_labels() -> Tensor:
 
 
 def reference(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    cap: float = 0.0,
 ) -> Tensor:
     logits = F.linear(hidden, weight, bias).flatten(0, 1).double()
+    logits = cap * torch.tanh(logits / cap) if cap else logits
     return F.cross_entropy(
         logits, labels.flatten(), label_smoothing=smoothing, ignore_index=-100, reduction="sum"
     )
@@ -42,19 +48,21 @@ def gradients(total: Tensor, inputs: list[Tensor | None]) -> list[Tensor]:
 @pytest.mark.parametrize("elements", [1, 5 * VOCAB, 1000 * VOCAB])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("alignment", [1, 8])
+@pytest.mark.parametrize("cap", [0.0, 2.0])
 def test_it_equals_torch_in_value_and_gradients(
     dtype: torch.dtype,
     smoothing: float,
     elements: int,
     bias: bool,
     alignment: int,
+    cap: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(loss.CHUNK_ELEMENTS, "cpu", elements)
     monkeypatch.setitem(loss.ALIGNMENT, "cpu", alignment)
     given, labels = inputs(dtype, bias), some_labels()
-    found = cross_entropy(*given, labels, smoothing)
-    expected = reference(*given, labels, smoothing)
+    found = cross_entropy(*given, labels, smoothing, cap)
+    expected = reference(*given, labels, smoothing, cap)
     assert found.dtype == dtype
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {}
     torch.testing.assert_close(found, expected.to(dtype), **tolerance)

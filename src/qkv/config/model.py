@@ -18,7 +18,9 @@ ENCODER_ONLY = (
     "pair_head",
     "convolution",
     "causal",
+    "head_layer",
 )
+WINDOW_PATTERNS = {"all": "w", "alternate": "fw"}  # one letter a layer, repeated
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
 
 
@@ -45,31 +47,86 @@ class ModelConfig(Section):
     d_ff: int = setting(1024, "F: inner width of the feed-forward layer", least=1)
     n_encoder_layers: int = setting(3, "blocks in the encoder", least=0, most=10_000)
     n_decoder_layers: int = setting(3, "blocks in the decoder", least=0, most=10_000)
-    norm: Literal["layer", "rms"] = setting("layer", "LayerNorm, or RMSNorm (no mean, no bias)")
-    norm_position: Literal["post", "pre"] = setting(
-        "post", "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x))"
+    norm: Literal["layer", "rms", "rms_plus_one"] = setting(
+        "layer", "LayerNorm, or RMSNorm (no mean, no bias), with 1 added to its weights (Gemma)"
+    )
+    norm_bias: bool = setting(True, "LayerNorm: a bias; ModernBERT has none")
+    norm_position: Literal["post", "pre", "both"] = setting(
+        "post",
+        "post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); both: x + norm(f(norm(x))) "
+        "(Gemma 2)",
+    )
+    first_norm: bool = setting(
+        True, "pre: a norm before the first attention; ModernBERT has that of the embeddings alone"
+    )
+    parallel: bool = setting(
+        False, "attention and feed-forward both read a block's input, and both are added (GPT-NeoX)"
     )
     norm_epsilon: float = setting(1e-5, "added to the variance before the root", least=0)
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = setting(
         "relu", "the feed-forward layer's non-linearity"
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
+    n_experts: int = setting(
+        0,
+        "experts: feed-forward layers of which a router chooses some for each token (Mixtral); "
+        "0: one layer for all",
+        least=0,
+        most=4096,
+    )
+    n_experts_used: int = setting(2, "experts that each token goes to", least=1)
     bias: bool = setting(True, "biases in projections and feed-forward layers")
+    qkv_bias: Literal["same", "always", "never"] = setting(
+        "same", "biases on queries, keys and values: as `bias`, always (Qwen2), never (GPT-Neo)"
+    )
+    query_key_norm: bool = setting(
+        False, "a norm of each head's queries and keys before they are turned (Qwen3)"
+    )
     positions: Literal[
-        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "disentangled", "none"
+        "sinusoidal",
+        "sinusoidal_halves",
+        "learned",
+        "rotary",
+        "relative",
+        "alibi",
+        "disentangled",
+        "none",
     ] = setting(
-        "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
+        "sinusoidal",
+        "how order enters; in halves: all sines first, then all cosines, as Marian; alibi: a bias "
+        "that grows with distance (BLOOM)",
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
         10_000.0, "rotary: the slowest pair turns by about 1/this", least=1
     )
-    rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = setting(
+    rotary_window_base: float = setting(
+        0.0,
+        "rotary: base in layers with a window, which are not scaled (Gemma 3); 0: as in others",
+        least=0,
+    )
+    rotary_share: float = setting(
+        1.0, "rotary: share of a head's width that is turned, from its start (GPT-NeoX)", most=1
+    )
+    rotary_layers: str = setting(
+        "all",
+        "rotary: which layers turn queries and keys: all, or a pattern that repeats over the "
+        "layers, r rotary and n none, such as rrrn (SmolLM3)",
+    )
+    rotary_scaling: Literal["none", "linear", "ntk", "yarn", "llama3", "longrope"] = setting(
         "none", "rotary: how angles are squeezed for contexts longer than the trained one"
     )
     rotary_factor: float = setting(1.0, "rotary: how many times longer the context is", least=1)
     rotary_trained_length: int = setting(
-        0, "rotary: the context before scaling (yarn, llama3); 0: max_length / factor", least=0
+        0,
+        "rotary: the context before scaling (yarn, llama3, longrope); 0: max_length / factor",
+        least=0,
+    )
+    rotary_short_factors: tuple[float, ...] = setting(
+        (), "rotary: by how much longrope slows each pair down where max_length is the trained one"
+    )
+    rotary_long_factors: tuple[float, ...] = setting(
+        (), "rotary: by how much longrope slows each pair down where max_length is longer"
     )
     rotary_slow: float = setting(
         1.0, "rotary: pairs that turn fewer times in that context are squeezed in full", least=0
@@ -90,14 +147,24 @@ class ModelConfig(Section):
         least=0,
         most=LONGEST,
     )
-    window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
-    window_layers: Literal["all", "alternate"] = setting(
-        "all", "where the window holds; alternate: in every other layer, from the second, as GPT-3"
+    window: int = setting(
+        0,
+        "a token sees this many tokens up to itself, and an encoder's as many from itself on; "
+        "0: all",
+        least=0,
+    )
+    window_layers: str = setting(
+        "all",
+        "where the window holds: all, alternate (every other layer, from the second, as GPT-3), or "
+        "a pattern that repeats over the layers, w windowed and f full, such as wf (Gemma 2)",
     )
     init: Literal["glorot", "normal"] = setting(
         "glorot", "first weights: the paper's, or N(0, 0.02) with smaller residual outputs (GPT-2)"
     )
     embedding_scale: bool = setting(True, "multiply embeddings by √d_model, as the paper does")
+    round_embedding_scale: bool = setting(
+        False, "round that √d_model to the weights' precision first (Gemma)"
+    )
     embedding_norm: bool = setting(False, "a norm on the embeddings before the first block (BERT)")
     d_embedding: int = setting(
         0,
@@ -137,6 +204,10 @@ class ModelConfig(Section):
     head: Literal["none", "masked", "sequence", "token"] = setting(
         "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"
     )
+    head_layer: bool = setting(
+        False, "a layer and a norm between the vectors and the labels of a head (ModernBERT)"
+    )
+    head_bias: bool = setting(True, "a bias in that layer, or in the one of a masked head")
     n_labels: int = setting(0, "labels that a head chooses among", least=0)
     pair_head: bool = setting(False, "a second head that tells true pairs of texts from others")
     tie: Literal["all", "inputs", "output", "none"] = setting(
@@ -147,6 +218,15 @@ class ModelConfig(Section):
     output_bias: bool = setting(False, "a bias on the logits (Marian)")
     output_scale: bool = setting(False, "divide the last vectors by √d_model before logits (T5)")
     score_division: bool = setting(True, "divide scores by √d_k, as the paper does and T5 does not")
+    score_divisor: float = setting(
+        0.0, "divide scores by the root of this in place of d_k (Gemma 2); 0: d_k", least=0
+    )
+    score_cap: float = setting(
+        0.0, "squash scores to ±this, as cap·tanh(score / cap) (Gemma 2: 50); 0: not", least=0
+    )
+    logit_cap: float = setting(
+        0.0, "squash logits to ±this in the same way (Gemma 2: 30); 0: not", least=0
+    )
     dropout: float = setting(0.1, "on each sublayer's output and on the input", least=0, most=1)
     attention_dropout: float = setting(
         0.0, "on attention weights (not in the paper)", least=0, most=1
@@ -178,11 +258,26 @@ class ModelConfig(Section):
                 f"sinusoidal positions need an even width, but d_model (or d_embedding) is "
                 f"{self.embedding_width}."
             )
-        if self.positions == "rotary" and self.d_head % 2:
+        if self.positions == "rotary" and (self.d_rotary < 2 or self.d_rotary % 2):
+            turned = "rotary_share of d_model" if self.rotary_share != 1 else "d_model"
             yield (
-                f"rotary positions turn pairs, so a head's width must be even, but d_model "
-                f"/ n_heads is {self.d_head}."
+                f"rotary positions turn pairs, so a head's width must be even, but {turned} "
+                f"/ n_heads is {self.d_rotary}."
             )
+        if self.parallel and self.norm_position == "post":
+            yield "parallel sublayers read norms of a block's input; set norm_position = 'pre'."
+        if not self.first_norm and (self.norm_position == "post" or self.shared_layers):
+            yield (
+                "the first layer can only do without its norm where that comes before attention "
+                "and its weights are its own; leave out first_norm, norm_position = 'post' or "
+                "shared_layers."
+            )
+        if self.n_experts and self.n_experts_used > self.n_experts:
+            yield (
+                f"n_experts_used ({self.n_experts_used}) is more than n_experts "
+                f"({self.n_experts}); a token can go to each expert once."
+            )
+        yield from self._attention_problems()
         yield from self._rotary_problems()
         yield from self._encoder_problems()
         if self.tie in ("all", "inputs") and self.source_vocab_size:
@@ -194,8 +289,22 @@ class ModelConfig(Section):
             if getattr(self, f"n_{stack}_layers") < 1:
                 yield f"n_{stack}_layers is 0, but the {self.family} family needs at least 1."
 
+    def _attention_problems(self) -> Iterator[str]:
+        if self.query_key_norm and (
+            self.family == "encoder-decoder" or self.positions == "disentangled"
+        ):
+            yield (
+                "query_key_norm is for self-attention whose positions are not disentangled; leave "
+                "it out, or choose another family or other positions."
+            )
+        if not self._window_pattern or set(self._window_pattern) - {"f", "w"}:
+            yield (
+                f"window_layers is {self.window_layers!r}, but must be all, alternate, or letters "
+                f"f (full) and w (windowed), one for each layer until the pattern repeats."
+            )
+
     def _rotary_problems(self) -> Iterator[str]:
-        if self.rotary_scaling == "ntk" and self.d_head == 2:
+        if self.rotary_scaling == "ntk" and self.d_rotary == 2:
             yield (
                 "rotary_scaling = 'ntk' squeezes the slower pairs, but a head of width 2 "
                 "has one; use 'linear'."
@@ -203,6 +312,24 @@ class ModelConfig(Section):
         fast = self.rotary_fast or {"llama3": 4.0}.get(self.rotary_scaling, 32.0)
         if self.rotary_scaling in ("yarn", "llama3") and self.rotary_slow >= fast:
             yield f"rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
+        factors = self.rotary_short_factors, self.rotary_long_factors
+        n_pairs = self.d_rotary // 2 if self.rotary_scaling == "longrope" else 0
+        if any(len(listed) != n_pairs or min(listed, default=1) <= 0 for listed in factors):
+            yield (
+                f"rotary_short_factors and rotary_long_factors have {len(factors[0])} and "
+                f"{len(factors[1])} numbers, but must have {n_pairs} above 0, one for each pair "
+                f"that is turned with rotary_scaling = 'longrope', and none without it."
+            )
+        if self.rotary_window_base and self.family == "encoder-decoder":
+            yield (
+                "rotary_window_base is for a stack alone, of which an encoder-decoder has two; "
+                "leave it out."
+            )
+        if self.rotary_layers != "all" and (set(self.rotary_layers) or {""}) - {"n", "r"}:
+            yield (
+                f"rotary_layers is {self.rotary_layers!r}, but must be all, or letters r (rotary) "
+                f"and n (none), one for each layer until the pattern repeats."
+            )
 
     def _encoder_problems(self) -> Iterator[str]:
         if self.positions == "disentangled" and (
@@ -258,6 +385,11 @@ class ModelConfig(Section):
         return self.d_key or self.d_model // self.n_heads
 
     @property
+    def d_rotary(self) -> int:
+        """Width of the part of a head that rotary positions turn."""
+        return int(self.d_head * self.rotary_share)
+
+    @property
     def embedding_width(self) -> int:
         """Width of the embeddings, with the default filled in."""
         return self.d_embedding or self.d_model
@@ -273,24 +405,51 @@ class ModelConfig(Section):
         return 3 if self.positions == "disentangled" else 1
 
     @property
+    def biases_scores(self) -> bool:
+        """Whether positions are a bias on the scores."""
+        return self.positions in ("relative", "alibi", "disentangled")
+
+    @property
+    def has_plain_scores(self) -> bool:
+        """Whether scores are QKᵀ/√d_k + M and nothing else, as most fused kernels compute them."""
+        return not (self.biases_scores or self.score_cap)
+
+    @property
     def can_pack(self) -> bool:
-        """Whether attention can run packed: no such kernel takes a bias or drops weights."""
-        biased = self.positions in ("relative", "disentangled")
-        return not (self.attention_dropout or biased or self.convolution)
+        """Whether attention can run packed: such kernels have plain scores and drop no weights."""
+        return self.has_plain_scores and not (self.attention_dropout or self.convolution)
 
     @property
     def score_scale(self) -> float:
         """What products of queries and keys are multiplied with: 1/√d_k in the paper."""
-        return (self.d_head * self.n_score_parts) ** -0.5 if self.score_division else 1.0
+        divisor = self.score_divisor or self.d_head * self.n_score_parts
+        return divisor**-0.5 if self.score_division else 1.0
 
     @property
     def trained_length(self) -> int:
         """The context that rotary angles were made for, before they were scaled."""
         return self.rotary_trained_length or round(self.max_length / self.rotary_factor)
 
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.bias if self.qkv_bias == "same" else self.qkv_bias == "always"
+
+    @property
+    def _window_pattern(self) -> str:
+        return WINDOW_PATTERNS.get(self.window_layers, self.window_layers)
+
+    def positions_of(self, layer: int) -> Literal["usual", "windowed", "none"]:
+        """Which positions a layer has: the usual ones, those of layers with a window, or none."""
+        if self.positions != "rotary":
+            return "usual"
+        if self.rotary_layers != "all" and in_pattern(self.rotary_layers, layer) == "n":
+            return "none"
+        return "windowed" if self.rotary_window_base and self.window_of(layer) else "usual"
+
     def window_of(self, layer: int) -> int:
         """How many tokens a token of this layer sees; 0: all."""
-        return 0 if self.window_layers == "alternate" and layer % 2 == 0 else self.window
+        return self.window if in_pattern(self._window_pattern, layer) == "w" else 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values, for `config.json`."""
@@ -301,6 +460,29 @@ class ModelConfig(Section):
     def from_dict(cls, values: Mapping[str, Any], where: str = "model") -> ModelConfig:
         """Read a config from plain values, naming `where` it stands in errors."""
         return from_mapping(cls, values, where)
+
+
+def in_pattern(pattern: str, layer: int) -> str:
+    """Return the letter of a layer in a pattern that repeats over the layers."""
+    return pattern[layer % len(pattern)]
+
+
+def shortest_pattern(letters: str) -> str:
+    """Return the shortest pattern that gives these letters when it repeats over the layers."""
+    lengths = range(1, len(letters) + 1)
+    fits = (
+        letters[:length]
+        for length in lengths
+        if all(in_pattern(letters[:length], i) == letter for i, letter in enumerate(letters))
+    )
+    return next(fits, letters)
+
+
+def name_window_layers(letters: str) -> str:
+    """Return `window_layers` for layers that are full (f) or windowed (w)."""
+    pattern = shortest_pattern(letters)
+    names = {pattern: name for name, pattern in WINDOW_PATTERNS.items()}
+    return names.get(pattern, pattern)
 
 
 def unused_setting(config: ModelConfig, name: str) -> str:
@@ -317,6 +499,16 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
-    if name == "window_layers" and not config.window:
+    if name in ("window_layers", "rotary_window_base") and not config.window:
         return "has no effect without a window"
+    if name == "norm_bias" and config.norm != "layer":
+        return f"is for LayerNorm, but norm = {config.norm!r}"
+    if name == "head_bias" and not (config.head_layer or config.head == "masked"):
+        return "is for a head with a layer of its own"
+    if name == "n_experts_used" and not config.n_experts:
+        return "has no effect without experts"
+    if name == "score_divisor" and not config.score_division:
+        return "has no effect where scores are not divided"
+    if name == "round_embedding_scale" and not config.embedding_scale:
+        return "has no effect where embeddings are not scaled"
     return ""

@@ -213,7 +213,7 @@ class Lane:
         """Find or make the recorded step for rows of this kind, and use its memory."""
         assert self.store is not None
         n_keys = self.store.shape[4]
-        if self.model.config.positions == "relative" or not row_attention.is_available():
+        if not (self.model.config.has_plain_scores and row_attention.is_available()):
             n_keys = min(n_keys, self._slots_for(self.handles))  # attention reads all of these
         self.recording = self._recordings.find(self._step(n_keys))
         self.search.state = self.recording.step.state

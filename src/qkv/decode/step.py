@@ -73,7 +73,7 @@ class Step:
         """Position of each slot, (B, S): K slots after the prompt share one."""
         config = self.model.config
         has_windows = any(map(config.window_of, range(config.n_decoder_layers)))
-        if not has_windows and config.positions != "relative":
+        if not (has_windows or config.biases_scores):
             return None  # nobody asks
         slot = torch.arange(self.n_keys, device=self.store.device)[None]
         prompt = self.slots.prompt[:, None]

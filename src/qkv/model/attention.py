@@ -17,7 +17,9 @@ from qkv.config import ModelConfig
 from qkv.model import row_attention
 from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
+from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
+from qkv.model.soft_cap import soft_cap
 
 
 class KeysValues(NamedTuple):
@@ -39,13 +41,21 @@ class Attend(Protocol):
         scale: float,
         bias: Tensor | None = None,
         dropout: float = 0.0,
+        cap: float = 0.0,
     ) -> Tensor:
         """Attend to the keys and return the weighted values, (B, H, T, D/H)."""
 
 
-def scores(query: Tensor, key: Tensor, mask: Mask, scale: float, bias: Tensor | None) -> Tensor:
-    """QKᵀ/√d_k + M, plus a position scheme's bias if it has one, (B, H, T, S)."""
-    raw = query @ key.transpose(-2, -1) * scale
+def scores(
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
+) -> Tensor:
+    """QKᵀ/√d_k + M, (B, H, T, S); some models cap the products, or add a bias by position."""
+    raw = soft_cap(query @ key.transpose(-2, -1) * scale, cap)
     raw = raw if bias is None else raw + bias
     return raw + mask.additive(query.shape[-2], key.shape[-2], query.device, raw.dtype)
 
@@ -64,11 +74,12 @@ def equation(
     scale: float,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return F.dropout(weights(scores(query, key, mask, scale, bias)), dropout) @ value
+    return F.dropout(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
 
 
 def fast(
@@ -79,8 +90,11 @@ def fast(
     scale: float,
     bias: Tensor | None = None,
     dropout: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
+    if cap:  # which no fused kernel of torch has
+        return equation(query, key, value, mask, scale, bias, dropout, cap)
     plain = mask.only_lengths and bias is None and dropout == 0.0
     if plain and mask.key_lengths is not None and row_attention.serves(query):
         return row_attention.attend(query, key, value, mask.key_lengths, scale)
@@ -160,7 +174,8 @@ def _packed(
 ) -> Tensor:
     """Attend within packed sequences, (1, H, N, D/H), by a kernel that takes their offsets."""
     assert mask.query_offsets is not None and mask.key_offsets is not None
-    window = (mask.window - 1 if mask.window else -1, 0 if mask.causal else -1)
+    reach = mask.window - 1 if mask.window else -1  # to either side; -1: to the end
+    window = (reach, 0 if mask.causal else reach)
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
     heads = kernel(
         query,
@@ -187,7 +202,7 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = config.n_heads, config.kv_heads
         self.d_head = config.d_head
-        self.scale = config.score_scale
+        self.scale, self.cap = config.score_scale, config.score_cap
         self.dropout = config.attention_dropout
         self.attend: Attend = fast
         d_model, d_heads, d_kv = (
@@ -196,10 +211,11 @@ class Attention(nn.Module):
             config.kv_heads * config.d_head,
         )
         if cross:
-            self.query = nn.Linear(d_model, d_heads, bias=config.bias)
-            self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)
+            self.query = nn.Linear(d_model, d_heads, bias=config.has_qkv_bias)
+            self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.has_qkv_bias)
         else:
-            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.bias)
+            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.has_qkv_bias)
+        self.norm = QueryKeyNorm(config) if config.query_key_norm else nn.Identity()
         self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
     def forward(
@@ -209,7 +225,7 @@ class Attention(nn.Module):
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
         heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        turned = order.turn(plain)
+        turned = order.turn(self.norm(plain))
         if cache is not None and self._has_row_kernel(turned, order, cache):
             return self._join_heads(cache.attend(turned, value, mask, self.scale))
         query, key = turned.split([n_heads, n_kv_heads], dim=1)
@@ -253,7 +269,8 @@ class Attention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None
     ) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        heads = self.attend(query, key, value, mask, self.scale, bias, dropout)
+        cap = {"cap": self.cap} if self.cap else {}  # which a path of one's own need not know
+        heads = self.attend(query, key, value, mask, self.scale, bias, dropout, **cap)
         return self._join_heads(heads)
 
     def _join_heads(self, heads: Tensor) -> Tensor:
@@ -261,7 +278,7 @@ class Attention(nn.Module):
 
     def _has_row_kernel(self, query: Tensor, order: Order, cache: LayerCache) -> bool:
         """Whether one kernel may extend the cache and attend to it."""
-        plain = self.attend is fast and order.distances is None
+        plain = self.attend is fast and order.distances is None and not self.cap
         return plain and cache.has_rows and row_attention.serves(query)
 
 

@@ -15,6 +15,7 @@ from qkv.model.heads import LabelHead, MaskedHead, Pooler
 from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
 from qkv.model.patches import Patches
+from qkv.model.soft_cap import soft_cap
 from qkv.model.stack import Memory, Stack
 
 FULL = Layout()  # rows without padding
@@ -28,14 +29,19 @@ A loss computed there belongs to the forward pass, so that hooks around it see a
 class Embedding(nn.Module):
     """Token ids to vectors, times √d_model in the paper (section 3.4)."""
 
+    rounded_scale: Tensor | None
+
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, config.embedding_width)
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+        rounded = torch.tensor(self.scale) if config.round_embedding_scale else None
+        self.register_buffer("rounded_scale", rounded, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) to (B, T, D)."""
-        return self.table(tokens) * self.scale
+        x: Tensor = self.table(tokens)
+        return x * (self.scale if self.rounded_scale is None else self.rounded_scale.to(x.dtype))
 
 
 class Output(nn.Module):
@@ -45,6 +51,7 @@ class Output(nn.Module):
         super().__init__()
         self.projection = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.scale = config.d_model**-0.5 if config.output_scale else 1.0
+        self.cap = config.logit_cap
         if tied_to is not None:
             self.projection.weight = tied_to.table.weight
 
@@ -54,7 +61,7 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, V)."""
-        return self.projection(self.hidden(x))
+        return soft_cap(self.projection(self.hidden(x)), self.cap)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from qkv.config import ModelConfig
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.mask import Layout, segments
 from qkv.model.norm import build_norm
+from qkv.model.soft_cap import soft_cap
 
 
 def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
@@ -59,26 +60,38 @@ class Pooler(nn.Module):
         return torch.tanh(vector) if self.activation == "tanh" else F.gelu(vector)
 
 
-class MaskedHead(nn.Module):
-    """Masked-LM head: a dense layer and a norm, then the embedding as output matrix."""
+class HeadLayer(nn.Module):
+    """norm(act(x·W + b)), which a head may have before its output matrix."""
 
-    def __init__(self, config: ModelConfig, table: nn.Embedding) -> None:
+    def __init__(self, config: ModelConfig, width: int = 0) -> None:
         super().__init__()
-        width = config.embedding_width
-        self.dense = nn.Linear(config.d_model, width)
+        width = width or config.d_model
+        self.dense = nn.Linear(config.d_model, width, bias=config.head_bias)
         self.activation = ACTIVATIONS[config.activation]
         self.norm = build_norm(config, width)
-        self.projection = nn.Linear(width, config.vocab_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, E)."""
+        return self.norm(self.activation(self.dense(x)))
+
+
+class MaskedHead(HeadLayer):
+    """Masked-LM head: a layer and a norm, then the embedding as output matrix."""
+
+    def __init__(self, config: ModelConfig, table: nn.Embedding) -> None:
+        super().__init__(config, config.embedding_width)
+        self.projection = nn.Linear(config.embedding_width, config.vocab_size)
+        self.cap = config.logit_cap
         if config.tie != "none":
             self.projection.weight = table.weight
 
     def hidden(self, x: Tensor) -> Tensor:
         """Compute the vectors that the embedding projects, (…, E)."""
-        return self.norm(self.activation(self.dense(x)))
+        return super().forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, V)."""
-        return self.projection(self.hidden(x))
+        return soft_cap(self.projection(self.hidden(x)), self.cap)
 
 
 class LabelHead(nn.Module):
@@ -86,10 +99,11 @@ class LabelHead(nn.Module):
 
     def __init__(self, config: ModelConfig, n_labels: int) -> None:
         super().__init__()
+        self.layer = HeadLayer(config) if config.head_layer else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         # GPT's W_y has no bias (Radford et al. 2018, equation 3).
         self.projection = nn.Linear(config.d_model, n_labels, bias=not config.causal)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, C)."""
-        return self.projection(self.dropout(x))
+        return self.projection(self.dropout(self.layer(x)))

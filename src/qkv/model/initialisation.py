@@ -33,7 +33,7 @@ def _normal(model: nn.Module) -> None:
     )
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Embedding):
-            adds = name.endswith(("attention.output", "feed_forward.outer"))
+            adds = name.endswith(("attention.output", ".outer"))
             nn.init.normal_(module.weight, std=DEVIATION * (n_sublayers**-0.5 if adds else 1.0))
         if isinstance(module, nn.Linear | nn.Conv1d) and module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -58,8 +58,8 @@ def _glorot(model: nn.Module) -> None:
 
 def _initialise_projections(attention: Attention) -> None:
     """Draw q, k and v as separate matrices, as in the paper."""
-    fused = [m for n, m in attention.named_children() if n != "output"]
-    for linear in fused:
+    names = "query", "key_value", "query_key_value"
+    for linear in [module for name, module in attention.named_children() if name in names]:
         assert isinstance(linear, nn.Linear)
         for piece in linear.weight.split(attention.d_head * attention.n_kv_heads):
             fan = linear.in_features + attention.d_head * attention.n_heads

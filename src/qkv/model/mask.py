@@ -51,7 +51,7 @@ class Mask:
     longest_query: int = 0
     longest_key: int = 0
     start: int | Tensor = 0  # with a cache: the first query's index among the keys; () or (B,)
-    window: int = 0  # a query sees this many keys up to itself; 0: all
+    window: int = 0  # a query sees this many keys up to itself, and from itself on; 0: all
     first: Tensor | None = None  # (B, T) or (B, 1): a query sees no key before this one
     drawn: Tensor | None = None  # the boolean matrix, where it was drawn once for all layers
 
@@ -111,7 +111,7 @@ class Mask:
         key = torch.arange(n_keys, device=device)[None, :]  # (1, S)
         visible = (key <= query) if self.causal else torch.ones_like(key <= query)
         if self.window:
-            visible = visible & (key > query - self.window)
+            visible = visible & (key > query - self.window) & (key < query + self.window)
         if self.query_offsets is not None and self.key_offsets is not None:
             same = segments(self.query_offsets, n_queries)[:, None] == segments(
                 self.key_offsets, n_keys

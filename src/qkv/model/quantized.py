@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.model.experts import Router
 from qkv.model.families import Embedding, Model
 from qkv.model.feed_forward import FeedForward
 from qkv.model.quantized_matrix import (
@@ -296,9 +297,11 @@ def quantized_matrices(model: nn.Module) -> dict[str, QuantizedMatrix]:
 def quantizable(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     """Yield the linear layers and embeddings of tokens: each one's parent, name and self.
 
-    Biases, norms and tables of positions stay as they are.
+    Biases, norms, tables of positions and routers, whose choices rounding would change, stay.
     """
     for module in list(model.modules()):
+        if isinstance(module, Router):
+            continue
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear) or (
                 isinstance(module, Embedding) and isinstance(child, nn.Embedding)
@@ -323,7 +326,7 @@ def quantize(
     weight that is shared is asked for once.
     """
     replaced = list(quantizable(model))
-    precise = model.config.norm_position == "pre"
+    precise = model.config.norm_position != "post"
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     uses = Counter(id(child.weight) for _, _, child in replaced)
     shared: dict[

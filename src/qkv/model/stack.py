@@ -17,7 +17,7 @@ from qkv.model.cache import NewTokens
 from qkv.model.convolution import Neighbours
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
-from qkv.model.positions import Order, build_positions
+from qkv.model.positions import Order, build_other_positions, build_positions
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,22 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.causal, self.max_length = causal, config.max_length
-        self.windows = [config.window_of(layer) if causal else 0 for layer in range(n_layers)]
+        has_windows = causal or config.family == "encoder"
+        self.windows = [config.window_of(layer) * has_windows for layer in range(n_layers)]
         width = config.embedding_width
+        self.position_kinds = [config.positions_of(layer) for layer in range(n_layers)]
         self.positions = build_positions(config, causal)
+        self.other_positions = nn.ModuleDict(build_other_positions(config, {*self.position_kinds}))
         self.input_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.d_model) if config.d_embedding else nn.Identity()
         n_blocks = 1 if config.shared_layers else n_layers
-        self.blocks = nn.ModuleList(Block(config, cross) for _ in range(n_blocks))
+        self.blocks = nn.ModuleList(
+            Block(config, cross, first=layer == 0) for layer in range(n_blocks)
+        )
         self.neighbours = Neighbours(config) if config.convolution else None
-        pre = config.norm_position == "pre"
-        self.norm = build_norm(config) if pre else nn.Identity()
+        post = config.norm_position == "post"
+        self.norm = nn.Identity() if post else build_norm(config)
         self.recompute = False  # what happens inside of blocks, in the backward pass
 
     def forward(
@@ -64,14 +69,14 @@ class Stack(nn.Module):
         """Embedded tokens to the last layer's output, (B, T, D)."""
         masks, positions, key_positions = self._masks_and_positions(x, layout, cache)
         x = self.widen(self.dropout(self.input_norm(self.positions.add(x, positions))))
-        order = Order.of(self.positions, positions, key_positions)
+        orders = self._orders(positions, key_positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index in range(len(self.windows)):
             before = x
             x = self._run(self.blocks[index % len(self.blocks)])(
                 x,
                 masks[self.windows[index]],
-                order,
+                orders[self.position_kinds[index]],
                 cache.layer(index) if cache else None,
                 memory.layers[index] if memory else None,
                 memory_mask,
@@ -99,6 +104,14 @@ class Stack(nn.Module):
         key_positions = cache.key_positions(n_tokens)
         n_keys = key_positions.shape[-1]
         return _drawn(masks, n_tokens, n_keys, x.device), positions, key_positions
+
+    def _orders(self, positions: Tensor, key_positions: Tensor) -> dict[str, Order]:
+        """Each scheme of positions that layers have, looked up once for all of them."""
+        schemes = {"usual": self.positions, **dict(self.other_positions.items())}
+        return {
+            kind: Order.of(schemes[kind], positions, key_positions)  # type: ignore[arg-type]
+            for kind in sorted({*self.position_kinds})
+        }
 
     def remember(self, memory: Tensor, layout: Layout) -> Memory:
         """Project the encoder's output to K and V once for every layer."""

@@ -39,7 +39,7 @@ def lora_model(
     names = names_of(config, recipe.task, start.source.model_type)
     updates = {}
     for layer, module in adaptable(model).items():
-        matrices = names.layers[layer]
+        matrices = names.layers.get(layer, [])
         chosen = _chosen(layer, matrices, recipe.train)
         if any(chosen):
             updates[layer] = [

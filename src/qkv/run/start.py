@@ -34,6 +34,7 @@ MAY_DIFFER = (
     "activation_dropout",
     "max_length",
     "rotary_base",
+    "rotary_window_base",
     "rotary_scaling",
     "rotary_factor",
     "rotary_trained_length",

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.model.soft_cap import soft_cap
+
 # Logits that stand in memory at one time. A GPU wants large products; a CPU wants them in cache.
 CHUNK_ELEMENTS = {"cuda": 2**29, "cpu": 2**22}
 # A GPU multiplies by a matrix whose rows are a multiple of this much faster than by one of 50,257.
@@ -15,11 +17,17 @@ ALIGNMENT = {"cuda": 64}
 
 
 def cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """Summed loss of `hidden`·Wᵀ + b against `labels`, a float32 scalar; negative labels count not.
 
-    The target is (1-ε) on the label plus ε spread evenly over the vocabulary. The logits are made,
+    The target is (1-ε) on the label plus ε spread evenly over the vocabulary. With a cap, logits
+    are squashed to ±cap. The logits are made,
     used and dropped a chunk of tokens at a time, so that they never stand in memory whole, and
     their gradient is taken at once while they are there.
     """
@@ -28,7 +36,7 @@ def cross_entropy(
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     loss: Tensor = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, labels.flatten(), smoothing, torch.is_grad_enabled()
+        hidden, weight, bias, labels.flatten(), smoothing, cap, torch.is_grad_enabled()
     )
     return loss
 
@@ -42,6 +50,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,
         smoothing: float,
+        cap: float,
         learning: bool,
     ) -> Tensor:
         # Weights ask for a gradient even where nobody will take one, as in validation.
@@ -58,7 +67,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for part in _chunks(hidden.shape[0], size, hidden.device.type):
             logits = F.linear(hidden[part], wide, offset)
             chunk_loss, slope = _loss_and_slope(
-                logits, labels[part], smoothing, n_tokens, needs_gradient
+                logits, labels[part], smoothing, cap, n_tokens, needs_gradient
             )
             loss = loss + chunk_loss
             if slope is None or grad_hidden is None:
@@ -80,6 +89,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_hidden * grad.to(grad_hidden.dtype),
             None if grad_weight is None else (grad_weight * grad).to(ctx.dtype),
             None if grad_bias is None else grad_bias * grad,
+            None,
             None,
             None,
             None,
@@ -107,10 +117,16 @@ def _chunks(n_tokens: int, vocab_size: int, device: str) -> list[slice]:
 
 
 def _loss_and_slope(
-    logits: Tensor, labels: Tensor, smoothing: float, n_tokens: int, needs_gradient: bool
+    logits: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    cap: float,
+    n_tokens: int,
+    needs_gradient: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The chunk's summed loss, and its gradient by the logits: P - target."""
-    exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    """The chunk's summed loss, and its gradient by the logits: P - target, times the cap's."""
+    exact = soft_cap(logits.to(torch.promote_types(logits.dtype, torch.float32)), cap)
+    steepness = 1 - (exact / cap) ** 2 if cap and needs_gradient else None
     padding = None
     if n_tokens < logits.shape[-1]:
         padding = torch.arange(logits.shape[-1], device=logits.device) >= n_tokens
@@ -129,4 +145,5 @@ def _loss_and_slope(
     slope = (exact - log_total).exp() - smoothing / n_tokens
     slope = slope if padding is None else slope.masked_fill(padding, 0.0)
     slope = slope.scatter_add(1, label, torch.full_like(log_total, smoothing - 1))
+    slope = slope if steepness is None else slope * steepness
     return total, (slope * counts[:, None]).to(logits.dtype)

@@ -54,8 +54,8 @@ def _projected_loss(
     head: Output | MaskedHead, x: Tensor, labels: Tensor, smoothing: float
 ) -> Tensor:
     """Cross-entropy of a head's logits, which are never in memory whole."""
-    projection = head.projection
-    return cross_entropy(head.hidden(x), projection.weight, projection.bias, labels, smoothing)
+    weight, bias = head.projection.weight, head.projection.bias
+    return cross_entropy(head.hidden(x), weight, bias, labels, smoothing, head.cap)
 
 
 def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:

@@ -87,8 +87,9 @@ def attend_with(silent: Sequence[int] = (), seen: list[Tensor] | None = None) ->
         scale: float,
         bias: Tensor | None = None,
         dropout: float = 0.0,
+        cap: float = 0.0,
     ) -> Tensor:
-        weight = weights(scores(query, key, mask, scale, bias))
+        weight = weights(scores(query, key, mask, scale, bias, cap))
         if seen is not None:
             seen.append(weight)
         return (weight @ value).index_fill(1, torch.tensor(silent, dtype=torch.int64), 0.0)

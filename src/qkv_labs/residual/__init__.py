@@ -39,7 +39,9 @@ ALIKE = 0.2  # by so much more cosine than with residual connections tokens have
 class Rewritten(Residual):
     """norm(f(x)): a post-norm sublayer without its residual connection."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], read: Tensor | None = None
+    ) -> Tensor:
         """Return the sublayer's output in place of its input."""
         return self.norm(self.dropout(sublayer(x)))
 

@@ -58,6 +58,7 @@ class Architecture:
 USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
+    "modernbert": {"pad_token_id": 50_283, "bos_token_id": 50_281, "eos_token_id": 50_282},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
@@ -65,6 +66,16 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "gpt2": {"bos_token_id": 50_256, "eos_token_id": 50_256},
     "llama": {"bos_token_id": 1, "eos_token_id": 2},
     "mistral": {"bos_token_id": 1, "eos_token_id": 2},
+    "mixtral": {"bos_token_id": 1, "eos_token_id": 2},
+    "bloom": {"bos_token_id": 1, "eos_token_id": 2},
+    "gpt_neo": {"bos_token_id": 50_256, "eos_token_id": 50_256},
+    "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
+    "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
+    "phi3": {"pad_token_id": 32_000, "bos_token_id": 1, "eos_token_id": 32_000},
+    "smollm3": {"pad_token_id": 128_004, "bos_token_id": 128_000, "eos_token_id": 128_001},
+    "gemma": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
+    "gemma2": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
+    "gemma3_text": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
     "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
     "bart": {
         "pad_token_id": 1,
@@ -90,23 +101,26 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         "a whole number of at least 1",
         lambda value: _whole(value, 1),
-        "hidden_size num_attention_heads num_hidden_layers intermediate_size vocab_size "
+        "hidden_size num_attention_heads num_hidden_layers vocab_size "
         "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
         "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
-        "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels",
+        "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels "
+        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length "
+        "local_attention",
     ),
     (
         "a whole number of at least 1, or null",
         lambda value: value is None or _whole(value, 1),
-        "num_key_value_heads head_dim n_inner n_positions n_ctx num_decoder_layers "
-        "decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
-        "original_max_position_embeddings num_beams num_return_sequences",
+        "num_key_value_heads head_dim intermediate_size n_inner n_positions n_ctx "
+        "num_decoder_layers decoder_vocab_size decoder_attention_heads decoder_ffn_dim "
+        "original_max_position_embeddings num_beams num_return_sequences sliding_window_pattern "
+        "no_rope_layer_interval global_attn_every_n_layers",
     ),
     (
         "a whole number of at least 0, or null",
         lambda value: value is None or _whole(value, 0),
-        "conv_kernel_size sliding_window max_length min_length max_new_tokens min_new_tokens "
-        "no_repeat_ngram_size top_k",
+        "conv_kernel_size sliding_window max_window_layers max_length min_length max_new_tokens "
+        "min_new_tokens no_repeat_ngram_size top_k",
     ),
     (
         "a whole number of at least 0",
@@ -134,18 +148,23 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "a number",
         _number,
         "layer_norm_eps rms_norm_eps layer_norm_epsilon hidden_dropout_prob dropout dropout_rate "
-        "attention_probs_dropout_prob resid_pdrop attn_pdrop activation_dropout",
+        "attention_probs_dropout_prob resid_pdrop attn_pdrop activation_dropout "
+        "hidden_dropout resid_dropout norm_eps embedding_dropout mlp_dropout",
     ),
     (
         "a number, or null",
         lambda value: value is None or _number(value),
-        "attention_dropout rope_theta length_penalty repetition_penalty temperature top_p min_p",
+        "attention_dropout rope_theta rotary_pct rotary_emb_base partial_rotary_factor "
+        "rope_local_base_freq global_rope_theta local_rope_theta query_pre_attn_scalar "
+        "attn_logit_softcapping final_logit_softcapping length_penalty repetition_penalty "
+        "temperature top_p min_p",
     ),
     (
         "true or false, or null",
         lambda value: value is None or isinstance(value, bool),
         "tie_word_embeddings share_encoder_decoder_embeddings scale_embedding scale_attn_weights "
-        "scale_decoder_outputs is_gated_act legacy attention_bias mlp_bias do_sample",
+        "scale_decoder_outputs is_gated_act legacy attention_bias mlp_bias do_sample "
+        "use_sliding_window use_parallel_residual enable_bias",
     ),
     ("a name", lambda value: isinstance(value, str), "feed_forward_proj"),
     (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
+from qkv.convert.architectures.angles import read_angles, write_angles
 from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
@@ -30,14 +29,14 @@ LAYER: Table = {
 }
 OUTPUT: Table = {"output.projection": "lm_head"}
 BIASES = {"attention_bias": "self_attn", "mlp_bias": "mlp"}
-SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
-THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
 
 
-def _values(config: Mapping[str, Any]) -> Values:
-    """The values that both configs share."""
+def llama_values(config: Mapping[str, Any]) -> Values:
+    """The values that all of this line share."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
     key = config.get("head_dim") or width // heads
+    angles = read_angles(config)
+    wanted({"partial_rotary_factor": angles["rotary_share"]}, "partial_rotary_factor", (1.0,), 1.0)
     return {
         **PRESETS["llama-7b"],
         "n_decoder_layers": config["num_hidden_layers"],
@@ -50,17 +49,18 @@ def _values(config: Mapping[str, Any]) -> Values:
         "norm_epsilon": config.get("rms_norm_eps", 1e-6),
         "attention_dropout": float(config.get("attention_dropout") or 0.0),
         "tie": "output" if config.get("tie_word_embeddings", False) else "none",
-        **_read_angles(config),
+        **angles,
     }
 
 
-def _groups(config: Mapping[str, Any], default: int) -> int:
+def read_groups(config: Mapping[str, Any], default: int) -> int:
+    """Key/value heads; 0 where each query head has its own."""
     groups = int(config.get("num_key_value_heads", default) or config["num_attention_heads"])
     return 0 if groups == config["num_attention_heads"] else groups
 
 
-def _config(config: ModelConfig) -> Values:
-    """The config fields that both share, from ours."""
+def llama_config(config: ModelConfig) -> Values:
+    """The config fields that all of this line share, from ours."""
     return {
         "num_hidden_layers": config.n_decoder_layers,
         "vocab_size": config.vocab_size,
@@ -74,7 +74,7 @@ def _config(config: ModelConfig) -> Values:
         "rms_norm_eps": config.norm_epsilon,
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.tie in ("all", "output"),
-        "rope_parameters": _write_angles(config),
+        "rope_parameters": write_angles(config),
     }
 
 
@@ -88,8 +88,8 @@ def read_llama(config: Mapping[str, Any], names: Collection[str], head: str) -> 
         )
     bias = any(config.get(name) for name in BIASES)
     return {
-        **_values(config),
-        "n_kv_heads": _groups(config, heads),
+        **llama_values(config),
+        "n_kv_heads": read_groups(config, heads),
         "bias": bias,
         "max_length": config.get("max_position_embeddings", 2048),
     }
@@ -103,7 +103,7 @@ def without_bias(config: Mapping[str, Any]) -> str:
 
 def write_llama(config: ModelConfig) -> Values:
     """Llama's config, from ours."""
-    return {**_config(config), "attention_bias": config.bias, "mlp_bias": config.bias}
+    return {**llama_config(config), "attention_bias": config.bias, "mlp_bias": config.bias}
 
 
 def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -116,8 +116,8 @@ def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -
         )
     window = 0 if kinds == {"full_attention"} else config.get("sliding_window", 4096) or 0
     return {
-        **_values(config),
-        "n_kv_heads": _groups(config, 8),
+        **llama_values(config),
+        "n_kv_heads": read_groups(config, 8),
         "max_length": config.get("max_position_embeddings", 131_072),
         "window": window,
     }
@@ -125,91 +125,7 @@ def read_mistral(config: Mapping[str, Any], names: Collection[str], head: str) -
 
 def write_mistral(config: ModelConfig) -> Values:
     """Mistral's config, from ours."""
-    return {**_config(config), "sliding_window": config.window or None}
-
-
-def _read_angles(config: Mapping[str, Any]) -> Values:
-    """How queries and keys are turned; older files say it in two places."""
-    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    said = {**config, **rope}
-    wanted(said, "partial_rotary_factor", (1.0,), 1.0)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "dynamic":
-        _tell_of_dynamic(config)
-        kind = "default"
-    if kind not in SCALINGS:
-        raise UserError(
-            f"config.json: the rotary scaling (rope_type) is {kind!r}, but only "
-            f"{', '.join(map(repr, SCALINGS))} can be read."
-        )
-    found: Values = {
-        "rotary_base": float(said.get("rope_theta") or 10_000.0),
-        "rotary_scaling": SCALINGS[kind],
-    }
-    if kind == "default":
-        return found
-    before = config.get("original_max_position_embeddings")
-    before = before or rope.get("original_max_position_embeddings")
-    before = before or config["max_position_embeddings"]
-    factor = rope.get("factor") or config["max_position_embeddings"] / before
-    found["rotary_factor"] = float(factor)
-    if kind == "linear":
-        return found
-    found["rotary_trained_length"] = int(before)
-    slow, fast = (
-        ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
-    )
-    found["rotary_slow"] = float(rope.get(slow) or 1.0)
-    found["rotary_fast"] = float(rope.get(fast) or (4.0 if kind == "llama3" else 32.0))
-    if kind == "yarn":
-        _check_yarn(rope, factor)
-    return found
-
-
-def _tell_of_dynamic(config: Mapping[str, Any]) -> None:
-    """That scaling sets in where the context ends here; up to there it changes nothing."""
-    length = config.get("max_position_embeddings", "max_position_embeddings")
-    warnings.warn(
-        f"Left out of config.json: dynamic rotary scaling, which is for texts of more than "
-        f"{length} tokens, where the context ends here.",
-        stacklevel=2,
-    )
-
-
-def _check_yarn(rope: Mapping[str, Any], factor: float) -> None:
-    """Refuse the variants that came after the paper."""
-    wanted(rope, "truncate", (True,), True)
-    usual = 0.1 * math.log(factor) + 1.0
-    louder = rope.get("attention_factor")
-    if louder is None and rope.get("mscale") and rope.get("mscale_all_dim"):
-        one, other = (
-            0.1 * rope[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim")
-        )
-        louder = one / other
-    if louder is not None and not math.isclose(louder, usual, rel_tol=1e-5):
-        raise UserError(
-            f"config.json: yarn multiplies scores by {louder:.4g} squared, but only the paper's "
-            f"{usual:.4g} (0.1·ln factor + 1) can be read."
-        )
-
-
-def _write_angles(config: ModelConfig) -> Values:
-    kind = THEIR_SCALINGS.get(config.rotary_scaling, config.rotary_scaling)
-    found: Values = {"rope_type": kind, "rope_theta": config.rotary_base}
-    if kind == "default":
-        return found
-    found["factor"] = config.rotary_factor
-    if kind == "linear":
-        return found
-    found["original_max_position_embeddings"] = config.trained_length
-    if kind == "llama3":
-        ends = {
-            "low_freq_factor": config.rotary_slow,
-            "high_freq_factor": config.rotary_fast or 4.0,
-        }
-    else:
-        ends = {"beta_slow": config.rotary_slow, "beta_fast": config.rotary_fast or 32.0}
-    return {**found, **ends}
+    return {**llama_config(config), "sliding_window": config.window or None}
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -34,6 +34,14 @@ def after(rows: int) -> Form:
     )
 
 
+def by_head(n_heads: int) -> Form:
+    """Theirs has each head's query, key and value together; ours all queries, keys and values."""
+    return Form(
+        lambda theirs: theirs.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
+        lambda ours: ours.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),
+    )
+
+
 class Part(NamedTuple):
     """A module or tensor of theirs, and its form where that is not ours."""
 

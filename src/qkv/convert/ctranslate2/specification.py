@@ -68,7 +68,21 @@ def lacking(config: ModelConfig) -> str | None:
         f"head of the kind {config.head!r} on an encoder": config.head != "none",
         "head for pairs of texts": config.pair_head,
         "pooler after the mean of all tokens": config.pooler != "none" and config.pooling == "mean",
-        "window in every other layer only": _window(config) and config.window_layers != "all",
+        "window in some layers only": _window(config) and config.window_layers != "all",
+        "norm of queries and keys": config.query_key_norm,
+        "sublayers in parallel": config.parallel,
+        "norms on both sides of a sublayer": config.norm_position == "both",
+        "norm whose weights are stored without their 1": config.norm == "rms_plus_one",
+        "rotary positions in some layers only": config.rotary_layers != "all",
+        "angles scaled by longrope": config.rotary_scaling == "longrope",
+        "feed-forward layer of experts": config.n_experts,
+        "bias by distance (ALiBi)": config.positions == "alibi",
+        "LayerNorm without a bias": config.norm == "layer" and not config.norm_bias,
+        "first layer without a norm": not config.first_norm,
+        "encoder with windows": config.family == "encoder" and config.window,
+        "soft cap": config.score_cap or config.logit_cap,
+        "rotary base of its own for layers with a window": config.rotary_window_base,
+        "turning of a part of each head (rotary_share)": config.d_rotary != config.d_head,
         "window in a decoder that has an encoder": _window(config) and not alone,
         # After a prompt that it reads at once, it counts distances anew.
         "relative positions in a decoder without an encoder": relative and alone,
@@ -225,15 +239,17 @@ def _self_attention(config: ModelConfig, read: Read, block: str, positions: str)
     if rotary:
         spec.queries_scale = config.score_scale * loudness(config) ** 2
         _set_scaling(spec, config)
-    _set_linear(spec.linear[0], read, f"{block}.self_attention.query_key_value", config.bias)
-    _set_linear(spec.linear[1], read, f"{block}.self_attention.output", config.bias)
+    attention = f"{block}.self_attention"
+    _set_linear(spec.linear[0], read, f"{attention}.query_key_value", config.has_qkv_bias)
+    _set_linear(spec.linear[1], read, f"{attention}.output", config.bias)
     return spec
 
 
 def _cross_attention(config: ModelConfig, read: Read, block: str) -> Any:
     spec = _attention(config)
     for linear, name in zip(spec.linear, ("query", "key_value", "output"), strict=True):
-        _set_linear(linear, read, f"{block}.cross_attention.{name}", config.bias)
+        biased = config.bias if name == "output" else config.has_qkv_bias
+        _set_linear(linear, read, f"{block}.cross_attention.{name}", biased)
     return spec
 
 

@@ -40,6 +40,7 @@ LLAMA3 = rf"{_ENDINGS}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
 QWEN2 = rf"{_ENDINGS}|{_BEFORE}\p{{L}}+|\p{{N}}|{_REST}"
 TEKKEN = rf"{'|'.join(_CASES)}|\p{{N}}|{_REST_WITH_SLASHES}"
 GPT4O = rf"{'|'.join(f'{case}{_ENDINGS}?' for case in _CASES)}|\p{{N}}{{1,3}}|{_REST_WITH_SLASHES}"
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 GPT2, DIGITS = "as GPT-2", "as GPT-2, after digits were cut off one by one"
 CUTS = {
     **dict.fromkeys(("default", "gpt-2", "mpt", "olmo", "phi-2"), GPT2),
@@ -47,6 +48,7 @@ CUTS = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe", "dbrx"), LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), QWEN2),
     **dict.fromkeys(("tekken",), TEKKEN),
+    **dict.fromkeys(("bloom", "gpt3-finnish"), BLOOM),
     **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
 }
 # Here whole words of the vocabulary are taken as they are, without a look at the merges.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from qkv.config import ModelConfig
+from qkv.config.model import name_window_layers, shortest_pattern
 from qkv.convert.architectures import ARCHITECTURES, CAUSAL_CLASSIFIERS
 from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.architectures.deberta import has_bucket_for_each
@@ -38,6 +39,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     values["source_vocab_size"] = config.source_vocab_size or config.vocab_size
     values["n_kv_heads"], values["d_key"] = config.kv_heads, config.d_head
     values["relative_length"] = config.relative_length or config.n_positions
+    values["rotary_share"] = config.d_rotary / config.d_head
     values["rotary_trained_length"] = config.trained_length
     values["rotary_fast"] = config.rotary_fast or {"llama3": 4.0}.get(config.rotary_scaling, 32.0)
     for stack in {"encoder", "decoder"} - {*config.family.split("-")}:
@@ -46,6 +48,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
         values["tie"] = {"all": "output", "inputs": "none"}.get(config.tie, config.tie)
     unscaled = config.rotary_scaling == "none"
     scaled = "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast"
+    values["rotary_layers"] = _rotary_layers(config)
     prefix = ONLY_OF.get(config.positions, " ")
     for name in list(values):
         idle = name.startswith(("rotary_", "relative_")) and not name.startswith(prefix)
@@ -59,11 +62,41 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
         del values["max_length"], values["vocab_size"]
     if config.positions == "disentangled" and has_bucket_for_each(config):
         del values["relative_length"]
+    values["qkv_bias"] = config.has_qkv_bias
+    values["window_layers"] = _window_layers(config)
     if not config.window:
         del values["window_layers"]
+    if not config.window or (unscaled and config.rotary_window_base == config.rotary_base):
+        values["rotary_window_base"] = 0.0
+    if not config.n_experts:
+        del values["n_experts_used"]
+    values["score_divisor"] = config.score_divisor or config.d_head
+    if config.head not in ("sequence", "token"):
+        del values["head_layer"]
+    if config.head != "masked" and not values.get("head_layer"):
+        del values["head_bias"]
+    if config.norm != "layer":
+        del values["norm_bias"]
     if config.head != "sequence":
         del values["pooling"]  # a setting of the task
     return values
+
+
+def _window_layers(config: ModelConfig) -> str:
+    """The layers with a window, by the shortest name of them."""
+    letters = ["w" if config.window_of(layer) else "f" for layer in range(_n_layers(config))]
+    return name_window_layers("".join(letters))
+
+
+def _rotary_layers(config: ModelConfig) -> str:
+    """The layers with rotary positions, by the shortest pattern of them."""
+    kinds = map(config.positions_of, range(_n_layers(config)))
+    pattern = shortest_pattern("".join("n" if kind == "none" else "r" for kind in kinds))
+    return "all" if pattern == "r" else pattern
+
+
+def _n_layers(config: ModelConfig) -> int:
+    return config.n_encoder_layers if config.family == "encoder" else config.n_decoder_layers
 
 
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:
@@ -127,7 +160,7 @@ def _in_their_words(config: ModelConfig) -> ModelConfig:
     if config.positions == "sinusoidal":
         return with_halves(config)
     if config.positions == "rotary" and config.rotary_scaling == "ntk":
-        power = config.d_head / (config.d_head - 2)
+        power = config.d_rotary / (config.d_rotary - 2)
         base = config.rotary_base * config.rotary_factor**power  # what NTK's scaling amounts to
         return dataclasses.replace(
             config, rotary_base=base, rotary_scaling="none", rotary_factor=1.0

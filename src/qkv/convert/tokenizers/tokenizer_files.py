@@ -42,7 +42,9 @@ ROBERTA_NAMES = {
     "mask": "<mask>",
 }
 GPT2_NAMES = dict.fromkeys(("unknown", "start", "end"), "<|endoftext|>")
+OPT_NAMES = {"padding": "<pad>"} | dict.fromkeys(("unknown", "start", "end"), "</s>")
 LLAMA_NAMES = {"unknown": "<unk>", "start": "<s>", "end": "</s>"}
+GEMMA_NAMES = {"padding": "<pad>", "unknown": "<unk>", "start": "<bos>", "end": "<eos>"}
 T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 
 
@@ -365,10 +367,12 @@ class Kind:
 
 BYTE_LEVEL: Way = (_byte_level, ("vocab.json", "merges.txt"))
 LLAMA = Kind(LLAMA_NAMES, ((_pieces, ("tokenizer.model",)), BYTE_LEVEL))
+QWEN = Kind(dict.fromkeys(("end", "padding"), "<|endoftext|>"), ())  # of a tokenizer.json alone
 SIDES = ("source.spm", "target.spm", "vocab.json")
 
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "modernbert": Kind(BERT_NAMES, ()),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),
@@ -382,5 +386,15 @@ KINDS = {
     "deberta-v2": Kind(BERT_NAMES, ((_deberta, ("spm.model",)),)),
     "llama": LLAMA,
     "mistral": LLAMA,
+    "mixtral": LLAMA,
+    "gpt_neo": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
+    "gpt_neox": Kind(GPT2_NAMES, ()),
+    "opt": Kind(OPT_NAMES, (BYTE_LEVEL,)),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), Kind(GEMMA_NAMES, ())),
+    "bloom": Kind(ROBERTA_NAMES, ()),
+    "phi3": Kind({**LLAMA_NAMES, "end": "<|endoftext|>", "padding": "<|endoftext|>"}, ()),
+    "smollm3": Kind({"start": "<|begin_of_text|>", "end": "<|end_of_text|>"}, ()),
+    "qwen2": QWEN,
+    "qwen3": QWEN,
     "marian": Kind(T5_NAMES, ((_marian, (*SIDES, "target_vocab.json")), (_marian, SIDES))),
 }

@@ -1,7 +1,7 @@
 """The quantities of a pass in the order of the formulas: keys, names, formulas and shapes.
 
 Letters of shapes: B batch, S source length, T target length, D d_model, H heads, G key/value heads,
-F d_ff, V vocabulary, C labels, E width of a narrower embedding, K = D/H width of a head.
+F d_ff, V vocabulary, C labels, E width of a narrower embedding, K = D/H width of a head, X experts.
 
 A quantity inside the model is one line here and one tap in `probe.py`; one that is computed from
 others (`made_of`) is one line here.
@@ -110,6 +110,7 @@ def sizes(config: ModelConfig, inputs: Inputs) -> dict[str, int]:
         "G": config.kv_heads,
         "K": config.d_head,
         "V": config.vocab_size,
+        "X": config.n_experts,
         "C": config.n_labels,
         "1": 1,
         "channels": config.n_channels,
@@ -165,6 +166,7 @@ def _outputs(config: ModelConfig, inputs: Inputs) -> Iterator[Quantity]:
         return
     axes = _logit_axes(config)
     formula = f"H_dec{'/√D' if config.output_scale else ''} · W_out"
+    formula = _capped(formula, config.logit_cap)
     formula = "Head(encoder_outputs)" if config.family == "encoder" else formula
     yield Quantity("logits", "logits", f"Logits = {formula}", axes)
     if kind != "number":
@@ -233,14 +235,19 @@ def _embedding(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[
 
 
 def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterator[Quantity]:
-    pre, own = config.norm_position == "pre", at.endswith("self_attention")
+    pre, own = config.norm_position != "post", at.endswith("self_attention")
     x = f"{_norm(config)}(H)" if pre else "H"
     memory = x if own else "encoder_outputs"
-    turned = "turn({})" if config.positions == "rotary" and own else "{}"
+    turned = "{}"
+    if own:
+        turned = f"{_norm(config)}({{}})" if config.query_key_norm else "{}"
+        turned = f"turn({turned})" if config.positions == "rotary" else turned
     groups = "H" if config.kv_heads == config.n_heads else "G"
     root = "√(3·d_k)" if config.positions == "disentangled" else "√d_k"
+    root = f"√{config.score_divisor:g}" if config.score_divisor else root
     scores = f"QKᵀ/{root}" if config.score_division else "QKᵀ"
-    scores += " + bias" if config.positions in ("relative", "disentangled") and own else ""
+    scores = _capped(scores, config.score_cap)
+    scores += " + bias" if config.biases_scores and own else ""
     scores += " + M"
     stream = ("B", queries, "D")
     rows = {
@@ -251,7 +258,7 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
         "weights": ("attention weights", f"softmax({scores})", ("B", "H", queries, keys)),
         "heads": ("heads", "head_i = weights_i · V_i", ("B", "H", queries, "K")),
         "output": ("output", "H′ = Concat(head_1 … head_h)·W_O", stream),
-        "residual": (_residual_name(config), f"H″ = {_residual(config, 'H + H′')}", stream),
+        "residual": (_residual_name(config), f"H″ = {_residual(config, 'H', 'H′')}", stream),
     }
     sublayer = "self-attention" if own else "cross-attention"
     for part, (name, formula, axes) in rows.items():
@@ -259,33 +266,46 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
 
 
 def _feed_forward(config: ModelConfig, at: str, n: str) -> Iterator[Quantity]:
-    x = f"{_norm(config)}(H″)" if config.norm_position == "pre" else "H″"
+    x = "H" if config.parallel else "H″"
+    x = x if config.norm_position == "post" else f"{_norm(config)}({x})"
     activation = {"relu": "ReLU", "silu": "SiLU"}.get(config.activation, "GELU")
     bias = ("+b₁", "+b₂") if config.bias else ("", "")
     hidden = f"{activation}({x}W₁{bias[0]})"
     if config.gated:
         hidden = f"{activation}({x}W_gate) * {x}W₁"
-    residual = f"H = {_residual(config, 'H″ + FFN')}"
+    residual = f"H = {_residual(config, 'H″', 'FFN')}"
     rows = {
         "hidden": ("inner layer", hidden, ("B", n, "F")),
         "output": ("output", f"FFN = hidden·W₂{bias[1]}", ("B", n, "D")),
         "residual": (_residual_name(config), residual, ("B", n, "D")),
     }
+    if config.n_experts:
+        shares = f"the {config.n_experts_used} largest of softmax({x}·W_R), renormalised"
+        rows["output"] = ("output", "FFN = Σ share_i · FFN_i", ("B", n, "D"))
+        rows = {"shares": ("shares of the experts", shares, ("B", n, "X")), **rows}
+        del rows["hidden"]  # each expert has its own, of the tokens that go to it
     for part, (name, formula, axes) in rows.items():
         yield Quantity(f"{at}.{part}", f"feed-forward: {name}", formula, axes)
 
 
 def _norm(config: ModelConfig) -> str:
-    return "RMSNorm" if config.norm == "rms" else "LayerNorm"
+    return "LayerNorm" if config.norm == "layer" else "RMSNorm"
 
 
 def _last(config: ModelConfig) -> str:
-    return f"{_norm(config)}(H)" if config.norm_position == "pre" else "H"
+    return "H" if config.norm_position == "post" else f"{_norm(config)}(H)"
 
 
-def _residual(config: ModelConfig, total: str) -> str:
+def _residual(config: ModelConfig, stream: str, added: str) -> str:
+    if config.norm_position == "both":
+        return f"{stream} + {_norm(config)}({added})"
+    total = f"{stream} + {added}"
     return total if config.norm_position == "pre" else f"{_norm(config)}({total})"
 
 
 def _residual_name(config: ModelConfig) -> str:
     return "residual" if config.norm_position == "pre" else "residual and norm"
+
+
+def _capped(formula: str, cap: float) -> str:
+    return f"{cap:g}·tanh(({formula})/{cap:g})" if cap else formula

@@ -17,6 +17,7 @@ from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.inputs import Inputs
 from qkv.model import Attention, Decoder, Encoder, EncoderDecoder, Mask, Model, Stack, evaluating
 from qkv.model.attention import scores, weights
+from qkv.model.experts import Experts
 
 Key = Callable[[], str]  # asked during the pass: layers with shared weights have several keys
 Remove = Callable[[], None]
@@ -150,9 +151,12 @@ def _block_hooks(block: Any, at: Key, probe: Probe) -> Iterator[Remove]:
             yield _open_attention(attention, under(name), probe)
             yield _after(attention.output, under(f"{name}.output"), probe)
             yield _after(getattr(block, f"{name}_residual"), under(f"{name}.residual"), probe)
-    outer = block.feed_forward.outer
-    yield _before(outer, under("feed_forward.hidden"), probe)
-    yield _after(outer, under("feed_forward.output"), probe)
+    layer = block.feed_forward
+    if isinstance(layer, Experts):
+        yield _after(layer.router, under("feed_forward.shares"), probe)
+    else:
+        yield _before(layer.outer, under("feed_forward.hidden"), probe)
+    yield _after(layer, under("feed_forward.output"), probe)
     yield _after(block.feed_forward_residual, under("feed_forward.residual"), probe)
 
 
@@ -180,16 +184,17 @@ def _open_attention(attention: Attention, at: Key, probe: Probe) -> Remove:
         scale: float,
         bias: Tensor | None = None,
         dropout: float = 0.0,
+        cap: float = 0.0,
     ) -> Tensor:
         if probe.paused:
-            return before(query, key, value, mask, scale, bias, dropout)
+            return before(query, key, value, mask, scale, bias, dropout, cap)
         name = at()
         query = probe.tap(f"{name}.query", query)
         key = probe.tap(f"{name}.key", key)
         value = probe.tap(f"{name}.value", value)
-        changed = _tap_weights(query, key, mask, scale, bias, name, probe)
+        changed = _tap_weights(query, key, mask, scale, bias, cap, name, probe)
         if changed is None:
-            heads = before(query, key, value, mask, scale, bias, dropout)
+            heads = before(query, key, value, mask, scale, bias, dropout, cap)
         else:
             heads = changed @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
         return probe.tap(f"{name}.heads", heads)
@@ -208,6 +213,7 @@ def _tap_weights(
     mask: Mask,
     scale: float,
     bias: Tensor | None,
+    cap: float,
     name: str,
     probe: Probe,
 ) -> Tensor | None:
@@ -221,14 +227,14 @@ def _tap_weights(
     changed = probe.changes(scores_key) or probe.changes(weights_key)
     if None in heads or changed:
         spread = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        fit = probe.tap(scores_key, scores(query, spread, mask, scale, bias))
+        fit = probe.tap(scores_key, scores(query, spread, mask, scale, bias, cap))
         mixed = probe.tap(weights_key, weights(fit))
         return mixed if changed else None
     for head in sorted(head for head in heads if head is not None):
         group = head * key.shape[1] // query.shape[1]
         own_bias = bias if bias is None or bias.shape[1] == 1 else bias[:, head : head + 1]
         own_query, own_key = query[:, head : head + 1], key[:, group : group + 1]
-        fit = scores(own_query, own_key, mask, scale, own_bias)
+        fit = scores(own_query, own_key, mask, scale, own_bias, cap)
         if head in probe.heads(scores_key):
             probe.keep(Ask(scores_key, head), fit)
         if head in probe.heads(weights_key):

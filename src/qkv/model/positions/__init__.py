@@ -4,14 +4,20 @@ A scheme acts in up to three ways: added to the input, turning q and k, or as a 
 Attention knows those three and no scheme by name.
 """
 
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
 from qkv.config import ModelConfig
 from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
+from qkv.model.positions.alibi import Alibi
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
 from qkv.model.positions.relative import Relative
 from qkv.model.positions.rotary import Rotary
 
 __all__ = [
+    "Alibi",
     "Angles",
     "Disentangled",
     "Distances",
@@ -22,6 +28,7 @@ __all__ = [
     "Relative",
     "Rotary",
     "Sinusoidal",
+    "build_other_positions",
     "build_positions",
     "sinusoids",
 ]
@@ -31,7 +38,15 @@ SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal_halves": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
+    "alibi": Alibi,
     "disentangled": Disentangled,
+}
+
+
+UNSCALED: dict[str, Any] = {
+    "rotary_scaling": "none",
+    "rotary_short_factors": (),
+    "rotary_long_factors": (),
 }
 
 
@@ -40,3 +55,12 @@ def build_positions(config: ModelConfig, causal: bool = False) -> Positions:
     if config.positions == "relative":
         return Relative(config, causal)
     return SCHEMES[config.positions](config) if config.positions in SCHEMES else Positions()
+
+
+def build_other_positions(config: ModelConfig, kinds: Collection[str]) -> dict[str, Positions]:
+    """Build the schemes of layers that have another than the usual one, by their kind."""
+    found: dict[str, Positions] = {"none": Positions()} if "none" in kinds else {}
+    if "windowed" in kinds:
+        base = config.rotary_window_base
+        found["windowed"] = Rotary(dataclasses.replace(config, rotary_base=base, **UNSCALED))
+    return found

@@ -1,7 +1,8 @@
 """Rotary positions: q and k are turned by angles that grow with the position (Su et al. 2021).
 
 Turned by mθ and nθ, two vectors have a product that depends on m - n alone: order enters as
-distance. Dimension i is paired with i + D/2H, and each pair turns at its own rate.
+distance. Dimension i is paired with i + D/2H, and each pair turns at its own rate; where only a
+share of a head is turned, its first dimensions are.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ class Rotary(Positions):
     def turn(self, x: Tensor, angles: Angles | None) -> Tensor:
         """(a, b) to (a·cos θ - b·sin θ, b·cos θ + a·sin θ) in each pair."""
         assert angles is not None
+        if (width := angles.cosine.shape[-1]) < x.shape[-1]:
+            return torch.cat([self.turn(x[..., :width], angles), x[..., width:]], dim=-1)
         swapped = x.roll(x.shape[-1] // 2, dims=-1)  # (b, a): the halves are swapped
         return torch.addcmul(x * angles.cosine, swapped, angles.sine).to(x.dtype)
 
 
 def rates(config: ModelConfig) -> Tensor:
     """Angle by which each pair turns per position, scaled as the config says, (D/2H,)."""
-    width, base, factor = config.d_head, config.rotary_base, config.rotary_factor
+    width, base, factor = config.d_rotary, config.rotary_base, config.rotary_factor
     if config.rotary_scaling == "ntk":  # squeeze the slow pairs most, the fastest not at all
         base *= factor ** (width / (width - 2))
     rate = 1.0 / base ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
@@ -56,6 +59,10 @@ def rates(config: ModelConfig) -> Tensor:
         return _blend(rate, factor, llama3_share(rate, config))
     if config.rotary_scaling == "yarn":
         return _blend(rate, factor, yarn_share(config))
+    if config.rotary_scaling == "longrope":
+        longer = config.max_length > config.trained_length
+        factors = config.rotary_long_factors if longer else config.rotary_short_factors
+        return 1.0 / (torch.tensor(factors) * base ** (torch.arange(0, width, 2) / width))
     return rate
 
 
@@ -73,7 +80,7 @@ def llama3_share(rate: Tensor, config: ModelConfig) -> Tensor:
 
 def yarn_share(config: ModelConfig) -> Tensor:
     """YaRN: share of the original rate, a linear ramp over the pair index (Peng et al. 2023)."""
-    n_pairs, width = config.d_head // 2, config.d_head
+    n_pairs, width = config.d_rotary // 2, config.d_rotary
 
     def pair_that_turns(times: float) -> float:
         wave = config.trained_length / (times * 2 * math.pi)
@@ -86,7 +93,9 @@ def yarn_share(config: ModelConfig) -> Tensor:
 
 
 def loudness(config: ModelConfig) -> float:
-    """YaRN: factor on queries and keys, since a softmax over more keys is flatter."""
+    """YaRN, LongRoPE: factor on queries and keys, since a softmax over more keys is flatter."""
+    if config.rotary_scaling == "longrope":
+        return math.sqrt(1 + math.log(config.rotary_factor) / math.log(config.trained_length))
     if config.rotary_scaling != "yarn":
         return 1.0
     return 0.1 * math.log(config.rotary_factor) + 1.0

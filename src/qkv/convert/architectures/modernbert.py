@@ -1,0 +1,151 @@
+"""ModernBERT (Warner et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.config.presets import PRESETS
+from qkv.convert.architectures.angles import (
+    read_angles,
+    read_angles_by_type,
+    write_angles_by_type,
+)
+from qkv.convert.architectures.architecture import (
+    THEIR_ACTIVATIONS,
+    Architecture,
+    Values,
+    activation,
+    wanted,
+)
+from qkv.convert.architectures.bert import frame, label_classes
+from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.windows import read_windows, write_layer_types
+
+BODY: Table = {
+    "embedding.table": "embeddings.tok_embeddings",
+    "encoder.input_norm": "embeddings.norm",
+    "encoder.norm": "final_norm",
+}
+LAYER: Table = {
+    "self_attention.query_key_value": "attn.Wqkv",
+    "self_attention.output": "attn.Wo",
+    "self_attention_residual.norm": "attn_norm",
+    "feed_forward.inner": "mlp.Wi",
+    "feed_forward.outer": "mlp.Wo",
+    "feed_forward_residual.norm": "mlp_norm",
+}
+MASKED: Table = {
+    "head.dense": "head.dense",
+    "head.norm": "head.norm",
+    "head.projection": "decoder",
+}
+LABELS: Table = {
+    "head.layer.dense": "head.dense",
+    "head.layer.norm": "head.norm",
+    "head.projection": "classifier",
+}
+HEADS: Mapping[str, Table] = {
+    "none": {},
+    "masked": MASKED,
+    "sequence": LABELS,
+    "token": LABELS,
+    "answer": LABELS,
+}
+FULL_BASE = ("global_rope_theta", 160_000.0)
+WINDOW_BASE = ("local_rope_theta", 10_000.0)
+POOLINGS = {"cls": "first", "mean": "mean"}
+NO_BIAS = ("attention_bias", "mlp_bias", "classifier_bias", "norm_bias")
+
+
+def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """ModernBERT's config in our words."""
+    for name in NO_BIAS:
+        wanted(config, name, (False,), False)
+    wanted(config, "decoder_bias", (True,), True)
+    act = config.get("hidden_activation", "gelu")
+    wanted(config, "classifier_activation", (act,), "gelu")
+    n_layers, period = config["num_hidden_layers"], config.get("global_attn_every_n_layers") or 3
+    usual = "".join("w" if layer % period else "f" for layer in range(n_layers))
+    windows = read_windows(config, config.get("local_attention", 128) // 2 + 1, usual)
+    angles, local = read_angles_by_type(config, FULL_BASE, WINDOW_BASE)
+    return {
+        **PRESETS["bert-base"],
+        "n_encoder_layers": n_layers,
+        "vocab_size": config["vocab_size"],
+        "d_model": config["hidden_size"],
+        "n_heads": config["num_attention_heads"],
+        "d_ff": config["intermediate_size"],
+        "max_length": config.get("max_position_embeddings", 8192),
+        "activation": activation(config, "hidden_activation", "gelu"),
+        "gated": True,
+        "bias": False,
+        "norm_epsilon": config.get("norm_eps", 1e-5),
+        "norm_bias": False,
+        "norm_position": "pre",
+        "first_norm": False,
+        "n_segments": 0,
+        "positions": "rotary",
+        **read_angles(angles),
+        **windows,
+        "rotary_window_base": local if windows["window"] else 0.0,
+        "pooling": POOLINGS[wanted(config, "classifier_pooling", POOLINGS, "cls")],
+        "pooler": "none",
+        "head_layer": True,
+        "head_bias": False,
+        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
+        "dropout": float(config.get("embedding_dropout") or 0.0),
+        "attention_dropout": float(config.get("attention_dropout") or 0.0),
+        "activation_dropout": float(config.get("mlp_dropout") or 0.0),
+    }
+
+
+def write_config(config: ModelConfig) -> Values:
+    """ModernBERT's config, from ours."""
+    act = THEIR_ACTIVATIONS[config.activation]
+    poolings = {ours: theirs for theirs, ours in POOLINGS.items()}
+    return {
+        "num_hidden_layers": config.n_encoder_layers,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_attention_heads": config.n_heads,
+        "intermediate_size": config.d_ff,
+        "max_position_embeddings": config.max_length,
+        "hidden_activation": act,
+        "classifier_activation": act,
+        "classifier_pooling": poolings.get(config.pooling, "cls"),
+        "norm_eps": config.norm_epsilon,
+        "layer_types": write_layer_types(config),
+        "local_attention": 2 * (config.window - 1) if config.window else 128,
+        "rope_parameters": write_angles_by_type(config),
+        "embedding_dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "mlp_dropout": config.activation_dropout,
+        "tie_word_embeddings": config.tie != "none",
+        "cls_token_id": config.bos_id,
+        "sep_token_id": config.eos_id,
+    }
+
+
+def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where they keep each weight."""
+    yield from modules(config, "", "model.", BODY)
+    yield from layers(
+        config, "encoder.blocks.{}.", "model.layers.{}.", LAYER, config.n_encoder_layers
+    )
+    yield from modules(config, "", "", HEADS[head])
+
+
+MODERNBERT = Architecture(
+    name="ModernBERT",
+    model_type="modernbert",
+    family="encoder",
+    classes=label_classes("ModernBert"),
+    read_config=read_config,
+    write_config=write_config,
+    rules=rules,
+    frame=frame,
+    prefix="model.",
+    copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+)

@@ -1,0 +1,388 @@
+"""What GGUF files say of each architecture, in the words of Hugging Face's checkpoints.
+
+llama.cpp's converters rename tensors, and change some: Llama's queries and keys turn neighbouring
+dimensions, Gemma's norms hold their 1, and fused matrices hold queries, keys and values in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from qkv.config import ModelConfig
+from qkv.convert.architectures.architecture import Values
+from qkv.convert.architectures.llama import read_llama
+from qkv.convert.architectures.name_tables import by_head
+from qkv.convert.gguf.container import GgufFile
+from qkv.convert.gguf.gguf_tokenizer import token_id
+from qkv.errors import UserError
+from qkv.model.positions.rotary import rates
+
+Change = Callable[[str, Tensor], Tensor]
+"""A tensor, by its name there, in their layout; indices of rows are reordered as rows are."""
+
+# What llama.cpp calls a module, and Hugging Face's classes do
+LLAMA_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_q": "model.layers.{}.self_attn.q_proj",
+    "attn_k": "model.layers.{}.self_attn.k_proj",
+    "attn_v": "model.layers.{}.self_attn.v_proj",
+    "attn_output": "model.layers.{}.self_attn.o_proj",
+    "attn_norm": "model.layers.{}.input_layernorm",
+    "ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "ffn_up": "model.layers.{}.mlp.up_proj",
+    "ffn_down": "model.layers.{}.mlp.down_proj",
+    "ffn_norm": "model.layers.{}.post_attention_layernorm",
+}
+MIXTRAL_NAMES = {  # where a tensor holds the matrices of all experts, {} is the second time theirs
+    **LLAMA_NAMES,
+    "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
+    "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.{}.w1",
+    "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.{}.w2",
+    "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.{}.w3",
+}
+GPT2_NAMES = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_qkv": "transformer.h.{}.attn.c_attn",
+    "attn_output": "transformer.h.{}.attn.c_proj",
+    "attn_norm": "transformer.h.{}.ln_1",
+    "ffn_up": "transformer.h.{}.mlp.c_fc",
+    "ffn_down": "transformer.h.{}.mlp.c_proj",
+    "ffn_norm": "transformer.h.{}.ln_2",
+}
+NORM_NAMES = {
+    **LLAMA_NAMES,
+    "attn_q_norm": "model.layers.{}.self_attn.q_norm",
+    "attn_k_norm": "model.layers.{}.self_attn.k_norm",
+}
+GEMMA_NAMES = {
+    **NORM_NAMES,
+    "post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    "ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
+    "post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+PHI3_NAMES = {
+    **LLAMA_NAMES,
+    "attn_qkv": "model.layers.{}.self_attn.qkv_proj",
+    "ffn_up": "model.layers.{}.mlp.gate_up_proj",
+}
+NEOX_NAMES = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+    "attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
+    "attn_output": "gpt_neox.layers.{}.attention.dense",
+    "attn_norm": "gpt_neox.layers.{}.input_layernorm",
+    "ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+    "ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+    "ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
+}
+BLOOM_NAMES = {
+    "token_embd": "transformer.word_embeddings",
+    "token_embd_norm": "transformer.word_embeddings_layernorm",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_qkv": "transformer.h.{}.self_attention.query_key_value",
+    "attn_output": "transformer.h.{}.self_attention.dense",
+    "attn_norm": "transformer.h.{}.input_layernorm",
+    "ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
+    "ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
+    "ffn_norm": "transformer.h.{}.post_attention_layernorm",
+}
+FREQUENCIES = "rope_freqs.weight"  # by how much Llama 3 slows each pair of a head down
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"  # Phi-3's
+ANGLES = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)  # tensors that hold nothing learnt
+TRAINED_LENGTHS = (8192, *(2**power for power in range(8, 21)))  # Llama 3's own first
+
+
+# Tensors
+
+
+def _as_halves(heads: Mapping[str, int], name: str, tensor: Tensor) -> Tensor:
+    """Queries and keys as Hugging Face turns them.
+
+    Both turn pairs of a head's dimensions; here neighbours are a pair, there one of either half.
+    """
+    count = next((count for part, count in heads.items() if f".{part}." in name), None)
+    if count is None:
+        return tensor
+    pairs = tensor.view(count, tensor.shape[0] // count // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+def _on_its_side(name: str, tensor: Tensor) -> Tensor:
+    """GPT-2's matrices multiply from the right there; indices of rows stay as they are."""
+    return tensor.t() if re.search(r"\.(attn|mlp)\.c_\w+\.weight$", name) else tensor
+
+
+def _as_it_is(name: str, tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _without_one(name: str, tensor: Tensor) -> Tensor:
+    """Gemma's norms add 1 to their weights, which the converter has done."""
+    return tensor - 1 if name.endswith("norm.weight") else tensor
+
+
+def _by_head(n_heads: int, name: str, tensor: Tensor) -> Tensor:
+    """Fused queries, keys and values with those of a head together."""
+    return by_head(n_heads).write(tensor) if ".query_key_value." in name else tensor
+
+
+# Configs
+
+
+def _tokens(file: GgufFile) -> Values:
+    """The size of the vocabulary, and the ids of tokens that are not text."""
+    table = file.tensors.get("token_embd.weight")
+    if table is None:
+        raise UserError(f"{file.path} has no token_embd.weight; fetch it again.")
+    roles = {"bos": "bos", "eos": "eos", "pad": "padding"}
+    ids = {f"{theirs}_token_id": token_id(file.get, name) for theirs, name in roles.items()}
+    return {"vocab_size": table.shape[0], **ids}
+
+
+def _scaling(file: GgufFile) -> Values:
+    """How angles are scaled, where it is not by a tensor."""
+    kind = file.get("rope.scaling.type", "none")
+    factor = file.get("rope.scaling.factor", file.get("rope.scale_linear", 1.0))
+    if kind == "none" and factor == 1.0:
+        return {"rope_type": "default"}
+    found = {
+        "factor": factor,
+        "original_max_position_embeddings": file.get("rope.scaling.original_context_length"),
+        "beta_fast": file.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": file.get("rope.scaling.yarn_beta_slow"),
+    }
+    return {"rope_type": "linear" if kind == "none" else kind, **found}
+
+
+def _llama3(file: GgufFile, config: Values) -> Values:
+    """The scaling that a tensor amounts to: Llama 3's, with its usual bounds."""
+    slowed = file.tensors[FREQUENCIES].read()
+    if torch.equal(slowed, torch.ones_like(slowed)):
+        return {}
+    bounds = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    plain = rates(ModelConfig.from_dict(read_llama(config, (), "causal")))
+    for length in TRAINED_LENGTHS:
+        rope = {
+            **config["rope_parameters"],
+            **bounds,
+            "factor": round(float(slowed.max()), 4),
+            "original_max_position_embeddings": length,
+        }
+        scaled = read_llama({**config, "rope_parameters": rope}, (), "causal")
+        expected = plain / rates(ModelConfig.from_dict(scaled))
+        if expected.shape == slowed.shape and torch.allclose(expected, slowed, rtol=1e-4):
+            return rope
+    raise UserError(
+        f"{file.path} slows pairs down by a {FREQUENCIES} that is not Llama 3's, and no other can "
+        f"be read."
+    )
+
+
+def _decoder(file: GgufFile, model_type: str, class_name: str) -> Values:
+    """The values that Llama and all that follow it share."""
+    heads = file.count("attention.head_count")
+    groups = file.get("attention.head_count_kv", heads)
+    if isinstance(groups, list):
+        raise UserError(
+            f"{file.path} has layers of several kinds, which cannot be read; take a model whose "
+            f"layers are all alike."
+        )
+    width = file.count("embedding_length")
+    turned = file.get("rope.dimension_count", width // heads)
+    key = file.get("attention.key_length", turned)
+    return {
+        "model_type": model_type,
+        "architectures": [class_name],
+        "sliding_window": file.get("attention.sliding_window"),
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "head_dim": key,
+        "partial_rotary_factor": turned / key if file.get("rope.dimension_count") else 1.0,
+        "num_hidden_layers": file.count("block_count"),
+        "intermediate_size": file.count("feed_forward_length"),
+        "max_position_embeddings": file.count("context_length"),
+        "rms_norm_eps": file.need("attention.layer_norm_rms_epsilon"),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_down.bias" in file.tensors,
+        "rope_parameters": {
+            "rope_theta": file.get("rope.freq_base", 10_000.0),
+            **_scaling(file),
+        },
+        **_tokens(file),
+    }
+
+
+def _halves_of(config: Values) -> Change:
+    counts = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    return partial(_as_halves, {part: int(config[name]) for part, name in counts.items()})
+
+
+def _llama(file: GgufFile) -> tuple[Values, Change]:
+    window = file.get("attention.sliding_window")
+    kind = ("mistral", "MistralForCausalLM") if window else ("llama", "LlamaForCausalLM")
+    experts: Values = {}
+    if file.get("expert_count"):
+        kind = "mixtral", "MixtralForCausalLM"
+        experts["num_local_experts"] = file.count("expert_count")
+        experts["num_experts_per_tok"] = file.get("expert_used_count", 2)
+    config = _decoder(file, *kind) | experts
+    if FREQUENCIES in file.tensors:
+        config["rope_parameters"] |= _llama3(file, config)
+    return config, _halves_of(config)
+
+
+def _smollm3(file: GgufFile) -> tuple[Values, Change]:
+    config = _decoder(file, "smollm3", "SmolLM3ForCausalLM")
+    return {**config, "no_rope_layer_interval": 4}, _halves_of(config)  # as llama.cpp has it
+
+
+def _qwen2(file: GgufFile) -> tuple[Values, Change]:
+    return _decoder(file, "qwen2", "Qwen2ForCausalLM"), _as_it_is
+
+
+def _qwen3(file: GgufFile) -> tuple[Values, Change]:
+    return _decoder(file, "qwen3", "Qwen3ForCausalLM"), _as_it_is
+
+
+def _gemma(file: GgufFile) -> tuple[Values, Change]:
+    return _decoder(file, "gemma", "GemmaForCausalLM"), _without_one
+
+
+def _gemma2(file: GgufFile) -> tuple[Values, Change]:
+    config = _decoder(file, "gemma2", "Gemma2ForCausalLM")
+    return {**config, **_caps(file, config, largest=46)}, _without_one
+
+
+def _gemma3(file: GgufFile) -> tuple[Values, Change]:
+    config = _decoder(file, "gemma3_text", "Gemma3ForCausalLM")
+    local = {"rope_theta": file.get("rope.freq_base_swa", 10_000.0)}
+    return {
+        **config,
+        **_caps(file, config, largest=62),
+        "attn_logit_softcapping": None,
+        "rope_parameters": {
+            "full_attention": config["rope_parameters"],
+            "sliding_attention": local,
+        },
+    }, _without_one
+
+
+def _caps(file: GgufFile, config: Values, largest: int) -> Values:
+    """The soft caps, and what scores are divided by, which no file says.
+
+    In the largest model of 27B, known by its layers, it is d_model / n_heads; in others, d_k.
+    """
+    by_width = config["num_hidden_layers"] == largest
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "query_pre_attn_scalar": width if by_width else config["head_dim"],
+        "attn_logit_softcapping": file.get("attn_logit_softcapping"),
+        "final_logit_softcapping": file.get("final_logit_softcapping"),
+    }
+
+
+def _phi3(file: GgufFile) -> tuple[Values, Change]:
+    config = _decoder(file, "phi3", "Phi3ForCausalLM")
+    key = config["hidden_size"] // config["num_attention_heads"]
+    rope: Values = {"rope_theta": file.get("rope.freq_base", 10_000.0), "rope_type": "default"}
+    rope["partial_rotary_factor"] = file.get("rope.dimension_count", key) / key
+    trained = file.get("rope.scaling.original_context_length", config["max_position_embeddings"])
+    if LONG_FACTORS in file.tensors and SHORT_FACTORS in file.tensors:
+        rope |= {
+            "rope_type": "longrope",
+            "long_factor": file.tensors[LONG_FACTORS].read().tolist(),
+            "short_factor": file.tensors[SHORT_FACTORS].read().tolist(),
+            "attention_factor": file.get("rope.scaling.attn_factor"),
+        }
+    more = {"original_max_position_embeddings": trained, "rope_parameters": rope}
+    return {**config, **more, "head_dim": key}, _as_it_is
+
+
+def _gptneox(file: GgufFile) -> tuple[Values, Change]:
+    heads, width = file.count("attention.head_count"), file.count("embedding_length")
+    turned = file.get("rope.dimension_count", width // heads)
+    config = {
+        "model_type": "gpt_neox",
+        "architectures": ["GPTNeoXForCausalLM"],
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_hidden_layers": file.count("block_count"),
+        "intermediate_size": file.count("feed_forward_length"),
+        "max_position_embeddings": file.count("context_length"),
+        "layer_norm_eps": file.need("attention.layer_norm_epsilon"),
+        "use_parallel_residual": file.get("use_parallel_residual", True),
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": file.get("rope.freq_base", 10_000.0),
+            "partial_rotary_factor": turned / (width // heads),
+        },
+        **_tokens(file),
+    }
+    return config, partial(_by_head, heads)
+
+
+def _bloom(file: GgufFile) -> tuple[Values, Change]:
+    heads = file.count("attention.head_count")
+    config = {
+        "model_type": "bloom",
+        "architectures": ["BloomForCausalLM"],
+        "hidden_size": file.count("embedding_length"),
+        "n_head": heads,
+        "n_layer": file.count("block_count"),
+        "seq_length": file.count("context_length"),
+        "layer_norm_epsilon": file.need("attention.layer_norm_epsilon"),
+        **_tokens(file),
+    }
+    return config, partial(_by_head, heads)
+
+
+def _gpt2(file: GgufFile) -> tuple[Values, Change]:
+    config = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": file.count("embedding_length"),
+        "n_head": file.count("attention.head_count"),
+        "n_layer": file.count("block_count"),
+        "n_inner": file.count("feed_forward_length"),
+        "n_positions": file.count("context_length"),
+        "layer_norm_epsilon": file.need("attention.layer_norm_epsilon"),
+        **_tokens(file),
+    }
+    return config, _on_its_side
+
+
+@dataclass(frozen=True)
+class GgufArchitecture:
+    """The names of an architecture's tensors, and how its config and tensors are read."""
+
+    names: Mapping[str, str]
+    read: Callable[[GgufFile], tuple[Values, Change]]
+
+
+GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
+    "llama": GgufArchitecture(MIXTRAL_NAMES, _llama),
+    "gpt2": GgufArchitecture(GPT2_NAMES, _gpt2),
+    "qwen2": GgufArchitecture(LLAMA_NAMES, _qwen2),
+    "qwen3": GgufArchitecture(NORM_NAMES, _qwen3),
+    "gemma": GgufArchitecture(LLAMA_NAMES, _gemma),
+    "gemma2": GgufArchitecture(GEMMA_NAMES, _gemma2),
+    "gemma3": GgufArchitecture(GEMMA_NAMES, _gemma3),
+    "phi3": GgufArchitecture(PHI3_NAMES, _phi3),
+    "smollm3": GgufArchitecture(LLAMA_NAMES, _smollm3),
+    "gptneox": GgufArchitecture(NEOX_NAMES, _gptneox),
+    "bloom": GgufArchitecture(BLOOM_NAMES, _bloom),
+}

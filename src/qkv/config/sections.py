@@ -215,6 +215,10 @@ class DecodeConfig(Section):
             )
 
 
+DRAWING = ("temperature", "top_k", "top_p", "min_p")
+"""Settings of `DecodeConfig` that ask for random draws."""
+
+
 @dataclass(frozen=True)
 class ChatConfig(Section):
     """How the turns of a conversation are written; stored with the model."""

@@ -263,7 +263,7 @@ def test_ctrl_d_leaves_and_the_next_talk_knows_what_was_typed(
     again = Terminal("chat", "--model", parrot, "--seed", 3, home=home, columns=COLUMNS)
     shown = joined(again.ask("/set", until="seed="))
     # The model says nothing of sampling: these are the defaults of a chat.
-    assert "temperature=0.7 top_k=0 top_p=0.95" in shown
+    assert "temperature=0.2 top_k=0 top_p=0.9" in shown
     assert "seed=3" in shown
     again.type(UP + UP)
     again.wait_for("> /new")

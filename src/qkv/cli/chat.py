@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from qkv.tasks.conversation import Tell
     from qkv.text import Message
 
-SAMPLING = {"sample": True, "temperature": 0.7, "top_p": 0.95}
-"""How answers are drawn on a terminal where neither the model nor an option says it."""
+SAMPLING = {"sample": True, "temperature": 0.2, "top_p": 0.9}
+"""How answers are drawn on a terminal where neither the model nor an option says it.
+
+Low, for models that bring no settings are mostly small, and soon talk nonsense when it is warmer.
+"""
 AFRESH = "/new"
 
 

@@ -41,8 +41,10 @@ class ForeignCheckpoint:
         return frozenset(self.tensors.shapes)
 
 
-def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoint:
-    """Read a folder's other small files, and which tensors it holds."""
+def read_checkpoint(
+    folder: Path, config: Mapping[str, Any], weights: list[Path] | None = None
+) -> ForeignCheckpoint:
+    """Read a folder's other small files, and which tensors it holds, or files elsewhere do."""
     config = {**USUAL_IDS.get(str(config.get("model_type")), {}), **config}
     tokenizer = read_values(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
@@ -57,7 +59,7 @@ def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoin
     return ForeignCheckpoint(
         path=folder,
         config=config,
-        tensors=_open_weights(_weight_files(folder)),
+        tensors=_open_weights(weights or _weight_files(folder)),
         generation=generation or legacy,
         tokenizer=tokenizer,
         chat=chat,
@@ -104,21 +106,7 @@ def _open_weights(files: list[Path]) -> StoredTensors:
 
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
-        parts = read_values(folder / INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
-            raise UserError(f"{folder / INDEX} has no 'weight_map' of files; fetch it again.")
-        names = sorted(set(parts.values()))
-        outside = [name for name in names if Path(name).name != name]
-        if outside:
-            raise UserError(
-                f"{folder / INDEX} names {outside[0]!r}, but weights are only read from files of "
-                f"the same folder; put them there, and only their names into the index."
-            )
-        files = [folder / name for name in names]
-        lost = [file.name for file in files if not file.is_file()]
-        if lost:
-            raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
-        return files
+        return indexed_files(folder, INDEX)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     others = sorted(folder.glob("*.safetensors"))
@@ -128,8 +116,8 @@ def _weight_files(folder: Path) -> list[Path]:
     if pickles:
         raise UserError(
             f"{folder} has its weights in {pickles[0]}, and such a file can run any code when it "
-            f"is opened, so it is not; take a version with {WEIGHTS}, or write one with "
-            f"transformers: AutoModel.from_pretrained(…).save_pretrained(…)."
+            f"is opened, so it is not; take a version with {WEIGHTS}, or make one: `qkv convert "
+            f"{folder} NEW --from-pickle` reads the tensors of pytorch_model.bin and no code."
         )
     if others:
         raise UserError(
@@ -137,6 +125,25 @@ def _weight_files(folder: Path) -> list[Path]:
             f"are the model; fetch it too."
         )
     raise UserError(f"{folder} has no weights ({WEIGHTS}); fetch them too.")
+
+
+def indexed_files(folder: Path, index: str) -> list[Path]:
+    """The files of weights that an index names, all of which must be there."""
+    parts = read_values(folder / index).get("weight_map")
+    if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
+        raise UserError(f"{folder / index} has no 'weight_map' of files; fetch it again.")
+    names = sorted(set(parts.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise UserError(
+            f"{folder / index} names {outside[0]!r}, but weights are only read from files of "
+            f"the same folder; put them there, and only their names into the index."
+        )
+    files = [folder / name for name in names]
+    lost = [file.name for file in files if not file.is_file()]
+    if lost:
+        raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
+    return files
 
 
 def _all_text(values: Iterable[Any]) -> bool:

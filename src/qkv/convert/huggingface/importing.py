@@ -39,9 +39,14 @@ def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
     return ARCHITECTURES[str(kind)]
 
 
-def open_huggingface(folder: Path, config: Mapping[str, Any]) -> StoredModel:
-    """Open a Hugging Face folder whose config.json has been read."""
-    checkpoint = read_checkpoint(folder, config)
+def open_huggingface(
+    folder: Path, config: Mapping[str, Any], weights: list[Path] | None = None
+) -> StoredModel:
+    """Open a Hugging Face folder whose config.json has been read.
+
+    `weights` are safetensors files to read instead of the folder's own.
+    """
+    checkpoint = read_checkpoint(folder, config, weights)
     architecture = architecture_of(checkpoint.config, folder)
 
     @cache

@@ -151,7 +151,7 @@ def test_messages_of_several_lines(chat: Terminal, home: Path) -> None:
     chat.ask(" /not a command")
     contents = [message["content"] for message in saved(chat, home)]
     assert contents[1] == "first\nsecond\nthird"
-    assert contents[3].rstrip("\n") == "pasted 1\npasted 2\n\n/quit"
+    assert contents[3] == "pasted 1\npasted 2\n\n/quit"
     assert contents[5] == " /not a command"
 
 

@@ -47,6 +47,8 @@ class ChatTerminal:
                 remark(str(error))  # the conversation is as it was before, and need not end
             except OSError as error:
                 remark(describe(error))
+            except KeyboardInterrupt:
+                remark("stopped")
             if self.is_over:
                 return
 

@@ -56,7 +56,7 @@ class Prompt:
                 if not self._session.default_buffer.text:
                     remark("/quit or Ctrl-D leaves")
                 continue
-            yield message
+            yield message.rstrip("\n")  # of pasted text
 
 
 def remark(text: str, indent: int = 2) -> None:

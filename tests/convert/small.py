@@ -83,6 +83,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Marian": {**BART, "pad_token_id": 19, "decoder_start_token_id": 19},
     "T5": T5,
     "Bert": TINY,
+    "DistilBert": {**TINY, "hidden_dim": 12},
     "Albert": {**TINY, "embedding_size": 4},
     "Roberta": ROBERTA,
     "DebertaV2": {**TINY, **RELEASED_DEBERTA},

@@ -54,7 +54,7 @@ def bert(folder: Path, **options: Any) -> None:
     learnt = learn(model, trainer, normalizers.BertNormalizer(lowercase=False), cut)
     pieces = sorted(learnt["vocab"], key=learnt["vocab"].__getitem__)
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **options})
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | options)
 
 
 def merges(folder: Path, specials: list[str], suffix: str = "", **options: Any) -> None:
@@ -124,6 +124,10 @@ def pieces(path: Path) -> list[str]:
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "bert": ("bert", bert),
+    "distilbert": (
+        "distilbert",
+        lambda folder: bert(folder, tokenizer_class="DistilBertTokenizer"),
+    ),
     "bert, cased": ("bert", lambda folder: bert(folder, do_lower_case=False)),
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),
     "bert, runs": ("bert", lambda folder: bert(folder, tokenize_chinese_chars=False)),

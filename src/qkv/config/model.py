@@ -131,8 +131,8 @@ class ModelConfig(Section):
         "first",
         "how an encoder's head sees a whole text: its first token, the mean of all, or its last",
     )
-    pooler: Literal["none", "tanh", "gelu"] = setting(
-        "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu)"
+    pooler: Literal["none", "tanh", "gelu", "relu"] = setting(
+        "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu; DistilBERT: relu)"
     )
     head: Literal["none", "masked", "sequence", "token"] = setting(
         "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,6 +12,18 @@ from qkv.config import ModelConfig
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.mask import Layout, segments
 from qkv.model.norm import build_norm
+
+
+def _unchanged(vector: Tensor) -> Tensor:
+    return vector
+
+
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": _unchanged,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
 
 
 def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
@@ -46,17 +60,15 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.how, self.activation = config.pooling, config.pooler
+        self.how = config.pooling
+        self.activation = POOLER_ACTIVATIONS[config.pooler]
         self.dense = (
             nn.Identity() if config.pooler == "none" else nn.Linear(config.d_model, config.d_model)
         )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """(B, T, D) to (M, D)."""
-        vector = self.dense(pool(x, layout, self.how))
-        if self.activation == "none":
-            return vector
-        return torch.tanh(vector) if self.activation == "tanh" else F.gelu(vector)
+        return self.activation(self.dense(pool(x, layout, self.how)))
 
 
 class MaskedHead(nn.Module):

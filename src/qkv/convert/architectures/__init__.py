@@ -6,6 +6,7 @@ from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.distilbert import DISTILBERT
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
@@ -20,6 +21,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "camembert": CAMEMBERT,
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
+    "distilbert": DISTILBERT,
     "vit": VIT,
     "openai-gpt": GPT,
     "gpt2": GPT2,

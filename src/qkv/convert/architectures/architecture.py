@@ -58,6 +58,7 @@ class Architecture:
 USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
+    "distilbert": {"pad_token_id": 0},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
@@ -93,7 +94,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "hidden_size num_attention_heads num_hidden_layers intermediate_size vocab_size "
         "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
         "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
-        "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels",
+        "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels "
+        "dim hidden_dim n_layers n_heads",
     ),
     (
         "a whole number of at least 1, or null",

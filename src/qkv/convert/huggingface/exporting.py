@@ -65,7 +65,7 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     """Write a model as a Hugging Face folder."""
     stored = _with_padding(stored)
     task, config, decode = load_config(stored)
-    architecture, in_file, head = fitting(config, task)
+    architecture, in_file, head = fitting(config, task, stored.model_type)
     weights = fitting_weights(stored, config)
     if in_file.positions != config.positions:
         weights = Reordered(weights, to_halves=True)
@@ -88,7 +88,7 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     write_json(folder / "config.json", {**values, "dtype": dtype, EXTRAS: extras})
-    _write_other_files(folder, written, head)
+    _write_other_files(folder, written, head, config.d_model)
     if tokenizers:
         frame = _frame(architecture, config, stored, prompting)
         _write_tokenizers(folder, frame, in_file, tokenizers, written.chat)
@@ -195,12 +195,11 @@ def _other_files(content: Mapping[str, Any], head: str) -> dict[str, Any]:
     return {}
 
 
-def _write_other_files(folder: Path, written: ForeignCheckpoint, head: str) -> None:
+def _write_other_files(folder: Path, written: ForeignCheckpoint, head: str, d_model: int) -> None:
     if written.generation:
         write_json(folder / "generation_config.json", written.generation)
     if head == "none" and written.pooling is not None:
-        width = written.config["hidden_size"]
-        pooling = {"word_embedding_dimension": width, **written.pooling}
+        pooling = {"word_embedding_dimension": d_model, **written.pooling}
         write_json(folder / "1_Pooling" / "config.json", pooling)
         write_json(folder / "modules.json", _modules(written.normalize))
     if head == "image":

@@ -87,10 +87,13 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
     return differing or [f"a weight {name}" for name in sorted(lost)]
 
 
-def fitting(config: ModelConfig, task: str) -> tuple[Architecture, ModelConfig, str]:
+def fitting(
+    config: ModelConfig, task: str, model_type: str = ""
+) -> tuple[Architecture, ModelConfig, str]:
     """The architecture that computes what a config says, the config in its words, and the head.
 
-    Where there is none, the error names what the nearest architecture lacks.
+    Of several, the one that the model came from, by its `model_type`. Where there is none, the
+    error names what the nearest architecture lacks.
     """
     if config.family != "encoder-decoder" and config.positions.startswith("sinusoidal"):
         raise UserError(
@@ -103,7 +106,11 @@ def fitting(config: ModelConfig, task: str) -> tuple[Architecture, ModelConfig, 
     architectures = (CAUSAL_CLASSIFIERS if config.causal else ARCHITECTURES).values()
     # Of two that compute the same, the one with as many separators between two texts comes first.
     for architecture in sorted(
-        architectures, key=lambda one: one.pair_separators != config.pair_separators
+        architectures,
+        key=lambda one: (
+            one.model_type != model_type,
+            one.pair_separators != config.pair_separators,
+        ),
     ):
         if architecture.family == config.family and head in architecture.classes:
             reasons[architecture.name] = misfits(architecture, config, head)

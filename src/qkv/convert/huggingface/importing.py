@@ -87,7 +87,14 @@ def as_stored_model(
     read_chat = None
     if tokenizer and checkpoint.chat and config.family == "decoder" and "chat" not in content:
         read_chat = cache(lambda: chat_content(checkpoint, tokenizer, content["bos"]))
-    return StoredModel(checkpoint.path, content, tokenizers, weights, read_chat)
+    return StoredModel(
+        checkpoint.path,
+        content,
+        tokenizers,
+        weights,
+        read_chat,
+        model_type=architecture.model_type,
+    )
 
 
 def _target_or_none(tokenizers: Callable[[], Tokenizers]) -> Tokenizer | None:

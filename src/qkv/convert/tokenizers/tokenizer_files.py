@@ -49,7 +49,7 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 # Classes of encoders' tokenizers and BART's, and whose they are: a folder may name another's.
 CLASSES = {
     "BertTokenizer": "bert",
-    "DistilBertTokenizer": "bert",
+    "DistilBertTokenizer": "distilbert",
     "ElectraTokenizer": "bert",
     "RobertaTokenizer": "roberta",
     "XLMRobertaTokenizer": "xlm-roberta",
@@ -58,6 +58,7 @@ CLASSES = {
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
+WORD_PIECES = ("bert", "distilbert")
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 
@@ -109,7 +110,7 @@ def _roles(kind: Kind, tokens: Settings, named: str) -> dict[str, str]:
 def _set(backend: Backend, kind: str | None, settings: Settings, folder: Path) -> None:
     """What tokenizer_config.json says goes before tokenizer.json's own word, as it does there."""
     try:
-        if kind == "bert" and isinstance(backend.normalizer, normalizers.BertNormalizer):
+        if kind in WORD_PIECES and isinstance(backend.normalizer, normalizers.BertNormalizer):
             backend.normalizer = _bert_normalizer(settings)
         if kind == "roberta" and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
             backend.pre_tokenizer = _byte_runs(settings)
@@ -369,6 +370,7 @@ SIDES = ("source.spm", "target.spm", "vocab.json")
 
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),

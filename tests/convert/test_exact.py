@@ -6,7 +6,7 @@ from qkv.convert.architectures import ARCHITECTURES
 from tests.convert.exact import assert_exact
 from tests.convert.small import small
 
-ENCODERS = ["distilbert"]
+ENCODERS = ["distilbert", "mpnet"]
 CASES = [(name, head) for name in ENCODERS for head in ARCHITECTURES[name].classes]
 
 

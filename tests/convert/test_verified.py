@@ -7,7 +7,7 @@ from qkv.convert.opening import open_model
 from tests.convert.harness import exported, saved
 from tests.convert.small import small
 
-CLASSES = ["DistilBertForSequenceClassification"]
+CLASSES = ["DistilBertForSequenceClassification", "MPNetForMaskedLM", "MPNetModel"]
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -91,6 +91,7 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
         ("RobertaForMaskedLM", {**ENCODER, "pad_token_id": 0}),
         ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DebertaV2ForMaskedLM", DEBERTA),
+        ("MPNetForMaskedLM", ENCODER),
         ("DistilBertForMaskedLM", {**ENCODER, "hidden_dim": 12}),
     ],
 )

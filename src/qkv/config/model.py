@@ -56,9 +56,18 @@ class ModelConfig(Section):
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
     positions: Literal[
-        "sinusoidal", "sinusoidal_halves", "learned", "rotary", "relative", "disentangled", "none"
+        "sinusoidal",
+        "sinusoidal_halves",
+        "learned",
+        "learned_relative",
+        "rotary",
+        "relative",
+        "disentangled",
+        "none",
     ] = setting(
-        "sinusoidal", "how order enters; in halves: all sines first, then all cosines, as Marian"
+        "sinusoidal",
+        "how order enters; in halves: all sines first, then all cosines, as Marian; "
+        "learned_relative: both of these, as MPNet",
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
@@ -81,12 +90,12 @@ class ModelConfig(Section):
     )
     relative_buckets: int = setting(
         256,
-        "distances told apart, far ones share; disentangled: to each side; relative: in all",
+        "distances told apart, far ones share; disentangled: to each side; others: in all",
         least=2,
     )
     relative_length: int = setting(
         0,
-        "disentangled, relative: the farthest distance told apart; 0: max_length",
+        "relative positions of any kind: the farthest distance told apart; 0: max_length",
         least=0,
         most=LONGEST,
     )
@@ -205,6 +214,10 @@ class ModelConfig(Section):
             yield f"rotary_slow is {self.rotary_slow}, but must be below rotary_fast ({fast})."
 
     def _encoder_problems(self) -> Iterator[str]:
+        if self.positions == "learned_relative" and self.family != "encoder":
+            yield (
+                "positions = 'learned_relative' is for encoders; choose 'learned' or 'relative'."
+            )
         if self.positions == "disentangled" and (
             self.family != "encoder" or self.kv_heads != self.n_heads
         ):
@@ -275,8 +288,12 @@ class ModelConfig(Section):
     @property
     def can_pack(self) -> bool:
         """Whether attention can run packed: no such kernel takes a bias or drops weights."""
-        biased = self.positions in ("relative", "disentangled")
-        return not (self.attention_dropout or biased or self.convolution)
+        return not (self.attention_dropout or self.biases_scores or self.convolution)
+
+    @property
+    def biases_scores(self) -> bool:
+        """Whether positions are a bias on the scores."""
+        return self.positions in ("relative", "learned_relative", "disentangled")
 
     @property
     def score_scale(self) -> float:
@@ -313,7 +330,7 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for encoders, but the family is {config.family!r}"
     if name.startswith("rotary_") and config.positions != "rotary":
         return f"is for rotary positions, but positions = {config.positions!r}"
-    if name.startswith("relative_") and config.positions not in ("relative", "disentangled"):
+    if name.startswith("relative_") and not config.biases_scores:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"

@@ -10,6 +10,7 @@ from qkv.convert.architectures.distilbert import DISTILBERT
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.marian import MARIAN
+from qkv.convert.architectures.mpnet import MPNET
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.architectures.t5 import T5
 from qkv.convert.architectures.vit import VIT
@@ -22,6 +23,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
+    "mpnet": MPNET,
     "vit": VIT,
     "openai-gpt": GPT,
     "gpt2": GPT2,

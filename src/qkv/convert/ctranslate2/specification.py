@@ -62,6 +62,7 @@ def lacking(config: ModelConfig) -> str | None:
     parts = {
         "images as inputs": config.patch_size,
         "disentangled positions": config.positions == "disentangled",
+        "learned positions beside relative ones": config.positions == "learned_relative",
         "convolution beside the first layer": config.convolution,
         "encoder that sees backwards only": config.causal,
         "embeddings that are narrower than the model (d_embedding)": config.d_embedding,

@@ -29,7 +29,12 @@ ELSEWHERE = {
     "family",
 }
 # Fields that one kind of positions looks at, by how they begin
-ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}
+ONLY_OF = {
+    "rotary": "rotary_",
+    "relative": "relative_",
+    "learned_relative": "relative_",
+    "disentangled": "relative_",
+}
 
 
 def _comparable(config: ModelConfig) -> dict[str, object]:

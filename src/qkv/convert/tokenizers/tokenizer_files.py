@@ -55,10 +55,11 @@ CLASSES = {
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
+    "MPNetTokenizer": "mpnet",
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
-WORD_PIECES = ("bert", "distilbert")
+WORD_PIECES = ("bert", "distilbert", "mpnet")
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 
@@ -371,6 +372,7 @@ SIDES = ("source.spm", "target.spm", "vocab.json")
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, ((_word_pieces, ("vocab.txt",)),)),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),

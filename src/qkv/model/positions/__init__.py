@@ -8,7 +8,7 @@ from qkv.config import ModelConfig
 from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
-from qkv.model.positions.relative import Relative
+from qkv.model.positions.relative import LearnedRelative, Relative
 from qkv.model.positions.rotary import Rotary
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Disentangled",
     "Distances",
     "Learned",
+    "LearnedRelative",
     "Order",
     "Positions",
     "Project",
@@ -31,6 +32,7 @@ SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal_halves": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
+    "learned_relative": LearnedRelative,
     "disentangled": Disentangled,
 }
 

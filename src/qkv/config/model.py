@@ -18,6 +18,7 @@ ENCODER_ONLY = (
     "pair_head",
     "convolution",
     "causal",
+    "d_vector",
 )
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
 
@@ -143,6 +144,14 @@ class ModelConfig(Section):
     pooler: Literal["none", "tanh", "gelu", "relu"] = setting(
         "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu; DistilBERT: relu)"
     )
+    d_vector: int = setting(
+        0,
+        "width that a layer gives a text's vector (Dense of sentence-transformers); 0: no layer",
+        least=0,
+    )
+    vector_activation: Literal["none", "tanh", "gelu", "relu"] = setting(
+        "tanh", "that layer's activation"
+    )
     head: Literal["none", "masked", "sequence", "token"] = setting(
         "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"
     )
@@ -252,6 +261,11 @@ class ModelConfig(Section):
                 "the first token of a causal encoder has seen nothing but itself; set "
                 "pooling = 'last', or 'mean'."
             )
+        if self.d_vector and self.head != "none":
+            yield (
+                f"d_vector is for an encoder whose output is a text's vector, but head = "
+                f"'{self.head}'; leave one of them out."
+            )
         if self.head in ("sequence", "token") and not self.n_labels:
             yield f"head = '{self.head}' needs n_labels of at least 1."
 
@@ -334,6 +348,8 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
+    if name == "vector_activation" and not config.d_vector:
+        return "has no effect without d_vector"
     if name == "window_layers" and not config.window:
         return "has no effect without a window"
     return ""

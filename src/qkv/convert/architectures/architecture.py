@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.architectures.name_tables import Rule, modules
 from qkv.convert.tokenizers.frame import Frame
 from qkv.errors import UserError
 
@@ -46,6 +46,12 @@ class Architecture:
     """What their model has and ours lacks, for a config and a head."""
     pair_separators: int = 1  # by which one of two that compute the same is chosen
     causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
+
+    def all_rules(self, config: ModelConfig, head: str) -> Iterator[Rule]:
+        """The rules, and those of the layer that sentence-transformers puts after any encoder."""
+        yield from self.rules(config, head)
+        if config.d_vector:
+            yield from modules(config, "", "", {"vector.dense": "linear"})
 
     def canonical(self, name: str) -> str:
         """A tensor's name as the rules spell it."""

@@ -68,6 +68,7 @@ def lacking(config: ModelConfig) -> str | None:
         "embeddings that are narrower than the model (d_embedding)": config.d_embedding,
         f"head of the kind {config.head!r} on an encoder": config.head != "none",
         "head for pairs of texts": config.pair_head,
+        "projection of a text's vector (d_vector)": config.d_vector,
         "pooler after the mean of all tokens": config.pooler != "none" and config.pooling == "mean",
         "window in every other layer only": _window(config) and config.window_layers != "all",
         "window in a decoder that has an encoder": _window(config) and not alone,

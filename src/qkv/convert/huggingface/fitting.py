@@ -24,6 +24,8 @@ ELSEWHERE = {
     "eos_id",
     "other_ends",
     "n_labels",
+    "d_vector",
+    "vector_activation",
     "head",
     "pair_head",
     "family",
@@ -74,7 +76,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:
     """What an architecture has no word for: fields that do not come back as they were."""
     shapes = parameter_shapes(config)
-    rules = [rule for rule in architecture.rules(config, head) if rule.ours in shapes]
+    rules = [rule for rule in architecture.all_rules(config, head) if rule.ours in shapes]
     names = {part.name for rule in rules for part in rule.parts}
     ids = {name: getattr(config, name) for name in ELSEWHERE}
     try:

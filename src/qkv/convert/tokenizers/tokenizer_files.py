@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from qkv.convert.huggingface.foreign_checkpoint import read_values
+from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.tokenizers.sentencepiece import (
     USER_DEFINED,
     Piece,

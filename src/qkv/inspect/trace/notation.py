@@ -189,13 +189,20 @@ def _outputs(config: ModelConfig, inputs: Inputs) -> Iterator[Quantity]:
         )
 
 
+POOLED = {
+    "first": "first token",
+    "last": "last token",
+    "mean": "mean over tokens",
+    "max": "maximum over tokens",
+    "weighted": "mean over tokens, the n-th weighing n,",
+}
+
+
 def _pooled(config: ModelConfig, inputs: Inputs) -> Quantity:
     """One vector per text: by the model's own pooler, or as its embeddings are made."""
     own = config.head == "sequence"
     pooling = config.pooling if own else inputs.pooling
-    formula = (
-        f"{'mean over tokens' if pooling == 'mean' else f'{pooling} token'} of encoder_outputs"
-    )
+    formula = f"{POOLED[pooling]} of encoder_outputs"
     if own and config.pooler != "none":
         formula = f"{config.pooler}(({formula})·W_P + b_P)"
 

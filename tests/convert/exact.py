@@ -17,6 +17,7 @@ from tests.convert.encoders import said
 from tests.convert.harness import read, saved, texts
 
 EXACT = 1e-9  # of the largest number compared
+IN_FLOAT32 = {"mt5": 1e-5}  # whatever the weights are, its norms are theirs in float32
 
 
 def assert_exact(theirs: PreTrainedModel, head: str, lengths: list[int], seed: int = 0) -> None:
@@ -27,7 +28,7 @@ def assert_exact(theirs: PreTrainedModel, head: str, lengths: list[int], seed: i
     theirs, ours = theirs.double(), ours.double()
     pairs = _said(head, ours, theirs, lengths, seed)
     for mine, other in pairs:
-        assert_near(mine, other)
+        assert_near(mine, other, IN_FLOAT32.get(architecture.model_type, EXACT))
     draw = torch.Generator().manual_seed(seed)
     directions = [torch.randn(mine.shape, generator=draw, dtype=torch.float64) for mine, _ in pairs]
     for which in (0, 1):
@@ -36,9 +37,9 @@ def assert_exact(theirs: PreTrainedModel, head: str, lengths: list[int], seed: i
     assert_same_gradients(architecture, ours, theirs, head, source.content["task"])
 
 
-def assert_near(mine: Tensor, other: Tensor) -> None:
+def assert_near(mine: Tensor, other: Tensor, limit: float) -> None:
     assert mine.shape == other.shape
-    assert (mine - other).abs().max() <= EXACT * other.abs().max()
+    assert (mine - other).abs().max() <= limit * other.abs().max()
 
 
 def assert_same_gradients(
@@ -52,7 +53,7 @@ def assert_same_gradients(
         for name, weight in theirs.named_parameters()
         if weight.grad is not None
     }
-    compared = 0
+    compared, limit = 0, IN_FLOAT32.get(architecture.model_type, EXACT)
     for rule in applicable(architecture, in_file, head)[0]:
         grad = own[rule.ours].grad
         if grad is None:  # a pooler that nobody asked
@@ -63,7 +64,7 @@ def assert_same_gradients(
                 continue
             compared += 1
             scale = max(other.abs().max().item(), 1e-3)
-            assert (mine - other).abs().max() <= EXACT * scale, name
+            assert (mine - other).abs().max() <= limit * scale, name
     assert compared > len(own) // 2
 
 

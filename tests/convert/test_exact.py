@@ -7,11 +7,13 @@ from tests.convert.exact import assert_exact
 from tests.convert.small import small
 
 ENCODERS = ["distilbert", "mpnet"]
-CASES = [(name, head) for name in ENCODERS for head in ARCHITECTURES[name].classes]
+TRANSLATORS = ["mt5", "mbart", "m2m_100", "pegasus"]
+CASES = [(name, head) for name in ENCODERS + TRANSLATORS for head in ARCHITECTURES[name].classes]
 
 
 @pytest.mark.parametrize(("name", "head"), CASES)
 def test_outputs_and_gradients(name, head):
-    n_labels = {} if head in ("none", "masked") else {"num_labels": 2 if head == "answer" else 3}
-    theirs = small(ARCHITECTURES[name].classes[head], **n_labels)
+    labels = {"sequence": 3, "token": 3, "answer": 2}
+    sizes = {"num_labels": labels[head]} if head in labels else {}
+    theirs = small(ARCHITECTURES[name].classes[head], **sizes)
     assert_exact(theirs, head, [7, 12, 1])

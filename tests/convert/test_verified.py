@@ -7,7 +7,15 @@ from qkv.convert.opening import open_model
 from tests.convert.harness import exported, saved
 from tests.convert.small import small
 
-CLASSES = ["DistilBertForSequenceClassification", "MPNetForMaskedLM", "MPNetModel"]
+CLASSES = [
+    "DistilBertForSequenceClassification",
+    "MPNetForMaskedLM",
+    "MPNetModel",
+    "MT5ForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "M2M100ForConditionalGeneration",
+    "PegasusForConditionalGeneration",
+]
 
 
 @pytest.mark.parametrize("name", CLASSES)

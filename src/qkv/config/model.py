@@ -59,6 +59,7 @@ class ModelConfig(Section):
     positions: Literal[
         "sinusoidal",
         "sinusoidal_halves",
+        "sinusoidal_fairseq",
         "learned",
         "learned_relative",
         "rotary",
@@ -67,8 +68,8 @@ class ModelConfig(Section):
         "none",
     ] = setting(
         "sinusoidal",
-        "how order enters; in halves: all sines first, then all cosines, as Marian; "
-        "learned_relative: both of these, as MPNet",
+        "how order enters; in halves: all sines first, then all cosines, as Marian; fairseq: so "
+        "too, at other rates and from pad_id + 1 on, as M2M100; learned_relative: both, as MPNet",
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
@@ -196,6 +197,8 @@ class ModelConfig(Section):
                 f"sinusoidal positions need an even width, but d_model (or d_embedding) is "
                 f"{self.embedding_width}."
             )
+        if self.positions == "sinusoidal_fairseq" and self.embedding_width < 4:
+            yield f"fairseq's sinusoidal positions need a width of 4, not {self.embedding_width}."
         if self.positions == "rotary" and self.d_head % 2:
             yield (
                 f"rotary positions turn pairs, so a head's width must be even, but d_model "

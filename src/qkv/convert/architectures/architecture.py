@@ -9,14 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from qkv.config import ModelConfig
 from qkv.convert.architectures.name_tables import Rule, modules
 from qkv.convert.tokenizers.frame import Frame
 from qkv.errors import UserError
 
 Values = dict[str, Any]
-Spare = Mapping[str, tuple[int, ...] | str]
-"""Tensors of theirs by name: a shape of zeros, or the name of the tensor that they repeat."""
+Spare = Mapping[str, tuple[int, ...] | str | Tensor]
+"""Tensors of theirs by name: a shape of zeros, the tensor that they repeat, or their values."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,16 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
         "decoder_start_token_id": 2,
         "eos_token_id": 2,
     },
+    "mbart": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "m2m_100": {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "decoder_start_token_id": 2,
+        "eos_token_id": 2,
+    },
+    "pegasus": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
     "t5": {"pad_token_id": 0, "eos_token_id": 1},
+    "mt5": {"pad_token_id": 0, "eos_token_id": 1},
 }
 
 

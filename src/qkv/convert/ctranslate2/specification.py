@@ -14,7 +14,7 @@ from qkv.config import ModelConfig
 from qkv.convert.ctranslate2.usage import set_vocabularies, write_usage
 from qkv.convert.model_folder import StoredModel, fitting_weights, load_config, load_tokenizers
 from qkv.errors import UserError, missing_package
-from qkv.model import sinusoids
+from qkv.model.positions import sinusoid_table
 from qkv.model.positions.rotary import loudness, rates
 
 # What CTranslate2 calls our activations
@@ -203,8 +203,7 @@ def _table(config: ModelConfig, read: Read, name: str) -> Any:
     if config.positions == "learned":
         return read(f"{name}.positions.table.weight")
     if config.positions.startswith("sinusoidal"):
-        halves = config.positions == "sinusoidal_halves"
-        return sinusoids(config.max_length, config.d_model, halves)
+        return sinusoid_table(config)
     if config.positions == "none":
         return torch.zeros(config.max_length, config.d_model)
     return _library().model_spec.OPTIONAL  # not there: attention knows the order

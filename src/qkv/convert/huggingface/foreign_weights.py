@@ -236,11 +236,14 @@ def add_spare(tensors: Mapping[str, Tensor], spare: Spare) -> dict[str, Tensor]:
     like = next(iter(tensors.values()))
     return {
         **tensors,
-        **{
-            name: tensors[given].clone() if isinstance(given, str) else like.new_zeros(given)
-            for name, given in spare.items()
-        },
+        **{name: _spare(tensors, given, like) for name, given in spare.items()},
     }
+
+
+def _spare(tensors: Mapping[str, Tensor], given: Shape | str | Tensor, like: Tensor) -> Tensor:
+    if isinstance(given, str):
+        return tensors[given].clone()
+    return given.to(like.dtype) if isinstance(given, Tensor) else like.new_zeros(given)
 
 
 def write_weights(rules: list[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -380,6 +380,10 @@ KINDS = {
     "gpt2": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
     "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
+    "mt5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
+    "mbart": Kind(ROBERTA_NAMES, ()),
+    "m2m_100": Kind(ROBERTA_NAMES, ()),
+    "pegasus": Kind(T5_NAMES, ()),
     "albert": Kind(
         BERT_NAMES | {"padding": "<pad>", "unknown": "<unk>"}, ((_albert, ("spiece.model",)),)
     ),

@@ -5,7 +5,7 @@ Attention knows those three and no scheme by name.
 """
 
 from qkv.config import ModelConfig
-from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
+from qkv.model.positions.added import Learned, Sinusoidal, sinusoid_table, sinusoids
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
 from qkv.model.positions.relative import LearnedRelative, Relative
@@ -24,12 +24,14 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "build_positions",
+    "sinusoid_table",
     "sinusoids",
 ]
 
 SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal": Sinusoidal,
     "sinusoidal_halves": Sinusoidal,
+    "sinusoidal_fairseq": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
     "learned_relative": LearnedRelative,

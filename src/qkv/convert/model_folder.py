@@ -98,6 +98,7 @@ class StoredModel:
     """The values of "chat" and "chat_bos", where a Jinja program must be run to know them; raises
     `ChatTemplateError` where that has no equal among our templates."""
     dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
+    model_type: str = ""  # of a Hugging Face checkpoint, which an export then writes again
 
     def __str__(self) -> str:
         return str(self.path)

@@ -24,12 +24,19 @@ ELSEWHERE = {
     "eos_id",
     "other_ends",
     "n_labels",
+    "d_vector",
+    "vector_activation",
     "head",
     "pair_head",
     "family",
 }
 # Fields that one kind of positions looks at, by how they begin
-ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}
+ONLY_OF = {
+    "rotary": "rotary_",
+    "relative": "relative_",
+    "learned_relative": "relative_",
+    "disentangled": "relative_",
+}
 
 
 def _comparable(config: ModelConfig) -> dict[str, object]:
@@ -69,7 +76,7 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:
     """What an architecture has no word for: fields that do not come back as they were."""
     shapes = parameter_shapes(config)
-    rules = [rule for rule in architecture.rules(config, head) if rule.ours in shapes]
+    rules = [rule for rule in architecture.all_rules(config, head) if rule.ours in shapes]
     names = {part.name for rule in rules for part in rule.parts}
     ids = {name: getattr(config, name) for name in ELSEWHERE}
     try:
@@ -87,10 +94,13 @@ def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[
     return differing or [f"a weight {name}" for name in sorted(lost)]
 
 
-def fitting(config: ModelConfig, task: str) -> tuple[Architecture, ModelConfig, str]:
+def fitting(
+    config: ModelConfig, task: str, model_type: str = ""
+) -> tuple[Architecture, ModelConfig, str]:
     """The architecture that computes what a config says, the config in its words, and the head.
 
-    Where there is none, the error names what the nearest architecture lacks.
+    Of several, the one that the model came from, by its `model_type`. Where there is none, the
+    error names what the nearest architecture lacks.
     """
     if config.family != "encoder-decoder" and config.positions.startswith("sinusoidal"):
         raise UserError(
@@ -103,7 +113,11 @@ def fitting(config: ModelConfig, task: str) -> tuple[Architecture, ModelConfig, 
     architectures = (CAUSAL_CLASSIFIERS if config.causal else ARCHITECTURES).values()
     # Of two that compute the same, the one with as many separators between two texts comes first.
     for architecture in sorted(
-        architectures, key=lambda one: one.pair_separators != config.pair_separators
+        architectures,
+        key=lambda one: (
+            one.model_type != model_type,
+            one.pair_separators != config.pair_separators,
+        ),
     ):
         if architecture.family == config.family and head in architecture.classes:
             reasons[architecture.name] = misfits(architecture, config, head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.huggingface.foreign_weights import Tensors
+from qkv.convert.huggingface.json_values import read_values
+from qkv.convert.huggingface.sentence_modules import SentenceModules, read_sentence_modules
 from qkv.errors import UserError
-from qkv.files import refuse_special
 from qkv.weights import StoredTensors
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 GENERATION = "generation_config.json"
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
 
@@ -31,8 +30,7 @@ class ForeignCheckpoint:
     tokenizer: Mapping[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     chat: str | None = None  # a Jinja program
     chat_file: Path | None = None  # that holds it, where the path is that of a folder
-    pooling: Mapping[str, Any] | None = None  # of a sentence-transformers folder
-    normalize: bool = False
+    sentences: SentenceModules | None = None  # of a sentence-transformers folder
     images: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -56,38 +54,19 @@ def read_checkpoint(
     only = [*tasks.values()] if isinstance(tasks, dict) and len(tasks) == 1 else [{}]
     legacy = {**config, **(only[0] if isinstance(only[0], dict) else {})}
     chat, chat_file = _chat(folder, tokenizer)
+    sentences = read_sentence_modules(folder)
+    dense = [sentences.dense_weights] if sentences and sentences.dense_weights else []
     return ForeignCheckpoint(
         path=folder,
         config=config,
-        tensors=_open_weights(weights or _weight_files(folder)),
+        tensors=_open_weights([*(weights or _weight_files(folder)), *dense]),
         generation=generation or legacy,
         tokenizer=tokenizer,
         chat=chat,
         chat_file=chat_file,
-        pooling=read_values(folder / "1_Pooling" / CONFIG) or None,
-        normalize=_normalizes(folder),
+        sentences=sentences,
         images=read_values(folder / "preprocessor_config.json"),
     )
-
-
-def read_values(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no such file."""
-    content = _read_json(path, {})
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is no JSON object; fetch it again.")
-    return content
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    refuse_special(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return default
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
 
 
 def _open_weights(files: list[Path]) -> StoredTensors:
@@ -166,17 +145,3 @@ def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> tuple[str | None, Path]
         several = [one for one in given if isinstance(one, dict)]
         given = next((one.get("template") for one in several if one.get("name") == "default"), None)
     return given if isinstance(given, str) else None, path
-
-
-def _normalizes(folder: Path) -> bool:
-    """Whether a sentence-transformers folder scales vectors to length 1."""
-    path = folder / "modules.json"
-    parts = _read_json(path, [])
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{path} is no list of JSON objects; fetch it again.")
-    kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
-    if unknown := [kind for kind in kinds if kind not in MODULES]:
-        raise UserError(
-            f"{path} has the module {unknown[0]}, but only {', '.join(MODULES)} can be read."
-        )
-    return "Normalize" in kinds

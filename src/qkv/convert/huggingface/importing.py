@@ -85,14 +85,28 @@ def as_stored_model(
             head,
             checkpoint.tensors,
             checkpoint.path,
-            architecture.left_out(checkpoint.config),
+            _zeros(architecture, checkpoint),
         )
         return Reordered(foreign, to_halves=False) if in_pairs else foreign
 
     read_chat = None
     if tokenizer and checkpoint.chat and config.family == "decoder" and "chat" not in content:
         read_chat = cache(lambda: chat_content(checkpoint, tokenizer, content["bos"]))
-    return StoredModel(checkpoint.path, content, tokenizers, weights, read_chat)
+    return StoredModel(
+        checkpoint.path,
+        content,
+        tokenizers,
+        weights,
+        read_chat,
+        model_type=architecture.model_type,
+    )
+
+
+def _zeros(architecture: Architecture, checkpoint: ForeignCheckpoint) -> str:
+    """A pattern of biases that are not in the file, and zeros."""
+    pattern = architecture.left_out(checkpoint.config)
+    lacks_bias = checkpoint.sentences is not None and not checkpoint.sentences.dense_bias
+    return rf"{pattern}|linear\.bias" if lacks_bias else pattern
 
 
 def _target_or_none(tokenizers: Callable[[], Tokenizers]) -> Tokenizer | None:

@@ -189,13 +189,20 @@ def _outputs(config: ModelConfig, inputs: Inputs) -> Iterator[Quantity]:
         )
 
 
+POOLED = {
+    "first": "first token",
+    "last": "last token",
+    "mean": "mean over tokens",
+    "max": "maximum over tokens",
+    "weighted": "mean over tokens, the n-th weighing n,",
+}
+
+
 def _pooled(config: ModelConfig, inputs: Inputs) -> Quantity:
     """One vector per text: by the model's own pooler, or as its embeddings are made."""
     own = config.head == "sequence"
     pooling = config.pooling if own else inputs.pooling
-    formula = (
-        f"{'mean over tokens' if pooling == 'mean' else f'{pooling} token'} of encoder_outputs"
-    )
+    formula = f"{POOLED[pooling]} of encoder_outputs"
     if own and config.pooler != "none":
         formula = f"{config.pooler}(({formula})·W_P + b_P)"
 
@@ -225,7 +232,7 @@ def _embedding(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[
     embedded += " + segment" if config.n_segments else ""
     axes = ("B", n, "E" if config.d_embedding else "D")
     yield Quantity(f"{side}.embedding", "embedding", embedded, axes)
-    added = config.positions in ("sinusoidal", "sinusoidal_halves", "learned")
+    added = config.positions.startswith(("sinusoidal", "learned"))
     formula = "E + PE" if added else "E"
     formula = f"{_norm(config)}({formula})" if config.embedding_norm else formula
     formula = f"{formula} · W_E" if config.d_embedding else formula
@@ -240,7 +247,7 @@ def _attention(config: ModelConfig, at: str, queries: str, keys: str) -> Iterato
     groups = "H" if config.kv_heads == config.n_heads else "G"
     root = "√(3·d_k)" if config.positions == "disentangled" else "√d_k"
     scores = f"QKᵀ/{root}" if config.score_division else "QKᵀ"
-    scores += " + bias" if config.positions in ("relative", "disentangled") and own else ""
+    scores += " + bias" if config.biases_scores and own else ""
     scores += " + M"
     stream = ("B", queries, "D")
     rows = {

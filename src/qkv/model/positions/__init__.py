@@ -5,10 +5,10 @@ Attention knows those three and no scheme by name.
 """
 
 from qkv.config import ModelConfig
-from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
+from qkv.model.positions.added import Learned, Sinusoidal, sinusoid_table, sinusoids
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
-from qkv.model.positions.relative import Relative
+from qkv.model.positions.relative import LearnedRelative, Relative
 from qkv.model.positions.rotary import Rotary
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Disentangled",
     "Distances",
     "Learned",
+    "LearnedRelative",
     "Order",
     "Positions",
     "Project",
@@ -23,14 +24,17 @@ __all__ = [
     "Rotary",
     "Sinusoidal",
     "build_positions",
+    "sinusoid_table",
     "sinusoids",
 ]
 
 SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal": Sinusoidal,
     "sinusoidal_halves": Sinusoidal,
+    "sinusoidal_fairseq": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
+    "learned_relative": LearnedRelative,
     "disentangled": Disentangled,
 }
 

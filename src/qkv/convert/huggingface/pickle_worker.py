@@ -71,6 +71,16 @@ def state_dict(content: Any) -> dict[str, Tensor]:
     return dict(content)
 
 
+def rewrite(source: Path, target: Path, n_bytes: int) -> None:
+    """Write the tensors of one file as safetensors of at most so many bytes."""
+    tensors = state_dict(load(source))
+    if sum(tensor.numel() * tensor.itemsize for tensor in tensors.values()) > n_bytes:
+        raise MemoryError
+    # Tied tensors share memory, which the format does not know.
+    apart = {name: x.detach().clone(memory_format=CONTIGUOUS) for name, x in tensors.items()}
+    save_file(apart, target)
+
+
 def main() -> None:
     """Convert the files of the request, one by one."""
     request = json.load(sys.stdin)
@@ -79,17 +89,12 @@ def main() -> None:
     source = Path()
     try:
         for source, target in ((Path(one), Path(other)) for one, other in request["files"]):
-            tensors = state_dict(load(source))
-            if sum(tensor.numel() * tensor.itemsize for tensor in tensors.values()) > (
-                request["n_bytes"] // 2
-            ):
-                raise MemoryError
-            # Tied tensors share memory, which the format does not know.
-            apart = {
-                name: x.detach().clone(memory_format=CONTIGUOUS) for name, x in tensors.items()
-            }
-            save_file(apart, target)
+            rewrite(source, target, request["n_bytes"] // 2)
     except MemoryError:
+        stop(source.name, request["too_large"])
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
         stop(source.name, request["too_large"])
     except BrokenError as error:
         stop(f"{source.name}\n{error}", request["broken"])

@@ -333,8 +333,23 @@ def test_code_that_a_folder_brings_is_not_looked_at(folder):
         ("modules.json", "[3]", "modules.json is no list of JSON objects"),
         (
             "modules.json",
+            '[{"type": "models.LSTM"}]',
+            "modules.json has the module LSTM, but only",
+        ),
+        (
+            "modules.json",
             '[{"type": "models.Dense"}]',
-            "modules.json has the module Dense, but only",
+            "modules.json has the module Dense without Pooling before it",
+        ),
+        (
+            "modules.json",
+            '[{"type": "models.Normalize"}, {"type": "models.Pooling"}]',
+            "has the module Pooling after Normalize, but only Transformer, Pooling, Dense, Norm",
+        ),
+        (
+            "modules.json",
+            '[{"type": "models.Pooling", "path": "../elsewhere"}]',
+            "names the folder '../elsewhere', which is not inside its own",
         ),
         ("modules.json", "[" * 10**5, "modules.json is truncated or not JSON"),
         ("chat_template.jinja", b"\xff", "chat_template.jinja is not UTF-8"),

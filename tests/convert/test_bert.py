@@ -198,10 +198,10 @@ def test_newer_folders_say_how_to_pool_in_a_word(mode, pooling):
 @pytest.mark.parametrize(
     "modes, message",
     [
-        ({"pooling_mode": "lasttoken"}, "asks for lasttoken, but"),
-        ({"pooling_mode": ["cls", "mean"]}, "asks for .*cls.*mean.*, but"),
-        ({"pooling_mode_max_tokens": True}, "asks for pooling_mode_max_tokens"),
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls_token, pooling_"),
+        ({"pooling_mode": "median"}, "asks for median, but"),
+        ({"pooling_mode": ["cls", "mean"]}, "asks for cls, mean, but"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, "asks for mean_sqrt_len_tokens, but"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "for cls, mean, but"),
         ({"pooling_mode_mean_tokens": False}, "asks for no pooling"),
     ],
 )

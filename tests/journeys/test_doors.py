@@ -85,7 +85,16 @@ def test_an_import_brings_no_more_than_is_needed() -> None:
 
 def test_translating_a_sentence_imports_nothing_of_the_other_commands(model: Path) -> None:
     """Most of its time is the import of torch, and should stay so."""
-    others = ("rich", "matplotlib", "sacrebleu", "jinja2", "gguf", "transformers", "torch._dynamo")
+    others = (
+        "rich",
+        "prompt_toolkit",
+        "matplotlib",
+        "sacrebleu",
+        "jinja2",
+        "gguf",
+        "transformers",
+        "torch._dynamo",
+    )
     rooms = ("data", "training", "run", "evaluation", "inspect", "proofs", "hub")
     parts = ("cli.train", "cli.evaluate", "tasks.answer", "tasks.language")
     formats = ("convert.huggingface", "convert.ctranslate2", "convert.gguf")

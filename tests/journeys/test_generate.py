@@ -139,8 +139,8 @@ def test_a_folder_that_searches_with_beams_is_no_stream(
     """What the folder itself says counts, not only what is asked for."""
     plain = LanguageModel.__init__
 
-    def beams(self, model, tokenizer, decode, prompting=None):  # type: ignore[no-untyped-def]
-        plain(self, model, tokenizer, DecodeConfig(beams=3, max_length=9), prompting)
+    def beams(self, model, tokenizer, decode, *others):  # type: ignore[no-untyped-def]
+        plain(self, model, tokenizer, DecodeConfig(beams=3, max_length=9), *others)
 
     [expected] = greedy(speaker, "the cat", beams=3, max_length=9)
     monkeypatch.setattr(LanguageModel, "__init__", beams)

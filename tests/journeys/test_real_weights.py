@@ -26,7 +26,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def shelf(tmp_path_factory: pytest.TempPathFactory):
-    """A shelf of its own, with both models."""
+    """A shelf of its own, with all models that have a short name."""
     before = os.environ.get("QKV_HOME")
     os.environ["QKV_HOME"] = str(tmp_path_factory.mktemp("home"))
     try:
@@ -42,19 +42,28 @@ def shelf(tmp_path_factory: pytest.TempPathFactory):
             os.environ["QKV_HOME"] = before
 
 
+@pytest.mark.parametrize("name", ["minilm", "mpnet"])
 @torch.no_grad()
-def test_minilm_gives_the_vectors_that_transformers_gives():
-    folder = find_model("minilm")
+def test_the_vectors_are_those_that_transformers_gives(name: str):
+    folder = find_model(name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     real = inputs.attention_mask[..., None]
     expected = (theirs(**inputs).last_hidden_state * real).sum(1) / real.sum(1)
-    found = qkv.load("minilm", "cpu").embed(SENTENCES)
+    found = qkv.load(name, "cpu").embed(SENTENCES)
     assert torch.cosine_similarity(found, expected).min() >= 0.99999
     assert (found.norm(dim=1) - 1).abs().max() < 1e-5
     apart = torch.cosine_similarity(found[0], found[1:]).max()
     assert apart < 0.5  # other sentences have other vectors
+
+
+def test_mpnet_finds_the_nearest_sentence():
+    model = qkv.load("mpnet", "cpu")
+    lines = ["A man is eating food.", "A cheetah chases its prey.", "Someone is playing drums."]
+    asked = ["A person makes music.", "Somebody has lunch.", "A big cat hunts on the plain."]
+    found = (model.embed(asked) @ model.embed(lines).T).argmax(dim=1)
+    assert found.tolist() == [2, 0, 1]
 
 
 @pytest.fixture(scope="module")

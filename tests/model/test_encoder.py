@@ -262,7 +262,7 @@ def test_a_shared_block_starts_as_small_as_many_do():
 
 
 @pytest.mark.parametrize("init", ["glorot", "normal"])
-@pytest.mark.parametrize("positions", ["learned", "disentangled"])
+@pytest.mark.parametrize("positions", ["learned", "learned_relative", "disentangled"])
 def test_tables_start_small(init, positions):
     """Positions and distances at 0.02; the paper's embeddings at 1/√width."""
     model = Encoder(

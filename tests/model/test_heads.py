@@ -10,13 +10,18 @@ from torch import nn
 from qkv.model import LabelHead, Layout, MaskedHead, Pooler, pool
 from tests.model.tiny import assert_same, tiny_config
 
-HOW = pytest.mark.parametrize("how", ["first", "mean", "last"])
+HOW = pytest.mark.parametrize("how", ["first", "mean", "last", "max", "weighted"])
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any)
 
 
 def one_by_one(rows: list[torch.Tensor], how: str) -> torch.Tensor:
     if how == "mean":
         return torch.stack([sum(row) / len(row) for row in rows])
+    if how == "max":
+        return torch.stack([row.max(dim=0).values for row in rows])
+    if how == "weighted":
+        numbers = [torch.arange(1.0, len(row) + 1, dtype=row.dtype) for row in rows]
+        return torch.stack([n @ row / n.sum() for n, row in zip(numbers, rows, strict=True)])
     return torch.stack([row[0 if how == "first" else len(row) - 1] for row in rows])
 
 
@@ -77,7 +82,7 @@ def test_means_of_long_texts_keep_their_precision(lay):
     assert torch.equal(found, x.double().mean(dim=1).bfloat16())
 
 
-@HOW
+@pytest.mark.parametrize("how", ["first", "mean", "last", "weighted"])
 def test_gradients_reach_what_was_pooled_and_nothing_else(how):
     x = torch.randn(1, 6, 3, requires_grad=True)
     pool(x, Layout(offsets=torch.tensor([0, 2, 2, 6])), how)[[0, 2]].sum().backward()
@@ -85,6 +90,7 @@ def test_gradients_reach_what_was_pooled_and_nothing_else(how):
         "first": [1, 0, 1, 0, 0, 0],
         "mean": [1 / 2] * 2 + [1 / 4] * 4,
         "last": [0, 1, 0, 0, 0, 1],
+        "weighted": [1 / 3, 2 / 3, 0.1, 0.2, 0.3, 0.4],
     }[how]
     torch.testing.assert_close(x.grad[0], torch.tensor(expected)[:, None].expand(6, 3).float())
 

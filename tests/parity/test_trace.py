@@ -91,6 +91,8 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
         ("RobertaForMaskedLM", {**ENCODER, "pad_token_id": 0}),
         ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DebertaV2ForMaskedLM", DEBERTA),
+        ("MPNetForMaskedLM", ENCODER),
+        ("DistilBertForMaskedLM", {**ENCODER, "hidden_dim": 12}),
     ],
 )
 def test_encoders(name, config):
@@ -137,6 +139,9 @@ def test_decoders(name, config):
         ("MarianMTModel", MARIAN),
         ("BartForConditionalGeneration", BART),
         ("T5ForConditionalGeneration", T5),
+        ("MBartForConditionalGeneration", BART),
+        ("M2M100ForConditionalGeneration", BART),
+        ("PegasusForConditionalGeneration", {**BART, "pad_token_id": 0}),
     ],
 )
 def test_encoder_decoders(name, config):
@@ -155,7 +160,7 @@ def test_encoder_decoders(name, config):
         source=Side(source, named(source), layout),
         target=Side(target, named(target), target_layout),
     )
-    trace, last = Trace(ours, inputs), name.startswith("T5")
+    trace, last = Trace(ours, inputs), not name.startswith(("Marian", "Bart"))
     assert_maps(trace, "encoder.{}.self_attention", said.encoder_attentions, real)
     assert_maps(trace, "decoder.{}.self_attention", said.decoder_attentions, target_real)
     assert_maps(trace, "decoder.{}.cross_attention", said.cross_attentions, target_real)

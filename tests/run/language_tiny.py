@@ -126,7 +126,7 @@ def speaker(
 
     `eos` is how readily it ends.
     """
-    config = _config(tokenizer, **{"positions": "rotary", "d_model": 16, **sizes})
+    config = tiny_config(tokenizer, **{"positions": "rotary", "d_model": 16, **sizes})
     torch.manual_seed(seed)
     model = Decoder(config).double().eval()
     with torch.no_grad():
@@ -147,7 +147,7 @@ def scripted(tokenizer: Tokenizer, tokens: Sequence[int], after: int = 1) -> Lan
     """
     size = after + len(tokens)
     width = size + size % 2
-    config = _config(
+    config = tiny_config(
         tokenizer, positions="learned", d_model=width, n_heads=1, max_length=size, d_ff=2
     )
     model = Decoder(config).double().eval()
@@ -161,7 +161,7 @@ def scripted(tokenizer: Tokenizer, tokens: Sequence[int], after: int = 1) -> Lan
     return LanguageModel(model, tokenizer, GREEDY)
 
 
-def _config(tokenizer: Tokenizer, **sizes: Any) -> ModelConfig:
+def tiny_config(tokenizer: Tokenizer, **sizes: Any) -> ModelConfig:
     usual = {
         "family": "decoder",
         "n_encoder_layers": 0,

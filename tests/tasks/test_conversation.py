@@ -14,6 +14,7 @@ import qkv
 from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.errors import UserError
 from qkv.tasks import Conversation, LanguageModel, Prompting, Tokenizers, load
+from qkv.tasks.conversation import load_messages, save_messages
 from qkv.text import TEMPLATES, ChatTemplate, Message
 from tests.run.language_tiny import by_hand, speaker, vocabulary
 
@@ -348,3 +349,140 @@ def test_the_space_that_begins_an_answer_is_no_word(monkeypatch: pytest.MonkeyPa
     assert model.conversation(template="plain").say("x") == "the cat"
     monkeypatch.setattr(model, "flow", lambda *_, **__: iter([" the"]))
     assert model.conversation(template="plain").say("x") == " the"
+
+
+def drawing() -> Conversation:
+    return talker(seed=2).conversation("be a cat", sample=True, temperature=3.0, seed=5)
+
+
+def test_another_answer_to_the_same_message_has_draws_of_its_own() -> None:
+    talk, other = drawing(), drawing()
+    with pytest.raises(UserError, match="Nothing was said yet that could be answered again"):
+        list(talk.retry())
+    first = talk.say("the cat")
+    tries = ["".join(talk.retry()) for _ in range(4)]
+    assert len({first, *tries}) > 3
+    assert talk.messages[1:] == [user("the cat"), {"role": "assistant", "content": tries[-1]}]
+    assert other.say("the cat") == first
+    assert ["".join(other.retry()) for _ in range(4)] == tries  # the seed decides them all
+    assert talk.say("a dog") == other.say("a dog")
+    asked = talker().conversation(messages=[user("the")])
+    assert "".join(asked.retry()) == talker().chat("the")
+
+
+def test_what_was_said_can_be_taken_back() -> None:
+    model = talker()
+    talk, plain = model.conversation("be a cat"), model.conversation("be a cat")
+    answer = talk.say("the")
+    talk.say("a dog")
+    assert talk.undo() == "a dog"
+    assert talk.messages[1:] == [user("the"), {"role": "assistant", "content": answer}]
+    plain.say("the")
+    assert talk.say("bird") == plain.say("bird")
+    assert [talk.undo(), talk.undo()] == ["bird", "the"]
+    with pytest.raises(UserError, match="Nothing was said yet that could be taken back"):
+        talk.undo()
+    assert talk.messages == [{"role": "system", "content": "be a cat"}]
+
+
+def test_what_was_forgotten_is_seen_again_when_there_is_room() -> None:
+    talk = talker(context=100).conversation(tell=lambda _: None, max_length=8)
+    for content in SAID[:4]:
+        talk.say(content)
+    assert talk.forgotten
+    while len(talk.messages) > 2:
+        talk.undo()
+    talk.say("the")
+    assert talk.forgotten == 0
+
+
+def test_the_system_and_the_settings_can_change_in_the_midst() -> None:
+    model = talker()
+    talk = model.conversation(max_length=5)
+    talk.say("the")
+    assert talk.system == ""
+    talk.system = "be a dog"
+    talk.change(max_length=7)
+    before = [*talk.messages, user("a cat")]
+    assert talk.say("a cat") == answer_by_hand(model, before, 7)
+    assert talk.messages[0] == {"role": "system", "content": talk.system}
+    talk.system = ""
+    assert talk.messages[0] == user("the")
+    for settings, words in (({"top_p": 2.0}, "top_p is 2.0"), ({"beams": 3}, "beams = 1")):
+        with pytest.raises(UserError, match=words):
+            talk.change(**settings)
+    assert talk.settings.max_length == 7
+    lines = talker().conversation(template=ChatTemplate("", "Q:{content}\n", "A:{content}\n"))
+    with pytest.raises(UserError, match="no place for a system message"):
+        lines.system = "be a cat"
+
+
+def test_how_much_was_written_and_seen_is_counted() -> None:
+    talk = talker(ready=-100.0).conversation(max_length=9)
+    assert (talk.n_written, talk.n_seen, talk.context) == (0, 0, 200)
+    prompt = talk.template.prompt([user("the cat")], talk.speaker.tokenizer, bos=True)
+    talk.say("the cat")
+    assert (talk.n_written, talk.n_seen) == (9, len(prompt) + 9)
+
+
+def test_a_talk_is_saved_as_a_list_of_messages(tmp_path: Path) -> None:
+    talk = talker().conversation("你是猫")
+    talk.say("the")
+    path = tmp_path / "talk.json"
+    save_messages(talk.messages, path)
+    assert json.loads(path.read_text(encoding="utf-8")) == talk.messages == load_messages(path)
+    assert "你是猫" in path.read_text(encoding="utf-8")
+    talk.say("a dog")
+    save_messages(talk.messages, path)  # over the one before
+    assert load_messages(path) == talk.messages
+    path.write_text(json.dumps({"model": "x", "messages": talk.messages}), encoding="utf-8")
+    assert load_messages(path) == talk.messages
+    save_messages([], path)
+    assert load_messages(path) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is not JSON"),
+        ("\udcff", "is not JSON"),
+        ("3", "holds no list of messages"),
+        ('{"role": "user"}', "holds no list of messages"),
+        ('[{"role": "cat", "content": ""}]', "message 1: the role is 'cat'"),
+        ('[{"role": "assistant", "content": ""}]', "the assistant cannot speak first"),
+    ],
+)
+def test_what_is_no_saved_talk_is_named_and_never_overwritten(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    path = tmp_path / "talk.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=words) as caught:
+        load_messages(path)
+    assert str(path) in str(caught.value)
+    with pytest.raises(UserError, match="is there already and no saved conversation"):
+        save_messages([user("the")], path)
+    assert path.read_bytes() == before
+    with pytest.raises(UserError, match="is a folder"):
+        save_messages([], tmp_path)
+    with pytest.raises(UserError, match="There is no file"):
+        load_messages(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("decode", "says"),
+    [({"beams": 1}, False), ({"sample": False}, True), ({"top_p": 0.9}, True), (None, True)],
+)
+def test_whether_a_model_says_how_to_draw(
+    tmp_path: Path, decode: dict[str, object] | None, says: bool
+) -> None:
+    saved(tmp_path, Prompting())
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({**content, "decode": content["decode"] if decode is None else decode})
+    )
+    found = load(tmp_path, device="cpu")
+    assert isinstance(found, LanguageModel)
+    assert found.says_how_to_draw is says

@@ -114,7 +114,7 @@ def test_one_text_gives_one_vector_and_many_give_many(plain: Encoder) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 40, 100_000])
-@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("pooling", ["mean", "first", "last", "max", "weighted"])
 def test_a_vector_does_not_depend_on_what_else_is_read(
     plain: Encoder, budget: int, pooling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,8 +151,8 @@ def test_blank_texts_are_the_empty_sequence(plain: Encoder) -> None:
 
 
 def test_an_unknown_pooling_is_a_mistake(plain: Encoder) -> None:
-    with pytest.raises(UserError, match="pooling is 'max', but must be 'mean' or 'first'"):
-        plain.embed("dog", pooling="max")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="pooling is 'median', but must be mean or first or"):
+        plain.embed("dog", pooling="median")  # type: ignore[arg-type]
 
 
 def test_similarity_is_the_cosine_of_texts_or_of_vectors(plain: Encoder) -> None:
@@ -225,7 +225,12 @@ def test_a_folder_gives_back_what_was_saved(tmp_path: Path, task: Any) -> None:
     before.save(tmp_path, task)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["task"] == task
-    assert config["embed"] == {"pooling": "first", "normalize": False, "temperature": 0.1}
+    assert config["embed"] == {
+        "pooling": "first",
+        "normalize": False,
+        "max_length": 0,
+        "temperature": 0.1,
+    }
     after = load(tmp_path, "cpu")
     assert isinstance(after, Encoder)
     assert after.embedding == before.embedding

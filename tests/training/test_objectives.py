@@ -408,6 +408,8 @@ def test_similarities_are_not_rounded_to_half_precision() -> None:
     class Fixed(nn.Module):
         """A model whose hidden states are given, in float32 whatever the precision."""
 
+        vector, embed = None, Encoder.embed
+
         def forward(self, tokens: Tensor, *others: Any, then: Callable[[Tensor], Tensor]) -> Tensor:
             draw = torch.Generator().manual_seed(int(tokens.sum()))
             return then(1 + 0.01 * torch.randn(5, 1, 16, generator=draw))

@@ -34,7 +34,7 @@ def main() -> None:
     except UserError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(_describe(error))
+        _fail(describe(error))
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print("qkv: stopped", file=sys.stderr)
@@ -94,7 +94,8 @@ WAYS_OUT = {
 """A sentence with a way out for each error of the system; {} is the path."""
 
 
-def _describe(error: OSError) -> str:
+def describe(error: OSError) -> str:
+    """Say in one sentence what the system refused, and the way out."""
     path = f" ({error.filename})" if error.filename else ""
     sentence = WAYS_OUT.get(error.errno or 0)
     if sentence is None:

@@ -1,23 +1,30 @@
-"""`qkv chat`: a conversation with a model, a line a turn."""
+"""`qkv chat`: a conversation with a model, on a terminal or a line a turn."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import STDIN
-from qkv.cli.generate import DRAWN, load_language_model
+from qkv.cli.common import LEAVE, STDIN, at_terminal
+from qkv.cli.generate import DRAWN, check_seed, load_language_model
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks import Conversation
+    from qkv.tasks.conversation import Tell
+    from qkv.text import Message
 
-LEAVE, AFRESH = "/quit", "/new"
+SAMPLING = {"sample": True, "temperature": 0.2, "top_p": 0.9}
+"""How answers are drawn on a terminal where neither the model nor an option says it.
+
+Low, for models that bring no settings are mostly small, and soon talk nonsense when it is warmer.
+"""
+AFRESH = "/new"
 
 
 @options.with_decoding(*DRAWN)
@@ -34,18 +41,35 @@ def chat(
     dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
-    """Talk with a model; /new starts afresh, Ctrl-C ends an answer, /quit or no more input leaves.
+    """Talk with a model; on a terminal, /help lists what else can be done.
+
+    From a pipe, each line is a message; /new starts afresh, /quit or no more input leaves.
 
     \b
-    Example: qkv chat --model runs/instruct
+    Example: qkv chat --model smollm2
     Example: qkv chat --model runs/instruct --greedy < questions.txt
     """
     settings = options.search_or_draw(settings, greedy)
-    speaker = load_language_model(model, device, dtype, settings)
+    on_terminal = at_terminal() and not as_json
+    speaker = load_language_model(model, device, dtype)
+    if on_terminal and not (greedy or speaker.says_how_to_draw):
+        settings = {**SAMPLING, **settings}
+    check_seed(speaker, model, settings)
 
-    def begin() -> Conversation:
-        return speaker.conversation(system, template=template, tell=_tell, **settings)
+    def begin(messages: Sequence[Message] = (), tell: Tell = _tell) -> Conversation:
+        return speaker.conversation("", messages, template, tell, **settings)
 
+    opening: list[Message] = [{"role": "system", "content": system}] if system else []
+    if on_terminal:
+        from qkv.cli.chat_terminal import ChatTerminal
+
+        ChatTerminal(begin, opening).run(model)
+    else:
+        _answer_lines(lambda: begin(opening), as_json)
+
+
+def _answer_lines(begin: Callable[[], Conversation], as_json: bool) -> None:
+    """Answer standard input line by line."""
     talk = begin()
     for line in _lines():
         if line.strip() == LEAVE:

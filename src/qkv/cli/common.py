@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import sys
@@ -18,9 +19,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 Advance = Callable[[int], None]
+Ask = Callable[[list[T], int, Advance | None], Sequence[U]]
+LEAVE = "/quit"  # what is typed to leave a prompt
 STDIN = "standard input"  # its name in errors
 AT_ONCE = 1 << 22  # characters of standard input that are answered together
 MOMENT = 0.02  # seconds to wait for more lines before those that came are answered
+
+
+def at_terminal() -> bool:
+    """Whether somebody types and reads here: neither input nor output is a file or a pipe."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def is_styled() -> bool:
+    """Whether a terminal may be sent styles."""
+    return os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def given_lines(text: list[str] | None, path: Path | None = None) -> Iterator[list[str]]:
@@ -64,7 +77,7 @@ def _more_at_hand(stream: Any) -> bool:
 
 def answer_lines(
     batches: Iterable[list[T]],
-    ask: Callable[[list[T], int, Advance | None], Sequence[U]],
+    ask: Ask[T, U],
     show: Callable[[T, U], str],
     done: int = 0,
 ) -> None:

@@ -50,7 +50,8 @@ def generate(
     """
     settings = options.search_or_draw(settings, greedy)
     batches = given_lines(prompt)
-    speaker = load_language_model(model, device, dtype, settings)
+    speaker = load_language_model(model, device, dtype)
+    check_seed(speaker, model, settings)
     config = speaker.settings(settings)
     grows = config.n_best == 1 and (config.sample or config.beams == 1)
 
@@ -66,19 +67,20 @@ def generate(
         done += len(lines)
 
 
-def load_language_model(
-    folder: str, device: str, dtype: str | None, settings: dict[str, Any] | None = None
-) -> LanguageModel:
-    """Load a model that must be a language model; refuse a seed where nothing is drawn."""
+def load_language_model(folder: str, device: str, dtype: str | None) -> LanguageModel:
+    """Load a model that must be a language model."""
     from qkv.tasks import LanguageModel
 
-    model = load_as(folder, device, dtype, LanguageModel, "language model")
-    if settings and "seed" in settings and not model.settings(settings).sample:
+    return load_as(folder, device, dtype, LanguageModel, "language model")
+
+
+def check_seed(speaker: LanguageModel, folder: str, settings: dict[str, Any]) -> None:
+    """Refuse a seed where nothing is drawn."""
+    if "seed" in settings and not speaker.settings(settings).sample:
         raise UserError(
             f"--seed has no effect, because {folder} decodes without random draws; add "
             f"--temperature 1 to draw, or leave --seed out."
         )
-    return model
 
 
 def _show(speaker: LanguageModel, prompt: str, **settings: Any) -> None:

@@ -11,9 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from qkv.config import DRAWING
 from qkv.errors import UserError
-
-DRAWING = ("temperature", "top_k", "top_p", "min_p")  # settings that ask for random draws
 
 
 def complete_model(incomplete: str) -> list[str]:

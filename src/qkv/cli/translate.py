@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import Advance, answer_lines, given_lines, load_as, one_line
+from qkv.cli.common import (
+    LEAVE,
+    Advance,
+    Ask,
+    answer_lines,
+    at_terminal,
+    given_lines,
+    load_as,
+    one_line,
+)
+from qkv.config import DRAWING
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,12 +58,13 @@ def translate(
     Example: qkv translate --model runs/demo 我爱你
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
-    idle = [name for name in (*options.DRAWING, "seed") if name in settings and not sample]
+    idle = [name for name in (*DRAWING, "seed") if name in settings and not sample]
     if idle:
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     if sample:
         settings["sample"] = True
-    batches = given_lines(text)
+    on_terminal = not (text or as_json) and at_terminal()
+    batches = _typed_lines() if on_terminal else given_lines(text)
     from qkv.shelf import TRANSLATOR, packaged
     from qkv.tasks import Translator
 
@@ -66,7 +77,37 @@ def translate(
             lines, prefix=prefix, truncate=truncate, progress=advance, first=done, **settings
         )
 
-    answer_lines(batches, ask, _as_json if as_json else _as_text)
+    if on_terminal:
+        _answer_typed(batches, ask)
+    else:
+        answer_lines(batches, ask, _as_json if as_json else _as_text)
+
+
+def _typed_lines() -> Iterator[list[str]]:
+    """Lines as they are typed on a terminal, until somebody leaves."""
+    from qkv.cli.prompt import Prompt, remark
+
+    remark("/quit or Ctrl-D leaves")
+    for message in Prompt("translate").messages():
+        if message.strip() == LEAVE:
+            return
+        if message.strip():
+            yield message.split("\n")
+
+
+def _answer_typed(batches: Iterable[list[str]], ask: Ask[str, list[Translation]]) -> None:
+    """Answer what is typed; a mistake, or Ctrl-C, does not end it."""
+    from qkv.cli.prompt import remark
+
+    done = 0
+    for lines in batches:
+        try:
+            answer_lines([lines], ask, _as_text, done)
+        except UserError as error:
+            remark(str(error))
+        except KeyboardInterrupt:
+            remark("stopped")
+        done += len(lines)
 
 
 def _as_text(line: str, translations: Sequence[Translation]) -> str:

@@ -4,6 +4,7 @@ from qkv.config.model import Family, ModelConfig
 from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import SECTIONS, Recipe, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.config.sections import (
+    DRAWING,
     AnswerConfig,
     ChatConfig,
     ClassifyConfig,
@@ -12,6 +13,7 @@ from qkv.config.sections import (
     DenoiseConfig,
     EmbedConfig,
     MaskConfig,
+    Pooling,
     TagConfig,
     TeacherConfig,
     TokenizerConfig,
@@ -20,6 +22,7 @@ from qkv.config.sections import (
 from qkv.config.tasks import TASKS, TaskSpec
 
 __all__ = [
+    "DRAWING",
     "PRESETS",
     "SECTIONS",
     "TASKS",
@@ -33,6 +36,7 @@ __all__ = [
     "Family",
     "MaskConfig",
     "ModelConfig",
+    "Pooling",
     "Recipe",
     "TagConfig",
     "TaskSpec",

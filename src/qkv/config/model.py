@@ -19,6 +19,7 @@ ENCODER_ONLY = (
     "convolution",
     "causal",
     "head_layer",
+    "d_vector",
 )
 WINDOW_PATTERNS = {"all": "w", "alternate": "fw"}  # one letter a layer, repeated
 LONGEST = 2**24  # tables are made of some sizes before any weight can show that they are wrong
@@ -85,7 +86,9 @@ class ModelConfig(Section):
     positions: Literal[
         "sinusoidal",
         "sinusoidal_halves",
+        "sinusoidal_fairseq",
         "learned",
+        "learned_relative",
         "rotary",
         "relative",
         "alibi",
@@ -93,8 +96,9 @@ class ModelConfig(Section):
         "none",
     ] = setting(
         "sinusoidal",
-        "how order enters; in halves: all sines first, then all cosines, as Marian; alibi: a bias "
-        "that grows with distance (BLOOM)",
+        "how order enters; in halves: all sines first, then all cosines, as Marian; fairseq: so "
+        "too, at other rates and from pad_id + 1 on, as M2M100; learned_relative: both, as MPNet; "
+        "alibi: a bias that grows with distance (BLOOM)",
     )
     max_length: int = setting(1024, "longest sequence in tokens", least=1, most=LONGEST)
     rotary_base: float = setting(
@@ -138,12 +142,12 @@ class ModelConfig(Section):
     )
     relative_buckets: int = setting(
         256,
-        "distances told apart, far ones share; disentangled: to each side; relative: in all",
+        "distances told apart, far ones share; disentangled: to each side; others: in all",
         least=2,
     )
     relative_length: int = setting(
         0,
-        "disentangled, relative: the farthest distance told apart; 0: max_length",
+        "relative positions of any kind: the farthest distance told apart; 0: max_length",
         least=0,
         most=LONGEST,
     )
@@ -198,8 +202,16 @@ class ModelConfig(Section):
         "first",
         "how an encoder's head sees a whole text: its first token, the mean of all, or its last",
     )
-    pooler: Literal["none", "tanh", "gelu"] = setting(
-        "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu)"
+    pooler: Literal["none", "tanh", "gelu", "relu"] = setting(
+        "none", "a layer between that and the head (BERT: tanh; DeBERTa: gelu; DistilBERT: relu)"
+    )
+    d_vector: int = setting(
+        0,
+        "width that a layer gives a text's vector (Dense of sentence-transformers); 0: no layer",
+        least=0,
+    )
+    vector_activation: Literal["none", "tanh", "gelu", "relu"] = setting(
+        "tanh", "that layer's activation"
     )
     head: Literal["none", "masked", "sequence", "token"] = setting(
         "none", "an encoder's output: hidden tokens, labels of a text, or labels of each token"
@@ -258,6 +270,8 @@ class ModelConfig(Section):
                 f"sinusoidal positions need an even width, but d_model (or d_embedding) is "
                 f"{self.embedding_width}."
             )
+        if self.positions == "sinusoidal_fairseq" and self.embedding_width < 4:
+            yield f"fairseq's sinusoidal positions need a width of 4, not {self.embedding_width}."
         if self.positions == "rotary" and (self.d_rotary < 2 or self.d_rotary % 2):
             turned = "rotary_share of d_model" if self.rotary_share != 1 else "d_model"
             yield (
@@ -332,6 +346,10 @@ class ModelConfig(Section):
             )
 
     def _encoder_problems(self) -> Iterator[str]:
+        if self.positions == "learned_relative" and self.family != "encoder":
+            yield (
+                "positions = 'learned_relative' is for encoders; choose 'learned' or 'relative'."
+            )
         if self.positions == "disentangled" and (
             self.family != "encoder" or self.kv_heads != self.n_heads
         ):
@@ -365,6 +383,11 @@ class ModelConfig(Section):
             yield (
                 "the first token of a causal encoder has seen nothing but itself; set "
                 "pooling = 'last', or 'mean'."
+            )
+        if self.d_vector and self.head != "none":
+            yield (
+                f"d_vector is for an encoder whose output is a text's vector, but head = "
+                f"'{self.head}'; leave one of them out."
             )
         if self.head in ("sequence", "token") and not self.n_labels:
             yield f"head = '{self.head}' needs n_labels of at least 1."
@@ -407,7 +430,7 @@ class ModelConfig(Section):
     @property
     def biases_scores(self) -> bool:
         """Whether positions are a bias on the scores."""
-        return self.positions in ("relative", "alibi", "disentangled")
+        return self.positions in ("relative", "learned_relative", "alibi", "disentangled")
 
     @property
     def has_plain_scores(self) -> bool:
@@ -495,10 +518,12 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for encoders, but the family is {config.family!r}"
     if name.startswith("rotary_") and config.positions != "rotary":
         return f"is for rotary positions, but positions = {config.positions!r}"
-    if name.startswith("relative_") and config.positions not in ("relative", "disentangled"):
+    if name.startswith("relative_") and not config.biases_scores:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
+    if name == "vector_activation" and not config.d_vector:
+        return "has no effect without d_vector"
     if name in ("window_layers", "rotary_window_base") and not config.window:
         return "has no effect without a window"
     if name == "norm_bias" and config.norm != "layer":

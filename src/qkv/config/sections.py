@@ -8,6 +8,8 @@ from typing import Literal
 
 from qkv.config.fields import Section, setting
 
+Pooling = Literal["mean", "first", "last", "max", "weighted"]
+
 
 @dataclass(frozen=True)
 class DataConfig(Section):
@@ -247,6 +249,10 @@ class DecodeConfig(Section):
             )
 
 
+DRAWING = ("temperature", "top_k", "top_p", "min_p")
+"""Settings of `DecodeConfig` that ask for random draws."""
+
+
 @dataclass(frozen=True)
 class ChatConfig(Section):
     """How the turns of a conversation are written; stored with the model."""
@@ -413,10 +419,13 @@ class AnswerConfig(Section):
 class EmbedConfig(Section):
     """How a text becomes one vector; stored with the model."""
 
-    pooling: Literal["mean", "first"] = setting(
-        "mean", "a text's vector: the mean of its tokens' vectors, or the first one"
+    pooling: Pooling = setting(
+        "mean",
+        "a text's vector: the mean of its tokens' vectors, the first or last one, the maximum of "
+        "each dimension, or a mean in which the n-th token weighs n (weighted)",
     )
     normalize: bool = setting(True, "scale vectors to length 1")
     temperature: float = setting(
         0.05, "contrastive loss: divide similarities by this before the softmax", least=0.001
     )
+    max_length: int = setting(0, "longest piece of text, in tokens; 0: the model's length", least=0)

@@ -24,8 +24,8 @@ from qkv.config import ModelConfig
 from qkv.convert.adapted_weights import AdaptedWeights, Adapter
 from qkv.convert.architectures.name_tables import AS_IS, TRANSPOSED, Form, Part
 from qkv.convert.huggingface.fitting import fitting
-from qkv.convert.huggingface.foreign_checkpoint import read_values
 from qkv.convert.huggingface.foreign_weights import applicable
+from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.model_folder import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -47,21 +47,26 @@ def convert(
     folder: str | Path,
     to: str = "qkv",
     dtype: str | None = None,
+    from_pickle: bool = False,
 ) -> Path:
     """Write a model into a new folder, in the format that is named; all of it or nothing.
 
     `dtype` is what the weights are stored as: "fp32", "bf16", "int8" or "int4"; by default as they
-    are.
+    are. `from_pickle` reads a folder's pytorch_model.bin, which nothing else does.
     """
     if to not in FORMATS:
         raise UserError(f"Unknown format {to!r}; it may be one of {', '.join(FORMATS)}.")
     if dtype and to != "qkv":
         raise UserError(f"A dtype is for model folders of qkv; convert to {to} without one.")
-    stored = open_model(model, dtype)
     module, function = FORMATS[to]
     write: Callable[[StoredModel, Path], None] = getattr(import_module(module), function)
-    with _new_folder(Path(folder)) as beside:
-        write(stored, beside)
+    with _new_folder(Path(folder)) as beside, ExitStack() as temporary:
+        if from_pickle:
+            from qkv.convert.huggingface.pickled import open_pickled
+
+            model = temporary.enter_context(open_pickled(model, beside))
+        write(open_model(model, dtype), beside)
+        temporary.close()
     return Path(folder)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv import __version__
-from qkv.config import DecodeConfig, ModelConfig
+from qkv.config import DRAWING, DecodeConfig, ModelConfig
 from qkv.config.fields import from_mapping
 from qkv.convert.adapted_weights import AdaptedWeights, Adapter
 from qkv.device import float_dtype
@@ -100,7 +100,7 @@ class StoredModel:
     """The values of "chat" and "chat_bos", where a Jinja program must be run to know them; raises
     `ChatTemplateError` where that has no equal among our templates."""
     dtype: str | None = None  # of the weights once they are loaded, one of DTYPES; None: as usual
-    model_type: str = ""  # of a Hugging Face architecture, where it is one
+    model_type: str = ""  # of a Hugging Face checkpoint, which an export then writes again
 
     def __str__(self) -> str:
         return str(self.path)
@@ -311,6 +311,12 @@ def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
             raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
     model = ModelConfig.from_dict(content["model"], str(path))
     return content["task"], model, load_section(stored, "decode", DecodeConfig)
+
+
+def says_how_to_draw(where: Where) -> bool:
+    """Whether the settings of a model decide if tokens are drawn at random, and how."""
+    decode = _stored(where).content.get("decode", {})
+    return not decode.keys().isdisjoint({"sample", *DRAWING})
 
 
 def load_section(where: Where, name: str, cls: type[T]) -> T:

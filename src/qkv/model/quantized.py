@@ -117,6 +117,7 @@ class QuantizedLinear(Quantized, ABC):
         self.out_features, self.in_features = matrix.shape
         self.bias = bias
         self._packed: Any = None  # in the layout of a CPU's kernel; it replaces the buffers
+        self._may_pack = True
         self._pack()
 
     @property
@@ -147,9 +148,16 @@ class QuantizedLinear(Quantized, ABC):
 
     def _pack(self) -> None:
         """Lay the integers out as the CPU's kernel wants them, and drop the plain ones."""
-        if self.device.type == "cpu" and self._has_kernel():
+        if self._may_pack and self.device.type == "cpu" and self._has_kernel():
             self._packed = self._pack_matrix()
             self._hold(None)
+
+    def keep_plain(self) -> None:
+        """Hold the plain integers from now on, of which floats for gradients are made quickly."""
+        self._may_pack = False
+        if self._packed is not None:
+            self._hold(self._unpack())
+            self._packed = None
 
     @abstractmethod
     def _has_kernel(self) -> bool:

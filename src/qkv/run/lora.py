@@ -14,6 +14,7 @@ from qkv.errors import UserError
 from qkv.model import Model, build_model, parameter_shapes
 from qkv.model.families import AdaptedFrom
 from qkv.model.lora import Update, adaptable, attach
+from qkv.model.quantized import QuantizedLinear
 from qkv.run.start import Start
 
 MATRICES = {
@@ -50,6 +51,9 @@ def lora_model(
     attach(model, updates, source, recipe.train.lora_dropout)
     if has_labels(config):
         _train_head(model, device)
+    for part in model.modules():
+        if isinstance(part, QuantizedLinear):
+            part.keep_plain()
     return model
 
 

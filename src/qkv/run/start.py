@@ -45,7 +45,7 @@ MAY_DIFFER = (
     "pooling",
     "pooler",
 )
-HEADS = ("head.", "pair_head.", "pooler.")
+HEADS = ("head.", "pair_head.", "pooler.", "vector.")
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Start:
         values = {**self.config.to_dict(), **recipe.model, **head}
         if tokenizers:  # some models know more tokens than their tokenizer has
             values["vocab_size"] = max(self.config.vocab_size, len(tokenizers.target))
+        if values["head"] != "none":
+            values["d_vector"] = 0  # a text's vector is not what is trained
         if self.config.positions == "disentangled":  # distances keep the buckets they had
             values["relative_length"] = self.config.relative_length or self.config.max_length
         return ModelConfig.from_dict(values, "[model]")

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.config import EmbedConfig
+from qkv.config import EmbedConfig, Pooling
 from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
-from qkv.model import Layout, evaluating, pool
+from qkv.model import Layout, evaluating
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
@@ -95,7 +95,7 @@ class Encoder:
     def embed(
         self,
         texts: str | Iterable[str],
-        pooling: Literal["mean", "first"] | None = None,
+        pooling: Pooling | None = None,
         normalize: bool | None = None,
         progress: Progress | None = None,
     ) -> Tensor:
@@ -107,14 +107,14 @@ class Encoder:
         if isinstance(texts, str):
             return self.embed([texts], pooling, normalize, progress)[0]
         how = pooling or self.embedding.pooling
-        if how not in ("mean", "first"):
-            raise UserError(f"pooling is {how!r}, but must be 'mean' or 'first'.")
+        if how not in get_args(Pooling):
+            raise UserError(f"pooling is {how!r}, but must be {' or '.join(get_args(Pooling))}.")
         texts = listed_texts(texts)
         if not texts:
-            return torch.empty(0, self.model.config.d_model)
+            return torch.empty(0, self.model.config.d_vector or self.model.config.d_model)
 
         def pooled(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
-            return pool(self.model.hidden(tokens, layout, segments).float(), layout, how)
+            return self.model.embed(self.model.hidden(tokens, layout, segments), layout, how)
 
         framed, owners = self._windows(texts)
         advance = progress and by_text(progress, len(texts), len(framed))
@@ -129,7 +129,7 @@ class Encoder:
 
     def _windows(self, texts: Sequence[str]) -> tuple[list[Framed], list[int]]:
         """Texts as the model reads them, and each window's text by index."""
-        room = self.reader.room()
+        room = self._room()
         framed: list[Framed] = []
         owners: list[int] = []
         for owner, tokens in enumerate(self.reader.encode(texts)):
@@ -137,6 +137,12 @@ class Encoder:
             framed += new
             owners += [owner] * len(new)
         return framed, owners
+
+    def _room(self) -> int:
+        """How many tokens of text a window holds."""
+        room, longest = self.reader.room(), self.embedding.max_length
+        special = self.model.config.max_length - room
+        return max(1, min(room, longest - special)) if longest else room
 
     def similarity(
         self, texts: str | Iterable[str] | Tensor, others: str | Iterable[str] | Tensor

@@ -23,6 +23,7 @@ from qkv.convert.model_folder import (
     load_tokenizers,
     model_content,
     save_model_folder,
+    says_how_to_draw,
 )
 from qkv.decode import Hypothesis
 from qkv.device import lay_by_columns
@@ -60,9 +61,11 @@ class LanguageModel:
         tokenizer: Tokenizer,
         decode: DecodeConfig,
         prompting: Prompting | None = None,
+        says_how_to_draw: bool = True,
     ) -> None:
+        """Take a model and its settings; `says_how_to_draw`: whether these decide on sampling."""
         self.model, self.tokenizer, self.decode = model, tokenizer, decode
-        self.prompting = prompting or Prompting()
+        self.prompting, self.says_how_to_draw = prompting or Prompting(), says_how_to_draw
         self.writer = Writer(model, tokenizer)
 
     @classmethod
@@ -73,7 +76,7 @@ class LanguageModel:
         if device is None or device.type == "cpu":
             model = lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
-        return cls(model, tokenizer, decode, load_prompting(folder))
+        return cls(model, tokenizer, decode, load_prompting(folder), says_how_to_draw(folder))
 
     def save(self, folder: Path) -> None:
         """Write a model folder."""
@@ -193,10 +196,11 @@ class LanguageModel:
         ends: Sequence[int] = (),
         remembered: Remembered | None = None,
         id: int = 0,
+        draw: int = 0,
     ) -> Iterator[str]:
         """Yield text after a prompt of tokens, spelt as it is `after` these tokens."""
         text = TextStream(self.tokenizer, config.stop, after)
-        for token in self.writer.stream(prompt, config, ends, remembered, id):
+        for token in self.writer.stream(prompt, config, ends, remembered, id, draw):
             if piece := text.push([token]):
                 yield piece
             if text.stopped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qkv.config import DecodeConfig
 from qkv.decode import Engine, Event, Handle, Hypothesis, Request
@@ -51,11 +51,16 @@ class Writer:
         ends: Sequence[int] = (),
         remembered: Remembered | None = None,
         id: int = 0,
+        draw: int = 0,
     ) -> Iterator[int]:
-        """Yield the tokens of `complete` for one prompt as they come; `id` names its draws."""
+        """Yield the tokens of `complete` for one prompt as they come.
+
+        `id` and `draw` decide random draws.
+        """
         (limit,) = prompt_limits(self.model.config, config, [prompt])
         remembered = remembered or Remembered()
-        handle = self.engine.submit(self._request(prompt, limit, config, ends, id, keep=True))
+        request = self._request(prompt, limit, config, ends, id)
+        handle = self.engine.submit(replace(request, draw=draw, keep=True))
         remembered.tokens = prompt[:-1]
         newest = prompt[-1]
         try:
@@ -74,7 +79,6 @@ class Writer:
         config: DecodeConfig,
         ends: Sequence[int],
         id: int,
-        keep: bool = False,
     ) -> Request:
         return Request(
             tuple(prompt),
@@ -83,7 +87,6 @@ class Writer:
             config,
             suppress=suppressed(config, self.model.config, ends),
             id=id,
-            keep=keep,
         )
 
     def _is_over(self, config: DecodeConfig) -> Callable[[Event], bool] | None:

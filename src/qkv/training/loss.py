@@ -27,16 +27,19 @@ def cross_entropy(
     """Summed loss of `hidden`·Wᵀ + b against `labels`, a float32 scalar; negative labels count not.
 
     The target is (1-ε) on the label plus ε spread evenly over the vocabulary. With a cap, logits
-    are squashed to ±cap. The logits are made,
-    used and dropped a chunk of tokens at a time, so that they never stand in memory whole, and
-    their gradient is taken at once while they are there.
+    are squashed to ±cap. The logits are made, used and dropped a chunk of tokens at a time, so that
+    they never stand in memory whole, and their gradient is taken at once while they are there.
     """
-    hidden = hidden.flatten(0, -2)
+    hidden, labels = hidden.flatten(0, -2), labels.flatten()
+    if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
+        counted = labels >= 0  # a GPU would have to wait to know how many
+        if not counted.all():
+            hidden, labels = hidden[counted], labels[counted]
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     loss: Tensor = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, labels.flatten(), smoothing, cap, torch.is_grad_enabled()
+        hidden, weight, bias, labels, smoothing, cap, torch.is_grad_enabled()
     )
     return loss
 

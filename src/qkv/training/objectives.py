@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv.config import TeacherConfig
 from qkv.data.batch import IGNORE, Batch, Side
-from qkv.model import Encoder, Layout, MaskedHead, Output, pool
+from qkv.model import Encoder, Layout, MaskedHead, Output
 from qkv.model.families import Then
 from qkv.training.loss import cross_entropy
 
@@ -251,7 +251,7 @@ def contrast(pooling: str, temperature: float) -> Objective:
             return encoded(
                 model,
                 side,
-                lambda x: F.normalize(_exact(pool(x, layout_of(side), pooling)), dim=-1),
+                lambda x: F.normalize(_exact(model.embed(x, layout_of(side), pooling)), dim=-1),
             )
 
         assert batch.source is not None

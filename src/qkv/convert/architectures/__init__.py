@@ -7,20 +7,25 @@ from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.bloom import BLOOM
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.distilbert import DISTILBERT
 from qkv.convert.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.gpt_neo import GPT_NEO
 from qkv.convert.architectures.gpt_neox import GPT_NEOX
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
+from qkv.convert.architectures.m2m100 import M2M100
 from qkv.convert.architectures.marian import MARIAN
+from qkv.convert.architectures.mbart import MBART
 from qkv.convert.architectures.mixtral import MIXTRAL
 from qkv.convert.architectures.modernbert import MODERNBERT
+from qkv.convert.architectures.mpnet import MPNET
 from qkv.convert.architectures.opt import OPT
+from qkv.convert.architectures.pegasus import PEGASUS
 from qkv.convert.architectures.phi3 import PHI3
 from qkv.convert.architectures.qwen import QWEN2, QWEN3
 from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.architectures.smollm3 import SMOLLM3
-from qkv.convert.architectures.t5 import T5
+from qkv.convert.architectures.t5 import MT5, T5
 from qkv.convert.architectures.vit import VIT
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -31,6 +36,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
     "modernbert": MODERNBERT,
+    "distilbert": DISTILBERT,
+    "mpnet": MPNET,
     "vit": VIT,
     "openai-gpt": GPT,
     "gpt2": GPT2,
@@ -50,7 +57,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "smollm3": SMOLLM3,
     "marian": MARIAN,
     "bart": BART,
+    "mbart": MBART,
+    "m2m_100": M2M100,
+    "pegasus": PEGASUS,
     "t5": T5,
+    "mt5": MT5,
 }
 CAUSAL_CLASSIFIERS: dict[str, Architecture] = {  # decoders that are classifiers
     "openai-gpt": causal_classifier(GPT, "OpenAIGPTForSequenceClassification"),

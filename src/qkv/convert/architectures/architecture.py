@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from qkv.config import ModelConfig
-from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.architectures.name_tables import Rule, modules
 from qkv.convert.tokenizers.frame import Frame
 from qkv.errors import UserError
 
 Values = dict[str, Any]
-Spare = Mapping[str, tuple[int, ...] | str]
-"""Tensors of theirs by name: a shape of zeros, or the name of the tensor that they repeat."""
+Spare = Mapping[str, tuple[int, ...] | str | Tensor]
+"""Tensors of theirs by name: a shape of zeros, the tensor that they repeat, or their values."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class Architecture:
     pair_separators: int = 1  # by which one of two that compute the same is chosen
     causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
 
+    def all_rules(self, config: ModelConfig, head: str) -> Iterator[Rule]:
+        """The rules, and those of the layer that sentence-transformers puts after any encoder."""
+        yield from self.rules(config, head)
+        if config.d_vector:
+            yield from modules(config, "", "", {"vector.dense": "linear"})
+
     def canonical(self, name: str) -> str:
         """A tensor's name as the rules spell it."""
         for pattern, replacement in self.renamed:
@@ -59,6 +67,8 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
     "modernbert": {"pad_token_id": 50_283, "bos_token_id": 50_281, "eos_token_id": 50_282},
+    "distilbert": {"pad_token_id": 0},
+    "mpnet": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
@@ -83,7 +93,16 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
         "decoder_start_token_id": 2,
         "eos_token_id": 2,
     },
+    "mbart": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "m2m_100": {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "decoder_start_token_id": 2,
+        "eos_token_id": 2,
+    },
+    "pegasus": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
     "t5": {"pad_token_id": 0, "eos_token_id": 1},
+    "mt5": {"pad_token_id": 0, "eos_token_id": 1},
 }
 
 
@@ -105,8 +124,8 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "max_position_embeddings d_model d_ff d_kv num_heads num_layers n_embd n_head n_layer "
         "encoder_layers decoder_layers encoder_attention_heads encoder_ffn_dim embedding_size "
         "num_channels relative_attention_num_buckets relative_attention_max_distance num_labels "
-        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length "
-        "local_attention",
+        "ffn_dim window_size num_local_experts num_experts_per_tok seq_length local_attention "
+        "dim hidden_dim n_layers n_heads",
     ),
     (
         "a whole number of at least 1, or null",

@@ -38,14 +38,18 @@ SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_token
 COPIES = {SOURCE: SHARED, TARGET: SHARED, OUTPUT: SHARED, SHARED: SOURCE}
 
 
-def both_values(config: Mapping[str, Any], names: Collection[str]) -> Values:
-    """The values that Marian's and BART's configs share."""
+def both_values(
+    config: Mapping[str, Any], names: Collection[str], norm_position: str = "post"
+) -> Values:
+    """The values that the configs of Marian, BART and the models after them share."""
+    pre = norm_position == "pre"
     heads, width = config["encoder_attention_heads"], config["encoder_ffn_dim"]
     wanted(config, "decoder_attention_heads", (heads,), heads)
     wanted(config, "decoder_ffn_dim", (width,), width)
     for name in ("normalize_before", "add_final_layer_norm"):
-        wanted(config, name, (False,), False)
+        wanted(config, name, (pre,), pre)
     return {
+        "norm_position": norm_position,
         "n_encoder_layers": config["encoder_layers"],
         "n_decoder_layers": config["decoder_layers"],
         "vocab_size": config["vocab_size"],
@@ -76,7 +80,7 @@ def _tie(config: Mapping[str, Any], names: Collection[str]) -> str:
 
 
 def both_config(config: ModelConfig) -> Values:
-    """The config fields that Marian and BART share, from ours."""
+    """The config fields that Marian, BART and the models after them share, from ours."""
     return {
         "encoder_layers": config.n_encoder_layers,
         "decoder_layers": config.n_decoder_layers,

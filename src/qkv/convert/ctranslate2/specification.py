@@ -14,7 +14,7 @@ from qkv.config import ModelConfig
 from qkv.convert.ctranslate2.usage import set_vocabularies, write_usage
 from qkv.convert.model_folder import StoredModel, fitting_weights, load_config, load_tokenizers
 from qkv.errors import UserError, missing_package
-from qkv.model import sinusoids
+from qkv.model.positions import sinusoid_table
 from qkv.model.positions.rotary import loudness, rates
 
 # What CTranslate2 calls our activations
@@ -62,11 +62,13 @@ def lacking(config: ModelConfig) -> str | None:
     parts = {
         "images as inputs": config.patch_size,
         "disentangled positions": config.positions == "disentangled",
+        "learned positions beside relative ones": config.positions == "learned_relative",
         "convolution beside the first layer": config.convolution,
         "encoder that sees backwards only": config.causal,
         "embeddings that are narrower than the model (d_embedding)": config.d_embedding,
         f"head of the kind {config.head!r} on an encoder": config.head != "none",
         "head for pairs of texts": config.pair_head,
+        "projection of a text's vector (d_vector)": config.d_vector,
         "pooler after the mean of all tokens": config.pooler != "none" and config.pooling == "mean",
         "window in some layers only": _window(config) and config.window_layers != "all",
         "norm of queries and keys": config.query_key_norm,
@@ -215,8 +217,7 @@ def _table(config: ModelConfig, read: Read, name: str) -> Any:
     if config.positions == "learned":
         return read(f"{name}.positions.table.weight")
     if config.positions.startswith("sinusoidal"):
-        halves = config.positions == "sinusoidal_halves"
-        return sinusoids(config.max_length, config.d_model, halves)
+        return sinusoid_table(config)
     if config.positions == "none":
         return torch.zeros(config.max_length, config.d_model)
     return _library().model_spec.OPTIONAL  # not there: attention knows the order

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qkv.child_process import run_worker
 from qkv.errors import UserError
 from qkv.text.chat import SPECIAL, ChatTemplate, Message, Role, around
 from qkv.text.pieces import BOS, EOS
@@ -107,15 +107,8 @@ def _rendered(jinja: str, tokens: tuple[tuple[str, str], ...]) -> dict[str, str 
         "too_large": TOO_LARGE,
         "broken": BROKEN,
     }
-    command = [sys.executable, "-P", str(WORKER)]
     try:
-        run = subprocess.run(
-            command,
-            check=False,
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=SECONDS,
-        )
+        run = run_worker(WORKER, request, SECONDS)
     except subprocess.TimeoutExpired:
         return f"it runs for more than {SECONDS:g} seconds"
     except OSError as error:

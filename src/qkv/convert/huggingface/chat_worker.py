@@ -15,6 +15,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from qkv.child_process import limit_memory
+
 
 class Generation(Extension):
     """The tags around what the assistant says, which write nothing."""
@@ -35,16 +37,6 @@ def refuse(message: str) -> None:
 def to_json(value: object, indent: int | None = None, **others: Any) -> str:
     """`tojson` as transformers has it: without escapes for HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def limit_memory(n_bytes: int) -> None:
-    """Let allocations beyond the bound fail, where the operating system can."""
-    try:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
-    except (ImportError, OSError, ValueError):
-        pass  # then the process is still bounded in time and output
 
 
 def compiled(environment: Environment, jinja: str, broken: int) -> Template:

@@ -97,10 +97,12 @@ def plain_content(
                 "plain weights can be read; take the model before it was quantised."
             )
         head = head_of(architecture, config, checkpoint.names)
-        if head in GUESSES and checkpoint.pooling is not None:
+        if head in GUESSES and checkpoint.sentences is not None:
             head = "none"  # for sentence-transformers reads the body alone
         values = architecture.read_config(config, checkpoint.names, head)
         values |= {"family": architecture.family, **head_values(head, config)}
+        if head == "none" and checkpoint.sentences is not None:
+            values |= checkpoint.sentences.vector
         if not values.get("patch_size"):
             # RoBERTa's padding tells where positions begin, whichever the tokenizer's is.
             values = {**_special_ids(architecture, checkpoint, tokenizer), **values}
@@ -112,7 +114,7 @@ def plain_content(
             section["classify"] |= _around(checkpoint, tokenizer, architecture.frame(model))
     content: Values = {"task": TASKS[head], "model": model.to_dict(), **section}
     if head == "none":
-        content["embed"] = _embedding(checkpoint)
+        content["embed"] = _embedding(checkpoint, model)
     if architecture.family != "encoder":
         with _explained(checkpoint, GENERATION):
             check_values(checkpoint.generation)
@@ -217,27 +219,13 @@ def _own_end(ids: list[int], tokenizer: Tokenizer | None) -> int:
     return tokenizer.eos_id if tokenizer and known and tokenizer.eos_id in ids else ids[0]
 
 
-def _embedding(checkpoint: ForeignCheckpoint) -> Values:
-    pooling = checkpoint.pooling
-    if pooling is None:
+def _embedding(checkpoint: ForeignCheckpoint, model: ModelConfig) -> Values:
+    if checkpoint.sentences is None:
         return {"pooling": "mean", "normalize": True}
-    modes = [
-        name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True
-    ]
-    if "pooling_mode" in pooling:  # as newer folders say it
-        modes = [str(pooling["pooling_mode"])]
-    known = {
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_cls_token": "first",
-        "mean": "mean",
-        "cls": "first",
-    }
-    if len(modes) != 1 or modes[0] not in known:
-        raise UserError(
-            f"{checkpoint.path}/1_Pooling/config.json asks for {', '.join(modes) or 'no pooling'}, "
-            f"but a text's vector can be the mean of its tokens or its first token."
-        )
-    return {"pooling": known[modes[0]], "normalize": checkpoint.normalize}
+    embed = dict(checkpoint.sentences.embed)
+    if embed.get("max_length", 0) >= model.max_length:
+        del embed["max_length"]  # what the model reads anyway
+    return embed
 
 
 def _around(checkpoint: ForeignCheckpoint, tokenizer: Tokenizer | None, usual: Frame) -> Values:

@@ -29,6 +29,11 @@ from qkv.convert.huggingface.foreign_weights import (
     write_weights,
 )
 from qkv.convert.huggingface.generation_config import write_generation
+from qkv.convert.huggingface.sentence_modules import (
+    SentenceModules,
+    sentence_modules,
+    write_sentence_modules,
+)
 from qkv.convert.huggingface.task_heads import write_labels
 from qkv.convert.huggingface.wave_order import Reordered
 from qkv.convert.model_folder import (
@@ -65,7 +70,7 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     """Write a model as a Hugging Face folder."""
     stored = _with_padding(stored)
     task, config, decode = load_config(stored)
-    architecture, in_file, head = fitting(config, task)
+    architecture, in_file, head = fitting(config, task, stored.model_type)
     weights = fitting_weights(stored, config)
     if in_file.positions != config.positions:
         weights = Reordered(weights, to_halves=True)
@@ -81,11 +86,14 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
         chat=_jinja(prompting, tokenizers),
         generation=_generation(in_file, decode),
         tokenizer={"add_bos_token": prompting.bos} if prompting else {},
-        **({} if config.patch_size and head == "none" else _other_files(stored.content, head)),
+        sentences=_sentences(in_file, stored.content, head),
+        images=_images(stored.content) if head == "image" else {},
     )
     extras = _extras(stored, architecture, written, tokenizers)
     tensors = add_spare(write_weights(rules, weights), spare)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    if written.sentences is not None:
+        write_sentence_modules(folder, written.sentences, in_file, tensors)
     write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     write_json(folder / "config.json", {**values, "dtype": dtype, EXTRAS: extras})
     _write_other_files(folder, written, head)
@@ -172,57 +180,35 @@ def _jinja(prompting: Prompting | None, tokenizers: Tokenizers | None) -> str | 
     return write_chat(prompting.chat, prompting.talk_bos, start, end)
 
 
-def _other_files(content: Mapping[str, Any], head: str) -> dict[str, Any]:
-    """The values of further files: how a text's vector is taken, how pixels are scaled."""
-    if head == "none":
-        embed = content.get("embed", {})
-        mean = embed.get("pooling", "mean") == "mean"
-        return {
-            "pooling": {"pooling_mode_mean_tokens": mean, "pooling_mode_cls_token": not mean},
-            "normalize": embed.get("normalize", True),
-        }
-    if head == "image":
-        scale = content["classify"]
-        return {
-            "images": {
-                "image_mean": list(scale["mean"]),
-                "image_std": list(scale["deviation"]),
-                "do_normalize": True,
-                "do_rescale": True,
-                "do_resize": True,
-            }
-        }
-    return {}
+def _sentences(
+    config: ModelConfig, content: Mapping[str, Any], head: str
+) -> SentenceModules | None:
+    """How a text's vector is taken, where that is what the model is for."""
+    if head != "none" or config.patch_size:
+        return None
+    return sentence_modules(config, content.get("embed", {}))
+
+
+def _images(content: Mapping[str, Any]) -> Values:
+    """How pixels are scaled."""
+    scale = content["classify"]
+    return {
+        "image_mean": list(scale["mean"]),
+        "image_std": list(scale["deviation"]),
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+    }
 
 
 def _write_other_files(folder: Path, written: ForeignCheckpoint, head: str) -> None:
     if written.generation:
         write_json(folder / "generation_config.json", written.generation)
-    if head == "none" and written.pooling is not None:
-        width = written.config["hidden_size"]
-        pooling = {"word_embedding_dimension": width, **written.pooling}
-        write_json(folder / "1_Pooling" / "config.json", pooling)
-        write_json(folder / "modules.json", _modules(written.normalize))
     if head == "image":
         config = written.config
         size = {"height": config["image_size"], "width": config["image_size"]}
         kind = {"image_processor_type": "ViTImageProcessor", "size": size}
         write_json(folder / "preprocessor_config.json", {**kind, **written.images})
-
-
-def _modules(normalize: bool) -> list[Values]:
-    """What a sentence-transformers folder consists of."""
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
-    paths = ["", "1_Pooling", "2_Normalize"]
-    return [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": path,
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, (kind, path) in enumerate(zip(kinds, paths, strict=False))
-    ]
 
 
 def _write_tokenizers(

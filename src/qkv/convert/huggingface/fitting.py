@@ -25,12 +25,19 @@ ELSEWHERE = {
     "eos_id",
     "other_ends",
     "n_labels",
+    "d_vector",
+    "vector_activation",
     "head",
     "pair_head",
     "family",
 }
 # Fields that one kind of positions looks at, by how they begin
-ONLY_OF = {"rotary": "rotary_", "relative": "relative_", "disentangled": "relative_"}
+ONLY_OF = {
+    "rotary": "rotary_",
+    "relative": "relative_",
+    "learned_relative": "relative_",
+    "disentangled": "relative_",
+}
 
 
 def _comparable(config: ModelConfig) -> dict[str, object]:
@@ -102,7 +109,7 @@ def _n_layers(config: ModelConfig) -> int:
 def misfits(architecture: Architecture, config: ModelConfig, head: str) -> list[str]:
     """What an architecture has no word for: fields that do not come back as they were."""
     shapes = parameter_shapes(config)
-    rules = [rule for rule in architecture.rules(config, head) if rule.ours in shapes]
+    rules = [rule for rule in architecture.all_rules(config, head) if rule.ours in shapes]
     names = {part.name for rule in rules for part in rule.parts}
     ids = {name: getattr(config, name) for name in ELSEWHERE}
     try:
@@ -125,8 +132,8 @@ def fitting(
 ) -> tuple[Architecture, ModelConfig, str]:
     """The architecture that computes what a config says, the config in its words, and the head.
 
-    Of several that do, the one of `model_type` is preferred. Where there is none, the error names
-    what the nearest architecture lacks.
+    Of several, the one that the model came from, by its `model_type`. Where there is none, the
+    error names what the nearest architecture lacks.
     """
     if config.family != "encoder-decoder" and config.positions.startswith("sinusoidal"):
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.huggingface.foreign_weights import Tensors
+from qkv.convert.huggingface.json_values import read_values
+from qkv.convert.huggingface.sentence_modules import SentenceModules, read_sentence_modules
 from qkv.errors import UserError
-from qkv.files import refuse_special
 from qkv.weights import StoredTensors
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 GENERATION = "generation_config.json"
-MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt", "tf_model.h5", "flax_model.msgpack")
 
 
@@ -31,8 +30,7 @@ class ForeignCheckpoint:
     tokenizer: Mapping[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     chat: str | None = None  # a Jinja program
     chat_file: Path | None = None  # that holds it, where the path is that of a folder
-    pooling: Mapping[str, Any] | None = None  # of a sentence-transformers folder
-    normalize: bool = False
+    sentences: SentenceModules | None = None  # of a sentence-transformers folder
     images: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -41,8 +39,10 @@ class ForeignCheckpoint:
         return frozenset(self.tensors.shapes)
 
 
-def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoint:
-    """Read a folder's other small files, and which tensors it holds."""
+def read_checkpoint(
+    folder: Path, config: Mapping[str, Any], weights: list[Path] | None = None
+) -> ForeignCheckpoint:
+    """Read a folder's other small files, and which tensors it holds, or files elsewhere do."""
     config = {**USUAL_IDS.get(str(config.get("model_type")), {}), **config}
     tokenizer = read_values(folder / "tokenizer_config.json")
     if (folder / "tokenizer.json").is_file():
@@ -54,38 +54,19 @@ def read_checkpoint(folder: Path, config: Mapping[str, Any]) -> ForeignCheckpoin
     only = [*tasks.values()] if isinstance(tasks, dict) and len(tasks) == 1 else [{}]
     legacy = {**config, **(only[0] if isinstance(only[0], dict) else {})}
     chat, chat_file = _chat(folder, tokenizer)
+    sentences = read_sentence_modules(folder)
+    dense = [sentences.dense_weights] if sentences and sentences.dense_weights else []
     return ForeignCheckpoint(
         path=folder,
         config=config,
-        tensors=_open_weights(_weight_files(folder)),
+        tensors=_open_weights([*(weights or _weight_files(folder)), *dense]),
         generation=generation or legacy,
         tokenizer=tokenizer,
         chat=chat,
         chat_file=chat_file,
-        pooling=read_values(folder / "1_Pooling" / CONFIG) or None,
-        normalize=_normalizes(folder),
+        sentences=sentences,
         images=read_values(folder / "preprocessor_config.json"),
     )
-
-
-def read_values(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is no such file."""
-    content = _read_json(path, {})
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is no JSON object; fetch it again.")
-    return content
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    refuse_special(path)
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return default
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
 
 
 def _open_weights(files: list[Path]) -> StoredTensors:
@@ -104,21 +85,7 @@ def _open_weights(files: list[Path]) -> StoredTensors:
 
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
-        parts = read_values(folder / INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
-            raise UserError(f"{folder / INDEX} has no 'weight_map' of files; fetch it again.")
-        names = sorted(set(parts.values()))
-        outside = [name for name in names if Path(name).name != name]
-        if outside:
-            raise UserError(
-                f"{folder / INDEX} names {outside[0]!r}, but weights are only read from files of "
-                f"the same folder; put them there, and only their names into the index."
-            )
-        files = [folder / name for name in names]
-        lost = [file.name for file in files if not file.is_file()]
-        if lost:
-            raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
-        return files
+        return indexed_files(folder, INDEX)
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     others = sorted(folder.glob("*.safetensors"))
@@ -128,8 +95,8 @@ def _weight_files(folder: Path) -> list[Path]:
     if pickles:
         raise UserError(
             f"{folder} has its weights in {pickles[0]}, and such a file can run any code when it "
-            f"is opened, so it is not; take a version with {WEIGHTS}, or write one with "
-            f"transformers: AutoModel.from_pretrained(…).save_pretrained(…)."
+            f"is opened, so it is not; take a version with {WEIGHTS}, or make one: `qkv convert "
+            f"{folder} NEW --from-pickle` reads the tensors of pytorch_model.bin and no code."
         )
     if others:
         raise UserError(
@@ -137,6 +104,25 @@ def _weight_files(folder: Path) -> list[Path]:
             f"are the model; fetch it too."
         )
     raise UserError(f"{folder} has no weights ({WEIGHTS}); fetch them too.")
+
+
+def indexed_files(folder: Path, index: str) -> list[Path]:
+    """The files of weights that an index names, all of which must be there."""
+    parts = read_values(folder / index).get("weight_map")
+    if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
+        raise UserError(f"{folder / index} has no 'weight_map' of files; fetch it again.")
+    names = sorted(set(parts.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise UserError(
+            f"{folder / index} names {outside[0]!r}, but weights are only read from files of "
+            f"the same folder; put them there, and only their names into the index."
+        )
+    files = [folder / name for name in names]
+    lost = [file.name for file in files if not file.is_file()]
+    if lost:
+        raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
+    return files
 
 
 def _all_text(values: Iterable[Any]) -> bool:
@@ -159,17 +145,3 @@ def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> tuple[str | None, Path]
         several = [one for one in given if isinstance(one, dict)]
         given = next((one.get("template") for one in several if one.get("name") == "default"), None)
     return given if isinstance(given, str) else None, path
-
-
-def _normalizes(folder: Path) -> bool:
-    """Whether a sentence-transformers folder scales vectors to length 1."""
-    path = folder / "modules.json"
-    parts = _read_json(path, [])
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{path} is no list of JSON objects; fetch it again.")
-    kinds = [str(part.get("type")).rpartition(".")[2] for part in parts]
-    if unknown := [kind for kind in kinds if kind not in MODULES]:
-        raise UserError(
-            f"{path} has the module {unknown[0]}, but only {', '.join(MODULES)} can be read."
-        )
-    return "Normalize" in kinds

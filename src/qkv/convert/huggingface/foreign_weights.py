@@ -50,7 +50,8 @@ def applicable(
 ) -> tuple[list[Rule], dict[str, Shape]]:
     """The rules for the weights that such a model has, and the shapes of these."""
     shapes = parameter_shapes(config)
-    found = {rule.ours: rule for rule in architecture.rules(config, head) if rule.ours in shapes}
+    rules = architecture.all_rules(config, head)
+    found = {rule.ours: rule for rule in rules if rule.ours in shapes}
     if lost := sorted(shapes.keys() - found.keys()):
         raise UserError(
             f"{architecture.name} has no weights for {', '.join(lost[:MOST_TOLD])}, which the "
@@ -170,7 +171,7 @@ class ForeignWeights(LazyWeights):
         """What nobody asked for; but a body's checkpoint may hold other heads as well."""
         known = set(expected) | set(self.architecture.copies or ())
         for head in self.architecture.classes:
-            rules = self.architecture.rules(config, head)
+            rules = self.architecture.all_rules(config, head)
             known |= {part.name for rule in rules for part in rule.parts}
         known_files = {self._names[name] for name in known if name in self._names}
         return [
@@ -235,11 +236,14 @@ def add_spare(tensors: Mapping[str, Tensor], spare: Spare) -> dict[str, Tensor]:
     like = next(iter(tensors.values()))
     return {
         **tensors,
-        **{
-            name: tensors[given].clone() if isinstance(given, str) else like.new_zeros(given)
-            for name, given in spare.items()
-        },
+        **{name: _spare(tensors, given, like) for name, given in spare.items()},
     }
+
+
+def _spare(tensors: Mapping[str, Tensor], given: Shape | str | Tensor, like: Tensor) -> Tensor:
+    if isinstance(given, str):
+        return tensors[given].clone()
+    return given.to(like.dtype) if isinstance(given, Tensor) else like.new_zeros(given)
 
 
 def write_weights(rules: list[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -76,7 +76,11 @@ def read_generation(generation: Mapping[str, Any], model: ModelConfig) -> Values
         settings["suppress"] = list(never)
     _tell_what_is_missing(generation, model)
     usual = DecodeConfig()  # one way to say a thing, so that it is the same when it comes back
-    return {name: value for name, value in settings.items() if value != getattr(usual, name)}
+    return {
+        name: value
+        for name, value in settings.items()
+        if value != getattr(usual, name) or name == "sample"  # a chat samples if nothing is said
+    }
 
 
 def _never(generation: Mapping[str, Any], model: ModelConfig) -> tuple[int, ...]:
@@ -132,7 +136,7 @@ def write_generation(decode: DecodeConfig, model: ModelConfig) -> Values:
     if not decode.max_length:
         values |= _usual_length(model)
     if not decode.sample:  # they complain of settings that a search does not look at
-        for name in ("temperature", "top_k", "top_p", "min_p"):
+        for name in ("do_sample", "temperature", "top_k", "top_p", "min_p"):
             del values[name]
     if decode.beams == 1:
         for name in ("length_penalty", "early_stopping"):

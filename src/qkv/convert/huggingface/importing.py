@@ -39,9 +39,14 @@ def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
     return ARCHITECTURES[str(kind)]
 
 
-def open_huggingface(folder: Path, config: Mapping[str, Any]) -> StoredModel:
-    """Open a Hugging Face folder whose config.json has been read."""
-    checkpoint = read_checkpoint(folder, config)
+def open_huggingface(
+    folder: Path, config: Mapping[str, Any], weights: list[Path] | None = None
+) -> StoredModel:
+    """Open a Hugging Face folder whose config.json has been read.
+
+    `weights` are safetensors files to read instead of the folder's own.
+    """
+    checkpoint = read_checkpoint(folder, config, weights)
     architecture = architecture_of(checkpoint.config, folder)
 
     @cache
@@ -80,7 +85,7 @@ def as_stored_model(
             head,
             checkpoint.tensors,
             checkpoint.path,
-            architecture.left_out(checkpoint.config),
+            _zeros(architecture, checkpoint),
         )
         return Reordered(foreign, to_halves=False) if in_pairs else foreign
 
@@ -95,6 +100,13 @@ def as_stored_model(
         read_chat,
         model_type=architecture.model_type,
     )
+
+
+def _zeros(architecture: Architecture, checkpoint: ForeignCheckpoint) -> str:
+    """A pattern of biases that are not in the file, and zeros."""
+    pattern = architecture.left_out(checkpoint.config)
+    lacks_bias = checkpoint.sentences is not None and not checkpoint.sentences.dense_bias
+    return rf"{pattern}|linear\.bias" if lacks_bias else pattern
 
 
 def _target_or_none(tokenizers: Callable[[], Tokenizers]) -> Tokenizer | None:

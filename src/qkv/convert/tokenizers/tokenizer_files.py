@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from qkv.convert.huggingface.foreign_checkpoint import read_values
+from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.tokenizers.sentencepiece import (
     USER_DEFINED,
     Piece,
@@ -51,15 +51,17 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 # Classes of encoders' tokenizers and BART's, and whose they are: a folder may name another's.
 CLASSES = {
     "BertTokenizer": "bert",
-    "DistilBertTokenizer": "bert",
+    "DistilBertTokenizer": "distilbert",
     "ElectraTokenizer": "bert",
     "RobertaTokenizer": "roberta",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
+    "MPNetTokenizer": "mpnet",
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
+WORD_PIECES = ("bert", "distilbert", "mpnet")
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 
@@ -111,7 +113,7 @@ def _roles(kind: Kind, tokens: Settings, named: str) -> dict[str, str]:
 def _set(backend: Backend, kind: str | None, settings: Settings, folder: Path) -> None:
     """What tokenizer_config.json says goes before tokenizer.json's own word, as it does there."""
     try:
-        if kind == "bert" and isinstance(backend.normalizer, normalizers.BertNormalizer):
+        if kind in WORD_PIECES and isinstance(backend.normalizer, normalizers.BertNormalizer):
             backend.normalizer = _bert_normalizer(settings)
         if kind == "roberta" and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
             backend.pre_tokenizer = _byte_runs(settings)
@@ -373,6 +375,8 @@ SIDES = ("source.spm", "target.spm", "vocab.json")
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "modernbert": Kind(BERT_NAMES, ()),
+    "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, ((_word_pieces, ("vocab.txt",)),)),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),
@@ -380,6 +384,10 @@ KINDS = {
     "gpt2": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
     "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
+    "mt5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
+    "mbart": Kind(ROBERTA_NAMES, ()),
+    "m2m_100": Kind(ROBERTA_NAMES, ()),
+    "pegasus": Kind(T5_NAMES, ()),
     "albert": Kind(
         BERT_NAMES | {"padding": "<pad>", "unknown": "<unk>"}, ((_albert, ("spiece.model",)),)
     ),

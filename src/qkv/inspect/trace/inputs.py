@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.batching import pad_rows
-from qkv.config import DecodeConfig
+from qkv.config import DecodeConfig, Pooling
 from qkv.data import IGNORE
 from qkv.model import Layout
 
@@ -81,7 +81,7 @@ class Inputs:
     labels: Tensor | None = None  # expected outputs, IGNORE where none is expected
     segments: Tensor | None = None  # (B, S): which of two texts a token belongs to
     output_kind: OutputKind = "tokens"
-    pooling: Literal["mean", "first"] = "mean"  # of an encoder without a head
+    pooling: Pooling = "mean"  # of an encoder without a head
     name: Namer = numbered  # names of the outputs
     decode: DecodeConfig = field(default_factory=DecodeConfig)  # the model's own decoding settings
     suppress: tuple[int, ...] = ()  # tokens that are never generated

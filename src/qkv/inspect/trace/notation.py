@@ -191,13 +191,20 @@ def _outputs(config: ModelConfig, inputs: Inputs) -> Iterator[Quantity]:
         )
 
 
+POOLED = {
+    "first": "first token",
+    "last": "last token",
+    "mean": "mean over tokens",
+    "max": "maximum over tokens",
+    "weighted": "mean over tokens, the n-th weighing n,",
+}
+
+
 def _pooled(config: ModelConfig, inputs: Inputs) -> Quantity:
     """One vector per text: by the model's own pooler, or as its embeddings are made."""
     own = config.head == "sequence"
     pooling = config.pooling if own else inputs.pooling
-    formula = (
-        f"{'mean over tokens' if pooling == 'mean' else f'{pooling} token'} of encoder_outputs"
-    )
+    formula = f"{POOLED[pooling]} of encoder_outputs"
     if own and config.pooler != "none":
         formula = f"{config.pooler}(({formula})·W_P + b_P)"
 
@@ -227,7 +234,7 @@ def _embedding(config: ModelConfig, side: str, symbol: str, n: str) -> Iterator[
     embedded += " + segment" if config.n_segments else ""
     axes = ("B", n, "E" if config.d_embedding else "D")
     yield Quantity(f"{side}.embedding", "embedding", embedded, axes)
-    added = config.positions in ("sinusoidal", "sinusoidal_halves", "learned")
+    added = config.positions.startswith(("sinusoidal", "learned"))
     formula = "E + PE" if added else "E"
     formula = f"{_norm(config)}({formula})" if config.embedding_norm else formula
     formula = f"{formula} · W_E" if config.d_embedding else formula

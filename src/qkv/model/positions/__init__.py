@@ -9,11 +9,11 @@ from collections.abc import Collection
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.model.positions.added import Learned, Sinusoidal, sinusoids
+from qkv.model.positions.added import Learned, Sinusoidal, sinusoid_table, sinusoids
 from qkv.model.positions.alibi import Alibi
 from qkv.model.positions.base import Angles, Distances, Order, Positions, Project
 from qkv.model.positions.disentangled import Disentangled
-from qkv.model.positions.relative import Relative
+from qkv.model.positions.relative import LearnedRelative, Relative
 from qkv.model.positions.rotary import Rotary
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Disentangled",
     "Distances",
     "Learned",
+    "LearnedRelative",
     "Order",
     "Positions",
     "Project",
@@ -30,15 +31,18 @@ __all__ = [
     "Sinusoidal",
     "build_other_positions",
     "build_positions",
+    "sinusoid_table",
     "sinusoids",
 ]
 
 SCHEMES: dict[str, type[Positions]] = {
     "sinusoidal": Sinusoidal,
     "sinusoidal_halves": Sinusoidal,
+    "sinusoidal_fairseq": Sinusoidal,
     "learned": Learned,
     "rotary": Rotary,
     "alibi": Alibi,
+    "learned_relative": LearnedRelative,
     "disentangled": Disentangled,
 }
 

@@ -25,6 +25,25 @@ def sinusoids(length: int, d_model: int, halves: bool = False) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1).float()
 
 
+def fairseq_sinusoids(length: int, d_model: int, first: int) -> Tensor:
+    """Sines, then cosines, of pos / 10000^(i/(D/2 - 1)) for positions from `first` on, (L, D).
+
+    The paper has i/(D/2). In float32, as checkpoints are trained: far on, the rounding is visible.
+    """
+    n_rates = d_model // 2
+    rate = torch.exp(torch.arange(n_rates).float() * -(math.log(10000.0) / (n_rates - 1)))
+    angle = torch.arange(first, first + length).float()[:, None] * rate
+    return torch.cat([angle.sin(), angle.cos()], dim=1)
+
+
+def sinusoid_table(config: ModelConfig) -> Tensor:
+    """The waves that a config names, (L, D)."""
+    length, width = config.n_positions, config.embedding_width
+    if config.positions == "sinusoidal_fairseq":
+        return fairseq_sinusoids(length, width, config.pad_id + 1)
+    return sinusoids(length, width, config.positions == "sinusoidal_halves")
+
+
 class Sinusoidal(Positions):
     """Fixed waves of different lengths, added to the input."""
 
@@ -32,9 +51,7 @@ class Sinusoidal(Positions):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        halves = config.positions == "sinusoidal_halves"
-        table = sinusoids(config.n_positions, config.embedding_width, halves)
-        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("table", sinusoid_table(config), persistent=False)
 
     def add(self, x: Tensor, positions: Tensor) -> Tensor:
         """x + PE."""

@@ -1,7 +1,7 @@
 """Relative positions in buckets (T5, Raffel et al. 2020): a number for each distance and head.
 
 Near distances have a bucket each, far ones share. The numbers are added to the scores of every
-layer, and each stack has its own table.
+layer, and each stack has its own table. MPNet (Song et al. 2020) has them beside learned positions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
+from qkv.model.positions.added import Learned
 from qkv.model.positions.base import Distances, Positions, Project
 
 
@@ -45,6 +46,26 @@ class Relative(Positions):
         """Return one bias for all layers, (B or 1, H, T, S)."""
         assert distances is not None
         return distances.vectors
+
+
+class LearnedRelative(Learned):
+    """Adds a learnt vector to the input and a learnt number to each score (MPNet)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.relative = Relative(config, causal=config.causal)
+        self.scale = config.score_scale
+
+    def distances(self, positions: Tensor, key_positions: Tensor) -> Distances:
+        """Look up each head's number for each distance, which no √d_k divides."""
+        found = self.relative.distances(positions, key_positions)
+        return Distances(found.number, found.vectors / self.scale)
+
+    def bias(
+        self, query: Tensor, key: Tensor, project: Project, distances: Distances | None
+    ) -> Tensor:
+        """Return one bias for all layers, (B or 1, H, T, S)."""
+        return self.relative.bias(query, key, project, distances)
 
 
 def buckets(apart: Tensor, n_buckets: int, farthest: int) -> Tensor:

@@ -1,0 +1,52 @@
+"""mBART (Liu et al. 2020) and mBART-50: BART with norms in front, and a token for each language."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.config.presets import PRESETS
+from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.bart import rules as bart_rules
+from qkv.convert.architectures.bart import spare
+from qkv.convert.architectures.marian import COPIES, both_config, both_values, frame
+from qkv.convert.architectures.name_tables import Rule, Table, modules
+
+FINAL: Table = {"norm": "layer_norm"}  # after each stack
+
+
+def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """mBART's config in our words."""
+    wanted(config, "static_position_embeddings", (False,), False)
+    wanted(config, "normalize_embedding", (True,), True)
+    return {**PRESETS["bart-base"], **both_values(config, names, "pre")}
+
+
+def final_norms(config: ModelConfig) -> Iterator[Rule]:
+    """The norm after each stack whose blocks are pre-norm."""
+    for side in ("encoder.", "decoder."):
+        yield from modules(config, side, f"model.{side}", FINAL)
+
+
+def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where mBART keeps each weight."""
+    yield from bart_rules(config, head)
+    yield from final_norms(config)
+
+
+MBART = Architecture(
+    name="mBART",
+    model_type="mbart",
+    family="encoder-decoder",
+    classes={"seq2seq": "MBartForConditionalGeneration"},
+    bodies=("MBartModel",),
+    read_config=read_config,
+    write_config=both_config,
+    rules=rules,
+    frame=frame,
+    prefix="model.",
+    ignored=r"(model\.)?(encoder|decoder)\.version",
+    copies=COPIES,
+    spare=spare,
+)

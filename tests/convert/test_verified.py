@@ -1,0 +1,28 @@
+"""`qkv verify` passes for a small checkpoint of each architecture, in float32 and in int8."""
+
+import pytest
+
+import qkv
+from qkv.convert.opening import open_model
+from tests.convert.harness import exported, saved
+from tests.convert.small import small
+
+CLASSES = [
+    "DistilBertForSequenceClassification",
+    "MPNetForMaskedLM",
+    "MPNetModel",
+    "MT5ForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "M2M100ForConditionalGeneration",
+    "PegasusForConditionalGeneration",
+]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_proof_passes(name):
+    with saved(small(name)) as folder, exported(open_model(folder)) as again:
+        proofs = qkv.verify(again, device="cpu")
+        failed = [proof for proof in proofs if proof.passed is False]
+        assert not failed
+        assert any(proof.name == "export = transformers" and proof.passed for proof in proofs)
+        assert qkv.load(again, "cpu", dtype="int8")

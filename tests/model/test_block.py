@@ -66,16 +66,26 @@ def test_norms_are_their_equations():
     square = (x**2).mean(-1, keepdim=True)
     assert_same(rms(x), x / (square + 0.5).sqrt() * rms.weight)
     assert [name for name, _ in rms.named_parameters()] == ["weight"]
+    plus_one = build_norm(tiny_config(norm="rms_plus_one", norm_epsilon=0.5)).double()
+    assert not plus_one.weight.any()  # so that it begins as the other does
+    plus_one.weight.normal_()
+    assert_same(plus_one(x), x / (square + 0.5).sqrt() * (1 + plus_one.weight))
 
 
+@pytest.mark.parametrize("position", ["post", "pre", "both"])
 @torch.no_grad()
-def test_residual_is_post_or_pre():
-    x = vectors(2, 3, 16)
-    for position in ("post", "pre"):
-        wrap = Residual(tiny_config(norm_position=position)).double().eval()
-        wrap.norm.weight.normal_()
-        expected = wrap.norm(x + x.sin()) if position == "post" else x + wrap.norm(x).sin()
-        assert_same(wrap(x, torch.sin), expected)
+def test_residual_is_post_or_pre_or_both(position):
+    x, other = vectors(2, 3, 16), vectors(2, 3, 16)
+    wrap = Residual(tiny_config(norm_position=position)).double().eval()
+    for parameter in wrap.parameters():
+        parameter.normal_()
+    equations = {
+        "post": lambda read: wrap.norm(x + read.sin()),
+        "pre": lambda read: x + wrap.norm(read).sin(),
+        "both": lambda read: x + wrap.output_norm(wrap.norm(read).sin()),
+    }
+    assert_same(wrap(x, torch.sin), equations[position](x))
+    assert_same(wrap(x, torch.sin, read=other), equations[position](other))
 
 
 @pytest.mark.parametrize("position", ["post", "pre"])

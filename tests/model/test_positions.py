@@ -7,6 +7,7 @@ import torch
 
 from qkv.model import Layout, Learned, Order, Positions, Sinusoidal, Stack, sinusoids
 from qkv.model.positions import build_positions
+from qkv.model.positions.alibi import head_slopes
 from tests.model.tiny import assert_same, tiny_config
 
 CPU = torch.device("cpu")
@@ -51,6 +52,18 @@ def test_schemes_add_the_row_of_each_position(name):
     else:
         table = sinusoids(40, 16, halves=name == "sinusoidal_halves")
     assert torch.equal(scheme.add(x, positions), x + table[positions])
+
+
+def test_alibi_is_the_papers_formula():
+    """Of 8 heads, slopes are 1/2, 1/4, …, 1/256; 3 have those of 2, and the first of 4."""
+    config = tiny_config(positions="alibi", n_heads=8)
+    order = Order.of(build_positions(config), torch.arange(5))
+    bias = order.bias(None, None, None) * config.score_scale
+    apart = (torch.arange(5)[:, None] - torch.arange(5)).abs()
+    for head in range(8):
+        torch.testing.assert_close(bias[0, head], -(2.0 ** -(head + 1)) * apart)
+    found = head_slopes(3)
+    torch.testing.assert_close(found, torch.tensor([2.0**-4, 2.0**-8, 2.0**-2]))
 
 
 def test_only_learnt_positions_are_weights():

@@ -18,6 +18,15 @@ CHOICES = {
     "window": {"positions": "rotary", "window": 3},
     "alternate": {"positions": "learned", "window": 2, "window_layers": "alternate"},
     "grouped window": {"n_kv_heads": 1, "window": 3, "window_layers": "alternate"},
+    "alibi": {"positions": "alibi", "n_kv_heads": 2},
+    "gemma 2": {"positions": "rotary", "window": 3, "window_layers": "wf", "score_cap": 2.0},
+    "gemma 3": {
+        "positions": "rotary",
+        "window": 3,
+        "window_layers": "wf",
+        "rotary_window_base": 30.0,
+        "query_key_norm": True,
+    },
 }
 ALL = pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
 CUTS = [[4, 1, 7], [12], [5, 5, 2]]  # the sequences of each row

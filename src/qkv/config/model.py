@@ -368,7 +368,7 @@ class ModelConfig(Section):
         if self.patch_size and (not self.image_size or self.image_size % self.patch_size):
             size, patch = self.image_size, self.patch_size
             yield f"image_size ({size}) must be a multiple of patch_size ({patch})."
-        if self.convolution and (self.convolution % 2 == 0 or self.norm_position == "pre"):
+        if self.convolution and (self.convolution % 2 == 0 or self.norm_position != "post"):
             yield (
                 f"a convolution stands between post-norm layers and sees as many tokens to "
                 f"either side, but convolution is {self.convolution} and norm_position is "

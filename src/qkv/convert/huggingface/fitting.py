@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from qkv.config import ModelConfig
 from qkv.config.model import name_window_layers, shortest_pattern
@@ -56,6 +57,11 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
     unscaled = config.rotary_scaling == "none"
     scaled = "rotary_factor", "rotary_trained_length", "rotary_slow", "rotary_fast"
     values["rotary_layers"] = _rotary_layers(config)
+    if not config.window or (unscaled and config.rotary_window_base == config.rotary_base):
+        values["rotary_window_base"] = 0.0
+    values["window_layers"] = _window_layers(config)
+    values["qkv_bias"] = config.has_qkv_bias
+    values["score_divisor"] = config.score_divisor or config.d_head
     prefix = ONLY_OF.get(config.positions, " ")
     for name in list(values):
         idle = name.startswith(("rotary_", "relative_")) and not name.startswith(prefix)
@@ -69,24 +75,26 @@ def _comparable(config: ModelConfig) -> dict[str, object]:
         del values["max_length"], values["vocab_size"]
     if config.positions == "disentangled" and has_bucket_for_each(config):
         del values["relative_length"]
-    values["qkv_bias"] = config.has_qkv_bias
-    values["window_layers"] = _window_layers(config)
-    if not config.window:
-        del values["window_layers"]
-    if not config.window or (unscaled and config.rotary_window_base == config.rotary_base):
-        values["rotary_window_base"] = 0.0
-    if not config.n_experts:
-        del values["n_experts_used"]
-    values["score_divisor"] = config.score_divisor or config.d_head
-    if config.head not in ("sequence", "token"):
-        del values["head_layer"]
-    if config.head != "masked" and not values.get("head_layer"):
-        del values["head_bias"]
-    if config.norm != "layer":
-        del values["norm_bias"]
-    if config.head != "sequence":
-        del values["pooling"]  # a setting of the task
+    for name in _without_effect(config):
+        del values[name]
     return values
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    """Settings that such a model does not look at, whatever its positions are."""
+    if not config.window:
+        yield "window_layers"
+    if not config.n_experts:
+        yield "n_experts_used"
+    if config.norm != "layer":
+        yield "norm_bias"
+    labels = config.head in ("sequence", "token")
+    if not labels:
+        yield "head_layer"
+    if not (config.head == "masked" or (labels and config.head_layer)):
+        yield "head_bias"
+    if config.head != "sequence":
+        yield "pooling"  # a setting of the task
 
 
 def _window_layers(config: ModelConfig) -> str:

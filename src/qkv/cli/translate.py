@@ -33,6 +33,12 @@ def translate(
     text: options.Texts = None,
     *,
     model: options.TranslatorModel = None,
+    source_language: Annotated[
+        str, typer.Option("--from", help="The texts' language, for a model that knows several.")
+    ] = "",
+    target_language: Annotated[
+        str, typer.Option("--to", help="The language to translate into, likewise.")
+    ] = "",
     prefix: Annotated[str, typer.Option(help="How each translation must begin.")] = "",
     sample: Annotated[bool, typer.Option("--sample", help="Draw at random.")] = False,
     truncate: options.Truncate = False,
@@ -46,6 +52,7 @@ def translate(
     \b
     Example: qkv translate 我爱你
     Example: qkv translate --model runs/demo 我爱你
+    Example: qkv translate --model nllb --from en --to de "I love you."
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
     idle = [name for name in (*options.DRAWING, "seed") if name in settings and not sample]
@@ -53,6 +60,8 @@ def translate(
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     if sample:
         settings["sample"] = True
+    named = {"source_language": source_language, "target_language": target_language}
+    settings |= {role: code for role, code in named.items() if code}
     batches = given_lines(text)
     from qkv.shelf import TRANSLATOR, packaged
     from qkv.tasks import Translator

@@ -47,6 +47,7 @@ class Architecture:
     spare: Callable[[ModelConfig, str], Spare] = lambda config, head: {}
     """What their model has and ours lacks, for a config and a head."""
     pair_separators: int = 1  # by which one of two that compute the same is chosen
+    languages: str = ""  # a pattern of language tokens, whose groups are the code
     causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
 
     def all_rules(self, config: ModelConfig, head: str) -> Iterator[Rule]:

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.convert.huggingface.json_values import read_values
+from qkv.convert.tokenizers import multilingual
 from qkv.convert.tokenizers.sentencepiece import (
     USER_DEFINED,
     Piece,
@@ -381,9 +382,11 @@ KINDS = {
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
     "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
     "mt5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
-    "mbart": Kind(ROBERTA_NAMES, ()),
-    "m2m_100": Kind(ROBERTA_NAMES, ()),
-    "pegasus": Kind(T5_NAMES, ()),
+    "mbart": Kind(ROBERTA_NAMES, ((multilingual.mbart, ("sentencepiece.bpe.model",)),)),
+    "m2m_100": Kind(
+        ROBERTA_NAMES, ((multilingual.m2m100, ("sentencepiece.bpe.model", "vocab.json")),)
+    ),
+    "pegasus": Kind(T5_NAMES | {"mask": "<mask_2>"}, ((multilingual.pegasus, ("spiece.model",)),)),
     "albert": Kind(
         BERT_NAMES | {"padding": "<pad>", "unknown": "<unk>"}, ((_albert, ("spiece.model",)),)
     ),

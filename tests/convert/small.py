@@ -88,6 +88,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "T5": T5,
     "Bert": TINY,
     "DistilBert": {**TINY, "hidden_dim": 12},
+    "Electra": {**TINY, "embedding_size": 4},
     "MPNet": {**TINY, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "Albert": {**TINY, "embedding_size": 4},
     "Roberta": ROBERTA,

@@ -10,6 +10,7 @@ from tests.convert.small import small
 CLASSES = [
     "DistilBertForSequenceClassification",
     "MPNetForMaskedLM",
+    "ElectraForTokenClassification",
     "MPNetModel",
     "MT5ForConditionalGeneration",
     "MBartForConditionalGeneration",

@@ -156,6 +156,7 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
         "distilbert",
         lambda folder: bert(folder, tokenizer_class="DistilBertTokenizer"),
     ),
+    "electra": ("electra", lambda folder: bert(folder, tokenizer_class="ElectraTokenizer")),
     "mpnet": ("mpnet", mpnet),
     "bert, cased": ("bert", lambda folder: bert(folder, do_lower_case=False)),
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),

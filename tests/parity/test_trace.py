@@ -92,6 +92,7 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
         ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DebertaV2ForMaskedLM", DEBERTA),
         ("MPNetForMaskedLM", ENCODER),
+        ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DistilBertForMaskedLM", {**ENCODER, "hidden_dim": 12}),
     ],
 )

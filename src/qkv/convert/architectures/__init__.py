@@ -7,6 +7,7 @@ from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.causal_classifier import causal_classifier
 from qkv.convert.architectures.deberta import DEBERTA
 from qkv.convert.architectures.distilbert import DISTILBERT
+from qkv.convert.architectures.electra import ELECTRA
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.llama import LLAMA, MISTRAL
 from qkv.convert.architectures.m2m100 import M2M100
@@ -26,6 +27,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
+    "electra": ELECTRA,
     "mpnet": MPNET,
     "vit": VIT,
     "openai-gpt": GPT,

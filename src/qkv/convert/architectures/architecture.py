@@ -68,6 +68,7 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
     "distilbert": {"pad_token_id": 0},
+    "electra": {"pad_token_id": 0},
     "mpnet": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},

@@ -51,7 +51,7 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 CLASSES = {
     "BertTokenizer": "bert",
     "DistilBertTokenizer": "distilbert",
-    "ElectraTokenizer": "bert",
+    "ElectraTokenizer": "electra",
     "RobertaTokenizer": "roberta",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
@@ -60,7 +60,7 @@ CLASSES = {
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
-WORD_PIECES = ("bert", "distilbert", "mpnet")
+WORD_PIECES = ("bert", "distilbert", "electra", "mpnet")
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 
@@ -373,6 +373,7 @@ SIDES = ("source.spm", "target.spm", "vocab.json")
 KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "electra": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, ((_word_pieces, ("vocab.txt",)),)),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),

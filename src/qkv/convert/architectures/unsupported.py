@@ -18,14 +18,14 @@ UNSUPPORTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mpt": ("distances are biases in its own layout (ALiBi)", ("bloom", "gpt2")),
     "gptj": (
-        "its angles turn neighbouring dimensions, of a part of each head",
+        "its angles turn neighbouring dimensions of a share of each head",
         ("gpt_neox", "gpt2"),
     ),
     "codegen": ("its angles turn a part of each head, in parallel sublayers", ("gpt_neox", "gpt2")),
     "phi": ("its sublayers run in parallel and share a norm", ("gpt_neox", "llama")),
     "stablelm": ("its angles turn a part of each head", ("gpt_neox", "llama")),
     "starcoder2": (
-        "it has biases and plain feed-forward layers under angles",
+        "it has biases and no gates, under angles",
         ("gpt_neox", "llama"),
     ),
     "gpt_bigcode": ("all heads share one key and one value", ("gpt2",)),

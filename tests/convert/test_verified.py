@@ -10,6 +10,7 @@ from tests.convert.small import small
 CLASSES = [
     "DistilBertForSequenceClassification",
     "MPNetForMaskedLM",
+    "DebertaForQuestionAnswering",
     "ElectraForTokenClassification",
     "MPNetModel",
     "MT5ForConditionalGeneration",

@@ -56,6 +56,7 @@ class ModelConfig(Section):
     )
     gated: bool = setting(False, "feed-forward as (act(x·W_gate) * x·W_1)·W_2")
     bias: bool = setting(True, "biases in projections and feed-forward layers")
+    key_bias: bool = setting(True, "keys have a bias, where projections do; DeBERTa's have none")
     positions: Literal[
         "sinusoidal",
         "sinusoidal_halves",
@@ -100,6 +101,12 @@ class ModelConfig(Section):
         "relative positions of any kind: the farthest distance told apart; 0: max_length",
         least=0,
         most=LONGEST,
+    )
+    position_norm: bool = setting(
+        True, "disentangled: a norm on the vectors of distances, as DeBERTa-v2 and not DeBERTa"
+    )
+    position_projections: bool = setting(
+        False, "disentangled: each layer projects distances by matrices of its own, as DeBERTa"
     )
     window: int = setting(0, "a causal token sees this many tokens up to itself; 0: all", least=0)
     window_layers: Literal["all", "alternate"] = setting(
@@ -237,6 +244,13 @@ class ModelConfig(Section):
                 "disentangled positions are for an encoder whose heads have keys of their "
                 "own; choose other positions, or leave n_kv_heads out."
             )
+        if self.position_projections and self.positions != "disentangled":
+            yield (
+                f"position_projections is for disentangled positions, but positions = "
+                f"'{self.positions}'; leave it out."
+            )
+        if not self.key_bias and (self.family != "encoder" or not self.bias):
+            yield "key_bias = false is for encoders whose projections have a bias; leave it out."
         for name in ENCODER_ONLY:
             if getattr(self, name) and self.family != "encoder":
                 yield f"{name} is for encoders, but the family is {self.family!r}; leave it out."
@@ -349,6 +363,10 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for rotary positions, but positions = {config.positions!r}"
     if name.startswith("relative_") and not config.biases_scores:
         return f"is for relative positions, but positions = {config.positions!r}"
+    if name.startswith("position_") and config.positions != "disentangled":
+        return f"is for disentangled positions, but positions = {config.positions!r}"
+    if name == "key_bias" and not config.bias:
+        return "has no effect without bias"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
     if name == "vector_activation" and not config.d_vector:

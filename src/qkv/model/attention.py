@@ -195,11 +195,20 @@ class Attention(nn.Module):
             config.n_heads * config.d_head,
             config.kv_heads * config.d_head,
         )
+        self.projects_positions = config.position_projections and not cross
+        self.without_key_bias = config.bias and not config.key_bias and not cross
         if cross:
             self.query = nn.Linear(d_model, d_heads, bias=config.bias)
             self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.bias)
         else:
-            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.bias)
+            bias = config.bias and config.key_bias
+            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=bias)
+            if self.without_key_bias:
+                self.query_bias = nn.Parameter(torch.zeros(d_heads))
+                self.value_bias = nn.Parameter(torch.zeros(d_kv))
+            if self.projects_positions:
+                self.position_query = nn.Linear(d_model, d_heads)
+                self.position_key = nn.Linear(d_model, d_kv, bias=False)
         self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
     def forward(
@@ -207,7 +216,11 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Self-attention: x attends to itself and to the KV cache."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
-        heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
+        projected = self.query_key_value(x)
+        if self.without_key_bias:
+            keys = torch.zeros_like(self.value_bias)
+            projected = projected + torch.cat([self.query_bias, keys, self.value_bias])
+        heads = self._split(projected, n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
         turned = order.turn(plain)
         if cache is not None and self._has_row_kernel(turned, order, cache):
@@ -220,6 +233,9 @@ class Attention(nn.Module):
 
     def project(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Project vectors of distances to queries and keys, (R, D) to (H, R, D/H) twice."""
+        if self.projects_positions:
+            query, key = self.position_query(vectors[None]), self.position_key(vectors[None])
+            return self._split(query, self.n_heads)[0], self._split(key, self.n_kv_heads)[0]
         fused, size = self.query_key_value, (self.n_heads + self.n_kv_heads) * self.d_head
         both = F.linear(
             vectors, fused.weight[:size], None if fused.bias is None else fused.bias[:size]

@@ -5,7 +5,7 @@ from qkv.convert.architectures.architecture import Architecture
 from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.causal_classifier import causal_classifier
-from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.deberta import DEBERTA, DEBERTA_1
 from qkv.convert.architectures.distilbert import DISTILBERT
 from qkv.convert.architectures.electra import ELECTRA
 from qkv.convert.architectures.gpt import GPT, GPT2
@@ -26,6 +26,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "camembert": CAMEMBERT,
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
+    "deberta": DEBERTA_1,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "mpnet": MPNET,

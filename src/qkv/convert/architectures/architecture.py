@@ -67,6 +67,7 @@ class Architecture:
 USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
+    "deberta": {"pad_token_id": 0},
     "distilbert": {"pad_token_id": 0},
     "electra": {"pad_token_id": 0},
     "mpnet": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},

@@ -47,7 +47,6 @@ UNSUPPORTED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "longt5": ("a token sees a window and summaries of blocks", ("t5",)),
     "umt5": ("each layer has distances of its own", ("mt5",)),
     "switch_transformers": (MIXED, ("t5",)),
-    "deberta": ("distances have projections of their own in each layer", ("deberta-v2",)),
     "xlm-roberta-xl": ("its norms stand in front of the sublayers", ("xlm-roberta",)),
     "mobilebert": ("its blocks have bottlenecks", ("distilbert",)),
     "funnel": ("it shortens a text from block to block", ("bert",)),

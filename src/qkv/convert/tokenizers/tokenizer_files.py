@@ -57,6 +57,7 @@ CLASSES = {
     "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
     "MPNetTokenizer": "mpnet",
+    "DebertaTokenizer": "deberta",
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
@@ -379,6 +380,7 @@ KINDS = {
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),
     "bart": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
+    "deberta": Kind(BERT_NAMES, (BYTE_LEVEL,)),
     "gpt2": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
     "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),

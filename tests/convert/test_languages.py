@@ -168,3 +168,10 @@ def test_training_does_not_begin_from_one(tmp_path):
     }
     with pytest.raises(UserError, match="is told languages by tokens, which training does not"):
         qkv.train(recipe_from(recipe), tmp_path / "run")
+
+
+def test_ctranslate2_is_not_told_languages(tmp_path):
+    (tmp_path / "model").mkdir()
+    put(tmp_path / "model", "mbart")
+    with pytest.raises(UserError, match="languages by tokens, which are not written for CTransl"):
+        convert(tmp_path / "model", tmp_path / "ct2", "ctranslate2")

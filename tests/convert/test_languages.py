@@ -12,6 +12,7 @@ import transformers
 import qkv
 from qkv.config import recipe_from
 from qkv.convert import convert
+from qkv.convert.tokenizers.tokenizer_files import read_tokenizers
 from qkv.errors import UserError
 from qkv.text.languages import Languages
 from tests.convert.harness import made
@@ -175,3 +176,11 @@ def test_ctranslate2_is_not_told_languages(tmp_path):
     put(tmp_path / "model", "mbart")
     with pytest.raises(UserError, match="languages by tokens, which are not written for CTransl"):
         convert(tmp_path / "model", tmp_path / "ct2", "ctranslate2")
+
+
+def test_config_json_may_name_the_tokenizers_class(tmp_path):
+    mbart(tmp_path)
+    named = {"model_type": "mbart", "tokenizer_class": "MBart50Tokenizer"}
+    write(tmp_path, "config.json", named)
+    tokenizer, _ = read_tokenizers(tmp_path, "mbart")
+    assert "sl_SI" in tokenizer.special_names

@@ -41,7 +41,10 @@ def mbart(
     ordered = [*first, *(piece.text for piece in model.pieces[3:])]
     special = {role: name for role, name in names.items() if name in first}
     backend = build_backend(renumbered(model, ordered, special))
-    fifty = str(settings.get("tokenizer_class", "")).startswith("MBart50")
+    named = settings.get("tokenizer_class") or read_values(paths[0].parent / "config.json").get(
+        "tokenizer_class"
+    )
+    fifty = str(named).startswith("MBart50")
     backend.add_special_tokens([*(MBART_50 if fifty else MBART), names["mask"]])
     return [backend]
 

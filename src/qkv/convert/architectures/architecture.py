@@ -94,7 +94,7 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     },
     "pegasus": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
     "t5": {"pad_token_id": 0, "eos_token_id": 1},
-    "mt5": {"pad_token_id": 0, "eos_token_id": 1},
+    "mt5": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
 }
 
 

@@ -76,6 +76,12 @@ RELEASED_DEBERTA = {
     "type_vocab_size": 0,
     "position_buckets": 4,
 }
+FIRST_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
 VIT = {
     "hidden_size": 8,
     "num_attention_heads": 2,
@@ -117,9 +123,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "T5": T5,
     "Bert": TINY,
     "DistilBert": {**TINY, "hidden_dim": 12},
+    "Electra": {**TINY, "embedding_size": 4},
     "MPNet": {**TINY, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "Albert": {**TINY, "embedding_size": 4},
     "Roberta": ROBERTA,
+    "DebertaFor": {**TINY, **FIRST_DEBERTA},
+    "DebertaModel": {**TINY, **FIRST_DEBERTA},
     "DebertaV2": {**TINY, **RELEASED_DEBERTA},
     "ModernBert": {
         **TINY,

@@ -185,7 +185,10 @@ def test_pickled_weights_are_never_opened(folder, name):
 @pytest.mark.parametrize(
     "kind, message",
     [
-        ("mamba", "architecture 'mamba', which qkv cannot read; it reads bert, roberta"),
+        ("hyena", "architecture 'hyena', which qkv cannot read; it reads bert, roberta"),
+        ("mamba", "'mamba', which qkv cannot read: it has no attention but a recurrence; the nea"),
+        ("whisper", "cannot read: it hears audio, which is not read here; the nearest .* is bart"),
+        ("longformer", r"\(sparse attention\); the nearest that it reads is roberta"),
         (3, "architecture 3, which qkv cannot read"),
         (None, "config.json does not say 'model_type'"),
     ],

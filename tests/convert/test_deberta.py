@@ -1,4 +1,4 @@
-"""DeBERTa's checkpoints (its second and third version), both ways."""
+"""DeBERTa's checkpoints (all three versions), both ways."""
 
 import pytest
 import torch
@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from qkv.config import preset
-from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.deberta import DEBERTA, DEBERTA_1
 from qkv.convert.huggingface.fitting import misfits
+from qkv.errors import UserError
 from tests.convert.encoders import (
     LONGEST,
     heads_go_both_ways,
     text_configs,
 )
 from tests.convert.harness import change, read, saved
-from tests.convert.small import RELEASED_DEBERTA, assert_reads_same, small
+from tests.convert.small import FIRST_DEBERTA, RELEASED_DEBERTA, assert_reads_same, small
 
 CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
 
@@ -84,3 +85,42 @@ def test_which_of_our_configs_it_can_say(changed, reasons):
         "deberta-mini", **{"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, **changed}
     )
     assert misfits(DEBERTA, config, "none") == reasons
+
+
+@st.composite
+def first_configs(draw, head) -> dict:
+    found = {
+        **draw(text_configs()),
+        **FIRST_DEBERTA,
+        "num_labels": draw(st.integers(2, 4)),
+        "max_relative_positions": draw(st.sampled_from([-1, 6, 40])),
+        "type_vocab_size": draw(st.integers(0, 3)),
+        "pooler_hidden_act": "gelu",
+    }
+    if head == "sequence":
+        found["pooler_hidden_act"] = draw(st.sampled_from(["gelu", "tanh"]))
+    return found
+
+
+test_the_first_version_both_ways = heads_go_both_ways(DEBERTA_1, first_configs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"talking_head": True}, "talking_head is True"),
+        ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]"),
+        ({"position_biased_input": True}, "position_biased_input is True"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_of_the_first_version(changed, message):
+    with saved(small("DebertaModel")) as folder:
+        change(folder, **changed)
+        with pytest.raises(UserError, match=message):
+            read(folder)
+
+
+def test_a_bias_of_keys_is_left_out_of_encoders_only():
+    with pytest.raises(UserError, match="key_bias = false is for encoders"):
+        preset("gpt2", key_bias=False)

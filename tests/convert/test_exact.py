@@ -6,7 +6,7 @@ from qkv.convert.architectures import ARCHITECTURES
 from tests.convert.exact import assert_exact
 from tests.convert.small import small
 
-ENCODERS = ["distilbert", "mpnet"]
+ENCODERS = ["distilbert", "mpnet", "electra", "deberta"]
 TRANSLATORS = ["mt5", "mbart", "m2m_100", "pegasus"]
 CASES = [(name, head) for name in ENCODERS + TRANSLATORS for head in ARCHITECTURES[name].classes]
 

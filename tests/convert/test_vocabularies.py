@@ -87,6 +87,27 @@ def t5(folder: Path) -> None:
     write(folder, "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", "extra_ids": 5})
 
 
+def fairseq(folder: Path) -> Path:
+    train(folder / "spm.model", vocab_size=150)
+    return (folder / "spm.model").rename(folder / "sentencepiece.bpe.model")
+
+
+def mbart(folder: Path, **options: Any) -> None:
+    fairseq(folder)
+    write(folder, "tokenizer_config.json", options)
+
+
+def m2m100(folder: Path) -> None:
+    own = ["<s>", "<pad>", "</s>", "<unk>", *pieces(fairseq(folder))]
+    write(folder, "vocab.json", {piece: id for id, piece in enumerate(own)})
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "M2M100Tokenizer"})
+
+
+def pegasus(folder: Path) -> None:
+    train(folder / "spiece.model", vocab_size=150, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "PegasusTokenizer"})
+
+
 def albert(folder: Path) -> None:
     own = ["[CLS]", "[SEP]", "[MASK]"]
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
@@ -135,15 +156,25 @@ FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
         "distilbert",
         lambda folder: bert(folder, tokenizer_class="DistilBertTokenizer"),
     ),
+    "electra": ("electra", lambda folder: bert(folder, tokenizer_class="ElectraTokenizer")),
     "mpnet": ("mpnet", mpnet),
     "bert, cased": ("bert", lambda folder: bert(folder, do_lower_case=False)),
     "bert, accents": ("bert", lambda folder: bert(folder, strip_accents=False)),
     "bert, runs": ("bert", lambda folder: bert(folder, tokenize_chinese_chars=False)),
     "gpt2": ("gpt2", lambda folder: merges(folder, ["<|endoftext|>"])),
+    "deberta": (
+        "deberta",
+        lambda folder: merges(folder, BERT, tokenizer_class="DebertaTokenizer"),
+    ),
     "roberta": ("roberta", lambda folder: merges(folder, ROBERTA)),
     "bart, spaced": ("bart", lambda folder: merges(folder, ROBERTA, add_prefix_space=True)),
     "openai-gpt": ("openai-gpt", lambda folder: merges(folder, ["<unk>"], "</w>")),
     "t5": ("t5", t5),
+    "mt5": ("mt5", t5),
+    "mbart": ("mbart", lambda folder: mbart(folder, tokenizer_class="MBartTokenizer")),
+    "mbart-50": ("mbart", lambda folder: mbart(folder, tokenizer_class="MBart50Tokenizer")),
+    "m2m100": ("m2m_100", m2m100),
+    "pegasus": ("pegasus", pegasus),
     "albert": ("albert", albert),
     "deberta-v2": ("deberta-v2", deberta),
     "llama": ("llama", llama),
@@ -171,7 +202,13 @@ def same(theirs: Any, ours: Tokenizer, text: str) -> None:
     assert ours.decode(ids) == decoded
 
 
-DIFFERENT = ("albert", "deberta-v2", "llama", "marian", "marian, apart")  # and the tests say how
+FAIRSEQ = (
+    "mbart",
+    "mbart-50",
+    "m2m100",
+    "pegasus",
+)  # SentencePiece replaces characters
+DIFFERENT = (*FAIRSEQ, "albert", "deberta-v2", "llama", "marian", "marian, apart")  # tests say how
 ALIKE = [name for name in FOLDERS if name not in DIFFERENT]
 
 
@@ -209,6 +246,32 @@ def test_plain_words_have_the_same_ids_where_odd_characters_may_not(words: list[
         same(theirs, ours, " ".join(words))
     theirs, ours, _ = opened("deberta-v2")
     same(theirs, ours, " ".join(word for word in words if word not in ("ｆｕｌｌ", "ﬁn")))
+
+
+PLAIN = [word for word in WORDS if word.isascii()]
+
+
+@pytest.mark.parametrize("name", FAIRSEQ)
+@given(words=st.lists(st.sampled_from(PLAIN), min_size=1))
+@settings(max_examples=30, deadline=None)
+def test_plain_words_have_the_same_ids_in_translators_of_many(name: str, words: list[str]) -> None:
+    theirs, ours, _ = opened(name)
+    same(theirs, ours, " ".join(words))
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("mbart", ["en_XX", "zh_CN", "<mask>"]),
+        ("mbart-50", ["en_XX", "sl_SI", "<mask>"]),
+        ("m2m100", ["__en__", "__zu__"]),
+        ("pegasus", ["<mask_1>", "<mask_2>", "<unk_2>", "<unk_102>"]),
+    ],
+)
+def test_tokens_that_are_no_text_have_their_ids(name: str, tokens: list[str]) -> None:
+    theirs, ours, _ = opened(name)
+    found = [ours.special_id(token) for token in tokens]
+    assert found == theirs.convert_tokens_to_ids(tokens)
 
 
 def test_albert_cuts_commas_off_numbers() -> None:

@@ -51,6 +51,13 @@ def test_weights_tokenizer_settings_and_card() -> None:
     ]
 
 
+def test_the_modules_of_sentence_transformers() -> None:
+    """LaBSE has a layer of its own after the pooling."""
+    files = ["model.safetensors", "modules.json", "sentence_bert_config.json"]
+    files += ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    assert chosen(*files, "2_Dense/pytorch_model.bin", "onnx/model.onnx") == sorted(files)
+
+
 def test_each_kind_of_tokenizer() -> None:
     files = ["model.safetensors", "source.spm", "target.spm", "vocab.json", "merges.txt"]
     files += ["tokenizer.model", "chat_template.jinja", "generation_config.json"]

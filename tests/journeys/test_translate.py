@@ -9,6 +9,7 @@ import pytest
 
 import qkv as package
 from qkv.tasks import Translation, Translator
+from tests.convert.test_languages import put
 from tests.journeys.conftest import Command
 from tests.run.tiny import sources
 
@@ -120,3 +121,17 @@ def test_over_long_lines_are_cut_if_asked_for(qkv: Command, model: Path) -> None
 def test_settings_of_random_draws_need_sampling(qkv: Command, model: Path) -> None:
     mistake = qkv("translate", "1", "--model", model, "--top-k", "3").mistake
     assert "--top-k is about random draws; add --sample" in mistake
+
+
+def test_languages_are_named_by_their_codes(qkv: Command, tmp_path: Path) -> None:
+    put(tmp_path, "m2m100")
+    text, model = "the cat sat on the mat", ("translate", "--model", tmp_path)
+    found = qkv(*model, "--from", "en", "--to", "de", text)
+    ours = package.load(tmp_path, "cpu")
+    assert found.lines[0] == ours.translate(text, source_language="en", target_language="de")
+    unknown = qkv(*model, "--to", "klingon", "cat").mistake
+    assert "'klingon' is not known; this model knows af, am, ar" in unknown
+    assert "name the target's with" in qkv(*model, "cat").mistake
+    assert (
+        "translates one language into another" in qkv("translate", "--to", "de", "我爱你").mistake
+    )

@@ -7,6 +7,7 @@ import torch
 
 from qkv.inspect import Inputs, Side, Trace
 from tests.convert.harness import assert_close, made, read, saved, texts
+from tests.convert.small import FIRST_DEBERTA
 
 ENCODER = {
     "hidden_size": 8,
@@ -92,6 +93,11 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
         ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DebertaV2ForMaskedLM", DEBERTA),
         ("MPNetForMaskedLM", ENCODER),
+        (
+            "DebertaForMaskedLM",
+            {**ENCODER, **FIRST_DEBERTA},
+        ),
+        ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 6}),
         ("DistilBertForMaskedLM", {**ENCODER, "hidden_dim": 12}),
     ],
 )

@@ -43,6 +43,12 @@ def translate(
     text: options.Texts = None,
     *,
     model: options.TranslatorModel = None,
+    source_language: Annotated[
+        str, typer.Option("--from", help="The texts' language, for a model that knows several.")
+    ] = "",
+    target_language: Annotated[
+        str, typer.Option("--to", help="The language to translate into, likewise.")
+    ] = "",
     prefix: Annotated[str, typer.Option(help="How each translation must begin.")] = "",
     sample: Annotated[bool, typer.Option("--sample", help="Draw at random.")] = False,
     truncate: options.Truncate = False,
@@ -56,6 +62,7 @@ def translate(
     \b
     Example: qkv translate 我爱你
     Example: qkv translate --model runs/demo 我爱你
+    Example: qkv translate --model nllb --from en --to de "I love you."
     Example: qkv translate --model runs/demo < lines.zh > lines.en
     """
     idle = [name for name in (*DRAWING, "seed") if name in settings and not sample]
@@ -63,6 +70,8 @@ def translate(
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
     if sample:
         settings["sample"] = True
+    named = {"source_language": source_language, "target_language": target_language}
+    settings |= {role: code for role, code in named.items() if code}
     on_terminal = not (text or as_json) and at_terminal()
     batches = _typed_lines() if on_terminal else given_lines(text)
     from qkv.shelf import TRANSLATOR, packaged

@@ -83,6 +83,7 @@ class ModelConfig(Section):
     query_key_norm: bool = setting(
         False, "a norm of each head's queries and keys before they are turned (Qwen3)"
     )
+    key_bias: bool = setting(True, "keys have a bias, where projections do; DeBERTa's have none")
     positions: Literal[
         "sinusoidal",
         "sinusoidal_halves",
@@ -150,6 +151,12 @@ class ModelConfig(Section):
         "relative positions of any kind: the farthest distance told apart; 0: max_length",
         least=0,
         most=LONGEST,
+    )
+    position_norm: bool = setting(
+        True, "disentangled: a norm on the vectors of distances, as DeBERTa-v2 and not DeBERTa"
+    )
+    position_projections: bool = setting(
+        False, "disentangled: each layer projects distances by matrices of its own, as DeBERTa"
     )
     window: int = setting(
         0,
@@ -357,6 +364,13 @@ class ModelConfig(Section):
                 "disentangled positions are for an encoder whose heads have keys of their "
                 "own; choose other positions, or leave n_kv_heads out."
             )
+        if self.position_projections and self.positions != "disentangled":
+            yield (
+                f"position_projections is for disentangled positions, but positions = "
+                f"'{self.positions}'; leave it out."
+            )
+        if not self.key_bias and (self.family != "encoder" or not self.bias):
+            yield "key_bias = false is for encoders whose projections have a bias; leave it out."
         for name in ENCODER_ONLY:
             if getattr(self, name) and self.family != "encoder":
                 yield f"{name} is for encoders, but the family is {self.family!r}; leave it out."
@@ -520,6 +534,10 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for rotary positions, but positions = {config.positions!r}"
     if name.startswith("relative_") and not config.biases_scores:
         return f"is for relative positions, but positions = {config.positions!r}"
+    if name.startswith("position_") and config.positions != "disentangled":
+        return f"is for disentangled positions, but positions = {config.positions!r}"
+    if name == "key_bias" and not config.bias:
+        return "has no effect without bias"
     if name in ("image_size", "n_channels") and not config.patch_size:
         return "is for models that read images, but patch_size is 0"
     if name == "vector_activation" and not config.d_vector:

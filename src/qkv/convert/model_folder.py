@@ -29,6 +29,7 @@ from qkv.model.quantized import quantizable_names, quantize, quantized_matrices
 from qkv.model.quantized_matrix import Int4Matrix, Int8Matrix, QuantizedMatrix
 from qkv.text import Tokenizer
 from qkv.text.chat import ChatTemplate
+from qkv.text.languages import Languages
 from qkv.weights import (
     LazyWeights,
     StoredTensors,
@@ -326,6 +327,13 @@ def load_section(where: Where, name: str, cls: type[T]) -> T:
     if not isinstance(section, dict):
         raise UserError(f"{path}: {name!r} must be an object; restore the file.")
     return from_mapping(cls, section, f"{path}: {name}")
+
+
+def load_languages(where: Where) -> Languages | None:
+    """Read the language tokens of a translator; None where it has none."""
+    stored = _stored(where)
+    values = stored.content.get("languages")
+    return None if values is None else Languages.from_dict(values, str(stored.path / CONFIG))
 
 
 def load_prompting(where: Where) -> Prompting:

@@ -19,6 +19,7 @@ from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
+from qkv.model.projections import PositionProjections, QueryValueBias
 from qkv.model.soft_cap import soft_cap
 
 
@@ -214,7 +215,12 @@ class Attention(nn.Module):
             self.query = nn.Linear(d_model, d_heads, bias=config.has_qkv_bias)
             self.key_value = nn.Linear(d_model, 2 * d_kv, bias=config.has_qkv_bias)
         else:
-            self.query_key_value = nn.Linear(d_model, d_heads + 2 * d_kv, bias=config.has_qkv_bias)
+            bias, own_biases = config.has_qkv_bias, not config.key_bias
+            width = d_heads + 2 * d_kv
+            self.query_key_value = nn.Linear(d_model, width, bias=bias and not own_biases)
+            self.bias = QueryValueBias(config) if bias and own_biases else nn.Identity()
+            own = config.position_projections
+            self.position_projections = PositionProjections(config) if own else None
         self.norm = QueryKeyNorm(config) if config.query_key_norm else nn.Identity()
         self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
@@ -223,7 +229,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Self-attention: x attends to itself and to the KV cache."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
-        heads = self._split(self.query_key_value(x), n_heads + 2 * n_kv_heads)
+        heads = self._split(self.bias(self.query_key_value(x)), n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
         turned = order.turn(self.norm(plain))
         if cache is not None and self._has_row_kernel(turned, order, cache):
@@ -237,9 +243,11 @@ class Attention(nn.Module):
     def project(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Project vectors of distances to queries and keys, (R, D) to (H, R, D/H) twice."""
         fused, size = self.query_key_value, (self.n_heads + self.n_kv_heads) * self.d_head
-        both = F.linear(
-            vectors, fused.weight[:size], None if fused.bias is None else fused.bias[:size]
-        )
+        if self.position_projections is not None:
+            both = self.position_projections(vectors)
+        else:
+            bias = None if fused.bias is None else fused.bias[:size]
+            both = F.linear(vectors, fused.weight[:size], bias)
         query, key = self._split(both[None], self.n_heads + self.n_kv_heads)[0].split(
             [self.n_heads, self.n_kv_heads]
         )

@@ -73,7 +73,7 @@ def _chosen(layer: str, matrices: Sequence[Matrix], train: TrainConfig) -> list[
     asked, kind = set(train.lora_on), layer.rpartition(".")[2]
     if "attention" not in layer:
         return [train.lora_rank * ("feed_forward" in asked)] * len(matrices)
-    parts = MATRICES[kind]
+    parts = MATRICES.get(kind, (kind,))
     wanted = ["attention" in asked or part in asked for part in parts]
     if len(parts) > len(matrices):
         if len(set(wanted)) > 1:

@@ -131,6 +131,11 @@ def open_start(recipe: Recipe, family: str) -> Start | None:
             f"train.start_from: {source} holds a model of family {config.family!r}, but task = "
             f"'{recipe.task}' needs {family!r}."
         )
+    if "languages" in source.content:
+        raise UserError(
+            f"train.start_from: {source} is told languages by tokens, which training does not "
+            f"write; start from a translator of one pair of languages."
+        )
     if config.patch_size:
         if recipe.task != "classify":
             raise UserError(

@@ -15,6 +15,7 @@ from qkv.convert.model_folder import (
     Where,
     load_config,
     load_family,
+    load_languages,
     load_tokenizers,
     model_content,
     save_model_folder,
@@ -25,6 +26,7 @@ from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
+from qkv.text.languages import Languages
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
@@ -34,6 +36,8 @@ class TranslateSettings(BatchSettings, total=False):
     """Keywords of `Translator.translate`."""
 
     prefix: str  # how each translation must begin
+    source_language: str  # of a model that knows several
+    target_language: str
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,28 @@ class Translation:
     log_probability: float
 
 
-class Translator:
-    """An encoder-decoder with its vocabularies."""
+@dataclass(frozen=True)
+class Framing:
+    """The special tokens around a source, and those that a translation begins with."""
 
-    def __init__(self, model: EncoderDecoder, tokenizers: Tokenizers, decode: DecodeConfig) -> None:
+    before: tuple[int, ...]
+    after: tuple[int, ...]  # EOS, and in some models a language
+    start: int  # what the decoder reads first
+    given: tuple[int, ...]  # what every translation begins with
+
+
+class Translator:
+    """An encoder-decoder with its vocabularies and, where it knows several, its languages."""
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizers: Tokenizers,
+        decode: DecodeConfig,
+        languages: Languages | None = None,
+    ) -> None:
         self.model, self.tokenizers, self.decode = model, tokenizers, decode
+        self.languages = languages
         self.engine = Engine(model)
 
     @classmethod
@@ -57,11 +78,13 @@ class Translator:
         """Read a model folder."""
         _, config, decode = load_config(folder)
         model = load_family(folder, config, EncoderDecoder, device)
-        return cls(model, load_tokenizers(folder, config), decode)
+        return cls(model, load_tokenizers(folder, config), decode, load_languages(folder))
 
     def save(self, folder: Path, task: str = "translate") -> None:
         """Write a model folder."""
         content = model_content(task, self.model.config, self.decode)
+        if self.languages:
+            content["languages"] = self.languages.to_dict()
         save_model_folder(folder, content, self.model, self.tokenizers)
 
     @overload
@@ -89,6 +112,8 @@ class Translator:
         texts: str | Iterable[str],
         *,
         prefix: str = "",
+        source_language: str = "",
+        target_language: str = "",
         truncate: bool = False,
         progress: Progress | None = None,
         first: int = 0,
@@ -96,16 +121,24 @@ class Translator:
     ) -> list[list[Translation]]:
         """The best translations of each text with their scores; a blank text has none.
 
-        `prefix` is how each translation must begin. `truncate` cuts texts that are too long.
-        `progress` is called with the number of texts done since the last call. `first` is the index
-        of the first text, where these go on from others: it decides random draws.
+        `prefix` is how each translation must begin. A model that knows several languages is told
+        them by their codes ("de", "de_DE" and "deu_Latn" are one). `truncate` cuts texts that are
+        too long. `progress` is called with the number of texts done since the last call. `first` is
+        the index of the first text, where these go on from others: it decides random draws.
         """
         config = self.settings(settings)
-        start = self._begin(config) + (self.tokenizers.target.encode(prefix) if prefix else [])
-        sources = self.encode([texts] if isinstance(texts, str) else texts, truncate)
+        framing = self.framing(config, source_language, target_language)
+        begun = self.tokenizers.target.encode(prefix) if prefix else []
+        texts = [texts] if isinstance(texts, str) else texts
+        sources = self.encode(texts, truncate, source_language)
         rows = [row for row, tokens in enumerate(sources) if tokens]
         results = self._search(
-            [sources[row] for row in rows], [first + row for row in rows], config, start, progress
+            [sources[row] for row in rows],
+            [first + row for row in rows],
+            config,
+            framing,
+            begun,
+            progress,
         )
         found: list[list[Translation]] = [[] for _ in sources]
         for row, hypotheses in zip(rows, results, strict=True):
@@ -116,19 +149,27 @@ class Translator:
         self,
         source: str | Sequence[str],
         target: str | Sequence[str] | None = None,
+        *,
+        source_language: str = "",
+        target_language: str = "",
         **settings: Unpack[DecodeSettings],
     ) -> Trace:
         """Trace the pass that translates a text, by default into what the model gives."""
         from qkv.inspect.trace.from_task import trace_translation
 
-        return trace_translation(self, source, target, {**settings})
+        languages = source_language, target_language
+        return trace_translation(self, source, target, {**settings}, languages)
 
     def output_tokens(
-        self, texts: Sequence[str], **settings: Unpack[DecodeSettings]
+        self,
+        texts: Sequence[str],
+        languages: tuple[str, str] = ("", ""),
+        **settings: Unpack[DecodeSettings],
     ) -> list[list[int]]:
         """The best output of each text as the model gave it, with EOS where it ended so."""
-        config, sources = self.settings(settings), self.encode(texts)
-        found = self._search(sources, list(range(len(texts))), config, self._begin(config))
+        config, sources = self.settings(settings), self.encode(texts, language=languages[0])
+        framing = self.framing(config, *languages)
+        found = self._search(sources, list(range(len(texts))), config, framing)
         ends = [[self.model.config.eos_id] if best.finished else [] for best, *_ in found]
         return [[*best.tokens, *end] for (best, *_), end in zip(found, ends, strict=True)]
 
@@ -136,10 +177,13 @@ class Translator:
         """The model's own settings of decoding, with what differs."""
         return decode_config(self.decode, differences)
 
-    def encode(self, texts: Iterable[str], truncate: bool = False) -> list[list[int]]:
+    def encode(
+        self, texts: Iterable[str], truncate: bool = False, language: str = ""
+    ) -> list[list[int]]:
         """Token ids without EOS; blank texts are empty. Texts over the limit are cut or refused."""
         texts = listed_texts(texts)
-        limit = self.model.config.max_length - 1 - len(self.first)  # one is for EOS
+        before, after = self._around_source(language)
+        limit = self.model.config.max_length - len(before) - len(after)
         encoded = self.tokenizers.source.encode_many(texts)
         for number, tokens in enumerate(encoded, start=1):
             if len(tokens) > limit and not truncate:
@@ -148,9 +192,34 @@ class Translator:
                     f"{limit}; split it into sentences, or cut it off with truncate=True."
                 )
         return [
-            [*self.first, *tokens[:limit]] if text.strip() and tokens else []
+            [*before, *tokens[:limit]] if text.strip() and tokens else []
             for text, tokens in zip(texts, encoded, strict=True)
         ]
+
+    def framing(
+        self, config: DecodeConfig, source_language: str = "", target_language: str = ""
+    ) -> Framing:
+        """The special tokens of a translation between two languages, or by default the usual."""
+        model, languages = self.model.config, self.languages
+        around = self._around_source(source_language)
+        if languages is None:
+            if target_language:
+                raise UserError(_one_pair("target", "--to", target_language))
+            return Framing(*around, model.bos_id, tuple(self.first if config.force_start else ()))
+        target = languages.find(target_language or languages.target, "target")
+        if languages.starts_target:
+            return Framing(*around, target, ())
+        return Framing(*around, model.bos_id, (target,))
+
+    def _around_source(self, language: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens before and after a source."""
+        languages, end = self.languages, (self.model.config.eos_id,)
+        if languages is None:
+            if language:
+                raise UserError(_one_pair("source", "--from", language))
+            return tuple(self.first), end
+        own = (languages.find(language or languages.source, "source"),)
+        return ((), end + own) if languages.after_source else (own, end)
 
     @property
     def first(self) -> list[int]:
@@ -158,25 +227,23 @@ class Translator:
         first = self.model.config.start_id
         return [] if first < 0 else [first]
 
-    def _begin(self, config: DecodeConfig) -> list[int]:
-        return self.first if config.force_start else []
-
     def _search(
         self,
         sources: Sequence[Sequence[int]],
         ids: Sequence[int],
         config: DecodeConfig,
-        prefix: Sequence[int],
+        framing: Framing,
+        begun: Sequence[int] = (),
         progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
-        """Search for the translations of sources without EOS; each begins with `prefix`."""
-        model = self.model.config
-        whole = [(*source, model.eos_id) for source in sources]
+        """Search for the translations of sources without EOS; each begins as the framing says."""
+        model, prefix = self.model.config, (*framing.given, *begun)
+        whole = [(*source, *framing.after) for source in sources]
         lengths = list(map(len, whole))
         limits = token_limits(model, config, lengths, len(prefix)) if whole else []
         suppress = suppressed(config, model)
-        n_given = int([*prefix[:1]] == [model.start_id])
-        prompt = (model.bos_id, *prefix)
+        n_given = len(framing.given)
+        prompt = (framing.start, *prefix)
         requests = [
             Request(prompt, limit, model.ends, config, source, suppress, id, n_given=n_given)
             for source, limit, id in zip(whole, limits, ids, strict=True)
@@ -189,3 +256,10 @@ class Translator:
     def _read(self, hypothesis: Hypothesis) -> Translation:
         text = self.tokenizers.target.decode(hypothesis.tokens)
         return Translation(text, hypothesis.score, hypothesis.log_probability)
+
+
+def _one_pair(role: str, option: str, language: str) -> str:
+    return (
+        f"This model translates one language into another and has no tokens of languages, but the "
+        f"{role}'s is named as {language!r}; leave {role}_language ({option}) out."
+    )

@@ -6,8 +6,9 @@ from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bert import BERT
 from qkv.convert.architectures.bloom import BLOOM
 from qkv.convert.architectures.causal_classifier import causal_classifier
-from qkv.convert.architectures.deberta import DEBERTA
+from qkv.convert.architectures.deberta import DEBERTA, DEBERTA_1
 from qkv.convert.architectures.distilbert import DISTILBERT
+from qkv.convert.architectures.electra import ELECTRA
 from qkv.convert.architectures.gemma import GEMMA, GEMMA2, GEMMA3
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.architectures.gpt_neo import GPT_NEO
@@ -36,7 +37,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "albert": ALBERT,
     "deberta-v2": DEBERTA,
     "modernbert": MODERNBERT,
+    "deberta": DEBERTA_1,
     "distilbert": DISTILBERT,
+    "electra": ELECTRA,
     "mpnet": MPNET,
     "vit": VIT,
     "openai-gpt": GPT,

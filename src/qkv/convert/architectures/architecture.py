@@ -47,6 +47,7 @@ class Architecture:
     spare: Callable[[ModelConfig, str], Spare] = lambda config, head: {}
     """What their model has and ours lacks, for a config and a head."""
     pair_separators: int = 1  # by which one of two that compute the same is chosen
+    languages: str = ""  # a pattern of language tokens, whose groups are the code
     causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
 
     def all_rules(self, config: ModelConfig, head: str) -> Iterator[Rule]:
@@ -67,7 +68,9 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     "bert": {"pad_token_id": 0},
     "deberta-v2": {"pad_token_id": 0},
     "modernbert": {"pad_token_id": 50_283, "bos_token_id": 50_281, "eos_token_id": 50_282},
+    "deberta": {"pad_token_id": 0},
     "distilbert": {"pad_token_id": 0},
+    "electra": {"pad_token_id": 0},
     "mpnet": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
@@ -102,7 +105,7 @@ USUAL_IDS: Mapping[str, Mapping[str, int]] = {
     },
     "pegasus": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
     "t5": {"pad_token_id": 0, "eos_token_id": 1},
-    "mt5": {"pad_token_id": 0, "eos_token_id": 1},
+    "mt5": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
 }
 
 

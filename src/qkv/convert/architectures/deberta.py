@@ -1,9 +1,12 @@
-"""DeBERTa's second and third version (He et al. 2021, 2023): distances instead of places."""
+"""DeBERTa (He et al. 2021) and its later versions (2023): distances instead of places."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
+
+from torch import Tensor
 
 from qkv.config import ModelConfig
 from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
@@ -20,7 +23,7 @@ from qkv.convert.architectures.bert import (
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import Form, Part, Rule, Table, layers, modules
 from qkv.errors import UserError
 
 BODY: Table = {
@@ -57,18 +60,23 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 
 
 def _check(config: Mapping[str, Any]) -> None:
-    """Refuse what is not as released models have it."""
-    wanted(config, "relative_attention", (True,), False)
+    """Refuse what is not as released models of later versions have it."""
+    _check_both(config)
     wanted(config, "share_att_key", (True,), False)
     wanted(config, "norm_rel_ebd", ("layer_norm",), "none")
+    if config.get("conv_kernel_size", 0):
+        wanted(config, "conv_act", ("gelu",), "tanh")
+        wanted(config, "conv_groups", (1,), 1)
+
+
+def _check_both(config: Mapping[str, Any]) -> None:
+    """Refuse what is not as released models of any version have it."""
+    wanted(config, "relative_attention", (True,), False)
     wanted(config, "position_biased_input", (False,), True)
     for name in ("embedding_size", "pooler_hidden_size"):
         wanted(config, name, (config["hidden_size"],), config["hidden_size"])
     width = config["hidden_size"] // config["num_attention_heads"]
     wanted(config, "attention_head_size", (width,), width)
-    if config.get("conv_kernel_size", 0):
-        wanted(config, "conv_act", ("gelu",), "tanh")
-        wanted(config, "conv_groups", (1,), 1)
     kinds = config.get("pos_att_type") or []
     kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     if {kind.strip() for kind in kinds} != {"c2p", "p2c"}:
@@ -148,4 +156,87 @@ DEBERTA = Architecture(
     ignored=r"mask_predictions\..*|(.*\.)?embeddings\.position_(ids|embeddings\..*)",
     copies=masked_copies("deberta.", "cls.predictions."),
     spare=own_spare,
+)
+
+
+# The first version: queries, keys and values in one matrix by heads, keys without a bias, and
+# distances by matrices of their own
+
+
+def read_first_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """The first version's config in our words."""
+    _check_both(config)
+    wanted(config, "talking_head", (False,), False)
+    values = encoder_values(config, "deberta-base")
+    farthest = config.get("max_relative_positions", -1)
+    act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
+    return {
+        **values,
+        "relative_buckets": farthest if farthest > 0 else values["max_length"],
+        "relative_length": 1,  # each distance has its own
+        "n_segments": config.get("type_vocab_size", 0),
+        "position_norm": False,
+        "position_projections": True,
+        "key_bias": False,
+        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "tie": "output" if not config.get("legacy", True) else values["tie"],
+    }
+
+
+def write_first_config(config: ModelConfig) -> Values:
+    """The first version's config, from ours."""
+    if not has_bucket_for_each(config):
+        raise UserError("DeBERTa's first version tells distances apart one by one.")
+    return {
+        **encoder_config(config),
+        "type_vocab_size": config.n_segments,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "position_biased_input": False,
+        "max_relative_positions": config.relative_buckets,
+        "pooler_hidden_act": config.pooler.replace("none", "gelu"),
+    }
+
+
+def by_heads(n_heads: int) -> Form:
+    """Theirs has the rows of each head's query, key and value together, ours each kind's."""
+
+    def swapped(matrix: Tensor, first: int, second: int) -> Tensor:
+        grouped = matrix.unflatten(0, (first, second, -1))
+        return grouped.transpose(0, 1).flatten(0, 2)
+
+    return Form(lambda theirs: swapped(theirs, n_heads, 3), lambda ours: swapped(ours, 3, n_heads))
+
+
+def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where the first version keeps each weight."""
+    yield from modules(config, "", "deberta.", BODY)
+    block = {name: theirs for name, theirs in LAYER.items() if not name.endswith("key_value")}
+    yield from layers(
+        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", block, config.n_encoder_layers
+    )
+    for layer in range(config.n_encoder_layers):
+        ours = f"encoder.blocks.{layer}.self_attention."
+        theirs = f"deberta.encoder.layer.{layer}.attention.self."
+        form = by_heads(config.n_heads)
+        yield Rule(f"{ours}query_key_value.weight", (Part(f"{theirs}in_proj.weight", form),))
+        yield Rule(f"{ours}bias.query", (Part(f"{theirs}q_bias"),))
+        yield Rule(f"{ours}bias.value", (Part(f"{theirs}v_bias"),))
+        projections = {
+            "position_projections.query": "pos_q_proj",
+            "position_projections.key": "pos_proj",
+        }
+        yield from modules(config, ours, theirs, projections)
+    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
+    yield from masked_output(config, head, "cls.predictions.")
+
+
+DEBERTA_1 = dataclasses.replace(
+    DEBERTA,
+    name="DeBERTa v1",
+    model_type="deberta",
+    classes=label_classes("Deberta"),
+    read_config=read_first_config,
+    write_config=write_first_config,
+    rules=first_rules,
 )

@@ -53,4 +53,5 @@ M2M100 = Architecture(
     ignored=r"(model\.)?(encoder|decoder)\.(version|embed_positions\.weights?)",
     copies=COPIES,
     spare=spare,
+    languages=r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})",  # M2M100's, or NLLB's
 )

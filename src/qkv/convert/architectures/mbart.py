@@ -49,4 +49,5 @@ MBART = Architecture(
     ignored=r"(model\.)?(encoder|decoder)\.version",
     copies=COPIES,
     spare=spare,
+    languages=r"([a-z]{2,3}_[A-Z]{2})()",
 )

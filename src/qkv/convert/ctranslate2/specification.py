@@ -33,6 +33,11 @@ def write_ctranslate2(stored: StoredModel, folder: Path) -> None:
             f"{stored} cannot be written for CTranslate2, which has no {part}; run it with qkv, "
             f"or write it in another format."
         )
+    if "languages" in stored.content:
+        raise UserError(
+            f"{stored} is told languages by tokens, which are not written for CTranslate2 yet; run "
+            f"it with qkv, or write it in another format."
+        )
     _library()
     tokenizers = load_tokenizers(stored, config)
     parts = {"encoder-decoder": _both, "decoder": _decoder_alone, "encoder": _encoder_alone}
@@ -136,7 +141,7 @@ def _encoder_alone(config: ModelConfig, read: Read) -> Any:
         # It scales both embeddings, we scale those of tokens.
         scale = config.d_model**0.5 if config.embedding_scale else 1.0
         encoder.embeddings[1].weight = kinds / scale
-    names = {"none": "Tanh", "tanh": "Tanh", "gelu": "GELU"}
+    names = {"none": "Tanh", "tanh": "Tanh", "gelu": "GELU", "relu": "RELU"}
     spec = specs.transformer_spec.TransformerEncoderModelSpec(
         encoder,
         pooling_layer=config.pooler != "none",

@@ -120,9 +120,18 @@ def _writing(config: ModelConfig, names: Lines, content: Mapping[str, Any], shar
     ]
 
 
+POOLED = {
+    "mean": "vectors.mean(axis=0)",
+    "first": "vectors[0]",
+    "last": "vectors[-1]",
+    "max": "vectors.max(axis=0)",
+    "weighted": "numpy.average(vectors, axis=0, weights=range(1, len(vectors) + 1))",
+}
+
+
 def _reading(config: ModelConfig, names: Lines, content: Mapping[str, Any], shared: bool) -> Lines:
     embed = content.get("embed", {})
-    pooled = ".mean(axis=0)" if embed.get("pooling", "mean") == "mean" else "[0]"
+    pooled = POOLED[embed.get("pooling", "mean")]
     lines = [
         "import numpy",
         "",
@@ -132,7 +141,7 @@ def _reading(config: ModelConfig, names: Lines, content: Mapping[str, Any], shar
         f"tokens = [{names[config.bos_id]!r}, *tokens, {names[config.eos_id]!r}]",
         "output = encoder.forward_batch([tokens])",
         "vectors = numpy.array(output.last_hidden_state)[0]  # one for each token",
-        f"vector = vectors{pooled}",
+        f"vector = {pooled}",
     ]
     if embed.get("normalize", True):
         lines.append("vector /= numpy.linalg.norm(vector)")

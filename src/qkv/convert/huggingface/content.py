@@ -14,6 +14,7 @@ from qkv.convert.architectures.bert import GUESSES
 from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat
 from qkv.convert.huggingface.foreign_checkpoint import CONFIG, GENERATION, ForeignCheckpoint
 from qkv.convert.huggingface.generation_config import read_generation
+from qkv.convert.huggingface.language_tokens import read_languages
 from qkv.convert.huggingface.task_heads import TASKS, head_of, head_values, read_section
 from qkv.convert.model_folder import ChatTemplateError
 from qkv.convert.tokenizers.frame import Frame, read_frame
@@ -32,6 +33,7 @@ SECTIONS: dict[str, Any] = {  # of our config.json, and what they are
     "classify": dict,
     "tag": dict,
     "answer": dict,
+    "languages": dict,
 }
 
 
@@ -116,9 +118,12 @@ def plain_content(
     if head == "none":
         content["embed"] = _embedding(checkpoint, model)
     if architecture.family != "encoder":
+        languages = read_languages(architecture, checkpoint, tokenizer)
+        if languages is not None:
+            content["languages"] = languages.to_dict()
         with _explained(checkpoint, GENERATION):
             check_values(checkpoint.generation)
-            content["decode"] = read_generation(checkpoint.generation, model)
+            content["decode"] = read_generation(checkpoint.generation, model, languages)
             from_mapping(DecodeConfig, content["decode"], "decode")
     if architecture.family == "decoder":
         content["bos"] = _begins_with_bos(checkpoint, tokenizer, model.bos_id)

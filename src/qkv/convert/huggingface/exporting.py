@@ -29,6 +29,7 @@ from qkv.convert.huggingface.foreign_weights import (
     write_weights,
 )
 from qkv.convert.huggingface.generation_config import write_generation
+from qkv.convert.huggingface.language_tokens import language_frame, language_settings
 from qkv.convert.huggingface.sentence_modules import (
     SentenceModules,
     sentence_modules,
@@ -43,6 +44,7 @@ from qkv.convert.model_folder import (
     Tokenizers,
     fitting_weights,
     load_config,
+    load_languages,
     load_prompting,
     load_tokenizers,
 )
@@ -51,6 +53,7 @@ from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.files import write_json, write_text
 from qkv.model import parameter_shapes
 from qkv.text import PAD, Tokenizer
+from qkv.text.languages import Languages
 from qkv.weights import write_tensors
 
 EMBEDDING = "embedding.table.weight"
@@ -76,6 +79,8 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
         weights = Reordered(weights, to_halves=True)
     tokenizers = None if config.patch_size else load_tokenizers(stored, config)
     prompting = load_prompting(stored) if config.family == "decoder" else None
+    languages = load_languages(stored)
+    more = language_settings(languages) if languages else {}
     rules, shapes = applicable(architecture, in_file, head)
     spare = architecture.spare(in_file, head)
     values = _config(architecture, in_file, head, stored.content)
@@ -84,8 +89,8 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
         values,
         _Shapes({**expected_shapes(rules, shapes), **dict.fromkeys(spare, ())}),
         chat=_jinja(prompting, tokenizers),
-        generation=_generation(in_file, decode),
-        tokenizer={"add_bos_token": prompting.bos} if prompting else {},
+        generation=_generation(in_file, decode, languages),
+        tokenizer={"add_bos_token": prompting.bos} if prompting else more,
         sentences=_sentences(in_file, stored.content, head),
         images=_images(stored.content) if head == "image" else {},
     )
@@ -99,7 +104,8 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     _write_other_files(folder, written, head)
     if tokenizers:
         frame = _frame(architecture, config, stored, prompting)
-        _write_tokenizers(folder, frame, in_file, tokenizers, written.chat)
+        frame = language_frame(languages, frame) if languages else frame
+        _write_tokenizers(folder, frame, in_file, tokenizers, written.chat, more)
     copy_card(stored, folder)
 
 
@@ -156,18 +162,18 @@ def _known(config: ModelConfig, id: int) -> int | None:
     return id if id < config.vocab_size else None
 
 
-def _generation(config: ModelConfig, decode: DecodeConfig) -> Values:
+def _generation(config: ModelConfig, decode: DecodeConfig, languages: Languages | None) -> Values:
     if config.family == "encoder":
         return {}
     values = {
-        **write_generation(decode, config),
+        **write_generation(decode, config, languages),
         "pad_token_id": _padding(config),
         "eos_token_id": _ends(config),
     }
     if config.family == "decoder":
         values["bos_token_id"] = _known(config, config.bos_id)
     else:
-        values["decoder_start_token_id"] = config.bos_id
+        values.setdefault("decoder_start_token_id", config.bos_id)
     return values
 
 
@@ -212,11 +218,16 @@ def _write_other_files(folder: Path, written: ForeignCheckpoint, head: str) -> N
 
 
 def _write_tokenizers(
-    folder: Path, frame: Frame, config: ModelConfig, tokenizers: Tokenizers, chat: str | None
+    folder: Path,
+    frame: Frame,
+    config: ModelConfig,
+    tokenizers: Tokenizers,
+    chat: str | None,
+    more: Values,
 ) -> None:
     length = config.max_length
     left = config.family == "decoder"
-    write_tokenizer(folder, tokenizers.source, frame, length, chat, pad_left=left)
+    write_tokenizer(folder, tokenizers.source, frame, length, chat, left, more)
     if not tokenizers.shared:  # AutoTokenizer.from_pretrained(folder, subfolder="target")
         write_tokenizer(folder / "target", tokenizers.target, frame, length)
 

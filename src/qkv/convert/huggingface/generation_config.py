@@ -10,6 +10,7 @@ from typing import Any
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.convert.architectures.architecture import Values
 from qkv.decode.request import USUAL_LENGTH, suppressed
+from qkv.text.languages import Languages
 
 # Their names for our settings; each value says the same in both
 SAME = {
@@ -46,8 +47,12 @@ MISSING = {
 }
 
 
-def read_generation(generation: Mapping[str, Any], model: ModelConfig) -> Values:
+def read_generation(
+    generation: Mapping[str, Any], model: ModelConfig, languages: Languages | None = None
+) -> Values:
     """Our settings from theirs, whose own defaults are a greedy search."""
+    if languages and generation.get("forced_bos_token_id") in languages.ids.values():
+        generation = {**generation, "forced_bos_token_id": None}  # the usual target
     settings: Values = {"beams": 1}
     for theirs, ours in SAME.items():
         value = generation.get(theirs)
@@ -66,7 +71,7 @@ def read_generation(generation: Mapping[str, Any], model: ModelConfig) -> Values
     settings["force_end"] = generation.get("forced_eos_token_id") == model.eos_id
     forced = generation.get("forced_bos_token_id")
     settings["force_start"] = model.start_id in (-1, forced)
-    given = n_given(model, settings["force_start"])
+    given = n_given(model, settings["force_start"], languages)
     if settings.get("max_length"):
         settings["max_length"] = max(1, settings["max_length"] - given)
     if settings.get("min_length"):
@@ -112,16 +117,23 @@ def _tell_what_is_missing(generation: Mapping[str, Any], model: ModelConfig) -> 
         warnings.warn(f"Left out of the decoding defaults: {', '.join(ignored)}.", stacklevel=3)
 
 
-def n_given(model: ModelConfig, forced: bool) -> int:
+def n_given(model: ModelConfig, forced: bool, languages: Languages | None = None) -> int:
     """How many tokens of an output are given, and count as its length with theirs (BART's <s>)."""
-    return int(forced and model.start_id >= 0)
+    language = languages is not None and not languages.starts_target
+    return int(language or (forced and model.start_id >= 0))
 
 
-def write_generation(decode: DecodeConfig, model: ModelConfig) -> Values:
+def write_generation(
+    decode: DecodeConfig, model: ModelConfig, languages: Languages | None = None
+) -> Values:
     """Their settings from ours."""
     values = {theirs: getattr(decode, ours) for theirs, ours in SAME.items()}
-    given = n_given(model, decode.force_start)
-    if given:
+    given = n_given(model, decode.force_start, languages)
+    if languages:
+        target = languages.ids.get(languages.target)
+        name = "decoder_start_token_id" if languages.starts_target else "forced_bos_token_id"
+        values |= {} if target is None else {name: target}
+    elif given:
         values["forced_bos_token_id"] = model.start_id
     values["forced_eos_token_id"] = model.eos_id if decode.force_end else None
     never = {*suppressed(decode, model)}

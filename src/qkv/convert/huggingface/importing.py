@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.convert.architectures import ARCHITECTURES, CAUSAL_CLASSIFIERS
 from qkv.convert.architectures.architecture import Architecture
+from qkv.convert.architectures.unsupported import why_unsupported
 from qkv.convert.huggingface.content import chat_content, read_content
 from qkv.convert.huggingface.fitting import with_halves
 from qkv.convert.huggingface.foreign_checkpoint import ForeignCheckpoint, read_checkpoint
@@ -30,8 +31,8 @@ def architecture_of(config: Mapping[str, Any], folder: Path) -> Architecture:
         raise UserError(f"{folder}/config.json does not say 'model_type'; fetch it again.")
     if str(kind) not in ARCHITECTURES:
         raise UserError(
-            f"{folder} is of the architecture {kind!r}, which qkv cannot read; it reads "
-            f"{', '.join(ARCHITECTURES)}."
+            f"{folder} is of the architecture {kind!r}, which qkv cannot read"
+            f"{why_unsupported(str(kind), ARCHITECTURES)}"
         )
     classifier = CAUSAL_CLASSIFIERS.get(str(kind))
     if classifier and config.get("architectures") == [*classifier.classes.values()]:

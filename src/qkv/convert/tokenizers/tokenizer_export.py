@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ def write_tokenizer(
     max_length: int,
     chat: str | None = None,
     pad_left: bool = False,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tokenizer.json and what goes with it; `chat` is a Jinja template of conversations.
+
+    `more` are further settings of tokenizer_config.json.
 
     A text gets the ids that it has here, within its frame. But there, "<eos>" in a text is the
     special token: chat templates and gaps to fill are written so.
@@ -41,6 +44,7 @@ def write_tokenizer(
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "padding_side": "left" if pad_left else "right",
         "clean_up_tokenization_spaces": False,
+        **(more or {}),
     }
     if chat is not None:
         settings["chat_template"] = chat

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from qkv.convert.huggingface.json_values import read_values
+from qkv.convert.tokenizers import multilingual
 from qkv.convert.tokenizers.sentencepiece import (
     USER_DEFINED,
     Piece,
@@ -52,16 +53,17 @@ T5_NAMES = {"padding": "<pad>", "unknown": "<unk>", "end": "</s>"}
 CLASSES = {
     "BertTokenizer": "bert",
     "DistilBertTokenizer": "distilbert",
-    "ElectraTokenizer": "bert",
+    "ElectraTokenizer": "electra",
     "RobertaTokenizer": "roberta",
     "XLMRobertaTokenizer": "xlm-roberta",
     "CamembertTokenizer": "camembert",
     "AlbertTokenizer": "albert",
     "MPNetTokenizer": "mpnet",
+    "DebertaTokenizer": "deberta",
     "DebertaV2Tokenizer": "deberta-v2",
     "BartTokenizer": "bart",
 }
-WORD_PIECES = ("bert", "distilbert", "mpnet")
+WORD_PIECES = ("bert", "distilbert", "electra", "mpnet")
 ANY_CLASS = ("PreTrainedTokenizer", "TokenizersBackend")  # which take tokenizer.json as it is
 
 
@@ -376,18 +378,22 @@ KINDS = {
     "bert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "modernbert": Kind(BERT_NAMES, ()),
     "distilbert": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
+    "electra": Kind(BERT_NAMES, ((_word_pieces, ("vocab.txt",)),)),
     "mpnet": Kind(ROBERTA_NAMES | {"unknown": "[UNK]"}, ((_word_pieces, ("vocab.txt",)),)),
     "roberta": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
     "xlm-roberta": Kind(ROBERTA_NAMES, ()),
     "camembert": Kind(ROBERTA_NAMES, ()),
     "bart": Kind(ROBERTA_NAMES, (BYTE_LEVEL,)),
+    "deberta": Kind(BERT_NAMES, (BYTE_LEVEL,)),
     "gpt2": Kind(GPT2_NAMES, (BYTE_LEVEL,)),
     "openai-gpt": Kind({"unknown": "<unk>"}, ((_first_gpt, ("vocab.json", "merges.txt")),)),
     "t5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
     "mt5": Kind(T5_NAMES, ((_t5, ("spiece.model",)),)),
-    "mbart": Kind(ROBERTA_NAMES, ()),
-    "m2m_100": Kind(ROBERTA_NAMES, ()),
-    "pegasus": Kind(T5_NAMES, ()),
+    "mbart": Kind(ROBERTA_NAMES, ((multilingual.mbart, ("sentencepiece.bpe.model",)),)),
+    "m2m_100": Kind(
+        ROBERTA_NAMES, ((multilingual.m2m100, ("sentencepiece.bpe.model", "vocab.json")),)
+    ),
+    "pegasus": Kind(T5_NAMES | {"mask": "<mask_2>"}, ((multilingual.pegasus, ("spiece.model",)),)),
     "albert": Kind(
         BERT_NAMES | {"padding": "<pad>", "unknown": "<unk>"}, ((_albert, ("spiece.model",)),)
     ),

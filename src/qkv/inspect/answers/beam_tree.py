@@ -285,14 +285,15 @@ def _request(model: Generative, inputs: Inputs, config: DecodeConfig, row: int) 
         config,
         tuple(source),
         tuple(inputs.suppress),
-        n_given=int(bool(source) and prompt[1:2] == [model.config.start_id]),
+        n_given=len(prompt) - 1 if source else 0,
         record=True,
     )
 
 
 def _prompt(inputs: Inputs, config: ModelConfig, row: int) -> list[int]:
     if config.family == "encoder-decoder":
-        return [config.bos_id, *([config.start_id] if config.start_id >= 0 else [])]
+        start = [config.start_id] if config.start_id >= 0 else []
+        return [*inputs.prompt] or [config.bos_id, *start]
     assert inputs.target is not None
     prompt: list[int] = inputs.target.row_tokens(row).tolist()
     return prompt

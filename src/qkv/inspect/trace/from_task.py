@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from qkv.config import DecodeConfig
 from qkv.data import IGNORE, Framed
 from qkv.decode.request import suppressed
 from qkv.errors import UserError
@@ -29,22 +30,24 @@ def trace_translation(
     source: str | Sequence[str],
     target: str | Sequence[str] | None,
     settings: dict[str, Any],
+    languages: tuple[str, str] = ("", ""),
 ) -> Trace:
     """Trace a translation into the target or, without one, into the model's own output."""
     texts, config = _texts(source), translator.model.config
     decode, tokenizers = translator.settings(settings), translator.tokenizers
-    encoded = translator.encode(texts)
+    encoded = translator.encode(texts, language=languages[0])
+    framing = translator.framing(DecodeConfig(), *languages)
     if target is None:
-        outputs = translator.output_tokens(texts, **settings)
+        outputs = translator.output_tokens(texts, languages, **settings)
     else:
         outputs = [
-            [*translator.first, *tokenizers.target.encode(text), config.eos_id]
+            [*framing.given, *tokenizers.target.encode(text), config.eos_id]
             for text in _one_each(target, texts, "targets")
         ]
     _check_lengths(outputs, config.max_length, "target")
     device = next(translator.model.parameters()).device
-    sources = [[*tokens, config.eos_id] for tokens in encoded]
-    shifted = [[config.bos_id, *tokens[:-1]] for tokens in outputs]
+    sources = [[*tokens, *framing.after] for tokens in encoded]
+    shifted = [[framing.start, *tokens[:-1]] for tokens in outputs]
     inputs = Inputs(
         source=Side.pad(sources, config.pad_id, tokenizers.source.tokens, device),
         target=Side.pad(shifted, config.pad_id, tokenizers.target.tokens, device),
@@ -52,6 +55,7 @@ def trace_translation(
         name=tokenizers.target.tokens,
         decode=decode,
         suppress=suppressed(decode, config),
+        prompt=(framing.start, *framing.given),
     )
     return Trace(translator.model, inputs)
 

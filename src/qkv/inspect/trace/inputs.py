@@ -85,6 +85,7 @@ class Inputs:
     name: Namer = numbered  # names of the outputs
     decode: DecodeConfig = field(default_factory=DecodeConfig)  # the model's own decoding settings
     suppress: tuple[int, ...] = ()  # tokens that are never generated
+    prompt: tuple[int, ...] = ()  # what an encoder-decoder's output begins with; (): BOS
 
     @property
     def sides(self) -> dict[str, Side]:

@@ -24,7 +24,7 @@ class Disentangled(Positions):
         super().__init__()
         self.n_buckets = config.relative_buckets
         self.table = nn.Embedding(2 * self.n_buckets, config.d_model)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config) if config.position_norm else nn.Identity()
         reach = torch.arange(config.n_positions)
         bucket = buckets(reach, self.n_buckets, config.relative_length or config.n_positions)
         # Computed once, since other devices and compiled code round logarithms differently.

@@ -18,6 +18,21 @@ SOURCES = {**SIZES, "n_encoder_layers": 2}
 MODELS = {
     "llama": lambda: Decoder(preset("llama-tiny", **SIZES, n_kv_heads=2)),
     "window": lambda: Decoder(preset("llama-tiny", **SIZES, window=5)),
+    "gemma": lambda: Decoder(
+        preset(
+            "llama-tiny",
+            **SIZES,
+            window=6,
+            window_layers="wf",
+            score_cap=20.0,
+            logit_cap=15.0,
+            norm_position="both",
+            query_key_norm=True,
+            rotary_window_base=500.0,
+        )
+    ),
+    "bloom": lambda: Decoder(preset("gpt2", **SIZES, positions="alibi")),
+    "mixtral": lambda: Decoder(preset("llama-tiny", **SIZES, n_experts=4, n_experts_used=2)),
     "gpt2": lambda: Decoder(preset("gpt2", **SIZES)),
     "transformer": lambda: EncoderDecoder(preset("transformer-small", **SOURCES)),
     "t5": lambda: EncoderDecoder(preset("transformer-small", **SOURCES, positions="relative")),

@@ -126,8 +126,14 @@ def test_an_adapter_can_be_trained_on_and_converted(language: Path, tmp_path: Pa
     with torch.no_grad():
         expected = qkv.load(first.folder).model(tokens)
         torch.testing.assert_close(qkv.load(merged).model(tokens), expected)
-    second = RUNS.starting_from(first.folder).run(tmp_path, "second", **LORA)
-    assert qkv.load(second.folder).generate("the ") == second.result.generate("the ")
+    for base in ("fp32", "int8"):
+        settings = {**LORA, "train_lora_base": base}
+        second = RUNS.starting_from(first.folder).run(tmp_path, f"second-{base}", **settings)
+        dtype = None if base == "fp32" else base
+        with torch.no_grad():
+            found = qkv.load(second.folder, dtype=dtype).model(tokens)
+            torch.testing.assert_close(found, second.result.model(tokens))
+            assert float((found - expected).abs().max()) > 0.05
 
 
 @pytest.mark.parametrize(

@@ -532,7 +532,8 @@ def unused_setting(config: ModelConfig, name: str) -> str:
         return f"is for encoders, but the family is {config.family!r}"
     if name.startswith("rotary_") and config.positions != "rotary":
         return f"is for rotary positions, but positions = {config.positions!r}"
-    if name.startswith("relative_") and not config.biases_scores:
+    has_buckets = config.biases_scores and config.positions != "alibi"
+    if name.startswith("relative_") and not has_buckets:
         return f"is for relative positions, but positions = {config.positions!r}"
     if name.startswith("position_") and config.positions != "disentangled":
         return f"is for disentangled positions, but positions = {config.positions!r}"

@@ -57,9 +57,15 @@ class AdaptedWeights(LazyWeights):
         assert isinstance(self.base, LazyWeights)
         return self.base.matrix(name) if name in self.quantized else None
 
+    def adapters(self) -> list[Adapter]:
+        """The adapters that are added, in their order: a base may have been adapted itself."""
+        before = self.base.adapters() if isinstance(self.base, AdaptedWeights) else []
+        return [*before, self.adapter]
+
     def without_updates(self) -> AdaptedWeights:
-        """The base's weights under the adapter's head."""
-        return AdaptedWeights(self.base, dataclasses.replace(self.adapter, updates={}), self.shapes)
+        """The weights before any update, under the last head."""
+        base = self.base.without_updates() if isinstance(self.base, AdaptedWeights) else self.base
+        return AdaptedWeights(base, dataclasses.replace(self.adapter, updates={}), self.shapes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

@@ -373,17 +373,17 @@ def load_model(where: Where, config: ModelConfig, device: torch.device | None = 
     model, weights = empty_model(config), stored.read_weights()
     path = stored.path / WEIGHTS
     device = device or torch.device("cpu")
-    adapter: Adapter | None = None
+    adapters: list[Adapter] = []
     if is_quantized(stored, weights):
         if isinstance(weights, AdaptedWeights):  # integers cannot be updated
-            adapter, weights = weights.adapter, weights.without_updates()
+            adapters, weights = weights.adapters(), weights.without_updates()
         check_fit(dict(model.named_parameters()), weights, path)
         quantize(model, partial(_matrix, weights, stored.dtype), device)
         weights = {name: weights[name] for name, _ in model.named_parameters()}
     floats = float_dtype(device, stored.dtype)
     fill_empty(model, weights, path, device, floats)
     model = model.to(device, floats).eval()  # tables that were computed
-    if adapter:
+    for adapter in adapters:
         adapter.attach(model)
     return model
 
@@ -408,7 +408,7 @@ def is_quantized(stored: StoredModel, weights: Mapping[str, Tensor] | None = Non
     """Whether some weights become integers: as the dtype says, or without one as in the file."""
     if stored.dtype is None:
         weights = stored.read_weights() if weights is None else weights
-        weights = weights.base if isinstance(weights, AdaptedWeights) else weights
+        weights = weights.without_updates() if isinstance(weights, AdaptedWeights) else weights
         return isinstance(weights, LazyWeights) and bool(weights.quantized)
     return stored.dtype in ("int8", "int4")
 

@@ -43,9 +43,12 @@ class Update:
 class LoRALinear(nn.Module):
     """x·Wᵀ + b + scale·(x·Aᵀ)·Bᵀ, where W is frozen and may be quantised."""
 
+    in_features: int
+    out_features: int
+
     def __init__(
         self,
-        base: nn.Linear | QuantizedLinear,
+        base: nn.Linear | QuantizedLinear | LoRALinear,
         updates: Sequence[Update],
         dropout: float = 0.0,
     ) -> None:
@@ -108,17 +111,25 @@ class LoRALinear(nn.Module):
 
 
 def lora_layers(model: nn.Module) -> dict[str, LoRALinear]:
-    """The layers of a model that have updates, by name."""
-    return {name: x for name, x in model.named_modules() if isinstance(x, LoRALinear)}
+    """The layers of a model that have updates, by name; of several in one, the outermost."""
+    layers = {name: x for name, x in model.named_modules() if isinstance(x, LoRALinear)}
+    return {name: layer for name, layer in layers.items() if not _is_inner(name)}
 
 
-def adaptable(model: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
-    """The linear layers inside the blocks, by name."""
+def adaptable(model: nn.Module) -> dict[str, nn.Linear | QuantizedLinear | LoRALinear]:
+    """The linear layers inside the blocks, by name; those with updates can have more of them."""
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear | QuantizedLinear) and ".blocks." in f".{name}"
+        if isinstance(module, nn.Linear | QuantizedLinear | LoRALinear)
+        and ".blocks." in f".{name}"
+        and not _is_inner(name)
     }
+
+
+def _is_inner(name: str) -> bool:
+    """Whether a layer is the frozen one inside of another."""
+    return name.endswith(".base")
 
 
 def attach(
@@ -135,8 +146,7 @@ def attach(
         parent, _, child = name.rpartition(".")
         base = layers[name]
         layer = LoRALinear(base, update, dropout)
-        device = base.device if isinstance(base, QuantizedLinear) else base.weight.device
-        setattr(model.get_submodule(parent), child, layer.to(device))
+        setattr(model.get_submodule(parent), child, layer.to(_device(base)))
 
 
 def merge(model: nn.Module) -> None:
@@ -156,3 +166,9 @@ def sharing_weights(model: Model) -> Model:
     tensors = [*model.parameters(), *model.buffers()]
     tensors += [x._packed for x in model.modules() if isinstance(x, QuantizedLinear)]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def _device(layer: nn.Linear | QuantizedLinear | LoRALinear) -> torch.device:
+    if isinstance(layer, QuantizedLinear):
+        return layer.device
+    return (layer.lora_A if isinstance(layer, LoRALinear) else layer.weight).device

@@ -117,7 +117,7 @@ def _silent_keys() -> Iterator[None]:
 
 
 def _history(path: Path) -> History:
-    """What was typed before, in a file that nobody else can read; where none can be, in memory."""
+    """Open the lines typed before, in a file that nobody else can read, or else in memory."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))

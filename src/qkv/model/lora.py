@@ -86,7 +86,7 @@ class LoRALinear(nn.Module):
             b.copy_(update.b)
 
     def product(self) -> Tensor:
-        """What is added to W, (out, in)."""
+        """The update of W, (out, in)."""
         return torch.cat([update.product for update in self.updates()])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def _stands_after(
 
 
 def language_frame(languages: Languages, frame: Frame) -> Frame:
-    """What stands around a source in its usual language."""
+    """The tokens around a source in its usual language."""
     if not languages.source:
         return frame
     own = (languages.ids[languages.source],)

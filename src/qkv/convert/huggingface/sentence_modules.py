@@ -46,7 +46,7 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """What stands after the transformer: its values in our words."""
+    """The modules after the transformer: their values in our words."""
 
     embed: Mapping[str, Any]  # of `EmbedConfig`
     vector: Mapping[str, Any]  # of `ModelConfig`: the projection of a text's vector

@@ -30,7 +30,8 @@ class Terminal:
             "QKV_HOME": str(home),
             "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths if path),
         }
-        environment.pop("NO_COLOR", None)
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):  # what the terminal itself says counts
+            environment.pop(name, None)
         self._child = pexpect.spawn(
             sys.executable,
             ["-m", "qkv", *map(str, arguments)],

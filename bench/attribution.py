@@ -18,7 +18,7 @@ from qkv.inspect import Trace
 from qkv.tasks import Translator
 
 METHODS: dict[str, Callable[[Trace], Tensor]] = {
-    "integrated gradients, 32 steps": lambda trace: trace.attribution().scores["source"],
+    "integrated gradients, 32 steps": lambda trace: trace.attribution(steps=32).scores["source"],
     "integrated gradients, 8 steps": lambda trace: trace.attribution(steps=8).scores["source"],
     "gradient × input": lambda trace: trace.attribution(method="gradient").scores["source"],
     "attention rollout": lambda trace: trace.rollout(),

@@ -173,12 +173,44 @@ def test_one_row_of_several_is_explained_alone():
         torch.testing.assert_close(scores, expected.scores[name], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["integrated", "gradient"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
+def test_removal_is_what_an_output_loses_without_a_token(family, monkeypatch):
+    trace = make_trace(family)
+    alone = Trace(trace.model, trace.inputs.repeat_row(0, 1))
+    found = trace.attribution(positions=[1, 2])
+    assert (found.method, found.gap) == ("removal", None)
+    monkeypatch.setattr("qkv.inspect.answers.attribution.MAX_TOKENS_IN_PASS", 20)
+    again = trace.attribution(positions=[1, 2], method="removal")
+    for key in alone.keys("*.embedding"):
+        name = key.partition(".")[0]
+        mean = alone[key].mean(dim=1, keepdim=True)
+        torch.testing.assert_close(again.scores[name], found.scores[name], atol=1e-5, rtol=1e-4)
+        for token in range(alone[key].shape[1]):
+            without = alone.change(key, mean, positions=[token])
+            for row, place in enumerate((1, 2)):
+                id = int(INPUTS[family].labels[0, place])
+                expected = log_odds(alone, place, id) - log_odds(without, place, id)
+                assert float(found.scores[name][row, token]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_gap_of_integrated_gradients_is_told_and_made_smaller():
+    trace = make_trace("decoder")
+    rough, refined = trace.attribution(steps=1), trace.attribution(method="integrated")
+    assert rough.gap > 0.05 >= refined.gap
+    assert "Not converged" in rough.warning and not refined.warning
+
+
+def test_where_removal_takes_too_long_it_is_gradients(monkeypatch):
+    monkeypatch.setattr("qkv.inspect.answers.attribution.MAX_WORK", 1)
+    assert make_trace("decoder").attribution(positions=1).method == "integrated"
+
+
+@pytest.mark.parametrize("method", ["removal", "integrated", "gradient"])
 def test_classes_are_explained_too(method):
     trace = make_trace("encoder")
     (scores,) = trace.attribution(method=method).scores.values()
     assert scores.shape == (1, 6) and float(scores.abs().min()) > 0
-    with pytest.raises(UserError, match="'integrated' or 'gradient'"):
+    with pytest.raises(UserError, match="method is one of 'removal', 'integrated', 'gradient'"):
         trace.attribution(method="other")
 
 

@@ -152,7 +152,7 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
 def test_attribution_has_a_panel_per_side_in_one_scale() -> None:
     found = chinese("encoder-decoder").attribution()
     figure = found.draw()
-    assert figure.get_suptitle().endswith("by integrated gradients")
+    assert figure.get_suptitle().endswith("by removing it")
     drawn = panels(figure)[:2]
     assert [axes.get_title() for axes in drawn] == ["source tokens", "target tokens"]
     limit = max(float(scores.abs().max()) for scores in found.scores.values())

@@ -1,9 +1,11 @@
-"""Attribution: how much each token adds to an output, by gradients.
+"""Attribution: how much each token adds to an output, by removing it or by gradients.
 
-Both methods follow everything that the model does with a token, values and feed-forward layers
-included. Gradient × input extrapolates from a small change of a token's vector, which norms mostly
-undo, so it often misses what removing the token does. Integrated gradients (Sundararajan et al.
-2017) average the gradient on the way from a text whose tokens are all alike to the text itself.
+All methods follow everything that the model does with a token, values and feed-forward layers
+included. Removal runs the model once without each token. Gradient × input extrapolates from a small
+change of a token's vector, which norms mostly undo, so it often misses what removing the token
+does. Integrated gradients (Sundararajan et al. 2017) average the gradient on the way from a text
+whose tokens are all alike to the text itself; with too few points on a crooked way, their sum
+misses the change that it should add up to, and the gap is told.
 """
 
 from __future__ import annotations
@@ -29,13 +31,20 @@ if TYPE_CHECKING:
 
     from qkv.inspect.trace.trace import Trace
 
-Method = Literal["integrated", "gradient"]
-METHODS = {"integrated": "integrated gradients", "gradient": "gradient × input"}
+Method = Literal["removal", "integrated", "gradient"]
+METHODS = {
+    "removal": "removing it",
+    "integrated": "integrated gradients",
+    "gradient": "gradient × input",
+}
+Scores = dict[str, Tensor]
+Tokens = dict[str, tuple[str, ...]]
 Points = list[float] | None  # on the way to the text, 0 … 1; None: at its end alone
 MAX_TOKENS_IN_PASS = 2048  # of a pass that keeps what gradients need
-STEPS = 32  # points on the way
+STEPS, MAX_STEPS = 32, 256  # points on the way, doubled until the gap is small enough
+SMALL_GAP = 0.05  # of the change that scores should add up to
 MAX_OUTPUTS = 32  # explained by the view; each costs STEPS backward passes,
-MAX_WORK = 2 * 10**12  # and tokens × weights of all of these may not be more
+MAX_WORK = 2 * 10**12  # and tokens × weights of all passes may not be more
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,16 @@ class Attribution(MapAnswer):
     positions: tuple[int, ...]
     tokens: dict[str, tuple[str, ...]]  # that were read, by side
     scores: dict[str, Tensor]  # (outputs, tokens) of each side
+    gap: float | None = None
+    """Integrated: by how much the worst output's scores miss the change that they should add up to,
+    as a share of that change (of 1, where it is smaller)."""
+
+    @property
+    def warning(self) -> str:
+        """A sentence where the scores do not add up; else nothing."""
+        if self.gap is None or self.gap <= SMALL_GAP:
+            return ""
+        return f"Not converged: scores miss the change by up to {100 * self.gap:.0f} %."
 
     def parts(self) -> list[HeatMap]:
         """A map per side: outputs down, tokens across."""
@@ -81,7 +100,8 @@ class Attribution(MapAnswer):
             panels[0].set_ylabel("output")
             figure.colorbar(image, ax=panels.tolist(), label="for (above 0) or against it")
             title = f"How much each token adds to each output, by {METHODS[self.method]}"
-            caption(figure, title, last_drawn(len(self.outputs), MAX_DRAWN, "outputs"))
+            left_out = last_drawn(len(self.outputs), MAX_DRAWN, "outputs")
+            caption(figure, title, " ".join(filter(None, [left_out, self.warning])))
         return figure
 
 
@@ -90,21 +110,24 @@ def attribution(
     positions: int | Sequence[int] | None = None,
     output: int | None = None,
     row: int = 0,
-    method: Method = "integrated",
-    steps: int = STEPS,
+    method: Method | None = None,
+    steps: int | None = None,
 ) -> Attribution:
     """Compute what each token's embedding adds to an output's log-odds.
 
-    The output at a position is `output`, else its label, else the likeliest one. "gradient" is the
-    gradient times the embedding, summed over D. "integrated" starts with the mean of the text's
-    embeddings at every token and averages the gradient over `steps` points on the way to the text's
-    own, so the scores of all tokens add up to the difference between the two. (A start at 0 would
-    be useless before a norm, which removes the length of a vector.)
+    The output at a position is `output`, else its label, else the likeliest one. "removal" is what
+    the output loses when the token's embedding becomes the mean of the text's. "gradient" is the
+    gradient times the embedding, summed over D. "integrated" starts with that mean at every token
+    and averages the gradient over `steps` points on the way to the text's own, so that the scores
+    of all tokens add up to the difference between the two, up to `gap`; without `steps`, points are
+    doubled until that is small, or they are MAX_STEPS. (A start at 0 would be useless before a
+    norm, which removes the length of a vector.) By default it is removal where that is affordable.
     """
     if "logits" not in trace:
         raise UserError("This model has no output; trace one that has a head.")
-    if method not in METHODS or steps < 1:
-        raise UserError("attribution: method is 'integrated' or 'gradient', and steps at least 1.")
+    if method not in (None, *METHODS) or (steps is not None and steps < 1):
+        known = ", ".join(map(repr, METHODS))
+        raise UserError(f"attribution: method is one of {known}, and steps at least 1.")
     if trace.edits and trace.inputs.n_rows > 1:
         raise UserError("attribution: a changed pass has several texts; trace one at a time.")
     logits = by_position(trace, trace.peek(["logits"])["logits"][row].float(), row)
@@ -114,17 +137,116 @@ def attribution(
     labels = row_labels(trace, row, len(logits))
     best = [int(logits[at].argmax()) if labels[at] == IGNORE else labels[at] for at in chosen]
     ids = best if output is None else [output] * len(chosen)
-    points = [(step + 0.5) / steps for step in range(steps)] if method == "integrated" else None
-    sides = [key.partition(".")[0] for key in trace.names("*.embedding")]
-    tokens = {side: tuple(trace.tokens(side, row)) for side in sides}
-    with torch.inference_mode(False), torch.enable_grad():
-        total = {side: torch.zeros(len(chosen), len(tokens[side])) for side in sides}
-        for chunk in _chunks(points, sum(map(len, tokens.values()))):
-            for number, scores in enumerate(_scores(trace, row, chunk, chosen, ids)):
-                for side in sides:
-                    total[side][number] += scores[side] / len(points or [1.0])
+    tokens = {side: tuple(trace.tokens(side, row)) for side in _sides(trace)}
+    method = method or ("integrated" if steps else _affordable(trace, tokens))
+    gap = None
+    if method == "removal":
+        total = _removal(trace, row, tokens, chosen, ids)
+    elif method == "gradient":
+        total = _by_gradients(trace, row, tokens, chosen, ids, None)
+    else:
+        total, gap = _integrated(trace, row, tokens, chosen, ids, steps)
     names = tuple(output_names(trace, ids, row))
-    return Attribution(method, names, tuple(chosen), tokens, total)
+    return Attribution(method, names, tuple(chosen), tokens, total, gap)
+
+
+def _sides(trace: Trace) -> list[str]:
+    return [key.partition(".")[0] for key in trace.names("*.embedding")]
+
+
+def _affordable(trace: Trace, tokens: Tokens) -> Method:
+    """Removal, unless a pass for each token is too much."""
+    n_tokens = sum(map(len, tokens.values()))
+    n_weights = sum(weight.numel() for weight in trace.model.parameters())
+    return "removal" if n_tokens**2 * n_weights <= MAX_WORK else "integrated"
+
+
+def _removal(
+    trace: Trace, row: int, tokens: Tokens, positions: list[int], ids: list[int]
+) -> Scores:
+    """What outputs lose when a token's embedding becomes the mean of the text's."""
+    total = {side: torch.zeros(len(positions), len(tokens[side])) for side in tokens}
+    size = max(1, MAX_TOKENS_IN_PASS // max(1, sum(map(len, tokens.values()))))
+    for side in tokens:
+        for start in range(0, len(tokens[side]), size):
+            removed = list(range(start, min(start + size, len(tokens[side]))))
+            changed = _log_odds_with(trace, row, len(removed) + 1, {side: removed}, positions, ids)
+            total[side][:, removed] = (changed[:1] - changed[1:]).T.float().cpu()
+    return total
+
+
+@torch.no_grad()
+def _log_odds_with(
+    trace: Trace,
+    row: int,
+    n_rows: int,
+    removed: dict[str, list[int]],
+    positions: list[int],
+    ids: list[int],
+) -> Tensor:
+    """Log-odds of outputs, (rows, outputs): the first row is the text, the others lack a token."""
+
+    def without(side: str, places: list[int]) -> Edit:
+        def change(value: Tensor) -> Tensor:
+            value = value.clone()
+            mean = value[0].mean(dim=0)
+            for number, place in enumerate(places, 1):
+                value[number, place] = mean
+            return value
+
+        return Edit(f"{side}.embedding", change)
+
+    edits = [without(side, places) for side, places in removed.items()]
+    probe = Probe([Ask("logits")], [*trace.edits, *edits])
+    run(trace.model, trace.inputs.repeat_row(row, n_rows), probe)
+    return _log_odds_at(trace, row, probe.values[Ask("logits")], positions, ids)
+
+
+def _log_odds_at(
+    trace: Trace, row: int, logits: Tensor, positions: list[int], ids: list[int]
+) -> Tensor:
+    """Log-odds of outputs at positions, (rows, outputs)."""
+    outputs = torch.stack([by_position(trace, x.float(), row) for x in logits])  # (rows, N, V)
+    pairs = zip(positions, ids, strict=True)
+    return torch.stack([_log_odds(trace, outputs[:, at], id) for at, id in pairs], dim=1)
+
+
+def _integrated(
+    trace: Trace,
+    row: int,
+    tokens: Tokens,
+    positions: list[int],
+    ids: list[int],
+    steps: int | None,
+) -> tuple[Scores, float]:
+    """Integrated gradients, and their gap; without `steps`, with as many points as it needs."""
+    with torch.no_grad():
+        start, end = _log_odds_at(
+            trace, row, _logits(trace, row, [0.0, 1.0], {}, {}).detach(), positions, ids
+        )
+    change = (end - start).cpu()
+    count = steps or STEPS
+    while True:
+        points = [(step + 0.5) / count for step in range(count)]
+        total = _by_gradients(trace, row, tokens, positions, ids, points)
+        sums = torch.stack([scores.sum(dim=1) for scores in total.values()]).sum(dim=0)
+        gap = float(((sums - change).abs() / change.abs().clamp(min=1.0)).max())
+        if steps or gap <= SMALL_GAP or count >= MAX_STEPS:
+            return total, gap
+        count *= 2
+
+
+def _by_gradients(
+    trace: Trace, row: int, tokens: Tokens, positions: list[int], ids: list[int], points: Points
+) -> Scores:
+    """Gradient × difference, averaged over the points."""
+    with torch.inference_mode(False), torch.enable_grad():
+        total = {side: torch.zeros(len(positions), len(tokens[side])) for side in tokens}
+        for chunk in _chunks(points, sum(map(len, tokens.values()))):
+            for number, scores in enumerate(_scores(trace, row, chunk, positions, ids)):
+                for side in tokens:
+                    total[side][number] += scores[side] / len(points or [1.0])
+    return total
 
 
 def _check_positions(positions: int | Sequence[int] | None, count: int) -> list[int]:
@@ -214,13 +336,18 @@ def _answer(question: Question) -> Attribution:
     shape = trace.shape("logits")
     count = shape[1] if len(shape) == 3 and trace.inputs.output_kind != "span" else 1
     n_weights = sum(x.numel() for x in trace.model.parameters())
-    work = sum(map(len, question.tokens.values())) * n_weights
-    steps = STEPS if STEPS * work <= MAX_WORK else STEPS // 4
-    most = max(1, min(MAX_OUTPUTS, MAX_WORK // (steps * work)))
-    if count <= most:
-        return trace.attribution(steps=steps)
-    question.remark(f"attribution: of the last {most} of {count:,} outputs")
-    return trace.attribution(range(count - most, count), steps=steps)
+    tokens = {side: tuple(names) for side, names in question.tokens.items()}
+    work = sum(map(len, tokens.values())) * n_weights
+    method, most = _affordable(trace, tokens), MAX_OUTPUTS
+    if method == "integrated":
+        most = max(1, min(MAX_OUTPUTS, MAX_WORK // (STEPS * work)))
+    if count > most:
+        question.remark(f"attribution: of the last {most} of {count:,} outputs")
+    positions = range(count - most, count) if count > most else None
+    found = trace.attribution(positions, method=method)
+    if found.warning:
+        question.remark(f"attribution: {found.warning}")
+    return found
 
 
 def _lack(question: Question) -> str | None:
@@ -231,8 +358,9 @@ def _lack(question: Question) -> str | None:
 
 VIEW = View(
     "Attribution",
-    "How much each token adds to the log-odds of each output, by integrated gradients: above 0 for "
-    "it, below 0 against it. More reliable than rollout.",
+    "How much each token adds to the log-odds of each output: above 0 for it, below 0 against it. "
+    "Where it is affordable, this is what the output loses without the token (its vector becomes "
+    "the mean of all), else integrated gradients. More reliable than rollout.",
     _answer,
     _lack,
 )

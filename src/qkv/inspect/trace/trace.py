@@ -199,13 +199,14 @@ class Trace(Quantities):
         positions: int | Sequence[int] | None = None,
         output: int | None = None,
         row: int = 0,
-        method: Method = "integrated",
-        steps: int = 32,
+        method: Method | None = None,
+        steps: int | None = None,
     ) -> Attribution:
         """How much each token adds to each output (all, or those at `positions`).
 
-        `method` is integrated gradients, or the cheaper gradient × input, which is often wrong in
-        models with norms.
+        `method` is "removal" (what the output loses without the token), "integrated" (gradients,
+        whose `gap` tells how far they are from adding up), or the cheap "gradient" × input, which
+        is often wrong in models with norms. By default removal, where that is affordable.
         """
         from qkv.inspect.answers.attribution import attribution
 

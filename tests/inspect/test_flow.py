@@ -7,7 +7,7 @@ from matplotlib.patches import FancyArrowPatch
 from rich.cells import cell_len
 
 from qkv.inspect import Trace
-from qkv.inspect.answers.flow import Flow, Stage, crossings, flow, skips
+from qkv.inspect.answers.flow import Flow, Stage, feeds, flow, skips
 from tests.inspect.conftest import make_trace
 from tests.inspect.test_draw import draw_strictly, printed
 
@@ -78,11 +78,48 @@ def test_a_residual_adds_what_its_sublayer_was_given(whole: Flow) -> None:
     assert len(arrows) == 2 * 2 + 3 * 3
 
 
-def test_the_encoders_output_goes_to_the_keys_of_each_cross_attention(whole: Flow) -> None:
-    assert keys(whole, crossings(whole)) == [
-        ("encoder.output", f"decoder.{layer}.cross_attention.key") for layer in range(3)
-    ]
-    assert crossings(flow(make_trace("decoder"))) == []
+def sources(stages: Flow, key: str) -> list[str]:
+    """What a stage is computed from."""
+    return [start for start, end in keys(stages, feeds(stages, stages.parallel)) if end == key]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("source.tokens", []),
+        ("source.embedding", ["source.tokens"]),
+        ("encoder.0.self_attention.query", ["source.input"]),
+        ("encoder.0.self_attention.key", ["source.input"]),
+        ("encoder.0.self_attention.value", ["source.input"]),
+        (
+            "encoder.0.self_attention.scores",
+            ["encoder.0.self_attention.query", "encoder.0.self_attention.key"],
+        ),
+        ("encoder.0.self_attention.weights", ["encoder.0.self_attention.scores"]),
+        (
+            "encoder.0.self_attention.heads",
+            ["encoder.0.self_attention.weights", "encoder.0.self_attention.value"],
+        ),
+        ("encoder.1.self_attention.value", ["encoder.0.feed_forward.residual"]),
+        ("decoder.1.cross_attention.query", ["decoder.1.self_attention.residual"]),
+        ("decoder.1.cross_attention.key", ["encoder.output"]),
+        ("decoder.1.cross_attention.value", ["encoder.output"]),
+        ("decoder.1.feed_forward.hidden", ["decoder.1.cross_attention.residual"]),
+        ("logits", ["decoder.output"]),
+        ("target.labels", []),
+        ("loss", ["probabilities", "target.labels"]),
+    ],
+)
+def test_arrows_lead_from_what_a_stage_is_computed_from(
+    whole: Flow, key: str, expected: list[str]
+) -> None:
+    assert sources(whole, key) == expected
+
+
+def test_parallel_sublayers_read_the_block_s_input() -> None:
+    stages = flow(make_trace("decoder", parallel=True))
+    assert sources(stages, "decoder.1.feed_forward.hidden") == ["decoder.0.feed_forward.residual"]
+    assert sources(stages, "decoder.1.self_attention.key") == ["decoder.0.feed_forward.residual"]
 
 
 def test_the_chart_has_each_stage_its_formula_shape_and_arrows(whole: Flow) -> None:
@@ -91,10 +128,11 @@ def test_the_chart_has_each_stage_its_formula_shape_and_arrows(whole: Flow) -> N
     (axes,) = figure.axes
     texts, shown = [text.get_text() for text in axes.texts], whole.shown
     for stage in shown:
-        assert {stage.name, stage.formula, stage.letters, str(stage.shape)} <= {*texts}
+        name = stage.name if stage.name in texts else stage.name.rpartition(": ")[2]
+        assert {name, stage.formula, stage.letters, str(stage.shape)} <= {*texts}
     assert "× 2" in texts and "× 3" in texts
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    assert len(arrows) == (len(shown) - 2) + len(skips(shown)) + len(crossings(shown))
+    assert len(arrows) == len(feeds(shown)) + len(skips(shown))
     where = {text.get_text(): text.get_position() for text in axes.texts}
     source, target = where["encoder output"], where["decoder output"]
     assert source[0] < target[0] == where["logits"][0] and where["logits"][1] < target[1]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Lane = Literal["encoder", "decoder", "output"]
 Place = tuple[float, float]
+Box = tuple[float, float, float]  # its lower left corner and its width
 
 FILLS = {"encoder": "#e3f0f8", "decoder": "#fbeadf", "output": "#e2f3ec"}
 EDGES = {"encoder": "#0072B2", "decoder": "#D55E00", "output": "#009E73"}
@@ -54,6 +55,8 @@ class Stage:
 class Flow(tuple[Stage, ...], Answer):
     """The stages of a pass; shown with one layer of each lane that stands for all."""
 
+    parallel = False  # whether the sublayers of a block all read its input
+
     @property
     def shown(self) -> list[Stage]:
         """The stages with one layer per lane."""
@@ -68,18 +71,21 @@ class Flow(tuple[Stage, ...], Answer):
     def draw(self) -> Figure:
         """Draw the chart: encoder left, decoder right, arrows of residuals and cross-attention."""
         shown = self.shown
-        places = _places(shown)
-        width = max(x for x, _ in places) + WIDE + 1.4
-        height = -min(y for _, y in places) + TALL + 0.9
+        boxes = _boxes(shown)
+        width = max(x + wide for x, _, wide in boxes) + 1.4
+        height = -min(y for _, y, _ in boxes) + TALL + 0.9
         with styled():
             figure, axes = new_figure(width, height)
             axes.set(xlim=(-0.7, width - 0.7), ylim=(TALL + 0.45 - height, TALL + 0.45))
             axes.set_aspect("equal")
             axes.axis("off")
-            self._frames(axes, places)
-            for place, stage in zip(places, shown, strict=True):
-                _box(axes, place, stage)
-            _arrows(axes, shown, places)
+            self._frames(axes, boxes)
+            for box, stage in zip(boxes, shown, strict=True):
+                _draw_box(axes, box, stage)
+            for start, end in feeds(shown, self.parallel):
+                _draw_feed(axes, shown, boxes, start, end)
+            for start, end in skips(shown, self.parallel):
+                _draw_skip(axes, shown, boxes, start, end)
             caption(figure, ABOUT)
         return figure
 
@@ -125,14 +131,14 @@ class Flow(tuple[Stage, ...], Answer):
         count = self.n_layers(stage.lane)
         return f"{stage.lane} layer {f'× {count}' if count > 1 else stage.layer}"
 
-    def _frames(self, axes: Axes, places: list[Place]) -> None:
+    def _frames(self, axes: Axes, boxes: list[Box]) -> None:
         """Draw a frame around the layer of each lane, with the number of layers."""
-        inside: dict[Lane, list[Place]] = {}
-        for stage, place in zip(self.shown, places, strict=True):
+        inside: dict[Lane, list[Box]] = {}
+        for stage, box in zip(self.shown, boxes, strict=True):
             if stage.layer is not None:
-                inside.setdefault(stage.lane, []).append(place)
+                inside.setdefault(stage.lane, []).append(box)
         for lane, (first, *_, last) in inside.items():
-            x, top, bottom = first[0] - 0.45, first[1] + TALL + 0.11, last[1] - 0.11
+            x, top, bottom = last[0] - 0.45, first[1] + TALL + 0.13, last[1] - 0.11
             size, style = (WIDE + 0.9, top - bottom), {"linestyle": "--", "zorder": 0}
             _rounded(axes, (x, bottom), size, 0.1, "#f7f7f7", "#999999", **style)
             side = x + (WIDE + 0.68 if lane == "encoder" else 0.22)  # free of residual arrows
@@ -145,7 +151,9 @@ def flow(trace: Trace) -> Flow:
     keys = [key for key in trace if key != "target.labels"]
     if "loss" in keys:
         keys.insert(keys.index("loss"), "target.labels")
-    return Flow(_stage(trace, key) for key in keys)
+    found = Flow(_stage(trace, key) for key in keys)
+    found.parallel = trace.model.config.parallel
+    return found
 
 
 def describe(trace: Trace) -> Markup:
@@ -174,52 +182,113 @@ def _stage(trace: Trace, key: str) -> Stage:
     return Stage(key, quantity.name, quantity.formula, quantity.axes, shape, lane, layer)
 
 
-def skips(stages: Sequence[Stage]) -> list[tuple[int, int]]:
-    """Residual arrows as indices: from a sublayer's input to where it is added."""
+def feeds(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
+    """What each stage is computed from, residuals aside: pairs of indices."""
+    index = {stage.key: number for number, stage in enumerate(stages)}
+    memory = [i for i, stage in enumerate(stages) if stage.lane == "encoder"]
     arrows = []
     for end, stage in enumerate(stages):
-        if stage.key.endswith(".residual"):
-            sublayer = stage.key.removesuffix("residual")
-            start = next(i for i, other in enumerate(stages) if other.key.startswith(sublayer))
-            before = [i for i in range(start) if stages[i].lane == stage.lane]
-            if before and start < end:
-                arrows.append((before[-1], end))
+        sublayer, _, kind = stage.key.rpartition(".")
+        if kind in ("tokens", "labels"):
+            sources = []
+        elif kind in ("key", "value") and sublayer.endswith("cross_attention"):
+            sources = memory[-1:]
+        elif kind in ("query", "key", "value"):
+            sources = _given_to(stages, sublayer, parallel)
+        elif kind == "scores":
+            sources = [index[f"{sublayer}.query"], index[f"{sublayer}.key"]]
+        elif kind == "heads":
+            sources = [index[f"{sublayer}.weights"], index[f"{sublayer}.value"]]
+        elif stage.key == "loss":
+            before = [i for i in range(end) if stages[i].key != "target.labels"]
+            sources = [*before[-1:], index["target.labels"]]
+        elif sublayer.endswith("feed_forward") and parallel and _is_first(stages, end):
+            sources = _given_to(stages, sublayer, parallel)
+        else:
+            sources = _before(stages, end)
+        arrows += [(start, end) for start in sources]
     return arrows
 
 
-def crossings(stages: Sequence[Stage]) -> list[tuple[int, int]]:
-    """Arrows as indices: from the encoder's output to the keys of each cross-attention."""
-    encoder = [i for i, stage in enumerate(stages) if stage.lane == "encoder"]
-    keys = [i for i, stage in enumerate(stages) if stage.key.endswith(".cross_attention.key")]
-    return [(encoder[-1], i) for i in keys] if encoder else []
+def skips(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
+    """Residual arrows as indices: from what a sublayer's output is added to, to the sum."""
+    arrows = []
+    for end, stage in enumerate(stages):
+        if stage.key.endswith(".residual"):
+            sublayer = stage.key.removesuffix(".residual")
+            start = next(i for i, other in enumerate(stages) if other.key.startswith(sublayer))
+            before = [] if start == end else _before(stages, start)
+            arrows += [(source, end) for source in before]
+    return arrows
 
 
-def _places(stages: Sequence[Stage]) -> list[Place]:
-    """The lower left corner of each box; the output is below the lane that leads to it."""
+def _before(stages: Sequence[Stage], end: int) -> list[int]:
+    """The stage before one on its way; an output's way begins where the last lane ends."""
+    lane = stages[end].lane
+    same = [i for i in range(end) if stages[i].lane == lane and stages[i].key != "target.labels"]
+    if not same and lane == "output":
+        same = [i for i in range(end) if stages[i].key != "target.labels"]
+    return same[-1:]
+
+
+def _given_to(stages: Sequence[Stage], sublayer: str, parallel: bool) -> list[int]:
+    """What a sublayer reads: the stage before it or, where all are parallel, before its block."""
+    whole = sublayer.rpartition(".")[0] if parallel else sublayer
+    first = next(i for i, stage in enumerate(stages) if stage.key.startswith(f"{whole}."))
+    return _before(stages, first)
+
+
+def _is_first(stages: Sequence[Stage], index: int) -> bool:
+    """Whether a stage is the first of its sublayer."""
+    sublayer = stages[index].key.rpartition(".")[0]
+    return not stages[index - 1].key.startswith(f"{sublayer}.")
+
+
+def _boxes(stages: Sequence[Stage]) -> list[Box]:
+    """Where each stage stands; queries, keys and values are side by side, and labels apart.
+
+    In cross-attention keys and values stand on the encoder's side. Scores and weights leave room
+    for the way of the values, labels for the way to the loss. The output is below the last lane.
+    """
     lanes = list(dict.fromkeys(stage.lane for stage in stages if stage.lane != "output"))
-    depth, before, places = dict.fromkeys(lanes, 0.0), dict[Lane, Stage](), []
+    depth, before, boxes = dict.fromkeys(lanes, TALL + GAP), dict[Lane, Stage](), []
+    third = WIDE / 3
     for stage in stages:
         lane = lanes[-1] if stage.lane == "output" else stage.lane
-        if lane in before and before[lane].layer != stage.layer:
-            depth[lane] -= 0.3
-        places.append((lanes.index(lane) * (WIDE + BETWEEN), depth[lane]))
-        depth[lane] -= TALL + GAP
+        sublayer, _, kind = stage.key.rpartition(".")
+        cross = sublayer.endswith("cross_attention")
+        if kind not in ("key", "value"):  # these stand beside the queries
+            depth[lane] -= TALL + GAP
+            if lane in before and before[lane].layer != stage.layer:
+                depth[lane] -= 0.3
+        left, wide = 0.0, WIDE
+        if kind in ("query", "key", "value"):
+            order = ("value", "key", "query") if cross else ("query", "key", "value")
+            left, wide = order.index(kind) * third + 0.04, third - 0.08
+        elif kind in ("scores", "weights"):
+            left, wide = (third + 0.04 if cross else 0.0), WIDE - third - 0.04
+        elif stage.key == "target.labels":
+            left, wide = WIDE / 2, WIDE / 2
+        boxes.append((lanes.index(lane) * (WIDE + BETWEEN) + left, depth[lane], wide))
         before[lane] = stage
-    return places
+    return boxes
 
 
-def _box(axes: Axes, place: Place, stage: Stage) -> None:
-    x, y = place
-    _rounded(axes, place, (WIDE, TALL), 0.07, FILLS[stage.lane], EDGES[stage.lane], zorder=2)
+def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
+    x, y, wide = box
+    _rounded(axes, (x, y), (wide, TALL), 0.07, FILLS[stage.lane], EDGES[stage.lane], zorder=2)
     inside: dict[str, Any] = {"zorder": 3, "parse_math": False, "va": "center"}
-    grey: dict[str, Any] = {"ha": "right", "color": "#444444", "fontsize": TYPE - 1}
-    lines = (
-        (0.34, stage.name, stage.letters, "bold"),
+    is_narrow = wide < WIDE / 2
+    name = stage.name.rpartition(": ")[2] if is_narrow else stage.name
+    grey: dict[str, Any] = {"ha": "right", "color": "#444444"}
+    for up, left, right, weight in (
+        (0.34, name, stage.letters, "bold"),
         (0.14, stage.formula, str(stage.shape), "normal"),
-    )
-    for up, left, right, weight in lines:
-        axes.text(x + 0.1, y + up, left, fontsize=_fits(left, right), weight=weight, **inside)
-        axes.text(x + WIDE - 0.1, y + up, right, **grey, **inside)
+    ):
+        size = TYPE - 2.5 if is_narrow else TYPE - 1
+        fits = _fits(left, right, wide, size)
+        axes.text(x + 0.08, y + up, left, fontsize=fits, weight=weight, **inside)
+        axes.text(x + wide - 0.08, y + up, right, fontsize=size, **grey, **inside)
 
 
 def _rounded(
@@ -232,31 +301,45 @@ def _rounded(
     axes.add_patch(FancyBboxPatch(corner, size[0], size[1], boxstyle=shape, **colours, **style))
 
 
-def _fits(text: str, beside: str) -> float:
+def _fits(text: str, beside: str, wide: float, size: float) -> float:
     """The type size at which a text fits into its box next to another."""
-    room = (WIDE - 0.35) * 72 - len(beside) * (TYPE - 1) * 0.6
-    return max(4.0, min(TYPE, room / max(1, cell_len(text)) / 0.6))
+    room = (wide - 0.3) * 72 - len(beside) * size * 0.6
+    return max(3.0, min(TYPE, room / max(1, cell_len(text)) / 0.6))
 
 
-def _arrows(axes: Axes, stages: list[Stage], places: list[Place]) -> None:
-    before: dict[float, float] = {}
-    for x, y in places:  # from each box down to the next
-        if x in before:
-            _line(axes, [(x + WIDE / 2, before[x]), (x + WIDE / 2, y + TALL)], "#555555")
-        before[x] = y
-    for start, end in skips(stages):
-        # On the outer side: left of the encoder, right of the decoder.
-        left = stages[end].lane == "encoder"
-        x = places[end][0] + (0 if left else WIDE)
-        out = x + (-0.22 if left else 0.22)
-        high, low = places[start][1] + 0.1, places[end][1] + TALL - 0.12
-        _line(axes, [(x, high), (out, high), (out, low), (x, low)], "#009E73")
-    for start, end in crossings(stages):
-        x, y = places[start][0] + WIDE, places[start][1] + TALL / 2
-        to, low = places[end][0], places[end][1] + TALL / 2
-        middle = (x + to) / 2
-        _line(axes, [(x, y), (middle, y), (middle, low), (to, low)], "#CC79A7", 1.8)
-        axes.text(middle - 0.06, y + 0.12, "K, V", ha="right", fontsize=TYPE, color="#A04A7C")
+def _draw_feed(
+    axes: Axes, stages: Sequence[Stage], boxes: Sequence[Box], start: int, end: int
+) -> None:
+    """Draw the way from a stage to one that is computed from it."""
+    (x, y, wide), (to, low, width) = boxes[start], boxes[end]
+    if stages[start].lane == "encoder" != stages[end].lane and "cross" in stages[end].key:
+        out, above, target = x + wide, low + TALL + 0.07, to + width / 2
+        middle = boxes[start][0] + WIDE + BETWEEN / 2
+        points = [(out, y + TALL / 2), (middle, y + TALL / 2), (middle, above), (target, above)]
+        _line(axes, [*points, (target, low + TALL)], "#CC79A7", 1.8)
+        return
+    # A narrow box is left or reached at its middle, a wide one where the other is.
+    source, target = x + wide / 2, to + width / 2
+    if wide < width:
+        target = source
+    elif stages[end].key == "loss" and stages[start].key != "target.labels":
+        source = target = x + WIDE / 4  # beside the labels
+    bend = low + TALL + 0.13
+    points = [(source, y), (target, low + TALL)]
+    if abs(source - target) > 0.01:
+        points = [(source, y), (source, bend), (target, bend), (target, low + TALL)]
+    _line(axes, points, "#555555")
+
+
+def _draw_skip(
+    axes: Axes, stages: Sequence[Stage], boxes: Sequence[Box], start: int, end: int
+) -> None:
+    """Draw a residual connection on the outer side: left of the encoder, right of the decoder."""
+    left = stages[end].lane == "encoder"
+    x = boxes[end][0] + (0 if left else WIDE)
+    out = x + (-0.22 if left else 0.22)
+    high, low = boxes[start][1] + 0.1, boxes[end][1] + TALL - 0.12
+    _line(axes, [(x, high), (out, high), (out, low), (x, low)], "#009E73")
 
 
 def _line(axes: Axes, points: list[Place], colour: str, width: float = 1.1) -> None:

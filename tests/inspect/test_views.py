@@ -149,6 +149,18 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
     np.testing.assert_allclose(drawn[-1], drawn[:-1].mean(axis=0))
 
 
+def test_drift_of_many_layers_and_far_tokens_stays_readable() -> None:
+    few = chinese("encoder-decoder").drift()
+    layers = tuple(f"layer {number}" for number in range(30))
+    distance = torch.linspace(0, 11_000, 30)[:, None].expand(30, len(few.tokens))
+    many = replace(few, layers=layers, cosine=distance / 11_000, distance=distance, step=distance)
+    figure = many.draw()
+    draw_strictly(figure)
+    assert figure.axes[1].get_yscale() == "symlog" and figure.axes[0].get_yscale() == "linear"
+    assert 6 <= len(labels(figure.axes[0].xaxis)) <= 12
+    assert few.draw().axes[1].get_yscale() == "linear"
+
+
 def test_attribution_has_a_panel_per_side_in_one_scale() -> None:
     found = chinese("encoder-decoder").attribution()
     figure = found.draw()

@@ -176,6 +176,12 @@ def test_json_and_npz_files(look: Look, tmp_path: Path, trace: Trace) -> None:
     torch.testing.assert_close(saved["logits"], trace["logits"], atol=1e-4, rtol=1e-4)
 
 
+def test_a_gguf_file_has_no_curves(qkv: Command, tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert "is a model without a training log" in qkv("inspect", file, "--view", "curves").mistake
+
+
 def test_without_a_text_there_are_the_curves_of_training(
     look: Look, model: Path, tmp_path: Path
 ) -> None:

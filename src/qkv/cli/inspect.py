@@ -194,6 +194,10 @@ def _runs(name: str, others: Sequence[Path], required: bool) -> Mapping[str, Seq
     folder = adapter or (Path(base) if Path(base).is_dir() else find_model(base))
     if not (required or others or (folder / "log.jsonl").is_file()):
         return {}
+    if folder.is_file() and folder.suffix == ".gguf":
+        raise UserError(
+            f"{name} is a model without a training log, so there are no curves; name a run folder."
+        )
     return read_logs([folder, *others])
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 
+MAX_TICKS = 12  # layers that are named on an axis
+FAR = 30.0  # times a token's first length, above which the axis is logarithmic
+
+
 @dataclass(frozen=True)
 class Drift(Answer):
     """The residual stream compared with its input, for each layer (the input first) and token."""
@@ -44,10 +48,14 @@ class Drift(Answer):
             figure, panels = new_figure(8.4, 3.4, ncols=2)
             for axes, values in zip(panels, (self.cosine, self.distance), strict=True):
                 _lines(axes, values.cpu().T.tolist(), tokens, named)
-                axes.set_xticks(range(len(self.layers)), self.layers, rotation=45, ha="right")
+                every = -(-len(self.layers) // MAX_TICKS)
+                ticks = range(0, len(self.layers), every)
+                axes.set_xticks(ticks, self.layers[::every], rotation=45, ha="right")
             lowest = min(-0.05, float(self.cosine.min()))
             panels[0].set(ylabel="cosine to the input", ylim=(lowest, 1.05))
             panels[1].set(ylabel="distance from the input / its length")
+            if float(self.distance.max()) > FAR:  # a few tokens would flatten all others
+                panels[1].set_yscale("symlog", linthresh=1.0)
             if named:
                 figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
             caption(figure, "How far the residual stream has moved from its input")

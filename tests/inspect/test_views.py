@@ -14,6 +14,7 @@ from qkv.errors import UserError
 from qkv.inspect import Side, Trace, pad_labels
 from qkv.inspect.answers.answer import Answer, Question
 from qkv.inspect.answers.positions import PositionTable
+from qkv.inspect.answers.rollout import Rollout
 from qkv.inspect.answers.steps import Candidate, Prediction, Steps
 from qkv.inspect.draw import visible
 from qkv.inspect.views import VIEWS
@@ -147,6 +148,15 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
     assert not longer.legends
     drawn = np.array([line.get_ydata() for line in longer.axes[0].lines])
     np.testing.assert_allclose(drawn[-1], drawn[:-1].mean(axis=0))
+
+
+def test_an_attention_sink_is_named() -> None:
+    shares = torch.tensor([[1.0, 0, 0], [0.95, 0.05, 0], [0.9, 0.05, 0.05]])
+    words = ["The", "cat", "sat"]
+    (sunk,) = Rollout(shares, words, words).parts()
+    assert "'The' is an attention sink" in sunk.title
+    even = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.3, 0.3, 0.4]])
+    assert Rollout(even, words, words).sink is None
 
 
 def test_drift_of_many_layers_and_far_tokens_stays_readable() -> None:

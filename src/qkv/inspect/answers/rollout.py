@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 
+SINK = 0.8  # mean share of one token in all others, above which it is an attention sink
+
+
 @dataclass(frozen=True)
 class Rollout(MapAnswer):
     """Shares (T, S) of the tokens `columns` in the tokens `rows`."""
@@ -29,9 +32,24 @@ class Rollout(MapAnswer):
     rows: list[str]
     columns: list[str]
 
+    @property
+    def sink(self) -> str | None:
+        """The token at which most attention of nearly all others ends, if there is one."""
+        others = self.shares[1:]  # a causal text's first token can see nothing but itself
+        if len(others) < 2:
+            return None
+        means = others.mean(dim=0)
+        column = int(means.argmax())
+        return self.columns[column] if float(means[column]) > SINK else None
+
     def parts(self) -> list[HeatMap]:
-        """One map."""
+        """One map; an attention sink is named."""
         title = "Attention multiplied through all layers"
+        if self.sink is not None:
+            title += (
+                f"; {self.sink!r} is an attention sink: heads with nothing to do look at it, so "
+                f"its share says little"
+            )
         return [HeatMap(self.shares, self.rows, self.columns, title, value="share")]
 
 

@@ -36,6 +36,21 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "RobertaForTokenClassification": ("token", ["key", "intermediate.dense"]),
     "AlbertModel": ("none", ["query", "ffn"]),
     "DebertaV2Model": ("none", ["query_proj", "value_proj"]),
+    "GPTNeoXForCausalLM": ("", ["query_key_value", "dense_4h_to_h"]),
+    "GPTNeoForCausalLM": ("", ["q_proj", "c_fc"]),
+    "BloomForCausalLM": ("", ["query_key_value", "dense"]),
+    "OPTForCausalLM": ("", ["q_proj", "k_proj", "fc1"]),
+    "Gemma2ForCausalLM": ("", ["q_proj", "v_proj", "up_proj"]),
+    "Phi3ForCausalLM": ("", ["qkv_proj", "gate_up_proj"]),
+    "Qwen3ForCausalLM": ("", ["q_proj", "k_proj", "o_proj"]),
+    "MixtralForCausalLM": ("", ["q_proj", "v_proj"]),
+    "M2M100ForConditionalGeneration": ("", ["q_proj", "fc2"]),
+    "MT5ForConditionalGeneration": ("", ["q", "wo"]),
+    "DistilBertModel": ("none", ["q_lin", "lin2"]),
+    "MPNetModel": ("none", ["attn.q", "attn.o"]),
+    "ElectraModel": ("none", ["query", "value"]),
+    "DebertaModel": ("none", ["in_proj", "output.dense"]),
+    "ModernBertModel": ("none", ["Wqkv", "Wi"]),
 }
 HEADS = {"sequence": ["classifier"], "token": ["classifier"]}
 

@@ -440,6 +440,14 @@ def test_a_damaged_file_is_read_or_refused(whole, tmp_path_factory, share, byte)
         assert len(found) > 0
 
 
+def test_a_tensor_without_dimensions_is_refused(path, whole):
+    damaged, name = bytearray(whole), b"output.weight"
+    damaged[whole.rindex(name) + len(name)] = 0  # the number of its dimensions
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match=path.name):
+        open_model(path)
+
+
 def test_a_model_that_no_machine_can_hold_is_refused(path, whole):
     damaged = bytearray(whole)
     for name, size in ((b"llama.context_length", 2**24), (b"llama.embedding_length", 2**20)):

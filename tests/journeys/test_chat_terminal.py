@@ -231,6 +231,7 @@ def test_names_and_earlier_lines_are_completed(chat: Terminal, home: Path) -> No
     chat.wait_for("> /set max_length=20", before - 1)
     chat.type(CTRL_C)
     chat.at_prompt()
+    assert chat.lines[-2].startswith("> /set max_length=20")
 
 
 def test_what_is_forgotten_is_told_once(chat: Terminal, home: Path) -> None:

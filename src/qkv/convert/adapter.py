@@ -23,6 +23,7 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.convert.adapted_weights import AdaptedWeights, Adapter
 from qkv.convert.architectures.name_tables import AS_IS, TRANSPOSED, Form, Part
+from qkv.convert.causal_encoder import as_causal_encoder
 from qkv.convert.huggingface.fitting import fitting
 from qkv.convert.huggingface.foreign_weights import applicable
 from qkv.convert.huggingface.json_values import read_values
@@ -258,29 +259,6 @@ def with_adapter(stored: StoredModel, folder: Path, name: str = "") -> StoredMod
         return AdaptedWeights(read_base(), adapter, parameter_shapes(config))
 
     return dataclasses.replace(stored, read_weights=weights)
-
-
-def as_causal_encoder(stored: StoredModel) -> StoredModel:
-    """Turn a decoder without its output into a causal encoder (GPT's own classifiers)."""
-    _, config, _ = load_config(stored)
-    body = dataclasses.replace(
-        config,
-        family="encoder",
-        causal=True,
-        n_encoder_layers=config.n_decoder_layers,
-        pooling="last",
-        tie="none",
-    )
-
-    def weights() -> dict[str, Tensor]:
-        return {
-            name.replace("decoder.", "encoder.", 1): tensor
-            for name, tensor in stored.read_weights().items()
-            if not name.startswith("output.")
-        }
-
-    content = {**stored.content, "model": body.to_dict()}
-    return dataclasses.replace(stored, content=content, read_weights=weights)
 
 
 def base_of(folder: Path) -> str:

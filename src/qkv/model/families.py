@@ -72,14 +72,14 @@ class AdaptedFrom:
     model_type: str = ""  # of its architecture, where another library has one for it
 
 
-class Family(nn.Module):
+class Transformer(nn.Module):
     """What the three families share."""
 
     config: ModelConfig
     adapted_from: AdaptedFrom | None = None
 
 
-class EncoderDecoder(Family):
+class EncoderDecoder(Transformer):
     """The original Transformer: an encoder, and a causal decoder that attends to its output."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -135,7 +135,7 @@ class EncoderDecoder(Family):
         return self.output(x) if then is None else then(x)
 
 
-class Encoder(Family):
+class Encoder(Transformer):
     """Encoder-only: each token sees all but padding; a head predicts from the vectors.
 
     The config names the head, so that a model folder tells what it is for. A `causal` encoder is a
@@ -192,7 +192,7 @@ class Encoder(Family):
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
-class Decoder(Family):
+class Decoder(Transformer):
     """Decoder-only: each token sees itself and those before it."""
 
     def __init__(self, config: ModelConfig) -> None:

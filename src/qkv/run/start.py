@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.convert.adapter import as_causal_encoder
+from qkv.convert.causal_encoder import as_causal_encoder
 from qkv.convert.model_folder import (
     Prompting,
     StoredModel,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,15 +11,14 @@ from qkv.config import ModelConfig
 from qkv.convert.architectures.angles import read_angles_by_type, write_angles_by_type
 from qkv.convert.architectures.architecture import Architecture, Values, wanted
 from qkv.convert.architectures.llama import (
-    BODY,
     LAYER,
     LLAMA,
-    OUTPUT,
     llama_config,
     llama_values,
     read_groups,
+    rules,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import Table
 from qkv.convert.architectures.qwen import NORMS
 from qkv.convert.architectures.windows import read_windows, write_layer_types
 
@@ -125,15 +125,6 @@ def write_gemma3(config: ModelConfig) -> Values:
     return {**write_gemma2(config), "rope_parameters": write_angles_by_type(config)}
 
 
-def _rules(table: Table, config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "model.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "model.layers.{}.", table, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
-
-
 GEMMA = Architecture(
     name="Gemma",
     model_type="gemma",
@@ -142,34 +133,28 @@ GEMMA = Architecture(
     bodies=("GemmaModel",),
     read_config=read_gemma,
     write_config=_config,
-    rules=partial(_rules, LAYER),
+    rules=rules,
     prefix="model.",
     ignored=LLAMA.ignored,
     copies=LLAMA.copies,
 )
-GEMMA2 = Architecture(
+GEMMA2 = replace(
+    GEMMA,
     name="Gemma 2",
     model_type="gemma2",
-    family="decoder",
     classes={"causal": "Gemma2ForCausalLM"},
     bodies=("Gemma2Model",),
     read_config=read_gemma2,
     write_config=write_gemma2,
-    rules=partial(_rules, BOTH_NORMS),
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
+    rules=partial(rules, table=BOTH_NORMS),
 )
-GEMMA3 = Architecture(
+GEMMA3 = replace(
+    GEMMA2,
     name="Gemma 3",
     model_type="gemma3_text",
-    family="decoder",
     classes={"causal": "Gemma3ForCausalLM"},
     bodies=("Gemma3TextModel",),
     read_config=read_gemma3,
     write_config=write_gemma3,
-    rules=partial(_rules, THREE),
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
+    rules=partial(rules, table=THREE),
 )

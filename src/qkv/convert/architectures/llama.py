@@ -128,11 +128,11 @@ def write_mistral(config: ModelConfig) -> Values:
     return {**llama_config(config), "sliding_window": config.window or None}
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where both keep each weight."""
+def rules(config: ModelConfig, head: str, table: Table = LAYER) -> Iterator[Rule]:
+    """Where all of this line keep each weight; what a layer's are called is in the table."""
     yield from modules(config, "", "model.", BODY)
     yield from layers(
-        config, "decoder.blocks.{}.", "model.layers.{}.", LAYER, config.n_decoder_layers
+        config, "decoder.blocks.{}.", "model.layers.{}.", table, config.n_decoder_layers
     )
     yield from modules(config, "", "", OUTPUT)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
@@ -15,15 +16,14 @@ from qkv.convert.architectures.angles import (
 )
 from qkv.convert.architectures.architecture import Architecture, Values, wanted
 from qkv.convert.architectures.llama import (
-    BODY,
     LAYER,
     LLAMA,
-    OUTPUT,
     llama_config,
     llama_values,
     read_groups,
+    rules,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import Table
 
 FUSED: Table = {
     **LAYER,
@@ -75,15 +75,6 @@ def write_config(config: ModelConfig) -> Values:
     }
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "model.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "model.layers.{}.", FUSED, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
-
-
 PHI3 = Architecture(
     name="Phi-3",
     model_type="phi3",
@@ -92,7 +83,7 @@ PHI3 = Architecture(
     bodies=("Phi3Model",),
     read_config=read_config,
     write_config=write_config,
-    rules=rules,
+    rules=partial(rules, table=FUSED),
     prefix="model.",
     ignored=LLAMA.ignored,
     copies=LLAMA.copies,

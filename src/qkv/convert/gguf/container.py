@@ -241,6 +241,8 @@ def _read(content: mmap.mmap) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
 def _tensor_head(cursor: _Cursor) -> tuple[str, Shape, int, int]:
     name, n_dimensions = cursor.text(), cursor.number("I")
     shape = tuple(cursor.number("Q") for _ in range(n_dimensions))
+    if not shape:
+        raise ValueError(f"the tensor {name} has no dimensions")
     return name, shape[::-1], cursor.number("I"), cursor.number("Q")
 
 

@@ -34,6 +34,7 @@ from qkv.convert.model_folder import (
     StoredModel,
     Tokenizers,
     check_same_save,
+    check_whole,
     load_config,
     read_config,
 )
@@ -143,6 +144,7 @@ def has_labels(config: ModelConfig) -> bool:
 def read_adapter(folder: Path, config: ModelConfig, task: str, source: AdaptedFrom) -> Adapter:
     """Read an adapter for a model, naming each tensor that the model has no place for."""
     values, names = _read_config(folder), names_of(config, task, source.model_type)
+    check_whole(folder / ADAPTER_WEIGHTS)
     tensors = read_tensors(folder / ADAPTER_WEIGHTS)
     given = {names.canonical(name): tensor for name, tensor in tensors.items()}
     updates: dict[str, list[Update]] = {}

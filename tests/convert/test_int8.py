@@ -1,7 +1,6 @@
 """Weights in 8 bits: close to the float model, stored small, the same after a save."""
 
 import copy
-import json
 import weakref
 from pathlib import Path
 

@@ -47,7 +47,7 @@ from qkv.text.chat import ChatTemplate
 Files = dict[str, bytes]
 LINES = [f"{a} and {b} saw the {c}." for a in ("Ann", "Bob") for b in ("Eve", "Li") for c in "abcd"]
 SIZES: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_ff": 8, "max_length": 16}
-BOMB = 1 << 28  # zeros; the bound on a reader's memory is below what some of them make of it
+BOMB = 1 << 26  # zeros in a small file
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}"
@@ -100,7 +100,7 @@ def _compressed(suffix: str) -> Callable[[], list[Files]]:
         else:
             pack = gzip.compress if suffix == ".gz" else lzma.compress
         bomb = pack(b"\0" * BOMB)
-        return [{f"text.txt{suffix}": pack(text)}] * 9 + [{f"text.txt{suffix}": bomb}]
+        return [{f"text.txt{suffix}": pack(text)}] * 199 + [{f"text.txt{suffix}": bomb}]
 
     return cache(seeds)
 

@@ -198,6 +198,11 @@ def _update(
             f"fetch the file again."
         )
     alpha = _of_pattern(values.get("alpha_pattern"), name, values["lora_alpha"])
+    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise UserError(
+            f"{folder / ADAPTER_CONFIG}: alpha_pattern gives {name} {alpha!r}, but must give a "
+            f"number over 0; fetch the file again."
+        )
     rank = a.shape[0]
     return Update(a, matrix.read_rows(b), alpha / (rank**0.5 if values.get("use_rslora") else rank))
 
@@ -206,13 +211,13 @@ def _no_update(n_out: int, n_in: int) -> Update:
     return Update(torch.empty(0, n_in), torch.empty(n_out, 0))
 
 
-def _of_pattern(patterns: Any, name: str, usual: float) -> float:
+def _of_pattern(patterns: Any, name: str, usual: float) -> Any:
     """A value that PEFT's config gives to some matrices by the ends of their names."""
     for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
         ends = pattern.removeprefix("^")
         if name == ends or name.endswith(f".{ends}") or ends.endswith(f".{name}"):
-            return float(value)
-    return float(usual)
+            return value
+    return usual
 
 
 def _check_shapes(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +37,37 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         try:
             save_file(contiguous, beside, metadata)
         except SafetensorError as error:
-            full = "No space left" in str(error)
-            raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from error
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+
+
+def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """Return the CRC-32 of tensors with their names, kinds and shapes, and of a text beside them.
+
+    It does not depend on their order, which safetensors changes.
+    """
+    value = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        value = _add_to_checksum(value, name, tensors[name])
+    return f"{value:08x}"
+
+
+def _add_to_checksum(value: int, name: str, tensor: Tensor) -> int:
+    value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
+    return zlib.crc32(_bytes_of(tensor), value)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def damaged(path: Path) -> UserError:
+    """Build the error of a file whose content is not what its checksum says."""
+    return UserError(
+        f"{path} is damaged: its content differs from its checksum; restore it from a copy, fetch "
+        f"it again or train again."
+    )
 
 
 class LazyWeights(Mapping[str, Tensor]):
@@ -101,6 +132,13 @@ class StoredTensors(LazyWeights):
         with _opened(self._files[name]) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
+
+    def checksum(self) -> str:
+        """Return the CRC-32 of all tensors as they are stored, read one at a time."""
+        value = zlib.crc32(b"")
+        for name in sorted(self._files):
+            value = _add_to_checksum(value, name, self._read(name))
+        return f"{value:08x}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

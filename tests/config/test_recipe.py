@@ -303,3 +303,22 @@ def test_columns_are_named_by_name_number_or_path(value):
     assert recipe_from({"data": {"source_field": value}}).data.source_field == value
     examples = recipe_from({"task": "classify", "data": {"text_field": value}})
     assert examples.data.text_field == (value,)
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 3000, "{a=" * 3000])
+def test_numbers_too_long_and_values_too_deep_are_no_toml(tmp_path: Path, value: str) -> None:
+    (tmp_path / "bad.toml").write_text(f"[train]\nlr = {value}")
+    with pytest.raises(UserError, match=r"bad\.toml is not valid TOML"):
+        load_recipe(tmp_path / "bad.toml")
+    with pytest.raises(UserError, match="lr is"):
+        load_recipe(_empty(tmp_path), [f"train.lr={value}"])
+
+
+def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lr is too large"):
+        load_recipe(_empty(tmp_path), [f"train.lr={10**400}"])
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "empty.toml").write_text("")
+    return folder / "empty.toml"

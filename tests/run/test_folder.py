@@ -191,3 +191,27 @@ def test_a_recipe_of_an_earlier_version_is_read(tmp_path: Path, module: Any) -> 
 def test_examples_columns_may_have_their_former_name() -> None:
     made = recipe_from({"task": "classify", "data": {"text_fields": ["a", "b"]}})
     assert made.data.text_field == ("a", "b")
+
+
+@pytest.mark.parametrize("n_moved", [1, 2])
+def test_a_kill_while_the_first_model_is_moved_into_place_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_moved: int
+) -> None:
+    """With no better validation after it, nothing else would write the model again."""
+    settings = {"train_valid_every": 4, "train_checkpoint_every": 100, "train_steps": 4}
+    expected = run(tmp_path, "whole", **settings)
+    replace, moved = Path.replace, []
+
+    def die(self: Path, target: Path) -> Path:
+        if Path(target).parent == tmp_path / "cut" and self.parent.name.endswith(".writing"):
+            if len(moved) == n_moved:
+                raise Killed
+            moved.append(target)
+        return replace(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "replace", die)
+        run(tmp_path, "cut", **settings)
+    assert (tmp_path / "cut" / "model.safetensors").exists()
+    assert resumed(tmp_path, "cut", **settings) == tmp_path / "cut"
+    assert everything(tmp_path / "cut") == everything(expected.folder)

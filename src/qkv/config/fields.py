@@ -94,7 +94,10 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
             raise UserError(f"{where} is {value!r}, but must be a list.")
         return tuple(_checked(item, options[0], where) for item in items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"{where} is too large for a number of type float.") from error
     if hint is type(None) and value is None:
         return None
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):

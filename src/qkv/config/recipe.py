@@ -67,7 +67,7 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
         raise UserError(
             f"{path} is not UTF-8 text (byte {error.start}); convert it first."
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long, or tables too deep
         raise UserError(f"{path} is not valid TOML: {error}; correct it.") from error
     changed = [_override(values, override) for override in overrides]
     return recipe_from(values, str(path), changed)
@@ -260,7 +260,7 @@ def _override(values: dict[str, Any], override: str) -> str:
         raise UserError(f"--set {override!r} must have the form section.key=value.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     for section in sections:
         values = values.setdefault(section, {})

@@ -34,6 +34,7 @@ from qkv.convert.model_folder import (
     StoredModel,
     Tokenizers,
     check_same_save,
+    check_whole,
     load_config,
     read_config,
 )
@@ -143,6 +144,7 @@ def has_labels(config: ModelConfig) -> bool:
 def read_adapter(folder: Path, config: ModelConfig, task: str, source: AdaptedFrom) -> Adapter:
     """Read an adapter for a model, naming each tensor that the model has no place for."""
     values, names = _read_config(folder), names_of(config, task, source.model_type)
+    check_whole(folder / ADAPTER_WEIGHTS)
     tensors = read_tensors(folder / ADAPTER_WEIGHTS)
     given = {names.canonical(name): tensor for name, tensor in tensors.items()}
     updates: dict[str, list[Update]] = {}
@@ -196,6 +198,11 @@ def _update(
             f"fetch the file again."
         )
     alpha = _of_pattern(values.get("alpha_pattern"), name, values["lora_alpha"])
+    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+        raise UserError(
+            f"{folder / ADAPTER_CONFIG}: alpha_pattern gives {name} {alpha!r}, but must give a "
+            f"number over 0; fetch the file again."
+        )
     rank = a.shape[0]
     return Update(a, matrix.read_rows(b), alpha / (rank**0.5 if values.get("use_rslora") else rank))
 
@@ -204,13 +211,13 @@ def _no_update(n_out: int, n_in: int) -> Update:
     return Update(torch.empty(0, n_in), torch.empty(n_out, 0))
 
 
-def _of_pattern(patterns: Any, name: str, usual: float) -> float:
+def _of_pattern(patterns: Any, name: str, usual: float) -> Any:
     """A value that PEFT's config gives to some matrices by the ends of their names."""
     for pattern, value in patterns.items() if isinstance(patterns, dict) else ():
         ends = pattern.removeprefix("^")
         if name == ends or name.endswith(f".{ends}") or ends.endswith(f".{name}"):
-            return float(value)
-    return float(usual)
+            return value
+    return usual
 
 
 def _check_shapes(

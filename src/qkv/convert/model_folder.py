@@ -34,6 +34,8 @@ from qkv.weights import (
     LazyWeights,
     StoredTensors,
     check_fit,
+    checksum,
+    damaged,
     fill_empty,
     read_metadata,
     write_tensors,
@@ -49,7 +51,10 @@ TOKENIZER_FILES = (
     "source_special_tokens_map.json",
 )
 FORMAT = 1  # of config.json; a larger number is from a later version of qkv
-SAVED_AS = "saved_as"  # in config.json and the weights' metadata: one digest for one save
+SAVED_AS = "saved_as"
+"""In config.json and the weights' metadata: the digest of a save, "-", and the weights' checksum.
+
+Saves of earlier versions have no checksum."""
 IN_8_BITS = (".table.weight", ".projection.weight")  # in int4 too: they lose more than they save
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 T = TypeVar("T")
@@ -122,18 +127,21 @@ Where = Path | StoredModel
 def open_model_folder(folder: Path, content: Mapping[str, Any] | None = None) -> StoredModel:
     """Open a model folder of ours; its tokenizers are parsed once, when first asked for."""
     content = read_config(folder) if content is None else content
-    return StoredModel(
-        folder,
-        content,
-        cache(lambda: Tokenizers.load(folder)),
-        lambda: _read_weights(folder, content),
-    )
+    check_once = cache(check_whole)
+
+    def weights() -> StoredTensors:
+        check_same_save(folder, WEIGHTS, content)
+        check_once(folder / WEIGHTS)
+        return StoredTensors(folder / WEIGHTS)
+
+    return StoredModel(folder, content, cache(lambda: Tokenizers.load(folder)), weights)
 
 
-def _read_weights(folder: Path, content: Mapping[str, Any]) -> StoredTensors:
-    """Open the weights, unless they and config.json are from different saves."""
-    check_same_save(folder, WEIGHTS, content)
-    return StoredTensors(folder / WEIGHTS)
+def check_whole(path: Path) -> None:
+    """Refuse weights of ours that differ from their checksum, as after a flipped bit."""
+    expected = read_metadata(path).get(SAVED_AS, "").partition("-")[2]
+    if expected and StoredTensors(path).checksum() != expected:
+        raise damaged(path)
 
 
 def check_same_save(folder: Path, weights: str, content: Mapping[str, Any]) -> None:
@@ -276,7 +284,7 @@ def _digest(content: Mapping[str, Any], tensors: Mapping[str, Tensor], beside: P
     for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:32]
+    return f"{digest.hexdigest()[:32]}-{checksum(tensors)}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

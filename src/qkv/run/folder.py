@@ -21,6 +21,8 @@ from qkv.convert.model_folder import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
+    check_same_save,
+    read_config,
 )
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
@@ -130,6 +132,16 @@ def check_data(folder: Path, digest: str, resume: bool) -> None:
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write what differs from the defaults, with the format's number."""
     write_text(folder / RECIPE, to_toml({"format": FORMAT, **recipe_to_dict(recipe)}))
+
+
+def is_one_save(folder: Path) -> bool:
+    """Whether the files of the folder's model were all written by one save."""
+    weights = ADAPTER_WEIGHTS if (folder / ADAPTER_WEIGHTS).exists() else WEIGHTS
+    try:
+        check_same_save(folder, weights, read_config(folder))
+    except UserError:
+        return False
+    return True
 
 
 def is_run_on(folder: Path, corpus: str) -> bool:

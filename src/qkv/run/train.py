@@ -28,6 +28,7 @@ from qkv.run.folder import (
     check_data,
     forget_run,
     has_begun,
+    is_one_save,
     is_run_on,
     locked,
     write_recipe,
@@ -161,6 +162,8 @@ def _train(job: Job, console: Console) -> TrainState:
     trainer = make_trainer(job)
     if job.plan.resume:
         trainer.resume(job.say)
+        if trainer.state.best_step == trainer.state.step and not is_one_save(folder):
+            job.save()  # killed while the files of the first model were moved into place
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
     n_parameters, n_trained = count_parameters(job.config), sum(p.numel() for p in trained)
     few = f" ({n_trained:,} of LoRA trained)" if recipe.train.lora_rank else ""

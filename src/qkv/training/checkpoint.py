@@ -12,10 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import UserError
-from qkv.weights import check_fit, read_metadata, read_tensors, write_tensors
+from qkv.weights import (
+    check_fit,
+    checksum,
+    damaged,
+    read_metadata,
+    read_tensors,
+    write_tensors,
+)
 
 CHECKPOINT_FILES = "step-*.safetensors"
 FORMAT = "1"  # raised when an older qkv could no longer read what a newer one writes
+CHECKSUM = "checksum"  # of tensors and state; checkpoints of earlier versions have none
 
 
 @dataclass
@@ -31,24 +39,33 @@ class TrainState:
     snapshots: list[int] = field(default_factory=list)  # steps whose weights are kept to average
 
 
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Path of the checkpoint of a step."""
+    return folder / f"step-{step:08d}.safetensors"
+
+
 def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
 ) -> Path:
     """Write weights, optimizer and counters as of `state.step`; return the file."""
-    path = folder / f"step-{state.step:08d}.safetensors"
+    path = checkpoint_path(folder, state.step)
     trained = trained_weights(model)
     tensors = {f"model.{name}": p.detach() for name, p in trained.items()}
     for name, parameter in trained.items():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    metadata = {"format": FORMAT, "state": json.dumps(dataclasses.asdict(state))}
+    counters = json.dumps(dataclasses.asdict(state))
+    metadata = {"format": FORMAT, "state": counters, CHECKSUM: checksum(tensors, counters)}
     write_tensors(path, tensors, metadata)
     return path
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
-    """Load a checkpoint into the model and the optimizer; return its counters."""
-    state, tensors = read_state(path), read_tensors(path)
+    """Load a checkpoint into the model and the optimizer; return its counters.
+
+    Raises UserError, and changes neither, where the content differs from its checksum.
+    """
+    state, tensors = read_state(path), read_whole(path)
     weights = {key: value for key, value in tensors.items() if key.startswith("model.")}
     load_trained(model, {k.removeprefix("model."): v for k, v in weights.items()}, path)
     parameters = dict(model.named_parameters())
@@ -103,14 +120,33 @@ def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, UserError]]:
     return readable, unreadable
 
 
+def read_whole(path: Path) -> dict[str, Tensor]:
+    """Read tensors; raise UserError where they differ from the checksum beside them."""
+    tensors, metadata = read_tensors(path), read_metadata(path)
+    expected = metadata.get(CHECKSUM)
+    if expected and checksum(tensors, metadata.get("state", "")) != expected:
+        raise damaged(path)
+    return tensors
+
+
+def save_snapshot(folder: Path, model: nn.Module, step: int) -> None:
+    """Write the weights of a validated step, to be averaged at the end."""
+    weights = {name: p.detach() for name, p in trained_weights(model).items()}
+    write_tensors(snapshot_path(folder, step), weights, {CHECKSUM: checksum(weights)})
+
+
 def snapshot_path(folder: Path, step: int) -> Path:
     """Path of a validated step's weights, which are averaged at the end."""
     return folder / f"weights-{step:08d}.safetensors"
 
 
-def delete_old(folder: Path) -> None:
-    """Delete all but the two newest checkpoints and the weights that they will average."""
-    checkpoints = find_checkpoints(folder)[0][:2]
+def delete_old(folder: Path, newest: Path) -> None:
+    """Delete all but `newest`, the checkpoint before it, and the weights that they will average.
+
+    Later ones are damaged: the run was resumed from an earlier one, and has passed it since.
+    """
+    readable = find_checkpoints(folder)[0]
+    checkpoints = [path for path in readable if path.name <= newest.name][:2]
     steps = {step for path in checkpoints for step in read_state(path).snapshots}
     needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
     ours = (CHECKPOINT_FILES, "weights-*.safetensors", ".*.writing")  # the last: of a kill
@@ -123,6 +159,6 @@ def averaged(paths: list[Path]) -> dict[str, Tensor]:
     """Average the weights of several files, in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in read_tensors(path).items():
+        for name, tensor in read_whole(path).items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}

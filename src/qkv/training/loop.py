@@ -22,11 +22,13 @@ from qkv.training.checkpoint import (
     CHECKPOINT_FILES,
     TrainState,
     averaged,
+    checkpoint_path,
     delete_old,
     find_checkpoints,
     load_checkpoint,
     load_trained,
     save_checkpoint,
+    save_snapshot,
     snapshot_path,
     trained_weights,
 )
@@ -36,7 +38,6 @@ from qkv.training.progress import Reporter
 from qkv.training.schedule import learning_rate
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.validate import complaint
-from qkv.weights import write_tensors
 
 Scores = dict[str, float]
 LOG_EVERY = 10  # steps between looks at the losses; on a GPU each look waits for it
@@ -81,30 +82,40 @@ class Trainer:
         trained model without any, because starting over would replace it.
         """
         say = say or self.say
-        readable, unreadable = find_checkpoints(self.folder)
         run = self.folder.parent
         has_model = any((run / name).exists() for name in MODELS)
-        if not readable and unreadable:
-            path, error = next(iter(unreadable.items()))
+        is_loaded, unreadable = self._load_newest()
+        if not is_loaded and unreadable:
+            path, error = max(unreadable.items())
             raise UserError(
                 f"No checkpoint in {self.folder} can be read, {path.name} because: {error} "
                 f"Without one the run cannot be resumed; train again in another folder."
             )
-        if not readable and has_model:
+        if not is_loaded and has_model:
             raise UserError(
                 f"{run} has a trained model but no checkpoint in {self.folder.name}/ "
                 f"to resume from; restore the checkpoints, or train again in another folder."
             )
-        if not readable:
+        if not is_loaded:
             return False
-        self.state = load_checkpoint(readable[0], self.model, self.optimizer)
-        for path, error in unreadable.items():
-            if path.name > readable[0].name:
+        for path, error in sorted(unreadable.items(), reverse=True):
+            if path > checkpoint_path(self.folder, self.state.step):
                 say(f"warning: passed over {path.name}: {error}")
         say(f"resuming from step {self.state.step}")
         if self.state.best_step == self.state.step and not has_model:
             self.keep()  # killed between the first checkpoint and the first model
         return True
+
+    def _load_newest(self) -> tuple[bool, dict[Path, UserError]]:
+        """Load the newest checkpoint that is whole; return whether there is one, and all others."""
+        readable, unreadable = find_checkpoints(self.folder)
+        for path in readable:
+            try:
+                self.state = load_checkpoint(path, self.model, self.optimizer)
+                return True, unreadable
+            except UserError as error:
+                unreadable[path] = error
+        return False, unreadable
 
     def run(self) -> TrainState:
         """Train until the steps, the time or the patience are used up.
@@ -255,8 +266,7 @@ class Trainer:
         """Store these weights for the average of the last few validations."""
         if self.config.average < 2:
             return
-        weights = {name: p.detach() for name, p in trained_weights(self.model).items()}
-        write_tensors(snapshot_path(self.folder, self.state.step), weights, {})
+        save_snapshot(self.folder, self.model, self.state.step)
         self.state.snapshots.append(self.state.step)
         del self.state.snapshots[: -self.config.average]
 
@@ -264,9 +274,9 @@ class Trainer:
         """Write a checkpoint to resume from, and delete those that it replaces."""
         self.flush()
         self._check_weights()
-        save_checkpoint(self.folder, self.model, self.optimizer, self.state)
+        newest = save_checkpoint(self.folder, self.model, self.optimizer, self.state)
         self.unsaved = False
-        delete_old(self.folder)
+        delete_old(self.folder, newest)
         self._restart_clock()
 
     def keep_average(self) -> None:
@@ -274,7 +284,11 @@ class Trainer:
         state = self.state
         if len(state.snapshots) < 2:
             return
-        weights = averaged([snapshot_path(self.folder, step) for step in state.snapshots])
+        try:
+            weights = averaged([snapshot_path(self.folder, step) for step in state.snapshots])
+        except UserError as error:
+            self.say(f"warning: the average was left out, the best weights are kept: {error}")
+            return
         load_trained(self.model, weights, self.folder)
         value = self._value(self.evaluate())
         better = state.best is None or value > state.best

@@ -1,5 +1,6 @@
 """Encoded arrays on disk: made once, resumed after a kill, never half read."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
-from qkv.errors import UserError
 
 WORDS = [f"word {number}" for number in range(10_000)]
 
@@ -96,14 +96,37 @@ def make(root: Path) -> Shards:
     return cached_examples(WORDS[:9], [], lengths, root)
 
 
-def test_a_truncated_array_is_named_and_a_missing_index_encodes_again(tmp_path: Path) -> None:
+def flip(path: Path, byte: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 4
+    path.write_bytes(content)
+
+
+def test_a_damaged_entry_is_named_and_encoded_again(tmp_path: Path) -> None:
     whole = make(tmp_path)["rows"].tolist()
     (folder,) = entries(tmp_path)
     os.truncate(folder / "rows.bin", 3)
-    with pytest.raises(UserError, match=r"rows\.bin has 3 bytes but should have 36; delete"):
-        make(tmp_path)
+    with pytest.warns(UserWarning, match=r"rows\.bin has 3 bytes but should have 36; the data is"):
+        assert make(tmp_path)["rows"].tolist() == whole
+    flip(folder / "rows.bin", 30)
+    with pytest.warns(UserWarning, match=r"rows\.bin differs from its checksum; the data is"):
+        assert make(tmp_path)["rows"].tolist() == whole
     (folder / "index.json").write_text('{"arrays": ')
     assert make(tmp_path)["rows"].tolist() == whole
+    index = json.loads((folder / "index.json").read_text())
+    for changed in ({**index, "facts": {"n": 7}}, {**index, "checksum": "0"}):
+        (folder / "index.json").write_text(json.dumps(changed))
+        with pytest.warns(UserWarning, match=r"index\.json differs from its checksum"):
+            assert make(tmp_path).facts == {}
+
+
+def test_an_entry_of_an_earlier_version_has_no_checksums_and_is_opened(tmp_path: Path) -> None:
+    whole = make(tmp_path)["rows"].tolist()
+    (folder,) = entries(tmp_path)
+    index = json.loads((folder / "index.json").read_text())
+    del index["checksums"], index["checksum"]
+    (folder / "index.json").write_text(json.dumps({**index, "digest": "of then"}))
+    assert (make(tmp_path).digest, make(tmp_path)["rows"].tolist()) == ("of then", whole)
 
 
 def test_two_at_once_share_the_work(tmp_path: Path) -> None:

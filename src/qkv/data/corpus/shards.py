@@ -12,8 +12,10 @@ import os
 import shutil
 import sys
 import time
+import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.data.ragged import Ragged, offsets_of
-from qkv.errors import UserError
 from qkv.files import write_json
 from qkv.shelf import home
 
@@ -30,6 +31,7 @@ if sys.platform != "win32":
 
 FORMAT = 3  # goes up when the same data would be encoded in another way
 INDEX, JOURNAL = "index.json", "journal.json"
+CHECKSUM = "checksum"  # of the index itself
 CHUNK = 4096  # examples encoded at a time
 FLUSHED = 1 << 20  # bytes held before they are written and noted in the journal
 UNUSED_DAYS = 30  # after which an entry is deleted when another one is written
@@ -113,7 +115,7 @@ def _write(folder: Path, encode: Encode) -> None:
     _delete_unused(folder.parent)
     beside = folder.with_name(f".{folder.name}.writing")
     try:
-        shutil.rmtree(folder, ignore_errors=True)  # without an index: not whole
+        shutil.rmtree(folder, ignore_errors=True)  # not whole
         beside.mkdir(exist_ok=True)
         writer = _Writer(beside)
         for chunk in encode(writer.records, writer.facts):
@@ -170,13 +172,12 @@ class _Writer:
     def finish(self) -> None:
         """Write what is left, and the index, which makes the entry whole."""
         self.flush()
-        digest = hashlib.blake2b(digest_size=16)
+        digest, checksums = hashlib.blake2b(digest_size=16), {}
         for name in sorted(self.arrays):
-            with (self.folder / f"{name}.bin").open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
+            checksums[name] = _checksum(self.folder / f"{name}.bin", digest.update)
         index = {"arrays": self.arrays, "facts": self.facts, "digest": digest.hexdigest()}
-        write_json(self.folder / INDEX, index)
+        index |= {"checksums": checksums}
+        write_json(self.folder / INDEX, {**index, CHECKSUM: _checksum_of_index(index)})
         (self.folder / JOURNAL).unlink()
 
 
@@ -185,21 +186,47 @@ def _open(folder: Path) -> Shards | None:
     path = folder / INDEX
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
-        path.touch()  # it is used
-    except (OSError, ValueError):
+        with suppress(OSError):  # where the cache can only be read
+            path.touch()  # it is used
+        if damage := _damage(folder, index):
+            warnings.warn(f"{damage}; the data is encoded again", stacklevel=3)
+            return None
+        return Shards(folder, index)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Shards(folder, index)
+
+
+def _damage(folder: Path, index: dict[str, Any]) -> str:
+    """Say which file differs from its size or checksum, which entries of old do not have."""
+    expected = index.pop(CHECKSUM, None)
+    if expected not in (None, _checksum_of_index(index)):
+        return f"{folder / INDEX} differs from its checksum"
+    for name, (dtype, shape) in index["arrays"].items():
+        path, n_bytes = folder / f"{name}.bin", _n_bytes(dtype, shape)
+        size = path.stat().st_size if path.exists() else 0
+        if size != n_bytes:
+            return f"{path} has {size:,} bytes but should have {n_bytes:,}"
+        if index.get("checksums", {}).get(name) not in (None, _checksum(path)):
+            return f"{path} differs from its checksum"
+    return ""
+
+
+def _checksum(path: Path, update: Callable[[bytes], None] = lambda block: None) -> str:
+    """Return the CRC-32 of a file; `update` gets its bytes too."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+            update(block)
+    return f"{value:08x}"
+
+
+def _checksum_of_index(index: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(index, sort_keys=True).encode()):08x}"
 
 
 def _mapped(path: Path, dtype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
-    expected = _n_bytes(dtype, shape)
-    size = path.stat().st_size if path.exists() else 0
-    if size != expected:
-        raise UserError(
-            f"{path} has {size:,} bytes but should have {expected:,}; delete the folder "
-            f"{path.parent}, and the data is encoded again."
-        )
-    if not expected:  # an empty file cannot be mapped
+    if not _n_bytes(dtype, shape):  # an empty file cannot be mapped
         return np.zeros(shape, dtype)
     return np.asarray(np.memmap(path, dtype, "r", shape=tuple(shape)))
 

@@ -21,11 +21,10 @@ from qkv.data.batch import Batch
 from qkv.run.train import make_trainer, prepare
 from qkv.training import Distribution, Trainer, joined
 from qkv.weights import write_tensors
-from tests.run.test_every_task import VALUES
 
 CPU = torch.device("cpu")
 STEPS = 3
-Case = Mapping[str, Any]  # task, settings (section_key), load and save: checkpoint folders
+Case = Mapping[str, Any]  # name, task, recipe, scored; load and save: folders of checkpoints
 
 
 def main() -> None:
@@ -34,16 +33,14 @@ def main() -> None:
     cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     with joined(CPU) as workers:
         for case in cases:
-            size = case["settings"].get("train_tensor_parallel", 1)
+            size = case["recipe"]["train"].get("tensor_parallel", 1)
             trained(case, folder, dataclasses.replace(workers, tensor_size=size))
 
 
 def trained(case: Case, folder: Path, workers: Distribution) -> Trainer:
     """Train a case for some steps; the main worker writes the weights, losses and batches."""
-    data = folder / case["task"]
-    data.mkdir(exist_ok=True)
-    values = workers.from_main(lambda: VALUES[case["task"]](data, **case["settings"]))
-    job = prepare(recipe_from(values), folder / "job", Console(quiet=True), workers=workers)
+    recipe = recipe_from(case["recipe"])
+    job = prepare(recipe, folder / "job", Console(quiet=True), workers=workers)
     job.model.double()
     trainer = make_trainer(job)
     if case.get("load"):
@@ -61,11 +58,11 @@ def trained(case: Case, folder: Path, workers: Distribution) -> Trainer:
         trainer.save()
     if case["task"] == "images":
         job.model.float()  # as the pixels that are validated with
-    evaluated = job.evaluate()
+    scores = job.evaluate() if case.get("scored") else {}
     all_shares = workers.gather(shares)
     if workers.is_main:
         weights = {name: p.detach() for name, p in job.model.named_parameters()}
-        facts = {"losses": losses, "scores": evaluated, "shares": all_shares}
+        facts = {"losses": losses, "scores": scores, "shares": all_shares}
         path = folder / f"{case['name']}.safetensors"
         write_tensors(path, weights, {"facts": json.dumps(facts)})
     return trainer

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from torch.distributed.distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 HOST = "127.0.0.1"
 POLL = 0.1  # seconds between looks at the workers
@@ -20,15 +20,14 @@ SETTLE = 1.0  # seconds after a failure, for the others that fail by the same ca
 GRACE = 10.0  # seconds for the others to end before they are killed
 
 
-def launch(n_workers: int, arguments: Sequence[str]) -> int:
-    """Run `qkv train` with these arguments in several processes; return the exit code.
+def launch(n_workers: int, command: Sequence[str]) -> int:
+    """Run a command in several processes that train together; return the exit code.
 
     The first Ctrl-C or SIGTERM is passed on, and the workers end with a checkpoint; a second one
     kills them. When one worker fails, all others are stopped.
     """
     # Held by this process, so that it outlives any worker: they meet there, and tell who failed.
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-    command = [sys.executable, "-m", "qkv", "train", *arguments]
     workers = [
         subprocess.Popen(
             command,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,9 @@ def _read(path: Path, tensors: dict[str, Any]) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     try:
-        load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that only this process reads
+            load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
     except OSError as error:
         raise UserError(f"{path} is damaged and cannot be read ({error}); delete it.") from error
     return tensors

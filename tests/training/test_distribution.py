@@ -7,6 +7,7 @@ serves many cases, because it takes longer than they do.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from qkv.run.launch import launch
 from qkv.training import ALONE
+from qkv.training.checkpoint import find_checkpoints
 from qkv.weights import read_metadata, read_tensors
 from tests.run.test_every_task import VALUES
 from tests.training.worker import trained
@@ -88,7 +90,8 @@ def cases_on_four(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-STEPS_BEFORE = {"from one": 1, "from parts": 2, "from split": 3, "parts of two": 2}
+TIMES_BEFORE = {"from one": 1, "from parts": 2, "from split": 3, "parts of two": 2}
+"""How often a run was resumed before, by the beginning of a case's name."""
 
 
 def with_recipe(one: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -118,15 +121,14 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @cache
 def alone(folder: Path, task: str, settings: str, n_times: int) -> Path:
-    """The same settings in one process, resumed by it where the workers' run was resumed."""
-    checkpoints = folder / f"alone-{task}-{len(settings)}"
-    for time in range(n_times):
-        again = {"load": str(checkpoints)} if time else {}
-        name = f"alone-{task}-{hash(settings)}-{time}"
-        one = {"name": name, "task": task, "settings": json.loads(settings), "scored": True}
-        one |= {**again, "save": str(checkpoints)}
-        trained(with_recipe(one, folder), folder, ALONE)
-    return folder / f"{name}.safetensors"
+    """The same settings in one process, begun and then resumed; return what the last run left."""
+    path = folder / f"alone-{task}-{hash(settings)}-{n_times}.safetensors"
+    one = {"name": path.stem, "task": task, "settings": json.loads(settings), "scored": True}
+    one["save"] = str(path.with_suffix(""))
+    if n_times > 1:
+        one["load"] = str(alone(folder, task, settings, n_times - 1).with_suffix(""))
+    trained(with_recipe(one, folder), folder, ALONE)
+    return path
 
 
 NAMES = {
@@ -145,7 +147,7 @@ def test_workers_end_with_the_weights_and_losses_of_one_process(
     ours = next(one for one in cases if one["name"] == name)
     layout = ("train_shard", "train_tensor_parallel", "train_recompute")
     settings = {key: value for key, value in ours["settings"].items() if key not in layout}
-    n_times = 1 + next((n for begin, n in STEPS_BEFORE.items() if name.startswith(begin)), 0)
+    n_times = 1 + next((n for begin, n in TIMES_BEFORE.items() if name.startswith(begin)), 0)
     expected = read(alone(folder, ours["task"], json.dumps(settings), n_times))
     found = read(folder / f"{name}.safetensors")
     assert found[0].keys() == expected[0].keys()
@@ -158,3 +160,25 @@ def test_workers_end_with_the_weights_and_losses_of_one_process(
     neighbours = ours["settings"].get("train_tensor_parallel", 1)
     n_labels = torch.tensor(found[1]["shares"]).sum(dim=0) / neighbours
     assert n_labels.tolist() == expected[1]["shares"][0]
+
+
+def test_one_process_goes_on_from_the_parts_of_two(folder: Path) -> None:
+    settings = case("", "translate", {})["settings"]
+    for name, n_times in (("two", 3), ("split", 4)):
+        one = {"name": f"one from {name}", "task": "translate", "settings": settings}
+        trained(with_recipe({**one, "load": str(folder / name)}, folder), folder, ALONE)
+        expected = read(alone(folder, "translate", json.dumps(settings), n_times))
+        found = read(folder / f"one from {name}.safetensors")
+        for key, tensor in expected[0].items():
+            torch.testing.assert_close(found[0][key], tensor, rtol=0, atol=ATOL, msg=key)
+
+
+def test_a_checkpoint_with_a_damaged_part_is_not_used(folder: Path) -> None:
+    (checkpoint,) = (folder / "two").glob("step-*")
+    damaged = folder / "damaged" / checkpoint.name
+    shutil.copytree(checkpoint, damaged)
+    part = max(damaged.glob("*.distcp"))
+    part.write_bytes(part.read_bytes()[:-1])
+    readable, unreadable = find_checkpoints(folder / "damaged")
+    assert not readable
+    assert part.name in str(unreadable[damaged])

@@ -55,8 +55,8 @@ def train(
 
         again = ["--resume"] if resume else []
         changes = [part for change in set_ or () for part in ("--set", change)]
-        command = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
-        raise typer.Exit(launch(gpus or workers or 1, [*command, *changes, *again]))
+        worker = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
+        raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again]))
     with resumable(folder):
         run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
     if os.environ.get("RANK", "0") != "0":

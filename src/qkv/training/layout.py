@@ -134,10 +134,10 @@ class Sharded(Layout):
         self.trained = copy.deepcopy(model)
         self.tensor_size = workers.tensor_size
         self.orders = row_orders(model, self.tensor_size)
-        device = next(model.parameters()).device
-        data_mesh, tensor_mesh = _meshes(device, workers, config.shard)
+        self.n_copies = 1 if config.shard == "full" else workers.data_size
+        self.n_parts = workers.data_size // self.n_copies
+        data_mesh, tensor_mesh, self.mesh = self._meshes(next(model.parameters()).device)
         self.split_dims = split_matrices(self.trained, tensor_mesh) if tensor_mesh else {}
-        self.data_mesh, self.tensor_mesh = data_mesh, tensor_mesh
         _shard(self.trained, data_mesh, compiled=config.compile == "on")
         # Communication between blocks is not compiled.
         self.loss_sum = build_loss(self.trained, replace(config, compile="off"))
@@ -177,7 +177,7 @@ class Sharded(Layout):
             if part.grad is not None:
                 grads.append(part.grad)
                 # So many workers have this element: all together they count it once.
-                copies = self.workers.size / _n_shards(self.weights[name])
+                copies = self.n_copies * (1 if name in self.split_dims else self.tensor_size)
                 squares.append(part.grad.square().sum() / copies)
         total = torch.stack(squares).sum()
         torch.distributed.all_reduce(total)
@@ -187,8 +187,8 @@ class Sharded(Layout):
         """Gather the weights of all workers in the whole model."""
         whole = trained_weights(self.model)
         with torch.no_grad():
-            for name, weight in self.weights.items():
-                full = weight.detach().full_tensor()
+            for name, part in self.parts.items():
+                full = self._as_shard(name, part.detach()).full_tensor()
                 order = self.orders.get(name)
                 whole[name].copy_(full if order is None else full[order.argsort()])
 
@@ -199,23 +199,25 @@ class Sharded(Layout):
 
     def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
         """Write a checkpoint to which every worker contributes its part."""
-        tensors: dict[str, Any] = {f"model.{name}": p.detach() for name, p in self.weights.items()}
+        tensors: dict[str, Any] = {}
         for name, part in self.parts.items():
+            tensors[f"model.{name}"] = self._as_shard(name, part.detach())
             for key, value in optimizer.state[part].items():
                 tensors[f"optimizer.{key}.{name}"] = self._as_shard(name, torch.as_tensor(value))
         save_sharded(folder, tensors, state, self.tensor_size, self.workers)
 
     def _as_shard(self, name: str, value: Tensor) -> Any:
         """Describe a tensor that lies as the weight `name` does; others are the same everywhere."""
-        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor import DTensor, Replicate, Shard
 
         weight = self.weights[name]
         if value.shape != self.parts[name].shape or not value.ndim:
             return value
+        split = Shard(self.split_dims[name]) if name in self.split_dims else Replicate()
         return DTensor.from_local(
             value,
-            weight.device_mesh,
-            weight.placements,
+            self.mesh,
+            [split, Replicate(), Shard(0)],
             run_check=False,
             shape=weight.shape,
             stride=weight.stride(),
@@ -251,13 +253,23 @@ class Sharded(Layout):
             return tensor
         if name in self.orders:
             tensor = tensor[self.orders[name]]
+        split, _, part = self.mesh.get_coordinate()
         if name in self.split_dims:
-            parts = tensor.chunk(self.tensor_size, dim=self.split_dims[name])
-            tensor = parts[self.tensor_mesh.get_local_rank()]
-        shard = self.data_mesh["shard"] if self.data_mesh.ndim > 1 else self.data_mesh
-        parts = tensor.chunk(shard.size(), dim=0)
-        number = shard.get_local_rank()
-        return parts[number].clone() if number < len(parts) else tensor[:0]
+            tensor = tensor.chunk(self.tensor_size, dim=self.split_dims[name])[split]
+        parts = tensor.chunk(self.n_parts, dim=0)
+        return parts[part].clone() if part < len(parts) else tensor[:0]
+
+    def _meshes(self, device: torch.device) -> tuple[Any, Any, Any]:
+        """Arrange the workers: for copies and parts, for matrices, and in the order of all cuts."""
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+        sizes = self.n_copies, self.n_parts, self.tensor_size
+        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("copies", "parts", "tensor"))
+        data = mesh["parts"] if self.n_copies == 1 else mesh["copies", "parts"]
+        # Matrices are split first, and what each worker has of them is cut into parts.
+        ranks = torch.arange(self.workers.size).view(sizes).permute(2, 0, 1)
+        in_order = DeviceMesh(device.type, ranks, mesh_dim_names=("tensor", "copies", "parts"))
+        return data, mesh["tensor"] if self.tensor_size > 1 else None, in_order
 
 
 def make_layout(
@@ -322,17 +334,6 @@ def _check(model: Model, config: TrainConfig, workers: Distribution) -> None:
     check_tensor_parallel(model, workers.tensor_size)
 
 
-def _meshes(device: torch.device, workers: Distribution, shard: str) -> tuple[Any, Any]:
-    """Arrange the workers: copies and parts for the data, neighbours for the matrices."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    data = (1, workers.data_size) if shard == "full" else (workers.data_size, 1)
-    names = ("replicate", "shard", "tensor")
-    mesh = init_device_mesh(device.type, (*data, workers.tensor_size), mesh_dim_names=names)
-    data_mesh = mesh["shard"] if shard == "full" else mesh["replicate", "shard"]
-    return data_mesh, mesh["tensor"] if workers.tensor_size > 1 else None
-
-
 def _shard(model: Model, mesh: Any, compiled: bool) -> None:
     """Cut the weights of each block, and those of all the rest, into a part for each worker."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -362,12 +363,6 @@ def _model_tensors(stored: StoredTensors) -> dict[str, Tensor]:
         for key, shape in stored.shapes.items()
         if key.startswith("model.")
     }
-
-
-def _n_shards(weight: Any) -> int:
-    """Count the parts that a weight is cut into over all workers."""
-    sizes = zip(weight.device_mesh.shape, weight.placements, strict=True)
-    return math.prod(size for size, placement in sizes if placement.is_shard())
 
 
 def _largest(tensors: Sequence[Tensor]) -> float:

@@ -352,7 +352,7 @@ def first_losses(trainer: Trainer, case: Case, batch: Batch) -> str:
     if case.task == "translate":
         return ""  # its peers have weights of their own
     rows = Rows.of(items_of(batch, trainer.model.config.pad_id), trainer.model.config.pad_id, 1)
-    ours = float(trainer.loss_sum(batch, 0.0).detach()) / batch.n_labels
+    ours = float(trainer.layout.loss_sum(batch, 0.0).detach()) / batch.n_labels
     with torch.no_grad():
         [(_, loss)] = peers_of(trainer, case.task).values()
         theirs = float(loss(*rows.tensors))

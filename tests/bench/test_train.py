@@ -151,8 +151,8 @@ def test_sides_that_disagree_are_found(tmp_path, monkeypatch):
     trainer = product_trainer(recipe_of(CASES["fill"], tmp_path, "cpu"), tmp_path)
     [batch] = next(trainer.stream.steps_from(0))
     assert first_losses(trainer, CASES["fill"], batch).startswith("loss of the same batch")
-    honest = trainer.loss_sum
-    trainer.loss_sum = lambda *given: 2 * honest(*given)
+    honest = trainer.layout.loss_sum
+    trainer.layout.loss_sum = lambda *given: 2 * honest(*given)
     with pytest.raises(AssertionError, match="losses differ"):
         first_losses(trainer, CASES["fill"], batch)
 

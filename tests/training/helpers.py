@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from qkv.config import TrainConfig
 from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import EncoderDecoder
-from qkv.training import Trainer, build_loss
+from qkv.training import Layout, Trainer, build_loss
 from tests.model.tiny import VOCAB, tiny_config
 
 CPU = torch.device("cpu")
@@ -129,9 +129,8 @@ def small_trainer(
     model, listener = small_model(), Listener()
     kept: list[dict[str, Tensor]] = []
     trainer = Trainer(
-        model=model,
+        layout=Layout(model, build_loss(model, config, CPU)),
         stream=Copying(config.seed, config.accumulate, lay),
-        loss_sum=build_loss(model, config, CPU),
         config=config,
         device=CPU,
         folder=folder,

@@ -147,7 +147,7 @@ def test_what_is_no_number_stops_the_run_and_is_neither_kept_nor_saved(
 ) -> None:
     evaluate = listed([math.nan]) if fault == "validation" else None
     trainer, listener, kept = small_trainer(tmp_path, evaluate, steps=40, average=1, patience=0)
-    plain = trainer.loss_sum
+    plain = trainer.layout.loss_sum
 
     def planted(batch, smoothing):  # type: ignore[no-untyped-def]
         loss = plain(batch, smoothing)
@@ -155,7 +155,7 @@ def test_what_is_no_number_stops_the_run_and_is_neither_kept_nor_saved(
             loss.register_hook(lambda gradient: gradient * math.inf)
         return loss * math.nan if trainer.state.step == step and fault == "loss" else loss
 
-    trainer.loss_sum = planted
+    trainer.layout.loss_sum = planted
     with pytest.raises(UserError, match=rf"{what} at step {step} \(learning rate") as caught:
         trainer.run()
     assert str(tmp_path) in str(caught.value)
@@ -263,7 +263,7 @@ def test_out_of_memory_is_a_sentence_that_says_what_to_lower(
         raise error
 
     if where == "step":
-        trainer.loss_sum = fail
+        trainer.layout.loss_sum = fail
     elif where == "validation":
         trainer.evaluate = fail
     else:
@@ -278,7 +278,7 @@ def test_out_of_memory_is_a_sentence_that_says_what_to_lower(
 
 def test_a_real_allocation_that_is_too_large_is_such_a_sentence(tmp_path: Path) -> None:
     trainer, _, _ = small_trainer(tmp_path)
-    trainer.loss_sum = lambda batch, smoothing: torch.empty(10**15).sum()
+    trainer.layout.loss_sum = lambda batch, smoothing: torch.empty(10**15).sum()
     with pytest.raises(
         UserError, match=r"The machine ran out of memory; lower train\.batch_tokens"
     ):
@@ -287,6 +287,6 @@ def test_a_real_allocation_that_is_too_large_is_such_a_sentence(tmp_path: Path) 
 
 def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
     trainer, _, _ = small_trainer(tmp_path)
-    trainer.loss_sum = lambda batch, smoothing: torch.zeros(3) @ torch.zeros(4)
+    trainer.layout.loss_sum = lambda batch, smoothing: torch.zeros(3) @ torch.zeros(4)
     with pytest.raises(RuntimeError, match=r"inconsistent tensor size|mismatch"):
         trainer.run()

@@ -66,7 +66,7 @@ def kill(name: str, step: int, when: str) -> Plant:
             if when == "before" and now == step:
                 raise Killed
             if when == "in" and now + 1 == step:
-                trainer.loss_sum(arguments[0][0], 0.0).backward()
+                trainer.layout.loss_sum(arguments[0][0], 0.0).backward()
                 raise Killed
             result = plain(*arguments)
             if trainer.state.step == step:

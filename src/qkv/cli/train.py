@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -25,10 +26,17 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the run folder's last checkpoint.")
     ] = False,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Train on this many GPUs of this machine.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Train in this many processes on this CPU.")
+    ] = None,
 ) -> None:
     """Train a model from a recipe.
 
-    Ctrl-C finishes the step, writes a checkpoint and stops; a second one stops at once.
+    Ctrl-C finishes the step, writes a checkpoint and stops; a second one stops at once. Several
+    machines: torchrun … -m qkv train RECIPE, see docs/scaling.md.
 
     \b
     Example: qkv train recipes/multi30k.toml --set data.source=train.en --set data.target=train.de
@@ -41,13 +49,47 @@ def train(
 
     folder = out or Path("runs") / recipe.stem
     loaded = load_recipe(recipe, set_ or ())
+    if gpus or workers:
+        check_workers(gpus, workers, loaded.train.device)
+        from qkv.run.launch import launch
+
+        again = ["--resume"] if resume else []
+        changes = [part for change in set_ or () for part in ("--set", change)]
+        worker = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
+        raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again]))
     with resumable(folder):
         run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
+    if os.environ.get("RANK", "0") != "0":
+        return  # the main worker tells
     for split, scores in run.scores.items():
         for score in scores:
             print(f"{split}: {score}")
     command = usage(loaded, run.result.model.config, run.folder).removeprefix("qkv")
     print(f"{run.folder} is ready: {program()}{command}")
+
+
+def check_workers(gpus: int | None, workers: int | None, device: str) -> None:
+    """Refuse workers that this machine or the recipe has no device for."""
+    import torch
+
+    from qkv.device import pick_device
+    from qkv.errors import UserError
+
+    if gpus and workers:
+        raise UserError("--gpus and --workers are both given; give one of them.")
+    if gpus and gpus > torch.cuda.device_count():
+        raise UserError(
+            f"--gpus {gpus}: this machine has {torch.cuda.device_count()}; ask for fewer, or for "
+            f"processes on the CPU with --workers."
+        )
+    kind = pick_device(device).type
+    if gpus and kind != "cuda":
+        raise UserError(f"--gpus: train.device is {device!r}; leave one of the two out.")
+    if workers and kind != "cpu":
+        raise UserError(
+            "--workers starts processes on the CPU, but the run would use a GPU; use --gpus, or "
+            "--set train.device=cpu."
+        )
 
 
 @contextmanager

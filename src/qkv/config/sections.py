@@ -142,6 +142,17 @@ class TrainConfig(Section):
         "keep only the inputs of blocks for the backward pass and compute the rest again: less "
         "memory, a third more time",
     )
+    shard: Literal["none", "full"] = setting(
+        "none",
+        "on many workers: none: a copy of the model on each; full: a part of the weights, "
+        "gradients and optimizer's state on each (FSDP)",
+    )
+    tensor_parallel: int = setting(
+        1,
+        "on many workers: so many neighbours share the heads and the feed-forward units of each "
+        "block",
+        least=1,
+    )
     optimizer: Literal["adamw", "adam", "muon"] = setting(
         "adamw", "adamw: Adam with decoupled weight decay; muon: orthogonal updates in the blocks"
     )

@@ -90,6 +90,9 @@ class Batch:
     opinions: Tensor | None = None
     """What other models say: probabilities of each sequence's classes, float32 (M, C), or
     log-probabilities of each pair of answers, (M, 2)."""
+    stand_in: bool = False
+    """Whether its loss counts for nothing: a worker without a share of a batch runs one all the
+    same, because the others wait for its part in their communication."""
 
     @property
     def n_tokens(self) -> int:

@@ -85,6 +85,37 @@ def packed_plan(items: HasSizes, shape: PackedShape, seed: int, epoch: int) -> l
     return plan
 
 
+def share_shape(shape: PackedShape, n_shares: int) -> PackedShape:
+    """Choose the one packed shape that each of `balanced_shares` of a batch fits."""
+    tokens = [
+        round_up(-(-size // n_shares) + shape.longest, 128) if size else 0
+        for size in (shape.source_tokens, shape.target_tokens)
+    ]
+    n_items = -(-shape.capacity // n_shares)
+    bare = PackedShape(tokens[0], tokens[1], n_items, shape.longest)
+    return replace(bare, sequences=round_up(n_items + bare.filler, 8))
+
+
+def balanced_shares(source: Indices, target: Indices, n_shares: int) -> Indices:
+    """Return which share each item of a batch goes to, by the sizes of its two sides.
+
+    Items are dealt out by falling target size, in rounds of one for each share, so that the targets
+    of two shares differ by the longest one at most. In a round, the longest source goes to the
+    share that has the least so far, so that sources differ by the longest one at most, too.
+    """
+    owner = np.zeros(len(target), np.int64)
+    dealt = source if source.any() else target
+    loads = np.zeros(n_shares, np.int64)
+    order = np.argsort(-target, kind="stable")
+    for start in range(0, len(order), n_shares):
+        items = order[start : start + n_shares]
+        items = items[np.argsort(-dealt[items], kind="stable")]
+        shares = np.argsort(loads, kind="stable")[: len(items)]
+        owner[items] = shares
+        loads[shares] += dealt[items]
+    return owner
+
+
 def even_batch(n_items: int, rows: int, seed: int, number: int) -> Indices:
     """Return the items of batch `number` where all have one size: epochs laid end to end.
 

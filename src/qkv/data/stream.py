@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
-from qkv.data.batch import Batch
+import numpy as np
+
+from qkv.data.batch import Batch, PackedShape
 from qkv.data.items.base import Draw, Items
 from qkv.data.order import (
+    balanced_shares,
     even_batch,
     is_even,
     packed_plan,
     padded_plan,
+    share_shape,
     validation_plan,
 )
 from qkv.data.ragged import Indices
@@ -22,6 +27,9 @@ class Stream:
 
     Step s consumes batches s·accumulate to (s + 1)·accumulate of all epochs laid end to end, so
     that a run that is resumed at any step goes on exactly as it would have.
+
+    Each of `n_workers` gets the items of its own share of every batch. What a batch consists of
+    does not depend on their number.
     """
 
     def __init__(
@@ -32,13 +40,17 @@ class Stream:
         packed: bool = False,
         accumulate: int = 1,
         seed: int = 0,
+        worker: int = 0,
+        n_workers: int = 1,
     ) -> None:
         if not len(items):
             raise ValueError("a stream needs items")
+        self.worker, self.n_workers = worker, n_workers
         self.items, self.batch_tokens = items, batch_tokens
         self.accumulate, self.seed = accumulate, seed
         self.shape = items.packed_shape(batch_tokens) if packed else None
         self.rows = max(1, batch_tokens // int(items.target_sizes[0])) if is_even(items) else 0
+        self.share_shape = self._share_shape()
         # Batches of each epoch that was planned. By epoch, not as a list: the thread that prepares
         # batches and the one that trains may both write the same entry.
         self._n_batches: dict[int, int] = {}
@@ -59,12 +71,33 @@ class Stream:
             for number in count(first):
                 chosen = even_batch(len(self.items), self.rows, self.seed, number)
                 chosen = chosen if self.items.counts_epochs else chosen % len(self.items)
-                yield self.items.batch(chosen, Draw(self.seed, 0, number), self.shape)
+                yield self._share(chosen, Draw(self.seed, 0, number))
         start, index = self.position(first)
         for epoch in count(start):
             for number, chosen in enumerate(self.plan(epoch)[index:], index):
-                yield self.items.batch(chosen, Draw(self.seed, epoch, number), self.shape)
+                yield self._share(chosen, Draw(self.seed, epoch, number))
             index = 0
+
+    def _share(self, chosen: Indices, draw: Draw) -> Batch:
+        """Make this worker's share of a batch; without any items, a batch that does not count."""
+        if self.n_workers == 1:
+            return self.items.batch(chosen, draw, self.shape)
+        known = chosen % len(self.items)  # where indices count on from epoch to epoch
+        sizes = self.items.source_sizes[known], self.items.target_sizes[known]
+        owner = balanced_shares(*sizes, self.n_workers)
+        rows = np.flatnonzero(owner == self.worker)
+        if len(rows):
+            return self.items.share(chosen, rows, draw, self.share_shape)
+        batch = self.items.share(chosen, np.zeros(1, np.int64), draw, self.share_shape)
+        return replace(batch, n_labels=0, stand_in=True)
+
+    def _share_shape(self) -> PackedShape | None:
+        if self.shape is None or self.n_workers == 1:
+            return self.shape
+        if self.rows:
+            rows = -(-self.rows // self.n_workers)
+            return self.items.packed_shape(rows * int(self.items.target_sizes[0]))
+        return share_shape(self.shape, self.n_workers)
 
     def plan(self, epoch: int) -> list[Indices]:
         """Return the items of each batch of an epoch."""

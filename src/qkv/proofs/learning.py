@@ -19,7 +19,7 @@ from qkv.model import Model
 from qkv.proofs.lessons import Lesson, lesson
 from qkv.proofs.model_under_test import LIMITS, ModelUnderTest
 from qkv.proofs.proof import Measured, NotApplicableError, largest
-from qkv.training import Trainer, accumulate, build_loss
+from qkv.training import Layout, Trainer, accumulate, build_loss
 
 CPU = torch.device("cpu")
 MOST = 500_000_000  # weights; with gradients and Adam's memory, a larger model may not fit here
@@ -104,12 +104,11 @@ def _go_on(trainer: Trainer) -> None:
 def _trainer(model: Model, learnt: Lesson, folder: Path) -> Trainer:
     config = _settings()
     return Trainer(
-        model=model,
+        layout=Layout(model, build_loss(model, config, CPU, objective=learnt.objective)),
         stream=Stream(learnt.items, learnt.batch_tokens),
         config=config,
         device=CPU,
         folder=folder,
-        loss_sum=build_loss(model, config, CPU, objective=learnt.objective),
         evaluate=dict,
         keep=lambda: None,
         reporters=[],

@@ -10,10 +10,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 
 @contextmanager
-def reading_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+def reading_bar(title: str, shown: bool = True) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar over bytes read on a terminal, once there is something to wait for."""
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not (shown and console.is_terminal):
         yield None
         return
     columns = TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn()

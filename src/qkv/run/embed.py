@@ -60,7 +60,7 @@ class EmbedJob(LabelJob[Texts]):
     def build_result(self, model: Any) -> Encoder:
         """Build an encoder."""
         settings = self.recipe.embed
-        self.objective = contrast(settings.pooling, settings.temperature)
+        self.objective = contrast(settings.pooling, settings.temperature, self.workers)
         return Encoder(model, self.tokenizer, settings)
 
     def encode(self, split: str) -> TwinItems:

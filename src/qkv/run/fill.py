@@ -15,7 +15,7 @@ from qkv.evaluation import Score, loss, perplexity
 from qkv.run.job import TextJob
 from qkv.tasks import Encoder
 from qkv.text import MASK, Tokenizer, Vocabulary
-from qkv.training import entropy, layout_of, masked_tokens
+from qkv.training import Distribution, entropy, layout_of, masked_tokens
 
 
 class FillJob(TextJob):
@@ -84,9 +84,10 @@ class FillJob(TextJob):
         counts = _Counts()
         self.model.eval()
         with torch.inference_mode(), mixed_precision(self.recipe.train, self.plan.device):
-            for batch in batches:
+            for batch in self.workers.share(batches):
                 counts.add(self.model, batch.to(self.plan.device))
         self.model.train()
+        counts.reduce(self.workers)
         return counts.scores()
 
 
@@ -110,6 +111,13 @@ class _Counts:
             real = batch.pairs >= 0
             self.right_pairs += int((judged[real] == batch.pairs[real]).sum())
             self.n_pairs += int(real.sum())
+
+    def reduce(self, workers: Distribution) -> None:
+        """Add up the counts of all workers."""
+        names = ("nats", "right", "n_tokens", "right_pairs", "n_pairs")
+        totals = workers.reduce_sum(*(getattr(self, name) for name in names))
+        for name, total in zip(names, totals, strict=True):
+            setattr(self, name, total)
 
     def scores(self) -> list[Score]:
         """Return loss, perplexity and accuracy of masked tokens, and accuracy on pairs."""

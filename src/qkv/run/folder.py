@@ -26,6 +26,7 @@ from qkv.convert.model_folder import (
 )
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
+from qkv.training.checkpoint import has_checkpoints
 
 if sys.platform != "win32":
     import fcntl
@@ -33,7 +34,11 @@ if sys.platform != "win32":
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
 DATA = "data.json"  # a digest of what the run is trained on and validated with
 LOCK = ".lock"
-MAY_CHANGE = {"steps", "seconds", "patience", "checkpoint_every", "tensorboard"}  # on resume
+# On resume:
+MAY_CHANGE = {
+    *("steps", "seconds", "patience", "checkpoint_every", "tensorboard"),
+    *("shard", "tensor_parallel"),
+}
 
 
 @contextmanager
@@ -90,7 +95,7 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
 def has_begun(folder: Path) -> bool:
     """Whether there is a checkpoint or a model, whole or not."""
     saved = any((folder / name).exists() for name in (WEIGHTS, ADAPTER_WEIGHTS))
-    return saved or any((folder / CHECKPOINTS).glob("step-*.safetensors"))
+    return saved or has_checkpoints(folder / CHECKPOINTS)
 
 
 def _check_same(path: Path, recipe: Recipe) -> None:

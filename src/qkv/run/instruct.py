@@ -87,7 +87,7 @@ class InstructJob(ExampleJob[Conversation]):
         answered = [messages for messages in records if messages[-1]["role"] == "assistant"]
         if not answered or (records is self.splits.valid and not self.recipe.train.valid_bleu):
             return []
-        return evaluate(self.result, answered[:most]).scores
+        return evaluate(self.spread_result(), answered[:most]).scores
 
 
 def first_question(messages: Conversation) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -49,7 +50,7 @@ from qkv.run.lora import lora_model
 from qkv.run.start import Start, open_start
 from qkv.tasks import load
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.training import Objective, build_loss, mean_loss, next_token
+from qkv.training import ALONE, Distribution, Objective, build_loss, next_token, total_loss
 from qkv.weights import load_weights, read_tensors
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
@@ -57,6 +58,7 @@ NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
 VALID_BATCH_TOKENS = 4096
 MEASURED = 2_000_000  # tokens of the validation split whose loss is measured while training
 SCORED = 1000  # validation examples that are scored at each validation, where that is slow
+ASKED = ("translate", "answers", "classify", "tag")  # methods of results: a list in, a list out
 TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learned from; more change little
 
 Example = TypeVar("Example")
@@ -71,6 +73,7 @@ class Plan:
     device: torch.device
     say: Callable[[str], None]
     resume: bool = False
+    workers: Distribution = ALONE
 
 
 class Job(ABC):
@@ -94,6 +97,7 @@ class Job(ABC):
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.recipe, self.say = plan, plan.recipe, plan.say
+        self.workers = plan.workers
         self.spec = TASKS[plan.recipe.task]
 
     # The phases
@@ -106,7 +110,8 @@ class Job(ABC):
     def make_tokenizer(self) -> None:
         """Take the tokenizers of the resumed run or of the start, or train them."""
         given = self._resumed_tokenizers() or (self.start.tokenizers if self.start else None)
-        self.tokenizers = given or self.train_tokenizers()
+        # One worker trains them: equally frequent pieces might be merged in another order.
+        self.tokenizers = given or self.workers.from_main(self.train_tokenizers)
         self.tokenizers.target.add_special(self.special_tokens(self.tokenizers.target))
 
     def make_model(self) -> None:
@@ -138,6 +143,8 @@ class Job(ABC):
             packed=self.packed,
             accumulate=train.accumulate,
             seed=train.seed,
+            worker=self.workers.data_rank,
+            n_workers=self.workers.data_size,
         )
         # Padded batches of many shapes, which a compiled step would be compiled for again and again
         eager = dataclasses.replace(train, compile="off")
@@ -154,6 +161,7 @@ class Job(ABC):
 
     def measure(self) -> dict[str, list[Score]]:
         """Score the best weights on the validation and test splits."""
+        self.workers.barrier()  # the main worker has written them
         folder, device = self.plan.folder, str(self.plan.device)
         if self.model.adapted_from:
             restore(self.model, folder, self.recipe.task)
@@ -299,23 +307,26 @@ class Job(ABC):
         return length
 
     def total_loss(self, batches: Iterable[Batch]) -> tuple[float, int]:
-        """Return the loss summed over all labels, and their number."""
+        """Return the loss summed over all labels, and their number; each worker does its share."""
         device = self.plan.device
-        n_labels = 0
-
-        def counted() -> Iterable[Batch]:
-            nonlocal n_labels
-            for batch in batches:
-                n_labels += batch.n_labels
-                yield batch.to(device)
-
-        mean = mean_loss(self.model, self.loss_sum, counted())
-        return mean * n_labels, n_labels
+        own = (batch.to(device) for batch in self.workers.share(batches))
+        total, n_labels = self.workers.reduce_sum(*total_loss(self.model, self.loss_sum, own))
+        return total, round(n_labels)
 
     def loss(self, batches: Iterable[Batch]) -> float:
         """Return the mean loss of a label."""
         total, n_labels = self.total_loss(batches)
         return total / n_labels
+
+    def spread_result(self) -> Any:
+        """Return the result with its inputs shared out to all workers."""
+        if self.workers.size == 1:
+            return self.result
+        spread = copy(self.result)
+        for name in ASKED:
+            if hasattr(spread, name):
+                setattr(spread, name, self.workers.spread(getattr(self.result, name)))
+        return spread
 
     def named(self, scores: Sequence[Score]) -> dict[str, float]:
         """Return the scores that are logged, by their names in the log."""
@@ -379,7 +390,7 @@ class ExampleJob(Job, Generic[Example]):
     def scores(self, split: str) -> list[Score]:
         """Score the result on all examples of a split."""
         examples: Any = self.examples(split)
-        return evaluate(self.result, examples).scores
+        return evaluate(self.spread_result(), examples).scores
 
     def valid_scores(self) -> list[Score]:
         """Score the result on the validation examples."""
@@ -404,7 +415,7 @@ class TextJob(Job):
 
     def make_items(self) -> None:
         """Encode the text, or open it from the cache."""
-        with reading_bar("reading text") as progress:
+        with reading_bar("reading text", self.workers.is_main) as progress:
             self.corpus = load_corpus(self.data, self.tokenizer, self.held_out, progress)
         train, valid = self.corpus.train, self.corpus.valid
         self.say(

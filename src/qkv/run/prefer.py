@@ -121,10 +121,10 @@ class PreferJob(ExampleJob[Preference]):
         device = self.plan.device
         found = np.zeros((len(items), 2), np.float32)
         with evaluating(self.model), torch.no_grad(), mixed_precision(self.recipe.train, device):
-            for rows in batches(items.target_sizes.tolist(), self.valid_tokens):
+            for rows in self.workers.share(batches(items.target_sizes.tolist(), self.valid_tokens)):
                 batch = items.batch(np.array(rows)).to(device)
                 found[rows] = answer_log_probabilities(self.model, batch).view(-1, 2).cpu()
-        return found
+        return np.sum(self.workers.gather(found), axis=0)
 
 
 def _preferred(log_probabilities: np.ndarray[Any, np.dtype[np.float32]]) -> float:

@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from qkv.config import PRESETS, Recipe, load_recipe
+from qkv.config import PRESETS, Recipe, TrainConfig, load_recipe
 from qkv.convert import export_problems, open_model
 from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
 from qkv.evaluation import Score
+from qkv.model import Model
 from qkv.run.answer import AnswerJob
 from qkv.run.card import count_parameters, describe_input, write_card
 from qkv.run.classify import ClassifyJob
@@ -41,13 +42,19 @@ from qkv.run.prefer import PreferJob
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
 from qkv.training import (
+    ALONE,
     Curves,
     Display,
+    Distribution,
     JsonLog,
+    LossSum,
     Reporter,
     Trainer,
     TrainState,
     build_loss,
+    joined,
+    local_device,
+    make_layout,
     tensorboard_installed,
 )
 
@@ -88,37 +95,64 @@ def train(
 
     A run that is there already is resumed (`resume`), replaced (`replace`; but a run of your own is
     never replaced by the packaged demo, nor the other way round), or else left alone.
+
+    Where torchrun or `qkv train --gpus` has started this process as one of several, they train
+    together (docs/scaling.md).
     """
     if not isinstance(recipe, Recipe):
         out = out or Path("runs") / Path(recipe).stem
         recipe = load_recipe(Path(recipe))
     folder = Path(out or "runs/model")
-    console = console or Console(stderr=True)
-    replace = replace and is_run_on(folder, recipe.data.corpus)
-    if not replace:
-        check_claim(folder, recipe, resume)
-    with locked(folder):
-        # One that was killed before its first checkpoint starts again.
-        resume = resume and has_begun(folder)
-        job = prepare(recipe, folder, console, resume)
+    device = local_device(pick_device(recipe.train.device))
+    with joined(device, recipe.train.tensor_parallel) as workers:
+        if not workers.is_main:
+            return _run(recipe, folder, Console(quiet=True), resume, replace, workers)
+        replace = replace and is_run_on(folder, recipe.data.corpus)
+        if not replace:
+            check_claim(folder, recipe, resume)
+        with locked(folder):
+            console = console or Console(stderr=True)
+            return _run(recipe, folder, console, resume, replace, workers)
+
+
+def _run(
+    recipe: Recipe,
+    folder: Path,
+    console: Console,
+    resume: bool,
+    replace: bool,
+    workers: Distribution,
+) -> Run:
+    """Train on this worker; the main one writes what is not written by all."""
+    # One that was killed before its first checkpoint starts again.
+    resume = workers.from_main(lambda: resume and has_begun(folder))
+    job = prepare(recipe, folder, console, resume, workers)
+    if workers.is_main:
         if replace:
             forget_run(folder)
         check_data(folder, job.digest(), resume)
         write_recipe(folder, recipe)
         if job.tokenizers:
             job.tokenizers.save(folder / CHECKPOINTS)
-        state = _train(job, console)
-        scores = job.measure()
+    workers.barrier()
+    state = _train(job, console)
+    scores = job.measure()
+    if workers.is_main:
         write_card(folder, recipe, job.model, scores)
     return Run(folder, state, scores, job.result, getattr(job, "splits", None))
 
 
 def prepare(
-    recipe: Recipe, folder: Path, console: Console | None = None, resume: bool = False
+    recipe: Recipe,
+    folder: Path,
+    console: Console | None = None,
+    resume: bool = False,
+    workers: Distribution = ALONE,
 ) -> Job:
     """Run the phases of a job up to its stream: everything that comes before the first step."""
     say = partial(_say, console or Console(stderr=True))
-    plan = Plan(recipe, folder, pick_device(recipe.train.device), say, resume)
+    device = local_device(pick_device(recipe.train.device))
+    plan = Plan(recipe, folder, device, say, resume, workers)
     job = (ImageJob if reads_images(recipe) else JOBS[recipe.task])(plan)
     for phase in (job.read, job.make_tokenizer, job.make_model):
         phase()
@@ -142,11 +176,13 @@ def reads_images(recipe: Recipe) -> bool:
 def make_trainer(job: Job) -> Trainer:
     """Build the trainer of a job that is prepared."""
     recipe, device, folder = job.recipe, job.plan.device, job.plan.folder
-    one_shape = job.stream.one_shape
+
+    def loss_of(model: Model, config: TrainConfig) -> LossSum:
+        return build_loss(model, config, device, job.stream.one_shape, job.objective)
+
     return Trainer(
-        model=job.model,
+        layout=make_layout(job.model, loss_of, recipe.train, job.workers),
         stream=job.stream,
-        loss_sum=build_loss(job.model, recipe.train, device, one_shape, job.objective),
         config=recipe.train,
         device=device,
         folder=folder / CHECKPOINTS,
@@ -170,14 +206,25 @@ def _train(job: Job, console: Console) -> TrainState:
     _say(
         console,
         f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters{few}, "
-        f"{describe_input(job.config)}, on {job.plan.device}",
+        f"{describe_input(job.config)}, on {_describe_workers(job)}",
     )
-    trainer.reporters = _reporters(recipe, folder, trainer.state, console)
+    if job.workers.is_main:
+        trainer.reporters = _reporters(recipe, folder, trainer.state, console)
     try:
         return trainer.run()
     finally:
         for reporter in trainer.reporters:
             reporter.close()
+
+
+def _describe_workers(job: Job) -> str:
+    """Say where the run trains: a device, or how many workers on which kind of device."""
+    device, workers, train = job.plan.device, job.workers, job.recipe.train
+    if workers.size == 1:
+        return str(device)
+    layout = ["sharded"] if train.shard == "full" else []
+    layout += [f"tensor parallel {train.tensor_parallel}"] if train.tensor_parallel > 1 else []
+    return f"{workers.size} workers ({', '.join([device.type, *layout])})"
 
 
 def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console) -> list[Reporter]:

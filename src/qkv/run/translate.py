@@ -94,7 +94,7 @@ class TranslateJob(ExampleJob[Pair]):
         if not self.recipe.train.valid_bleu:
             return []
         sources, references = zip(*self.splits.valid[:SCORED], strict=True)
-        outputs = self.result.translate(
+        outputs = self.spread_result().translate(
             list(sources), beams=1, n_best=1, sample=False, truncate=True
         )
         return [bleu(outputs, list(references)), exact_match(outputs, list(references))]

@@ -1,7 +1,9 @@
 """Logits to loss to weights: loss, objectives, optimizer, schedule, loop, checkpoints, progress."""
 
 from qkv.training.checkpoint import TrainState
+from qkv.training.distribution import ALONE, Distribution, joined, local_device
 from qkv.training.interrupt import TrainingInterrupt
+from qkv.training.layout import Layout, make_layout
 from qkv.training.loop import Trainer
 from qkv.training.loss import cross_entropy
 from qkv.training.objectives import (
@@ -21,13 +23,17 @@ from qkv.training.objectives import (
 from qkv.training.optimizer import build_optimizer
 from qkv.training.progress import Curves, Display, JsonLog, Reporter, tensorboard_installed
 from qkv.training.schedule import learning_rate, peak_learning_rate
-from qkv.training.step import accumulate, build_loss, update
-from qkv.training.validate import complaint, entropy, mean_loss, with_wrong_sources
+from qkv.training.step import LossSum, accumulate, build_loss, update
+from qkv.training.validate import complaint, entropy, mean_loss, total_loss, with_wrong_sources
 
 __all__ = [
+    "ALONE",
     "Curves",
     "Display",
+    "Distribution",
     "JsonLog",
+    "Layout",
+    "LossSum",
     "Objective",
     "Reporter",
     "TrainState",
@@ -41,8 +47,11 @@ __all__ = [
     "contrast",
     "cross_entropy",
     "entropy",
+    "joined",
     "layout_of",
     "learning_rate",
+    "local_device",
+    "make_layout",
     "many_classes",
     "masked_tokens",
     "mean_loss",
@@ -54,6 +63,7 @@ __all__ = [
     "spans",
     "tensorboard_installed",
     "token_labels",
+    "total_loss",
     "update",
     "with_wrong_sources",
 ]

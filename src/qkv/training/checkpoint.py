@@ -1,9 +1,13 @@
-"""Checkpoints: all state of a run in one file, which is whole or not there."""
+"""Checkpoints: all state of a run in one file, which is whole or not there.
+
+Where a model is sharded over workers, a checkpoint is a folder (sharded_checkpoint.py).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +25,8 @@ from qkv.weights import (
     write_tensors,
 )
 
-CHECKPOINT_FILES = "step-*.safetensors"
+FILES, FOLDERS = "step-*.safetensors", "step-*.sharded"
+STATE = "state.json"  # counters, in a folder
 FORMAT = "1"  # raised when an older qkv could no longer read what a newer one writes
 CHECKSUM = "checksum"  # of tensors and state; checkpoints of earlier versions have none
 
@@ -65,7 +70,18 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
 
     Raises UserError, and changes neither, where the content differs from its checksum.
     """
-    state, tensors = read_state(path), read_whole(path)
+    state = read_state(path)
+    fill(model, optimizer, read_checked(path), path)
+    return state
+
+
+def fill(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+) -> None:
+    """Copy the tensors of a checkpoint into the model and the optimizer."""
     weights = {key: value for key, value in tensors.items() if key.startswith("model.")}
     load_trained(model, {k.removeprefix("model."): v for k, v in weights.items()}, path)
     parameters = dict(model.named_parameters())
@@ -73,7 +89,6 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         if key.startswith("optimizer."):
             _, kind, name = key.split(".", 2)
             optimizer.state[parameters[name]][kind] = value.to(parameters[name].device)
-    return state
 
 
 def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -94,7 +109,7 @@ def load_trained(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -
 
 def read_state(path: Path) -> TrainState:
     """Read a checkpoint's counters; raise UserError if the file is damaged or too new."""
-    metadata = read_metadata(path)
+    metadata = _read_folder(path) if path.is_dir() else read_metadata(path)
     version = metadata.get("format")
     if version not in (None, FORMAT):  # the first checkpoints had no number
         raise UserError(
@@ -107,11 +122,31 @@ def read_state(path: Path) -> TrainState:
         raise UserError(f"{path} is no checkpoint: its training state is missing.") from error
 
 
+def _read_folder(path: Path) -> dict[str, str]:
+    """Read what a checkpoint's folder says of itself; that its files are whole is checked."""
+    damaged = f"{path} is truncated or damaged and cannot be read"
+    try:
+        content = json.loads((path / STATE).read_text(encoding="utf-8"))
+        sizes = dict(content["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{damaged} ({STATE}: {error}); delete it.") from error
+    for name, size in sizes.items():
+        if not (path / name).is_file() or (path / name).stat().st_size != size:
+            raise UserError(f"{damaged} ({name} is not whole); delete it.")
+    return {"format": str(content.get("format")), "state": json.dumps(content.get("state"))}
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether there is a checkpoint, readable or not."""
+    return any(True for pattern in (FILES, FOLDERS) for _ in folder.glob(pattern))
+
+
 def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, UserError]]:
     """List the readable checkpoints, newest first, and why the others cannot be read."""
     readable: list[Path] = []
     unreadable: dict[Path, UserError] = {}
-    for path in sorted(folder.glob(CHECKPOINT_FILES), reverse=True):
+    paths = [path for pattern in (FILES, FOLDERS) for path in folder.glob(pattern)]
+    for path in sorted(paths, reverse=True):
         try:
             read_state(path)
             readable.append(path)
@@ -120,7 +155,20 @@ def find_checkpoints(folder: Path) -> tuple[list[Path], dict[Path, UserError]]:
     return readable, unreadable
 
 
-def read_whole(path: Path) -> dict[str, Tensor]:
+def newest_whole(folder: Path) -> tuple[Path | None, dict[Path, UserError]]:
+    """Find the newest checkpoint that fits its checksum, and why others cannot be read."""
+    readable, unreadable = find_checkpoints(folder)
+    for path in readable:
+        try:
+            if path.is_file():
+                read_checked(path)
+            return path, unreadable
+        except UserError as error:
+            unreadable[path] = error
+    return None, unreadable
+
+
+def read_checked(path: Path) -> dict[str, Tensor]:
     """Read tensors; raise UserError where they differ from the checksum beside them."""
     tensors, metadata = read_tensors(path), read_metadata(path)
     expected = metadata.get(CHECKSUM)
@@ -140,18 +188,27 @@ def snapshot_path(folder: Path, step: int) -> Path:
     return folder / f"weights-{step:08d}.safetensors"
 
 
-def delete_old(folder: Path, newest: Path) -> None:
-    """Delete all but `newest`, the checkpoint before it, and the weights that they will average.
+def sharded_path(folder: Path, step: int) -> Path:
+    """Path of the folder that a sharded checkpoint is in."""
+    return folder / f"step-{step:08d}.sharded"
+
+
+def delete_old(folder: Path, step: int) -> None:
+    """Delete all but the checkpoint of `step`, the one before it, and what they will average.
 
     Later ones are damaged: the run was resumed from an earlier one, and has passed it since.
     """
-    readable = find_checkpoints(folder)[0]
-    checkpoints = [path for path in readable if path.name <= newest.name][:2]
+    newest = checkpoint_path(folder, step).stem
+    checkpoints = [path for path in find_checkpoints(folder)[0] if path.stem <= newest][:2]
     steps = {step for path in checkpoints for step in read_state(path).snapshots}
     needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
-    ours = (CHECKPOINT_FILES, "weights-*.safetensors", ".*.writing")  # the last: of a kill
-    for path in (path for pattern in ours for path in folder.glob(pattern)):
-        if path not in needed:
+    ours = (FILES, FOLDERS, "weights-*.safetensors", ".*.writing")  # the last: of a kill
+    for path in [path for pattern in ours for path in folder.glob(pattern)]:
+        if path in needed:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink()
 
 
@@ -159,6 +216,6 @@ def averaged(paths: list[Path]) -> dict[str, Tensor]:
     """Average the weights of several files, in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        for name, tensor in read_whole(path).items():
+        for name, tensor in read_checked(path).items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}

@@ -22,8 +22,11 @@ class TrainingInterrupt(KeyboardInterrupt):
 
 
 @contextmanager
-def noted_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
+def noted_signals(say: Callable[[str], None], several: bool = False) -> Iterator[list[int]]:
     """Collect the first SIGINT or SIGTERM in a list instead of stopping; a second one stops.
+
+    One of `several` workers may get the same signal twice, from a terminal or scheduler and from
+    its launcher: it notes both, and is left to the launcher, which can kill it.
 
     Python delivers signals to the main thread only; in any other, nothing changes.
     """
@@ -35,7 +38,10 @@ def noted_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
     def note(number: int, frame: FrameType | None) -> None:
-        restore()
+        if several and received:
+            return
+        if not several:
+            restore()
         received.append(number)
         with suppress(RuntimeError):  # it may have interrupted another print
             say("stopping after this step, with a checkpoint; Ctrl-C again stops at once")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any, Protocol
 
 import torch
@@ -19,24 +20,20 @@ from qkv.device import memory_errors
 from qkv.errors import UserError
 from qkv.model import Model
 from qkv.training.checkpoint import (
-    CHECKPOINT_FILES,
     TrainState,
     averaged,
-    checkpoint_path,
     delete_old,
-    find_checkpoints,
-    load_checkpoint,
+    has_checkpoints,
     load_trained,
-    save_checkpoint,
+    newest_whole,
     save_snapshot,
     snapshot_path,
-    trained_weights,
 )
 from qkv.training.interrupt import TrainingInterrupt, noted_signals
-from qkv.training.optimizer import build_optimizer, set_learning_rate
+from qkv.training.layout import Layout
+from qkv.training.optimizer import set_learning_rate
 from qkv.training.progress import Reporter
 from qkv.training.schedule import learning_rate
-from qkv.training.step import LossSum, accumulate, update
 from qkv.training.validate import complaint
 
 Scores = dict[str, float]
@@ -55,11 +52,14 @@ class Stream(Protocol):
 
 @dataclass
 class Trainer:
-    """Trains a model; what it remembers from step to step is in `state`."""
+    """Trains a model; what it remembers from step to step is in `state`.
 
-    model: Model
+    Each worker of a distributed run has a trainer: all take the same decisions at the same steps,
+    and the main one alone reports and writes the model.
+    """
+
+    layout: Layout  # the model and its loss, on one worker or many
     stream: Stream
-    loss_sum: LossSum
     config: TrainConfig
     device: torch.device
     folder: Path  # for checkpoints
@@ -70,10 +70,16 @@ class Trainer:
     state: TrainState = field(default_factory=TrainState)
 
     def __post_init__(self) -> None:
-        self.optimizer = build_optimizer(self.model, self.config)
+        self.workers = self.layout.workers
+        self.optimizer = self.layout.build_optimizer(self.config)
         self.pending: list[dict[str, Any]] = []  # steps whose loss nobody has looked at yet
         self.unsaved = False  # whether `state` has changed since the last checkpoint
         self.tokens, self.clock = 0, time.perf_counter()
+
+    @property
+    def model(self) -> Model:
+        """The whole model, which is evaluated and kept."""
+        return self.layout.model
 
     def resume(self, say: Callable[[str], None] | None = None) -> bool:
         """Load the newest readable checkpoint; return False where training never got that far.
@@ -82,40 +88,35 @@ class Trainer:
         trained model without any, because starting over would replace it.
         """
         say = say or self.say
+        path, has_model = self.workers.from_main(lambda: self._newest_checkpoint(say))
+        if path is None:
+            return False
+        self.state = self.layout.load(path, self.optimizer)
+        say(f"resuming from step {self.state.step}")
+        if self.state.best_step == self.state.step and not has_model:
+            self.keep_weights()  # killed between the first checkpoint and the first model
+        return True
+
+    def _newest_checkpoint(self, say: Callable[[str], None]) -> tuple[Path | None, bool]:
+        """Find the checkpoint to resume from, and whether there is a model."""
+        newest, unreadable = newest_whole(self.folder)
         run = self.folder.parent
         has_model = any((run / name).exists() for name in MODELS)
-        is_loaded, unreadable = self._load_newest()
-        if not is_loaded and unreadable:
+        if newest is None and unreadable:
             path, error = max(unreadable.items())
             raise UserError(
                 f"No checkpoint in {self.folder} can be read, {path.name} because: {error} "
                 f"Without one the run cannot be resumed; train again in another folder."
             )
-        if not is_loaded and has_model:
+        if newest is None and has_model:
             raise UserError(
                 f"{run} has a trained model but no checkpoint in {self.folder.name}/ "
                 f"to resume from; restore the checkpoints, or train again in another folder."
             )
-        if not is_loaded:
-            return False
         for path, error in sorted(unreadable.items(), reverse=True):
-            if path > checkpoint_path(self.folder, self.state.step):
+            if newest is not None and path.stem > newest.stem:
                 say(f"warning: passed over {path.name}: {error}")
-        say(f"resuming from step {self.state.step}")
-        if self.state.best_step == self.state.step and not has_model:
-            self.keep()  # killed between the first checkpoint and the first model
-        return True
-
-    def _load_newest(self) -> tuple[bool, dict[Path, UserError]]:
-        """Load the newest checkpoint that is whole; return whether there is one, and all others."""
-        readable, unreadable = find_checkpoints(self.folder)
-        for path in readable:
-            try:
-                self.state = load_checkpoint(path, self.model, self.optimizer)
-                return True, unreadable
-            except UserError as error:
-                unreadable[path] = error
-        return False, unreadable
+        return newest, has_model
 
     def run(self) -> TrainState:
         """Train until the steps, the time or the patience are used up.
@@ -136,18 +137,21 @@ class Trainer:
 
     def _loop(self) -> None:
         config, state = self.config, self.state
-        with noted_signals(self.say) as signals, closing(self._batches()) as steps:
+        several = self.workers.size > 1
+        with noted_signals(self.say, several) as signals, closing(self._batches()) as steps:
             while True:
-                done = self.finished()
+                done, slow = self.workers.reduce_any(
+                    self.finished(), self._elapsed() >= LOG_SECONDS
+                )
                 if (done or self._due(config.valid_every)) and state.validated < state.step:
                     self.validate()
-                    done = self.finished()
-                elif self._due(LOG_EVERY) or self._elapsed() >= LOG_SECONDS:
+                elif self._due(LOG_EVERY) or slow:
                     self.flush()
-                if self.unsaved and (done or signals or self._due(config.checkpoint_every)):
+                done, stopped = self.workers.reduce_any(done or self.finished(), bool(signals))
+                if self.unsaved and (done or stopped or self._due(config.checkpoint_every)):
                     self.save()
-                if signals:
-                    raise TrainingInterrupt(signals[0], state.step)
+                if stopped:
+                    raise TrainingInterrupt(signals[0] if signals else SIGTERM, state.step)
                 if done:
                     return
                 self.take_step(next(steps))
@@ -174,11 +178,12 @@ class Trainer:
         self.state.step += 1
         self.unsaved = True
         step, config = self.state.step, self.config
-        torch.manual_seed(config.seed * 1_000_003 + step)
+        # Workers with different data drop different units.
+        torch.manual_seed(config.seed * 1_000_003 + step + self.workers.data_rank * 2**32)
         rate = learning_rate(step, config, self.model.config.d_model)
         set_learning_rate(self.optimizer, rate)
-        loss = accumulate(self.loss_sum, batches, config.label_smoothing)
-        update(self.model, self.optimizer, config.clip)
+        loss = self.layout.accumulate(batches, config.label_smoothing)
+        self.layout.update(self.optimizer, config.clip)
         self.tokens += sum(batch.n_tokens for batch in batches)
         self.pending.append({"step": step, "loss": loss, "lr": rate})
 
@@ -188,10 +193,13 @@ class Trainer:
     def settle(self) -> None:
         """Read the pending losses from the device; raise UserError at one that is not finite."""
         fresh = [record for record in self.pending if "tokens_per_second" not in record]
-        losses = [float(record["loss"]) for record in fresh]  # waits for the GPU
-        elapsed = self._elapsed()
-        rate = round(self.tokens / elapsed, 1) if elapsed > 0 else 0.0
-        for record, loss in zip(fresh, losses, strict=True):
+        if not fresh:
+            return
+        losses = self.workers.reduce_shares(torch.stack([record["loss"] for record in fresh]))
+        found = losses.tolist()  # waits for the GPU
+        n_tokens, elapsed = self.workers.reduce_labels(self.tokens), self._elapsed()
+        rate = round(n_tokens / elapsed, 1) if elapsed > 0 else 0.0
+        for record, loss in zip(fresh, found, strict=True):
             self._check_finite("loss", loss, record["step"])
             record |= {"loss": loss, "tokens_per_second": rate}
 
@@ -220,16 +228,14 @@ class Trainer:
 
     def _check_weights(self) -> None:
         """Reject weights that are not finite: a loss can be finite and its gradient not."""
-        weights = trained_weights(self.model).values()
-        largest = torch.stack([weight.detach().abs().max() for weight in weights]).max()
-        self._check_finite("largest weight", float(largest), self.state.step)
+        self._check_finite("largest weight", self.layout.largest_weight(), self.state.step)
 
     def validate(self) -> None:
         """Measure the weights, report it, and keep them if they are the best so far."""
         state = self.state
         self.settle()
         self._check_weights()
-        scores = self.evaluate()
+        scores = self._scores()
         self._check_finite("validation loss", scores["valid_loss"], state.step)
         self._complain(scores)
         value = self._value(scores)
@@ -242,8 +248,20 @@ class Trainer:
         self._snapshot()
         self.flush(scores)
         if better:
-            if not any(self.folder.glob(CHECKPOINT_FILES)):
+            if not self.workers.from_main(lambda: has_checkpoints(self.folder)):
                 self.save()  # where there is a model, there is a checkpoint: `resume` relies on it
+            self.keep_weights()
+
+    def _scores(self) -> Scores:
+        """Measure the weights of all workers; the main worker's numbers decide for all."""
+        self.layout.collect()
+        scores = self.evaluate()
+        return self.workers.from_main(lambda: scores)
+
+    def keep_weights(self) -> None:
+        """Save the model as the best so far."""
+        self.layout.collect()
+        if self.workers.is_main:
             self.keep()
 
     def _complain(self, scores: Scores) -> None:
@@ -266,7 +284,8 @@ class Trainer:
         """Store these weights for the average of the last few validations."""
         if self.config.average < 2:
             return
-        save_snapshot(self.folder, self.model, self.state.step)
+        if self.workers.is_main:
+            save_snapshot(self.folder, self.model, self.state.step)
         self.state.snapshots.append(self.state.step)
         del self.state.snapshots[: -self.config.average]
 
@@ -274,9 +293,10 @@ class Trainer:
         """Write a checkpoint to resume from, and delete those that it replaces."""
         self.flush()
         self._check_weights()
-        newest = save_checkpoint(self.folder, self.model, self.optimizer, self.state)
+        self.layout.save(self.folder, self.optimizer, self.state)
         self.unsaved = False
-        delete_old(self.folder, newest)
+        if self.workers.is_main:
+            delete_old(self.folder, self.state.step)
         self._restart_clock()
 
     def keep_average(self) -> None:
@@ -284,17 +304,20 @@ class Trainer:
         state = self.state
         if len(state.snapshots) < 2:
             return
+        self.workers.barrier()  # the main worker has written them
         try:
             weights = averaged([snapshot_path(self.folder, step) for step in state.snapshots])
         except UserError as error:
             self.say(f"warning: the average was left out, the best weights are kept: {error}")
             return
         load_trained(self.model, weights, self.folder)
-        value = self._value(self.evaluate())
+        scores = self.evaluate()
+        value = self._value(self.workers.from_main(lambda: scores))
         better = state.best is None or value > state.best
         if better:
             state.best = value
-            self.keep()
+            if self.workers.is_main:
+                self.keep()
         self.say(
             f"the average of the last {len(state.snapshots)} validations "
             f"{'is better than the best of them and was kept' if better else 'is no better'}"

@@ -17,6 +17,7 @@ from qkv.config import TeacherConfig
 from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import Encoder, Layout, MaskedHead, Output
 from qkv.model.families import Then
+from qkv.training.distribution import ALONE, Distribution
 from qkv.training.loss import cross_entropy
 
 Objective = Callable[[Any, Batch, float], Tensor]
@@ -239,11 +240,12 @@ def spans(consistency: float = 0.0) -> Objective:
     return objective
 
 
-def contrast(pooling: str, temperature: float) -> Objective:
+def contrast(pooling: str, temperature: float, workers: Distribution = ALONE) -> Objective:
     """Contrastive learning of pairs of texts: the others of the batch are negatives.
 
     Labels (M, 2) number the distinct first and the distinct second texts: a pair that shares either
-    with another is no negative of it.
+    with another is no negative of it. In training, the vectors of all workers' shares of the batch
+    are compared, and each worker has the loss of its own pairs.
     """
 
     def objective(model: Encoder, batch: Batch, smoothing: float) -> Tensor:
@@ -256,13 +258,19 @@ def contrast(pooling: str, temperature: float) -> Objective:
 
         assert batch.source is not None
         first, second = vectors(batch.source), vectors(batch.target)
+        groups, begin, count = batch.labels, 0, len(first)
+        if model.training:
+            first, begin = workers.gather_rows(first, batch.stand_in)
+            second, _ = workers.gather_rows(second, batch.stand_in)
+            groups, _ = workers.gather_rows(groups, batch.stand_in)
         # Similarities near 1 are steps of 1/256 apart in bfloat16, and the temperature widens them.
         with torch.autocast(first.device.type, enabled=False):
             similarity = first @ second.T / temperature  # (M, M)
-        groups, own = batch.labels, torch.arange(len(first), device=first.device)
+        own = torch.arange(len(first), device=first.device)
         alike = (groups[:, None] == groups).any(dim=-1) & (own[:, None] != own)
         similarity = similarity.masked_fill(alike, float("-inf"))
-        forth = F.cross_entropy(similarity, own, reduction="sum")
-        return (forth + F.cross_entropy(similarity.T, own, reduction="sum")) / 2
+        rows = slice(begin, begin + count)
+        forth = F.cross_entropy(similarity[rows], own[rows], reduction="sum")
+        return (forth + F.cross_entropy(similarity.T[rows], own[rows], reduction="sum")) / 2
 
     return objective

@@ -18,13 +18,21 @@ from qkv.training.schedule import peak_learning_rate
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Build the optimizer of all weights but frozen ones; its learning rate is set at each step."""
     freeze(model, config.freeze)
-    betas = (config.beta1, config.beta2)
-    adam: dict[str, Any] = {"betas": betas, "eps": config.epsilon, "fused": True}
     if config.optimizer == "muon":
-        return _muon(model, config, adam)
+        return _muon(model, config)
+    return adamw(_trained(model), config)
+
+
+def adamw(parameters: Iterable[Tensor], config: TrainConfig) -> torch.optim.AdamW:
+    """Build AdamW for some parameters, or for parts of them."""
     # "adam" decays in the same way: L2 in the gradient, as in torch.optim.Adam, would be divided by
     # Adam's denominator, so that weights with large gradients hardly decay (Loshchilov & Hutter).
-    return torch.optim.AdamW(_groups(_trained(model), config.weight_decay), lr=0.0, **adam)
+    groups = _groups(parameters, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=0.0, **_adam_settings(config))
+
+
+def _adam_settings(config: TrainConfig) -> dict[str, Any]:
+    return {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
@@ -56,7 +64,7 @@ def _groups(parameters: Iterable[Tensor], decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
+def _muon(model: nn.Module, config: TrainConfig) -> Muon:
     """Build Muon for the matrices inside the blocks and AdamW for all other weights."""
     hidden = {p: rows for p, rows in hidden_weights(model).items() if p.requires_grad}
     others = [p for p in _trained(model) if p not in hidden]
@@ -66,6 +74,7 @@ def _muon(model: nn.Module, config: TrainConfig, adam: dict[str, Any]) -> Muon:
     if config.precision == "auto":
         half = has_bfloat16(next(model.parameters()).device)
     decay = config.weight_decay
+    adam = _adam_settings(config)
     return Muon(hidden, _groups(others, decay), weight_decay=decay, share=share, half=half, **adam)
 
 

@@ -20,6 +20,12 @@ LEAST_SOURCE_GAIN = 0.05
 
 def mean_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> float:
     """Mean loss per label over batches, in nats, without smoothing and without dropout."""
+    total, n_labels = total_loss(model, loss_sum, batches)
+    return total / n_labels
+
+
+def total_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> tuple[float, int]:
+    """Loss summed over all labels of batches, in nats, and their number."""
     losses, n_labels = [], 0
     model.eval()
     with torch.no_grad():
@@ -27,7 +33,7 @@ def mean_loss(model: Model, loss_sum: LossSum, batches: Iterable[Batch]) -> floa
             losses.append(loss_sum(batch, 0.0).double())
             n_labels += batch.n_labels
     model.train()
-    return float(torch.stack(losses).sum()) / n_labels
+    return float(torch.stack(losses).sum()) if losses else 0.0, n_labels
 
 
 def with_wrong_sources(batches: Sequence[Batch]) -> list[Batch]:

@@ -64,7 +64,8 @@ def test_each_image_is_shifted_by_at_most_so_many_pixels(
     channels: int, height: int, width: int, most: int
 ) -> None:
     images = pixels(150, channels, height, width)
-    found = shifted(images, most, np.random.default_rng(0))
+    shifts = np.random.default_rng(0).integers(0, 2 * most, (2, len(images)), endpoint=True)
+    found = shifted(images, most, shifts)
     wide = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))
     moves = []
     for image, result in zip(wide, found, strict=True):

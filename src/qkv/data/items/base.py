@@ -60,6 +60,16 @@ class Items(ABC):
     ) -> Batch:
         """Make a batch of some items, padded or, with a shape, packed."""
 
+    def share(
+        self,
+        indices: Indices,
+        rows: Indices,
+        draw: Draw = VALIDATION,
+        shape: PackedShape | None = None,
+    ) -> Batch:
+        """Make a batch of some rows of a larger one, with what was drawn at random for that."""
+        return self.batch(indices[rows], draw, shape)
+
     def packed_shape(self, batch_tokens: int) -> PackedShape:
         """Choose the shape of all packed batches of these items."""
         return packed_shape(self, batch_tokens)

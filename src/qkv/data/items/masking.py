@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from qkv.config import MaskConfig
 from qkv.data.batch import IGNORE, Batch, PackedShape, arrange, round_up
 from qkv.data.items.base import VALIDATION, Draw, Items
-from qkv.data.items.passages import Passages
-from qkv.data.ragged import Indices, Ragged
+from qkv.data.items.passages import Drawn, Passages
+from qkv.data.ragged import Indices, Ragged, offsets_of, spread
 
 Ids = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -191,9 +191,21 @@ class MaskedItems(Items):
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""
+        return self.share(indices, np.arange(len(indices)), draw, shape)
+
+    def share(
+        self,
+        indices: Indices,
+        rows: Indices,
+        draw: Draw = VALIDATION,
+        shape: PackedShape | None = None,
+    ) -> Batch:
+        """Draw pairs and masks for a whole batch, and lay out some rows of it."""
         random = draw.random()
         drawn = self.passages.draw(indices, random)
         masked = self.masker(drawn.sequences, random)
+        if len(rows) < len(drawn.sequences):
+            drawn, masked = _rows_of(drawn, masked, rows)
         placement, offsets = arrange(drawn.sequences.lengths, shape), drawn.sequences.offsets
         flat = placement.write(Ragged(masked.tokens, offsets), self.passages.special.pad)
         batch = Batch(
@@ -214,6 +226,23 @@ class MaskedItems(Items):
             labels=_padded(batch.labels, round_up(most, 8), IGNORE),
             pairs=None if batch.pairs is None else _padded(batch.pairs, shape.sequences, IGNORE),
         )
+
+
+def _rows_of(drawn: Drawn, masked: Masked, rows: Indices) -> tuple[Drawn, Masked]:
+    """Take some sequences, with their masks and pairs."""
+    offsets = drawn.sequences.offsets
+    # The new index of each token that is taken, and -1 of all others.
+    kept = spread(offsets[rows], offsets_of(drawn.sequences.lengths[rows]))
+    moved = np.full(len(masked.tokens), -1)
+    moved[kept] = np.arange(len(kept))
+    positions = moved[masked.positions]
+    order = np.argsort(positions, kind="stable")[int((positions < 0).sum()) :]
+    taken = Drawn(
+        drawn.sequences.take(rows),
+        None if drawn.segments is None else drawn.segments.take(rows),
+        None if drawn.pairs is None else drawn.pairs[rows],
+    )
+    return taken, Masked(masked.tokens[kept], positions[order], masked.labels[order])
 
 
 def _padded(values: torch.Tensor, size: int, fill: int) -> torch.Tensor:

@@ -66,19 +66,30 @@ class ImageItems(Items):
         self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
     ) -> Batch:
         """Scale the images of one batch and, in training, shift them."""
-        pixels = self.pixels[indices]
+        return self.share(indices, np.arange(len(indices)), draw)
+
+    def share(
+        self,
+        indices: Indices,
+        rows: Indices,
+        draw: Draw = VALIDATION,
+        shape: PackedShape | None = None,
+    ) -> Batch:
+        """Draw shifts for a whole batch, and scale and shift some rows of it."""
+        pixels = self.pixels[indices[rows]]
         if self.shift and draw.epoch >= 0:
-            pixels = shifted(pixels, self.shift, draw.random())
+            shifts = draw.random().integers(0, 2 * self.shift, (2, len(indices)), endpoint=True)
+            pixels = shifted(pixels, self.shift, shifts[:, rows])
         values = self.scale(torch.from_numpy(pixels).float() / BRIGHTEST)
         side = Side(values, lengths=None, offsets=None, longest=self.n_tokens)
-        return Batch(None, side, torch.from_numpy(self.labels[indices]), len(pixels))
+        return Batch(None, side, torch.from_numpy(self.labels[indices[rows]]), len(pixels))
 
 
-def shifted(pixels: Pixels, most: int, random: np.random.Generator) -> Pixels:
-    """Shift each image (B, C, H, W) by up to `most` pixels in both directions, filling black."""
+def shifted(pixels: Pixels, most: int, shifts: Indices) -> Pixels:
+    """Shift each image (B, C, H, W) by `shifts` (2, B) less `most` pixels, filling black."""
     n_images, n_channels, height, width = pixels.shape
     wide = np.pad(pixels, ((0, 0), (0, 0), (most, most), (most, most)))
-    top, left = random.integers(0, 2 * most, (2, n_images), endpoint=True)
+    top, left = shifts
     return wide[
         np.arange(n_images)[:, None, None, None],
         np.arange(n_channels)[:, None, None],

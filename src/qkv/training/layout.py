@@ -1,0 +1,371 @@
+"""How a model lies on its workers: whole on one, a copy on each, or a part on each."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.config import TrainConfig
+from qkv.data.batch import Batch
+from qkv.errors import UserError
+from qkv.model import Model, Stack
+from qkv.training.checkpoint import (
+    TrainState,
+    fill,
+    read_checked,
+    read_state,
+    save_checkpoint,
+    trained_weights,
+)
+from qkv.training.distribution import ALONE, Distribution
+from qkv.training.optimizer import adamw, build_optimizer, freeze
+from qkv.training.sharded_checkpoint import name_of, read_parts, read_whole, save_sharded
+from qkv.training.step import LossSum, accumulate, update
+from qkv.training.tensor_parallel import check_tensor_parallel, row_orders, split_matrices
+from qkv.weights import StoredTensors, check_fit
+
+BuildLoss = Callable[[Model, TrainConfig], LossSum]
+
+
+class Layout:
+    """A whole model in one process."""
+
+    workers: Distribution = ALONE
+
+    def __init__(self, model: Model, loss_sum: LossSum) -> None:
+        self.model, self.loss_sum = model, loss_sum
+
+    def build_optimizer(self, config: TrainConfig) -> torch.optim.Optimizer:
+        """Build the optimizer of this worker's weights."""
+        return build_optimizer(self.model, config)
+
+    def accumulate(self, batches: Sequence[Batch], smoothing: float) -> Tensor:
+        """Add up the gradients of a step's batches; return this worker's share of the mean loss."""
+        return accumulate(self.loss_sum, batches, smoothing)
+
+    def update(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+        """Clip the gradient's norm, update the weights, drop the gradient."""
+        update(self.model, optimizer, clip)
+
+    def collect(self) -> None:
+        """Bring the weights of all workers into `model`, which is evaluated and kept."""
+
+    def largest_weight(self) -> float:
+        """Return the largest absolute value of all weights that are trained, or nan."""
+        return _largest(list(trained_weights(self.model).values()))
+
+    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
+        """Write a checkpoint to resume from."""
+        save_checkpoint(folder, self.model, optimizer, state)
+
+    def load(self, path: Path, optimizer: torch.optim.Optimizer) -> TrainState:
+        """Load a checkpoint of any layout; return its counters."""
+        tensors = read_whole(path, self.model) if path.is_dir() else read_checked(path)
+        fill(self.model, optimizer, tensors, path)
+        return read_state(path)
+
+
+class Replicated(Layout):
+    """A copy of the model on each worker; gradients are summed while they are computed (DDP)."""
+
+    def __init__(self, model: Model, loss_sum: LossSum, workers: Distribution) -> None:
+        super().__init__(model, loss_sum)
+        self.workers = workers
+        self.parallel: nn.parallel.DistributedDataParallel | None = None
+
+    def accumulate(self, batches: Sequence[Batch], smoothing: float) -> Tensor:
+        """Add up the gradients of all workers' batches, the last with communication."""
+        if self.parallel is None:
+            self.parallel = self._wrapped(batches[0], smoothing)
+        parallel = self.parallel
+
+        def syncing(last: bool) -> AbstractContextManager[Any]:
+            return nullcontext() if last else parallel.no_sync()
+
+        return accumulate_shares(parallel, batches, smoothing, self.workers, syncing)
+
+    def _wrapped(self, batch: Batch, smoothing: float) -> nn.parallel.DistributedDataParallel:
+        """Wrap model and loss in DDP, which must know whether there are weights without gradient.
+
+        Not every objective uses all parts: masked prediction needs no pooler.
+        """
+        with torch.random.fork_rng():
+            self.loss_sum(batch, smoothing).backward()
+        unused = any(weight.grad is None for weight in trained_weights(self.model).values())
+        self.model.zero_grad(set_to_none=True)
+        parallel = nn.parallel.DistributedDataParallel
+        renamed = "forward_sync_buffers" in inspect.signature(parallel).parameters
+        constant: Any = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        module = _LossModule(self.model, self.loss_sum)
+        return parallel(
+            module, find_unused_parameters=unused, gradient_as_bucket_view=True, **constant
+        )
+
+    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
+        """Write a checkpoint of the main worker's copy, which is that of all."""
+        if self.workers.is_main:
+            super().save(folder, optimizer, state)
+
+
+class Sharded(Layout):
+    """A part of the weights and of the optimizer's state on each worker.
+
+    Matrices may be split among neighbours that compute together (tensor parallel); copies of a part
+    are summed up (shard = "none") or cut further (shard = "full", FSDP2). The whole `model` is
+    beside it, for validation and for the model folder.
+    """
+
+    def __init__(
+        self, model: Model, build_loss: BuildLoss, config: TrainConfig, workers: Distribution
+    ) -> None:
+        _check(model, config, workers)
+        self.workers, self.model = workers, model
+        freeze(model, config.freeze)
+        self.trained = copy.deepcopy(model)
+        self.tensor_size = workers.tensor_size
+        self.orders = row_orders(model, self.tensor_size)
+        self.n_copies = 1 if config.shard == "full" else workers.data_size
+        self.n_parts = workers.data_size // self.n_copies
+        data_mesh, tensor_mesh, self.mesh = self._meshes(next(model.parameters()).device)
+        self.split_dims = split_matrices(self.trained, tensor_mesh) if tensor_mesh else {}
+        _shard(self.trained, data_mesh, compiled=config.compile == "on")
+        # Communication between blocks is not compiled.
+        self.loss_sum = build_loss(self.trained, replace(config, compile="off"))
+        # The optimizer sees this worker's parts as plain tensors in the same memory: its update is
+        # the same for each element, and needs no communication.
+        self.weights: dict[str, Any] = {**trained_weights(self.trained)}
+        self.parts = {name: nn.Parameter(p.to_local()) for name, p in self.weights.items()}
+
+    def build_optimizer(self, config: TrainConfig) -> torch.optim.Optimizer:
+        """Build the optimizer of this worker's part."""
+        return adamw(self.parts.values(), config)
+
+    def accumulate(self, batches: Sequence[Batch], smoothing: float) -> Tensor:
+        """Add up the gradients of all workers' batches, the last with communication."""
+
+        def syncing(last: bool) -> AbstractContextManager[Any]:
+            self.trained.set_requires_gradient_sync(last)  # type: ignore[operator]
+            return nullcontext()
+
+        return accumulate_shares(self.loss_sum, batches, smoothing, self.workers, syncing)
+
+    def update(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+        """Clip the norm of the whole gradient, update this worker's part, drop the gradient."""
+        for name, weight in self.weights.items():
+            grad = weight.grad
+            self.parts[name].grad = None if grad is None else grad.to_local()
+        if clip:
+            self._clip(clip)
+        optimizer.step()
+        for name, weight in self.weights.items():
+            self.parts[name].grad = weight.grad = None
+
+    def _clip(self, clip: float) -> None:
+        """Scale the gradient to the norm `clip` where it is larger, as torch does."""
+        grads, squares = [], []
+        for name, part in self.parts.items():
+            if part.grad is not None:
+                grads.append(part.grad)
+                # So many workers have this element: all together they count it once.
+                copies = self.n_copies * (1 if name in self.split_dims else self.tensor_size)
+                squares.append(part.grad.square().sum() / copies)
+        total = torch.stack(squares).sum()
+        torch.distributed.all_reduce(total)
+        torch._foreach_mul_(grads, (clip / (total.sqrt() + 1e-6)).clamp(max=1.0))
+
+    def collect(self) -> None:
+        """Gather the weights of all workers in the whole model."""
+        whole = trained_weights(self.model)
+        with torch.no_grad():
+            for name, part in self.parts.items():
+                full = self._as_shard(name, part.detach()).full_tensor()
+                order = self.orders.get(name)
+                whole[name].copy_(full if order is None else full[order.argsort()])
+
+    def largest_weight(self) -> float:
+        """Return the largest absolute value of all weights that are trained, or nan."""
+        found = self.workers.gather(_largest(list(self.parts.values())))
+        return math.nan if any(map(math.isnan, found)) else max(found)
+
+    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
+        """Write a checkpoint to which every worker contributes its part."""
+        tensors: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            tensors[f"model.{name}"] = self._as_shard(name, part.detach())
+            for key, value in optimizer.state[part].items():
+                tensors[f"optimizer.{key}.{name}"] = self._as_shard(name, torch.as_tensor(value))
+        save_sharded(folder, tensors, state, self.tensor_size, self.workers)
+
+    def _as_shard(self, name: str, value: Tensor) -> Any:
+        """Describe a tensor that lies as the weight `name` does; others are the same everywhere."""
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        weight = self.weights[name]
+        if value.shape != self.parts[name].shape or not value.ndim:
+            return value
+        split = Shard(self.split_dims[name]) if name in self.split_dims else Replicate()
+        return DTensor.from_local(
+            value,
+            self.mesh,
+            [split, Replicate(), Shard(0)],
+            run_check=False,
+            shape=weight.shape,
+            stride=weight.stride(),
+        )
+
+    def empty_shard(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Any:
+        """Make room for a tensor that lies as the weight `name` does, or for a whole other one."""
+        if shape != self.weights[name].shape:
+            return torch.empty(shape, dtype=dtype)
+        return self._as_shard(name, torch.empty_like(self.parts[name], dtype=dtype))
+
+    def load(self, path: Path, optimizer: torch.optim.Optimizer) -> TrainState:
+        """Load a checkpoint of any layout: each worker its part."""
+        if path.is_dir():
+            parts = read_parts(path, self)
+        else:
+            stored = StoredTensors(path)  # read one at a time
+            check_fit(self.weights, _model_tensors(stored), path)
+            parts = {key: self.own_part(name_of(key), stored[key]) for key in stored}
+        with torch.no_grad():
+            for key, value in parts.items():
+                kind, _, rest = key.partition(".")
+                if kind == "model":
+                    self.parts[rest].copy_(value)
+                    continue
+                part = self.parts[name_of(key)]
+                optimizer.state[part][rest.partition(".")[0]] = value.to(part.device)
+        return read_state(path)
+
+    def own_part(self, name: str, tensor: Tensor) -> Tensor:
+        """Cut this worker's part out of a whole tensor that lies as the weight `name` does."""
+        if tensor.shape != self.weights[name].shape:
+            return tensor
+        if name in self.orders:
+            tensor = tensor[self.orders[name]]
+        split, _, part = self.mesh.get_coordinate()
+        if name in self.split_dims:
+            tensor = tensor.chunk(self.tensor_size, dim=self.split_dims[name])[split]
+        parts = tensor.chunk(self.n_parts, dim=0)
+        return parts[part].clone() if part < len(parts) else tensor[:0]
+
+    def _meshes(self, device: torch.device) -> tuple[Any, Any, Any]:
+        """Arrange the workers: for copies and parts, for matrices, and in the order of all cuts."""
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+        sizes = self.n_copies, self.n_parts, self.tensor_size
+        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("copies", "parts", "tensor"))
+        data = mesh["parts"] if self.n_copies == 1 else mesh["copies", "parts"]
+        # Matrices are split first, and what each worker has of them is cut into parts.
+        ranks = torch.arange(self.workers.size).view(sizes).permute(2, 0, 1)
+        in_order = DeviceMesh(device.type, ranks, mesh_dim_names=("tensor", "copies", "parts"))
+        return data, mesh["tensor"] if self.tensor_size > 1 else None, in_order
+
+
+def make_layout(
+    model: Model, build_loss: BuildLoss, config: TrainConfig, workers: Distribution
+) -> Layout:
+    """Lay a model out on its workers as the settings say."""
+    if workers.size == 1:
+        return Layout(model, build_loss(model, config))
+    if config.shard == "none" and workers.tensor_size == 1:
+        return Replicated(model, build_loss(model, config), workers)
+    return Sharded(model, build_loss, config, workers)
+
+
+def accumulate_shares(
+    loss_sum: LossSum,
+    batches: Sequence[Batch],
+    smoothing: float,
+    workers: Distribution,
+    syncing: Callable[[bool], AbstractContextManager[Any]],
+) -> Tensor:
+    """Add up the gradients of a step's batches on all workers; return the own share of the loss.
+
+    Each sum is divided by the labels of all batches of all workers, so that neither their number
+    nor the split changes the result.
+    """
+    n_labels = max(1, workers.reduce_labels(sum(batch.n_labels for batch in batches)))
+    losses = []
+    for number, batch in enumerate(batches, 1):
+        with syncing(number == len(batches)):
+            loss = loss_sum(batch, smoothing) / n_labels
+            loss = loss * 0.0 if batch.stand_in else loss
+            # Gradients are averaged over the workers, but must be summed.
+            (loss * workers.data_size).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
+
+
+class _LossModule(nn.Module):
+    """The model and its loss in one forward pass, which DDP puts its hooks around."""
+
+    def __init__(self, model: Model, loss_sum: LossSum) -> None:
+        super().__init__()
+        self.model, self.loss_sum = model, loss_sum
+
+    def forward(self, batch: Batch, smoothing: float) -> Tensor:
+        """Return the summed loss of a batch."""
+        return self.loss_sum(batch, smoothing)
+
+
+def _check(model: Model, config: TrainConfig, workers: Distribution) -> None:
+    """Refuse what cannot be cut into parts."""
+    setting = "train.tensor_parallel" if workers.tensor_size > 1 else "train.shard"
+    if config.lora_rank:
+        raise UserError(
+            f"{setting}: LoRA trains few weights beside frozen ones, which are not cut into parts; "
+            f"leave it out."
+        )
+    if config.optimizer == "muon":
+        raise UserError(
+            f"{setting}: optimizer = 'muon' needs whole matrices; leave one of the two out."
+        )
+    check_tensor_parallel(model, workers.tensor_size)
+
+
+def _shard(model: Model, mesh: Any, compiled: bool) -> None:
+    """Cut the weights of each block, and those of all the rest, into a part for each worker."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    # Views that nobody writes to, and gathering in two steps, are nothing to warn people of.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        if len(stack.blocks) < len(stack.windows):
+            continue  # one block for all layers: its weights stay with the rest
+        for block in stack.blocks:
+            if compiled:
+                block.compile()
+            cross = getattr(block, "cross_attention", None)
+            if cross is not None:  # its keys and values are computed outside of the block
+                fully_shard(cross, mesh=mesh)
+                for method in ("remember", "look"):
+                    register_fsdp_forward_method(cross, method)
+            fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _model_tensors(stored: StoredTensors) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint by their names, as shapes without values."""
+    return {
+        key.removeprefix("model."): torch.empty(shape, device="meta")
+        for key, shape in stored.shapes.items()
+        if key.startswith("model.")
+    }
+
+
+def _largest(tensors: Sequence[Tensor]) -> float:
+    found = [tensor.detach().abs().max() for tensor in tensors if tensor.numel()]
+    return float(torch.stack(found).max()) if found else 0.0

@@ -1,0 +1,114 @@
+"""`qkv train --workers`: one display, one message when a worker fails, and a run that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.cli.train import check_workers
+from qkv.errors import UserError
+from qkv.run.train import train
+from qkv.training.checkpoint import find_checkpoints, read_state
+from tests.run import tiny
+from tests.run.common import read_log, silence
+
+Process = subprocess.Popen[str]
+
+
+def start(recipe: Path, out: Path, *options: str) -> Process:
+    command = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(out), "--workers=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def children(process: Process) -> list[int]:
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(number) for number in listed.split()]
+
+
+def wait_for_checkpoint(out: Path, after: int = 0) -> int:
+    """Wait until there is one after a step; return its step."""
+    while True:
+        steps = [read_state(path).step for path in find_checkpoints(out / "checkpoints")[0]]
+        if steps and steps[0] > after:
+            return steps[0]
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
+def test_a_run_on_two_workers_is_stopped_resumed_killed_and_resumed_by_one(tmp_path: Path) -> None:
+    settings = {"train_valid_every": 10_000, "train_checkpoint_every": 10, "train_patience": 0}
+    recipe = tiny.write_recipe(tmp_path, train_steps=100_000, **settings)
+    out = tmp_path / "run"
+    first = start(recipe, out)
+    wait_for_checkpoint(out)
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=100)[0]
+    assert first.returncode == 130
+    stopped = wait_for_checkpoint(out)
+    assert said.count(f"stopped after step {stopped}; resume with:") == 1
+    assert said.count("on 2 workers (cpu)") == said.count("first example:") == 1
+
+    second = start(recipe, out, "--resume", "--set", "train.shard=full")
+    reached = wait_for_checkpoint(out, after=stopped)
+    worker = children(second)[1]
+    os.kill(worker, signal.SIGKILL)
+    said = second.communicate(timeout=100)[0]
+    assert second.returncode == 128 + signal.SIGKILL
+    assert "Traceback" not in said
+    assert "qkv: Worker 1 was killed by SIGKILL" in said
+    assert not children_left(worker)
+
+    steps = wait_for_checkpoint(out, after=reached - 1) + 3
+    final = tiny.recipe(tmp_path, train_steps=steps, **settings)
+    run = train(final, out, resume=True, console=silence())
+    assert [record["step"] for record in read_log(out)] == list(range(1, steps + 1))
+    assert run.state.step == steps
+    assert qkv.load(out, device="cpu").translate("1 2")
+
+
+def children_left(worker: int) -> bool:
+    """Whether a worker that was killed is still there."""
+    try:
+        os.kill(worker, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_mistake_that_all_workers_meet_is_told_once(tmp_path: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path)
+    (tmp_path / "digits.tsv").write_text("one column\n" * 9)
+    process = start(recipe, tmp_path / "run")
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 2
+    assert said.count("qkv: ") == 1
+    assert "digits.tsv" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "device", "message"),
+    [
+        (2, 2, "auto", "both given"),
+        (99, None, "auto", "this machine has"),
+    ],
+)
+def test_workers_without_a_device_are_refused(
+    gpus: int, workers: int | None, device: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_workers(gpus, workers, device)

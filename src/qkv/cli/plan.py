@@ -106,7 +106,7 @@ def _lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[
     total = sum(planned.parameters.values())
     parts = ", ".join(f"{name} {count:,}" for name, count in planned.parameters.items() if count)
     shares = ", ".join(f"{name} {gib(n)}" for name, n in memory.parts().items() if n >= 2**20)
-    rows = planned.largest_rows(planned.hardware.memory * 0.92)
+    largest = planned.largest_batch
     source = f", sources of {size.source}" if size.source else ""
     trained = f"; {planned.trained:,} trained" if planned.trained != total else ""
     lines = [
@@ -125,7 +125,7 @@ def _lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[
         ("parameters", f"{total:,}{trained}: {parts}"),
         ("memory", f"{gib(memory.peak)} at most, of {gib(planned.hardware.memory)}"),
         ("", shares),
-        ("largest batch", f"batch_tokens = {rows * planned.width:,}" if rows else "none fits"),
+        ("largest batch", f"batch_tokens = {largest:,}" if largest else "none fits"),
     ]
     return lines + _time_lines(planned, layout, price)
 
@@ -209,8 +209,7 @@ def summary(
         "parameters": {**planned.parameters, "total": sum(planned.parameters.values())},
         "trained_parameters": planned.trained,
         "memory": {**memory.parts(), "peak": memory.peak, "available": planned.hardware.memory},
-        "largest_batch_tokens": planned.width
-        * planned.largest_rows(planned.hardware.memory * 0.92),
+        "largest_batch_tokens": planned.largest_batch,
         "flops_per_step": planned.flops,
         "flops": planned.flops * planned.train.steps,
         "seconds_per_step": seconds,

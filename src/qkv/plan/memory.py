@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from qkv.config import ModelConfig, TrainConfig
-from qkv.model import parameter_shapes
-from qkv.plan.parameters import count_parameters, product_weights, table_bytes
+from qkv.plan.parameters import count_parameters, product_weights, shapes_of, table_bytes
 from qkv.plan.passes import FLOAT, LONG, BatchSize, Numerics, PassCost
 from qkv.training.loss import CHUNK_ELEMENTS
 
@@ -15,7 +14,7 @@ HALF = 2
 # A weight of a frozen matrix, with its share of scales
 BASE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.06, "int4": 0.56}
 # A logit while the loss is computed: itself, its exponential, its gradient and their temporaries
-LOGIT_BYTES = {"cpu": 16, "cuda": 6}
+LOGIT_BYTES = {"cpu": 12, "cuda": 6}
 LIBRARIES = {"cpu": 0.4e9, "cuda": 0.6e9}
 """What the process holds before it has a model: the libraries, or a GPU's context."""
 
@@ -85,7 +84,7 @@ def memory_of(
 
 def trained_parameters(config: ModelConfig, train: TrainConfig) -> int:
     """Count the parameters that training changes: all, LoRA's, or all but frozen ones."""
-    shapes = parameter_shapes(config)
+    shapes = shapes_of(config)
     if train.lora_rank:
         heads = ("head.",) if config.family == "encoder" and config.n_labels else ()
         labels = [shape for name, shape in shapes.items() if name.startswith(heads)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from qkv.config import ModelConfig
 from qkv.model import parameter_shapes
@@ -12,10 +13,16 @@ PARTS: tuple[Part, ...] = ("embeddings", "attention", "feed-forward", "norms", "
 _OUTPUTS = ("output.", "head.", "pair_head.", "pooler.", "vector.")
 
 
+@lru_cache(maxsize=8)
+def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the name and shape of each parameter; remembered, since plans ask again and again."""
+    return parameter_shapes(config)
+
+
 def count_parameters(config: ModelConfig) -> dict[Part, int]:
     """Count the parameters of each part; shared ones count once, where they are first used."""
     counts: dict[Part, int] = dict.fromkeys(PARTS, 0)
-    for name, shape in parameter_shapes(config).items():
+    for name, shape in shapes_of(config).items():
         counts[_part_of(name)] += math.prod(shape)
     return counts
 
@@ -34,7 +41,7 @@ def product_weights(config: ModelConfig) -> int:
     """Count the weights of matrices that products inside of the blocks read."""
     return sum(
         math.prod(shape)
-        for name, shape in parameter_shapes(config).items()
+        for name, shape in shapes_of(config).items()
         if ".blocks." in name and len(shape) == 2
     )
 

@@ -29,7 +29,8 @@ WINDOWED = ("generate", "fill", "denoise")  # tasks that cut text into windows o
 TYPICAL = {"translate": 32, "classify": 64, "tag": 32, "embed": 32}  # tokens of a sequence
 OTHERS = 256  # questions with texts, conversations, preferences
 N_LABELS = {"classify": 2, "tag": 9, "answer": 2}  # where the data, which is not read, decides
-ROOM = 0.92  # of the memory that a chosen batch may fill
+# Share of the memory that a chosen batch may fill; a CPU's heap keeps much of what is freed
+ROOM = {"cuda": 0.92, "cpu": 0.75}
 CLEARLY = 1.1  # times the memory that a run must need before it is refused
 
 
@@ -138,6 +139,12 @@ class RunPlan:
             fits = self.with_rows(middle).memory.peak <= memory
             low, high = (middle, high) if fits else (low, middle)
         return low
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest `batch_tokens` that fits into the device's memory; 0 where none does."""
+        room = self.hardware.memory * ROOM[self.numerics.device]
+        return self.largest_rows(room) * self.width
 
     @property
     def width(self) -> int:
@@ -259,10 +266,11 @@ def fit_memory(job: Job) -> Recipe:
     recipe, device = job.recipe, job.plan.device
     plan = _plan_of_job(job)
     available = device_memory(device)
-    if plan.memory.peak <= available * ROOM:
+    room = available * ROOM[device.type]
+    if plan.memory.peak <= room:
         return recipe
     if recipe.train.batch_tokens == _default_batch(recipe):
-        fitting = plan.largest_rows(available * ROOM) * plan.width
+        fitting = plan.largest_rows(room) * plan.width
         if fitting:
             return _with_smaller_batches(job, fitting, available)
     if plan.memory.peak > available * CLEARLY:
@@ -306,7 +314,7 @@ def _refusal(plan: RunPlan, available: int) -> str:
     train, memory = plan.train, plan.memory
     need = f"The run needs about {memory.peak / GIB:,.1f} GiB"
     there = f"{plan.hardware.name} has {available / GIB:,.1f} GiB"
-    rows = plan.largest_rows(available * ROOM)
+    rows = plan.largest_rows(available * ROOM[plan.numerics.device])
     if rows:
         return (
             f"{need} of memory for batches of {train.batch_tokens:,} tokens, but {there}; set "

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkv.config import Recipe, recipe_from
+from qkv.config import Recipe, preset, recipe_from
 from qkv.errors import UserError
 from qkv.plan.budget import FLOPS_PER_WEIGHT, compute_optimal, expected_loss
 from qkv.plan.hardware import GIB, GPUS, find_hardware, system_memory
@@ -14,7 +14,7 @@ from qkv.plan.layout import best_layout, layouts
 from qkv.plan.memory import lora_parameters
 from qkv.plan.passes import Product
 from qkv.plan.speed import efficiency
-from qkv.run.plan import RunPlan, plan_run
+from qkv.run.plan import RunPlan, numerics_of, plan_run, typical_batch
 
 
 def gpt2(rows: int, **train: Any) -> Recipe:
@@ -91,6 +91,18 @@ def test_lora_counts_a_pair_for_each_matrix() -> None:
     d_model, d_ff = 4096, 11_008
     matrices = 4 * 2 * d_model + 3 * (d_model + d_ff)
     assert lora_parameters(plan.config, train) == 32 * 8 * matrices
+
+
+def test_lora_of_an_8b_llama_is_near_what_was_recorded_on_an_h200() -> None:
+    sizes = {"n_kv_heads": 8, "d_ff": 14_336, "vocab_size": 128_256, "max_length": 8192}
+    train = {"start_from": "llama", "lora_rank": 16, "recompute": True, "batch_tokens": 8192}
+    recipe = recipe_from({"task": "instruct", "train": train})
+    config, numerics = preset("llama-7b", **sizes), numerics_of(recipe.train, gpu=True)
+    size = typical_batch(recipe, config, gpu=True, length=200)
+    plan = RunPlan(recipe, config, size, numerics, GPUS["h200"], compiled=False)
+    assert plan.memory.weights / GIB == pytest.approx(15.12, rel=0.01)
+    assert (plan.memory.peak - plan.memory.libraries) / GIB == pytest.approx(22.27, rel=0.05)
+    assert plan.tokens / plan.seconds == pytest.approx(13_159, rel=0.2)
 
 
 def test_products_use_a_gpu_better_the_larger_they_are() -> None:

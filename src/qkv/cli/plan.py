@@ -127,6 +127,14 @@ def _lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[
         ("", shares),
         ("largest batch", f"batch_tokens = {largest:,}" if largest else "none fits"),
     ]
+    if layout is not None and layout.gpus > 1:
+        lines.append(
+            (
+                "layout",
+                f"{layout.gpus} GPUs as {layout.data} replicas (data) of {layout.shard} shards of "
+                f"{layout.tensor} (tensor): {gib(layout.memory)} on each",
+            )
+        )
     return lines + _time_lines(planned, layout, price)
 
 
@@ -136,7 +144,9 @@ def _time_lines(planned: RunPlan, layout: Layout | None, price: float) -> list[t
         seconds, tokens, gpus = layout.seconds, layout.tokens, layout.gpus
     kinds = {name: value for name, value in vars(planned.time).items() if value}
     spent = ", ".join(f"{name} {duration(value)}" for name, value in kinds.items())
-    how = "measured" if planned.measured else "estimated"
+    how = "estimated"
+    if planned.measured:
+        how = f"measured; estimated {duration(planned.time.total)}"
     steps = planned.train.steps
     run = min(seconds * steps, planned.train.seconds or float("inf"))
     cost = run / 3600 * gpus * price
@@ -156,19 +166,20 @@ def _time_lines(planned: RunPlan, layout: Layout | None, price: float) -> list[t
 def _print_layouts(layouts: dict[int, Layout | None]) -> None:
     if not layouts:
         return
-    print(
-        f"\n{'GPUs':>5} {'data':>5} {'shard':>6} {'tensor':>7} {'GiB each':>9} "
-        f"{'tokens/s':>14} {'efficiency':>11}"
-    )
+    heads = ("GPUs", "data", "shard", "tensor", "GiB each", "tokens/step", "tokens/s", "efficiency")
+    rows = []
     for count, layout in layouts.items():
         if layout is None:
-            print(f"{count:>5}  no layout fits")
+            rows.append((f"{count}", *["-"] * 6, "does not fit"))
             continue
-        print(
-            f"{count:>5} {layout.data:>5} {layout.shard:>6} {layout.tensor:>7} "
-            f"{layout.memory / 2**30:>9.1f} {layout.tokens_per_second:>14,.0f} "
-            f"{layout.efficiency:>11.0%}"
-        )
+        sizes = (layout.gpus, layout.data, layout.shard, layout.tensor)
+        speed = (f"{layout.tokens:,}", f"{layout.tokens_per_second:,.0f}")
+        memory = f"{layout.memory / 2**30:.1f}"
+        rows.append((*map(str, sizes), memory, *speed, f"{layout.efficiency:.0%}"))
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    print()
+    for row in (heads, *rows):
+        print("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)))
 
 
 def _print_budget(planned: RunPlan, budget: float) -> None:
@@ -215,6 +226,7 @@ def summary(
         "seconds_per_step": seconds,
         "seconds_by_kind": {**vars(time)},
         "measured": bool(planned.measured),
+        "estimated_seconds_per_step": time.total,
         "tokens_per_second": layout.tokens_per_second if layout else planned.tokens / seconds,
         "steps": planned.train.steps,
         "seconds": run,

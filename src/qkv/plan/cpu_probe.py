@@ -16,7 +16,7 @@ from qkv.model.feed_forward import ACTIVATIONS
 from qkv.plan.passes import Elements, Product
 from qkv.training.loss import cross_entropy
 
-PROBE_FLOPS = 3e8  # of the forward pass of one probed product
+PROBE_FLOPS = 8e8  # of the forward pass of one probed product
 PROBE_ELEMENTS = 2**20
 REPEATS = 3
 

@@ -39,7 +39,7 @@ class Layout:
     waiting: float  # seconds of a step for other GPUs
     memory: float  # bytes on each GPU
     tokens: int  # of a step on all GPUs
-    alone: float  # tokens/s of one GPU that waits for nobody
+    alone: float  # tokens/s of one GPU that waits for nobody, and updates its share of weights
 
     @property
     def gpus(self) -> int:
@@ -106,7 +106,8 @@ def layouts(work: Workload, gpus: int) -> Iterator[Layout]:
 
 
 def _layout(work: Workload, data: int, shard: int, tensor: int) -> Layout:
-    compute = _compute(work, tensor)
+    update = work.time.update / (shard * tensor)
+    compute = _compute(work, tensor) + update
     waiting = _sums(work, tensor)
     overlapped = _gathers(work, shard, tensor) + _all_reduce(work, data, shard, tensor)
     exposed = max(0.0, overlapped - HIDDEN * compute)
@@ -119,14 +120,14 @@ def _layout(work: Workload, data: int, shard: int, tensor: int) -> Layout:
         waiting,
         _memory(work, shard, tensor, alone=data * shard * tensor == 1),
         work.tokens * data * shard,
-        work.tokens / work.time.total,
+        work.tokens / (work.time.total - work.time.update + update),
     )
 
 
 def _compute(work: Workload, tensor: int) -> float:
-    """Seconds of computing: divided products are smaller, and use a GPU worse."""
+    """Seconds of computing, the update aside; divided products use a GPU worse."""
     if tensor == 1:
-        return work.time.total
+        return work.time.total - work.time.update
     blocks = [product for block in work.cost.blocks for product in block.products]
     weights = [product for product in blocks if not product.scores]
     whole = sum(product.flops / efficiency(product) for product in weights)
@@ -137,7 +138,7 @@ def _compute(work: Workload, tensor: int) -> float:
     block_share = inside / everything
     products = time.products * (block_share * parts / whole + (1 - block_share) / tensor)
     elementwise = time.elementwise * (1 - SPLIT + SPLIT / tensor)
-    return products + time.attention / tensor + elementwise + time.update / tensor
+    return products + time.attention / tensor + elementwise
 
 
 def _divided(product: Product, work: Workload, tensor: int) -> Product:

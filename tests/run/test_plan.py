@@ -29,7 +29,7 @@ def with_memory(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
 
 
 def translator(folder: Path, **differences: Any) -> Recipe:
-    return recipe_from(tiny.values(folder, **{**SIZES, **differences}))
+    return recipe_from(tiny.values(folder, 5000, **{**SIZES, **differences}))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -84,6 +84,22 @@ def test_a_batch_that_cannot_fit_is_refused_with_one_that_does(
     assert "train.recompute" in str(refused.value)
     fitting = translator(tmp_path, train_batch_tokens=int(words.replace(",", "")))
     assert prepare(fitting, tmp_path / "run").stream.batch_tokens == fitting.train.batch_tokens
+
+
+def test_a_batch_is_no_larger_than_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_memory(monkeypatch, 0.65e9)
+    recipe = recipe_from(tiny.values(tmp_path, 200, **SIZES, **GIVEN))
+    assert prepare(recipe, tmp_path / "run").stream.batch_tokens == 40_000
+
+
+def test_one_of_several_workers_is_not_judged_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_memory(monkeypatch, 0.2e9)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert prepare(translator(tmp_path), tmp_path / "run").stream.batch_tokens == 200
 
 
 def test_a_model_that_cannot_fit_is_refused(

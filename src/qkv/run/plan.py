@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from qkv.config import PRESETS, ModelConfig, Recipe, TrainConfig, recipe_from
 from qkv.convert import open_model
 from qkv.convert.model_folder import load_config
+from qkv.data.order import is_even
 from qkv.device import has_bfloat16, pick_device
 from qkv.errors import UserError
 from qkv.plan.cpu_probe import CpuProbe
@@ -264,6 +266,8 @@ def fit_memory(job: Job) -> Recipe:
     refused. What the items need is computed from their real lengths.
     """
     recipe, device = job.recipe, job.plan.device
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # several workers share weights and batches
+        return recipe
     plan = _plan_of_job(job)
     available = device_memory(device)
     room = available * ROOM[device.type]
@@ -303,7 +307,9 @@ def _plan_of_job(job: Job) -> RunPlan:
     config = job.config
     longest = max(1, int(items.target_sizes.max()), int(items.source_sizes.max()))
     size = typical_batch(recipe, config, gpu, longest)
-    size = dataclasses.replace(size, packed=job.packed)
+    fills = job.packed or is_even(items)  # else an epoch's end ends a batch
+    rows = size.rows if fills else min(size.rows, len(items))
+    size = dataclasses.replace(size, rows=rows, packed=job.packed)
     size = dataclasses.replace(size, **_labels(recipe, config, size))
     hardware = Hardware(str(job.plan.device), 0.0, 0.0, 0.0, device_memory(job.plan.device))
     return RunPlan(recipe, config, size, numerics_of(recipe.train, gpu), hardware, False)

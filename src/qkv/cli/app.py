@@ -11,6 +11,7 @@ from qkv.cli.options import with_adapter
 
 COMMANDS = (
     "demo",
+    "plan",
     "train",
     "translate",
     "generate",

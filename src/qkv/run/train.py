@@ -38,6 +38,7 @@ from qkv.run.generate import GenerateJob
 from qkv.run.images import ImageJob
 from qkv.run.instruct import InstructJob
 from qkv.run.job import Job, Plan
+from qkv.run.plan import fit_memory
 from qkv.run.prefer import PreferJob
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
@@ -160,6 +161,7 @@ def prepare(
         if problem.startswith("huggingface"):
             say(f"this model could not be exported to {problem}")
     job.make_items()
+    job.recipe = fit_memory(job)
     job.make_stream()
     return job
 

@@ -81,10 +81,11 @@ class Guard:
         key = self.settings.api_key
         if key is None:
             return
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, in_header = headers.get("authorization", "").partition(" ")
+        given = in_header.encode("latin-1")  # as bytes of headers are read
         if kind.lower() != "bearer":
-            given = _key_in(body)
-        if not hmac.compare_digest(given.strip().encode(), key.encode()):
+            given = _key_in(body).encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(given, key.encode()):
             raise ApiError(
                 401,
                 "This server needs its API key; send it as `Authorization: Bearer KEY`.",

@@ -211,6 +211,8 @@ def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
     """What differs from the model's own settings: to name a temperature is to ask for draws."""
     if refused := body.refused():
         raise UserError(f"{refused[0]} is not known here; leave it out.")
+    if "" in body.stops:  # found here, and not in the middle of a stream
+        raise UserError("A stop string is empty; give it a character, or leave it out.")
     names = ("temperature", "top_p", "top_k", "min_p")
     given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
     found: dict[str, Any] = {}

@@ -39,9 +39,8 @@ def test_hanging_up_a_stream_frees_its_rows(long_winded: Running) -> None:
         long_winded.client() as client,
         client.stream("POST", "/v1/completions", json={**BODY, "stream": True, "n": 3}) as answer,
     ):
-        for line in answer.iter_lines():
-            if line:
-                break
+        lines = answer.iter_lines()  # to drop them would be to hang up
+        next(lines)
         long_winded.until("qkv_rows_running", 3, model="speaker")
     long_winded.until("qkv_rows_running", 0, model="speaker")
     long_winded.until("qkv_requests_open", 0, model="speaker")
@@ -56,7 +55,7 @@ def test_hanging_up_before_the_answer_frees_its_rows(long_winded: Running) -> No
 
 
 def test_a_slow_reader_gets_all_and_keeps_nobody_waiting(long_winded: Running) -> None:
-    body = json.dumps({**BODY, "max_tokens": 1500, "stream": True}).encode()
+    body = json.dumps({**BODY, "max_tokens": 300, "stream": True}).encode()
     host, port = long_winded.url.removeprefix("http://").split(":")
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -75,7 +74,7 @@ def test_a_slow_reader_gets_all_and_keeps_nobody_waiting(long_winded: Running) -
         received = b""
         while chunk := slow.recv(65536):
             received += chunk
-    assert received.count(b'"text_completion"') > 100
+    assert received.count(b'"text_completion"') > 30
     assert b"data: [DONE]" in received
     long_winded.until("qkv_requests_open", 0, model="speaker")
 
@@ -140,7 +139,7 @@ def test_a_signal_lets_it_finish_and_a_second_one_does_not(
 ) -> None:
     with process(folders["speaker"]) as (server, url):
         client = httpx.Client(base_url=url, timeout=60, trust_env=False)
-        body = {"prompt": ["the cat"] * 8, "max_tokens": 150, "stop": "zzz"}
+        body = {"prompt": ["the cat"] * 8, "max_tokens": 100, "stop": "zzz"}
         client.post("/v1/completions", json={"prompt": "a"})
         answers: list[httpx.Response] = []
         asking = threading.Thread(
@@ -186,9 +185,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         with httpx.stream(
             "POST", f"{url}/v1/completions", json=body, timeout=60, trust_env=False
         ) as answer:
-            for line in answer.iter_lines():
-                if line:
-                    break
+            lines = answer.iter_lines()
+            next(lines)
             server.send_signal(signal.SIGTERM)
             time.sleep(0.2)
             assert server.poll() is None  # it finishes what runs

@@ -116,7 +116,9 @@ def test_limits_of_a_request(allowed: httpx.Client) -> None:
         allowed.post("/score", content=b'{"texts": ', headers={"Content-Type": "application/json"}),
         422,
     )
-    assert "texts: " in message(allowed.post("/score", json={"texts": 5}), 422)
+    assert "Input should be a valid string" in message(
+        allowed.post("/score", json={"texts": 5}), 422
+    )
     message(allowed.get("/../../etc/passwd"), 404)
     message(allowed.get("/score"), 405)
 

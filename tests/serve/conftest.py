@@ -48,7 +48,7 @@ class Running:
 
     def until(self, name: str, value: float, **labels: str) -> None:
         """Wait until a metric has a value."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while self.metric(name, **labels) != value:
             assert time.monotonic() < end, f"{name} is {self.metric(name, **labels)}"
             time.sleep(0.02)
@@ -69,7 +69,7 @@ def running(given: list[str], **settings: object) -> Iterator[Running]:
         yield Running(f"http://127.0.0.1:{bound.getsockname()[1]}", models)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 

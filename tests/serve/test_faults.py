@@ -134,9 +134,12 @@ def process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         started.communicate()
 
 
-def test_a_signal_lets_it_finish_and_a_second_one_does_not(
-    folders: dict[str, Path],
-) -> None:
+def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
+    with process(folders["speaker"]) as (server, url):
+        answer = httpx.get(f"{url}/health", timeout=60, trust_env=False)
+        assert answer.status_code == 200
+        server.kill()
+        assert server.wait(60) == -signal.SIGKILL
     with process(folders["speaker"]) as (server, url):
         client = httpx.Client(base_url=url, timeout=60, trust_env=False)
         body = {"prompt": ["the cat"] * 8, "max_tokens": 100, "stop": "zzz"}
@@ -151,7 +154,7 @@ def test_a_signal_lets_it_finish_and_a_second_one_does_not(
         asking.join()
         assert answers[0].status_code == 200
         assert len(answers[0].json()["choices"]) == 8
-        _, log = server.communicate(timeout=30)
+        _, log = server.communicate(timeout=60)
         assert server.returncode == 0
         assert all(json.loads(line)["time"] for line in log.splitlines())
         assert "the cat" not in log
@@ -160,21 +163,10 @@ def test_a_signal_lets_it_finish_and_a_second_one_does_not(
 def _until_open(url: str) -> None:
     """Wait until a request is being answered."""
     with httpx.Client(base_url=url, trust_env=False) as client:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while 'qkv_requests_open{model="speaker"} 1.0' not in client.get("/metrics").text:
             assert time.monotonic() < end
             time.sleep(0.005)
-
-
-def test_killed_and_started_again(folders: dict[str, Path]) -> None:
-    for end in (signal.SIGKILL, signal.SIGTERM):
-        with process(folders["speaker"]) as (server, url):
-            answer = httpx.post(
-                f"{url}/v1/completions", json={"prompt": "a"}, timeout=60, trust_env=False
-            )
-            assert answer.status_code == 200
-            server.send_signal(end)
-            assert server.wait(30) == (0 if end == signal.SIGTERM else -signal.SIGKILL)
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -191,4 +183,4 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             time.sleep(0.2)
             assert server.poll() is None  # it finishes what runs
             server.send_signal(signal.SIGTERM)
-            assert server.wait(10) == 128 + signal.SIGTERM
+            assert server.wait(60) == 128 + signal.SIGTERM

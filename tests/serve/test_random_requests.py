@@ -6,18 +6,26 @@ Ten thousand of them: QKV_RANDOM_REQUESTS=10000 python -m pytest tests/serve/tes
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.serve.conftest import Running
+from tests.serve.conftest import Running, running
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 N_REQUESTS = int(os.environ.get("QKV_RANDOM_REQUESTS", "220"))
 
 
 @pytest.mark.timeout(max(300, N_REQUESTS))
-def test_no_random_request_is_answered_with_a_mistake_of_ours(server: Running) -> None:
+def test_no_random_request_is_answered_with_a_mistake_of_ours(
+    folders: dict[str, Path],
+) -> None:
+    with running([str(folder) for folder in folders.values()]) as server:
+        ask_at_random(server)
+
+
+def ask_at_random(server: Running) -> None:
     from hypothesis import HealthCheck, Phase, given, settings
 
     with server.client() as client:

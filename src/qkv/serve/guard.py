@@ -44,7 +44,10 @@ class Guard:
             if scope["path"] in KEY_IN_BODY:
                 self._check_key(headers, body)
         except ApiError as error:
-            await error_response(error.status, error.message, error.code)(scope, receive, send)
+            # The rest of a body that was not read to its end must not be waited for.
+            hangs_up = {"Connection": "close"} if error.status in (408, 413) else None
+            answer = error_response(error.status, error.message, error.code, hangs_up)
+            await answer(scope, receive, send)
             return
         await self.app(scope, _replay(body, receive), send)
 

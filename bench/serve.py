@@ -56,6 +56,7 @@ class Measured:
 
     seconds: list[float] = field(default_factory=list)
     elapsed: float = 0.0
+    cpu: float = 0.0  # seconds of the server's processors
     errors: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -63,6 +64,11 @@ class Measured:
     def rate(self) -> float:
         """Requests a second."""
         return len(self.seconds) / self.elapsed
+
+    @property
+    def cpu_rate(self) -> float:
+        """Requests a second of the server's processors, which other programs hardly change."""
+        return len(self.seconds) / self.cpu
 
 
 def body(session: Session) -> None:
@@ -74,8 +80,9 @@ def body(session: Session) -> None:
         answers = asyncio.run(first_answers(url, asked))
         for _ in range(ROUNDS):
             for measured, n_clients in ((alone, 1), (together, options.clients)):
-                share = options.seconds / ROUNDS / 2
+                share, before = options.seconds / ROUNDS / 2, cpu_seconds(pid)
                 asyncio.run(load(url, asked, answers, n_clients, share, measured))
+                measured.cpu += cpu_seconds(pid) - before
             memory.append(resident(pid))
     check(alone, together, memory)
     p50, p95, p99 = (quantiles(together.seconds, n=100)[at] for at in (49, 94, 98))
@@ -86,6 +93,7 @@ def body(session: Session) -> None:
             "requests/s": round(together.rate, 2),
             "one client, requests/s": round(alone.rate, 2),
             "ratio": round(together.rate / alone.rate, 2),
+            "ratio by CPU time": round(together.cpu_rate / alone.cpu_rate, 2),
             "p50, s": round(p50, 3),
             "p95, s": round(p95, 3),
             "p99, s": round(p99, 3),
@@ -200,6 +208,12 @@ async def load(
 def resident(pid: int) -> int:
     """Bytes of memory that a process has."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Seconds of the processors that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -137,6 +137,8 @@ def test_an_echo_scores_its_prompt(client: Any, speaker: LanguageModel, max_toke
         assert values[1 : len(scored.tokens)] == pytest.approx(scored.log_probabilities, abs=1e-5)
         assert len(values) == len(scored.tokens) + max_tokens
         assert found.text.startswith(text)
+        words = zip(found.logprobs.text_offset, found.logprobs.tokens, strict=True)
+        assert all(found.text[at:].startswith(word) for at, word in list(words)[1:])
 
 
 def test_a_chat_is_what_chat_gives(client: Any, talker: LanguageModel) -> None:

@@ -326,9 +326,9 @@ class _CompletionShape(_Shape):
             return None
         spelt = [self._texts.text(token.token) for token in tokens]
         offsets, offset = [], self._offsets.get(index, 0)
-        for text in spelt:
+        for text, token in zip(spelt, tokens, strict=True):
             offsets.append(offset)
-            offset += len(text)
+            offset += len(text) if self._texts.is_text(token.token) else 0
         self._offsets[index] = offset
         return {
             "tokens": spelt,

@@ -106,8 +106,9 @@ class _Server:
         stack = AsyncExitStack()
         try:
             # What the client did wrong must be found before the stream begins.
-            ready = self._ready(stack, name, body, plan)
-            worker, planned = await answer(request, ready)
+            async with asyncio.timeout(self.settings.max_seconds):
+                ready = self._ready(stack, name, body, plan)
+                worker, planned = await answer(request, ready)
         except BaseException:
             await stack.aclose()
             raise

@@ -14,7 +14,7 @@ import numpy as np
 import qkv
 from qkv.data.corpus.shards import cached_examples
 from qkv.errors import UserError
-from qkv.training.checkpoint import read_state, read_whole
+from qkv.training.checkpoint import read_state, read_checked
 
 Counts = dict[str, int]
 
@@ -52,7 +52,7 @@ def flip_checkpoint(folder: Path, scratch: Path, draw: random.Random, n: int) ->
     path = max((folder / "checkpoints").glob("step-*.safetensors"))
 
     def read() -> Any:
-        return read_state(path), _bits(read_whole(path))
+        return read_state(path), _bits(read_checked(path))
 
     before = read()
     return count_flips(path, read, lambda found: found == before, draw, n)

@@ -64,8 +64,8 @@ def test_lanes_and_layers(whole: Flow, key: str, lane: str, layer: int | None) -
     ("family", "position", "name"),
     [
         ("encoder-decoder", "post", "residual and norm"),
-        ("decoder", "pre", "residual (norm before the sublayer)"),
-        ("decoder", "both", "residual (norms before and after the sublayer)"),
+        ("decoder", "pre", "residual (norm before)"),
+        ("decoder", "both", "residual (two norms)"),
     ],
 )
 def test_a_residual_says_where_the_norm_is(family: str, position: str, name: str) -> None:

@@ -274,6 +274,8 @@ def test_weights_in_integers_have_no_gradient_but_what_they_compute_has():
     torch.testing.assert_close(whole[key], stored.T)
     with pytest.raises(UserError, match=r"stored as integers.*load the model with dtype='fp32'"):
         whole[f"gradient.{key}"]
+    with pytest.raises(UserError, match="stored as integers"):
+        whole.many(["gradient.*.W_O"])
     assert f"gradient.{key}" not in whole
     values = whole.many(["gradient.*"])
     assert float(values["gradient.target.embedding"].abs().max()) > 0

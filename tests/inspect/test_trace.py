@@ -232,6 +232,37 @@ def test_unknown_names_suggest_the_near_one(trace):
         trace.get(trace.keys("*.weights")[0], head=4)
 
 
+def test_symbols_of_the_formulas_name_the_same_quantities():
+    trace = make_trace("encoder-decoder")
+    table = trace.aliases()
+    assert set(table.values()) <= set(trace.names()) and not set(table) & set(trace.names())
+    assert torch.equal(trace["X_emb"], trace["source.input"])
+    at = "decoder.1.self_attention"
+    pairs = {"Q": "query", "K": "key", "V": "value", "M": "mask", "A": "heads"}
+    for symbol, part in pairs.items():
+        assert torch.equal(trace[f"{at}.{symbol}"], trace[f"{at}.{part}"])
+    assert torch.equal(trace["decoder.1.H''"], trace[f"{at}.residual"])
+    assert torch.equal(trace["gradient.P"], trace["gradient.probabilities"])
+    assert list(trace.many(["L", "Logits"])) == ["loss", "logits"]
+    assert "decoder.1.H″" in trace and "decoder.9.H″" not in trace
+    before = make_trace("decoder")
+    assert trace.find(f"{at}.sum").key == f"{at}.sum"
+    assert before.find(f"{at}.sum").key == f"{at}.residual"  # where no norm follows
+
+
+def test_a_star_at_the_end_stands_for_no_weight(trace):
+    plain = trace.names("*")
+    assert plain == [key for key in trace.names() if not trace.find(key).is_weight]
+    stack = "encoder" if trace.inputs.source else "decoder"
+    assert set(trace.names(f"{stack}*")) <= set(plain)
+    assert set(trace.names(f"{stack}.0.self_attention.*")) <= set(plain)
+    named = trace.names(f"{stack}.0.self_attention.W_*")
+    assert [key.rpartition(".")[2] for key in named] == ["W_Q", "W_K", "W_V", "W_O"]
+    assert trace.names("gradient.*") == [
+        f"gradient.{key}" for key in plain if not key.endswith(("tokens", "labels"))
+    ]
+
+
 def test_padding_hides_and_blind_rows_give_zeros():
     trace = make_trace("encoder-decoder")
     weights = trace["decoder.0.cross_attention.weights"]

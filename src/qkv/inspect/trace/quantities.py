@@ -184,8 +184,8 @@ def _residual_name(config: ModelConfig, sublayer: Sublayer) -> str:
     if config.norm_position == "post":
         return "residual and norm"
     if config.norm_position == "both":
-        return "residual (norms before and after the sublayer)"
-    return "residual (norm before the sublayer)" if sublayer.has_norm else "residual (no norm)"
+        return "residual (two norms)"
+    return "residual (norm before)" if sublayer.has_norm else "residual (no norm)"
 
 
 def _attention(

@@ -8,6 +8,7 @@ trace.silence("decoder.1.cross_attention", head=2)["probabilities"]
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -141,7 +142,9 @@ class Trace(Quantities):
         return self._changed([self._edit(key, to, head, positions, keys, renormalise)])
 
     def _changed(self, edits: Sequence[Edit]) -> Trace:
-        return Trace(self.model, self.inputs, [*self.edits, *edits])
+        changed = copy.copy(self)  # which lists the same quantities
+        changed.edits, changed._kept = (*self.edits, *edits), {}
+        return changed
 
     def _edit(
         self,
@@ -347,9 +350,12 @@ class Trace(Quantities):
             return [self.find(key).key]
         prefix = GRADIENT if key.startswith(GRADIENT) else ""
         matching = self.names(prefix + self._own_key(key.removeprefix(prefix)))
-        if not matching:
-            raise UserError(f"This trace has no quantity like {key!r}; see trace.names().")
-        return matching
+        if matching:
+            return matching
+        for plain in super().names(key.removeprefix(GRADIENT)) if prefix else ():
+            if lack := lack_of_gradient(self, self.quantities[plain]):
+                raise UserError(lack)
+        raise UserError(f"This trace has no quantity like {key!r}; see trace.names().")
 
     def _ask(self, key: str, head: int | None) -> Ask:
         if head is None:

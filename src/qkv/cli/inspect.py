@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -20,7 +20,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
-    from qkv.inspect.answers.answer import Answer, Question, Record, Vocabulary
+    from qkv.inspect.answers.answer import Answer, Question, Vocabulary
 
 PICTURES = (".png", ".svg", ".pdf")
 ENDINGS = (*PICTURES, ".html", ".json", ".npz")
@@ -169,36 +169,42 @@ def _open(
     """Load what the views need: logs, a model, a trace."""
     from qkv.tasks import load
 
-    runs = _runs(name, others, required=views == ["curves"])
+    question = _with_runs(question, _run_folders(name, others, required=views == ["curves"]))
+    runs = question.runs
     no_text = (
         "There is no text to read, and only the views positions, embeddings and curves need none"
     )
     if views == ["curves"] or (not views and text is None and runs):
         if not views:
             _remark(f"{no_text}; these are the training curves.")
-        return replace(question, runs=runs)
+        return question
     if text is None and not ({"positions", "embeddings", "curves"} & {*views}):
         raise UserError(f"{no_text}; give one with --source.")
     task = load(name, device, dtype)
     trace = None if text is None else _trace(task, text, target, second)
     vocabularies = _vocabularies(task)
-    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies, runs=runs)
+    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies)
 
 
-def _runs(name: str, others: Sequence[Path], required: bool) -> Mapping[str, Sequence[Record]]:
-    """Read the logs of this run, if it has one or must have one, and of others."""
-    from qkv.inspect.answers.curves import read_logs
+def _with_runs(question: Question, folders: Sequence[Path]) -> Question:
+    from qkv.inspect.answers.curves import read_logs, read_smoothings
+
+    return replace(question, runs=read_logs(folders), smoothing=read_smoothings(folders))
+
+
+def _run_folders(name: str, others: Sequence[Path], required: bool) -> list[Path]:
+    """The folders of this run, if it has a log or must have one, and of others."""
     from qkv.shelf import find_model, split_adapter
 
     base, adapter = split_adapter(name)
     folder = adapter or (Path(base) if Path(base).is_dir() else find_model(base))
     if not (required or others or (folder / "log.jsonl").is_file()):
-        return {}
+        return []
     if folder.is_file() and folder.suffix == ".gguf":
         raise UserError(
             f"{name} is a model without a training log, so there are no curves; name a run folder."
         )
-    return read_logs([folder, *others])
+    return [folder, *others]
 
 
 def _trace(task: Any, text: str, target: str | None, second: str | None) -> Trace:

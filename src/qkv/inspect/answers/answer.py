@@ -40,6 +40,7 @@ class Question:
     trace: Trace | None = None
     vocabularies: Sequence[Vocabulary] = ()  # the source's first
     runs: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    smoothing: Mapping[str, float] = field(default_factory=dict)  # of the runs' training labels
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     attention: str = ""  # encoder, masked or cross

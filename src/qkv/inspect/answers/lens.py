@@ -130,7 +130,12 @@ def lens(trace: Trace, k: int = 1, stack: str | None = None, row: int = 0) -> Le
         probable = read(stream)
         best, ids = probable.topk(min(k, probable.shape[1]), dim=-1)
         values.append(best)
-        names.append(tuple(tuple(output_names(trace, row_ids, row)) for row_ids in ids.tolist()))
+        names.append(
+            tuple(
+                tuple(output_names(trace, row_ids, row, position))
+                for position, row_ids in enumerate(ids.tolist())
+            )
+        )
         of_last.append(probable.gather(1, winners)[:, 0])
         unsure.append(entropy(probable, trace.inputs))
     return Lens(

@@ -376,7 +376,10 @@ def _answer(question: Question) -> Attribution:
 
 
 def _lack(question: Question) -> str | None:
-    if "logits" in the_trace(question):
+    trace = the_trace(question)
+    if trace.edits and trace.inputs.n_rows > 1:
+        return "Attribution of a changed pass explains one text at a time; give one --source."
+    if "logits" in trace:
         return None
     return "This model gives vectors and no output to explain; look at its attention instead."
 

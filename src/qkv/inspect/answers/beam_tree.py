@@ -356,6 +356,8 @@ def _lack(question: Question) -> str | None:
     trace = the_trace(question)
     if isinstance(trace.model, Encoder):
         return "An encoder writes nothing, so it has no beam search; look at its attention."
+    if trace.edits:
+        return "A search runs on the unchanged model; leave out --silence and --patch."
     full = trace.sizes["T"] >= trace.model.config.max_length
     if isinstance(trace.model, Decoder) and full:
         return "The text fills the model's context, so a search cannot go on; shorten it."

@@ -25,6 +25,11 @@ def families() -> list[str]:
     return [LATIN] if chinese is None else [LATIN, chinese]
 
 
+def without_chinese() -> bool:
+    """Whether no font of this machine has Chinese characters."""
+    return chinese_font() is None
+
+
 @cache
 def chinese_font() -> str | None:
     """Find the family of a font with Chinese characters: a preferred one if possible, else any."""

@@ -42,7 +42,9 @@ IN_TERMINAL = 32  # tokens along an axis; of longer texts the last tokens are sh
 NARROW_HEAD = 8  # letters below each other over a narrow column
 BLOCKS = " ░▒▓█"
 MUCH = 0.7  # share of the strongest colour above which type on it is light
-OUTLYING = 3.0  # times the median of the rows' maxima, above which colours do not go
+# Where the largest value is more than OUTLYING times the median of the rows' largest ones, colours
+# end at STRONGEST times that median.
+OUTLYING, STRONGEST = 6.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ def robust_limit(values: Numbers) -> float:
     largest = largest[largest > 0]
     if not len(largest):
         return 1.0
-    return float(min(largest.max(), OUTLYING * np.median(largest)))
+    usual, most = float(np.median(largest)), float(largest.max())
+    return most if most <= OUTLYING * usual else STRONGEST * usual
 
 
 def clipping_note(values: Numbers, limit: float) -> str:

@@ -1,0 +1,3 @@
+"""Chinese texts of views, by their English ones."""
+
+CHINESE: dict[str, str] = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, MapAnswer, Question, View, the_trace
-from qkv.inspect.draw import HeatMap
+from qkv.inspect.draw import HeatMap, localized
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,17 +43,22 @@ class AttentionMaps(MapAnswer):
 
     def parts(self) -> list[HeatMap]:
         """A map per head, layer by layer."""
-        names = [f"layer {layer}, head {head}" for layer in self.layers for head in self.heads]
-        title = self.title
+        names = [
+            localized("layer {layer}, head {head}", layer=layer, head=head)
+            for layer in self.layers
+            for head in self.heads
+        ]
+        title = localized(self.title)
         if len(names) == 1:
             title, names = f"{title}, {names[0]}", [""]
         return [HeatMap(self.weights, self.rows, self.columns, title, names, self.allowed)]
 
     def mean(self) -> HeatMap:
         """A map per layer: the mean over heads."""
-        names = [f"layer {layer}, mean of {len(self.heads)} heads" for layer in self.layers]
-        weights = self.weights.mean(dim=1, keepdim=True)
-        return HeatMap(weights, self.rows, self.columns, self.title, names, self.allowed)
+        name, count = "layer {layer}, mean of {count} heads", len(self.heads)
+        names = [localized(name, layer=layer, count=count) for layer in self.layers]
+        weights, title = self.weights.mean(dim=1, keepdim=True), localized(self.title)
+        return HeatMap(weights, self.rows, self.columns, title, names, self.allowed)
 
 
 @dataclass(frozen=True)

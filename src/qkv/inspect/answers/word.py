@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, bare, the_trace
-from qkv.inspect.answers.lens import layer_names, stack_of, stream_keys
+from qkv.inspect.answers.lens import layer_names, localized_layers, stack_of, stream_keys
 from qkv.inspect.draw import (
     COLOURS,
     MARKERS,
@@ -56,7 +56,7 @@ class WordInContext(Answer):
         )
         values = torch.stack([self.cosine[:, a, b] for a, b in self.pairs])
         names = [f"{a + 1} – {b + 1}" for a, b in self.pairs]
-        layers = [name.replace(" ", "\u00a0") for name in self.layers]
+        layers = [name.replace(" ", "\u00a0") for name in localized_layers(self.layers)]
         title = localized("Cosine between the vectors of {word}", word=self.word)
         heat = HeatMap(values, names, layers, title, value="cosine", down="texts", across="after")
         return [texts, heat]
@@ -71,7 +71,10 @@ class WordInContext(Answer):
                 axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
             every = -(-len(self.layers) // 12)
             axes.set_xticks(
-                range(0, len(self.layers), every), self.layers[::every], rotation=45, ha="right"
+                range(0, len(self.layers), every),
+                localized_layers(self.layers)[::every],
+                rotation=45,
+                ha="right",
             )
             axes.set(ylabel=localized("cosine"))
             figure.legend(loc="outside lower center", ncols=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.inspect.draw.fonts import families
+from qkv.inspect.draw.fonts import accept_regular_weight, families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +74,7 @@ def styled() -> Iterator[None]:
     from cycler import cycler
 
     _register_maps()
+    accept_regular_weight()
     cycle = cycler(color=COLOURS)
     settings: Any = {**STYLE, "axes.prop_cycle": cycle, "font.family": families()}
     with matplotlib.rc_context({**settings, "image.cmap": SEQUENTIAL}):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import count_layers
+from qkv.inspect.answers.mask import turn_labels
 from qkv.inspect.draw import (
     ATTENTION,
     Table,
@@ -134,7 +135,8 @@ def _panel(axes: Axes, reading: Reading) -> None:
             text = f"{clipped(visible(name), 12)} {value:.2f}"
             axes.text(count - 0.3, row, text, va="center", fontsize=7.5, parse_math=False)
     names = [clipped(visible(name), 12) for name in reading.tokens]
-    axes.set_xticks(range(count), names, rotation=90, fontsize=7, parse_math=False)
+    axes.set_xticks(range(count), names, fontsize=7, parse_math=False)
+    turn_labels(axes)
     axes.set_yticks(range(count), names, fontsize=7, parse_math=False)
     axes.tick_params(length=0)
     axes.set_title(reading.model, loc="left")

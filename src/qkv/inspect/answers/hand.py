@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 TERMS = 3  # terms of a sum that are written out
+ATTENTIONS = {
+    "encoder.self_attention": "self-attention of the encoder",
+    "decoder.self_attention": "self-attention of the decoder",
+    "decoder.cross_attention": "cross-attention",
+}
 MAX_KEYS = 16  # keys in the table of a figure; of more, those with most weight
 
 
@@ -91,7 +96,7 @@ class Hand(Answer):
             position=self.position,
             layer=self.layer,
             head=self.head,
-            attention=localized(self.attention),
+            attention=localized(ATTENTIONS[self.attention]),
         )
 
     @property

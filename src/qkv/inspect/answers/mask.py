@@ -219,6 +219,13 @@ def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]
     return lines
 
 
+def turn_labels(axes: Axes) -> None:
+    """Write column heads upwards, single characters aside."""
+    for label in axes.get_xticklabels():
+        if len(label.get_text()) > 1:
+            label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
+
+
 def _panel(axes: Axes, matrix: Matrix, signs: tuple[str, str]) -> None:
     from matplotlib.patches import Rectangle
 
@@ -233,7 +240,8 @@ def _panel(axes: Axes, matrix: Matrix, signs: tuple[str, str]) -> None:
         axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
         axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
     columns = [clipped(visible(name), 10) for name in matrix.columns]
-    axes.set_xticks(range(n_columns), columns, rotation=90, fontsize=7, parse_math=False)
+    axes.set_xticks(range(n_columns), columns, fontsize=7, parse_math=False)
+    turn_labels(axes)
     rows = [clipped(visible(name), 12) for name in matrix.rows]
     axes.set_yticks(range(n_rows), rows, fontsize=7, parse_math=False)
     axes.tick_params(length=0)

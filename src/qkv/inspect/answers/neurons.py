@@ -50,7 +50,7 @@ class Neurons(Answer):
         heat = HeatMap(
             self.activations,
             self.tokens,
-            [f"#{neuron.number}" for neuron in self.neurons],
+            [f"#{neuron.number}\u00a0→\u00a0{neuron.words[0][0]}" for neuron in self.neurons],
             title,
             value="activation",
             down="token",

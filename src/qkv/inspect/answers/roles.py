@@ -6,6 +6,7 @@ guide them; cross-attentions on the text, against the source token whose removal
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -118,7 +119,8 @@ class Roles(Answer):
                     image = axes.imshow(array(found.scores), aspect="auto", vmin=0, vmax=1)
                     axes.grid(False)
                     kind = localized(KIND_NAMES[found.kind])
-                    axes.set_title(f"{kind}:\n{localized(ROLES[found.role])}", fontsize=7.5)
+                    about = textwrap.fill(localized(ROLES[found.role]), 30)
+                    axes.set_title(f"{kind}:\n{about}", fontsize=7.5)
                     n_layers, n_heads = found.scores.shape
                     axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
                     axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
@@ -222,7 +224,7 @@ def _lack(question: Question) -> str | None:
     if trace.model.config.max_length < 9:
         return "This model's context is too short to repeat tokens in; see attention."
     if isinstance(trace.model, EncoderDecoder) and trace.inputs.n_rows > 1 and trace.edits:
-        return "Roles of a changed pass are shown of one text at a time; give one."
+        return "Roles of a changed pass are shown of one text at a time; give one --source."
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -126,7 +127,8 @@ def _text(names: list[str]) -> str:
             continue
         spelt.append(character.removeprefix("##") if name.startswith("##") else f"\0{character}")
     marked = "▁" in "".join(spelt)
-    return "".join(spelt).replace("\0", "" if marked else " ").replace("▁", " ").strip()
+    text = "".join(spelt).replace("\0", "" if marked else " ").replace("▁", " ").strip()
+    return re.sub(r"(?<=[\u3000-\u9fff]) (?=[\u3000-\u9fff])", "", text)  # Chinese has no spaces
 
 
 def _answer(question: Question) -> WordInContext:

@@ -55,6 +55,7 @@ class Matrix:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     allowed: Tensor  # (T, S) bool
+    group: str = ""  # masks of one attention, of which a figure shows one
 
     @property
     def additive(self) -> Tensor:
@@ -106,10 +107,18 @@ class Masks(Answer):
                 parts += Table(head, rows, f"{matrix.name}: {localized(form)}").html()
         return parts
 
+    @property
+    def drawn(self) -> list[Matrix]:
+        """One mask per attention, of a text with padding if there is one."""
+        groups = dict.fromkeys(matrix.group for matrix in self.matrices)
+        of_group = [[x for x in self.matrices if x.group == group] for group in groups]
+        return [max(same, key=lambda matrix: PADDING in matrix.columns) for same in of_group]
+
     def draw(self) -> Figure:
-        """Draw a row of panels per mask: boolean on the left, additive on the right."""
-        tall = [max(0.9, 0.24 * len(matrix.rows)) for matrix in self.matrices]
-        wide = max(0.3 * len(matrix.columns) for matrix in self.matrices)
+        """Draw a row of panels per attention: boolean on the left, additive on the right."""
+        matrices = self.drawn
+        tall = [max(0.9, 0.24 * len(matrix.rows)) for matrix in matrices]
+        wide = max(0.3 * len(matrix.columns) for matrix in matrices)
         with styled():
             figure, grid = new_figure(
                 max(6.0, 2 * wide + 2.6),
@@ -119,7 +128,7 @@ class Masks(Answer):
                 squeeze=False,
                 height_ratios=tall,
             )
-            for (left, right), matrix in zip(grid, self.matrices, strict=True):
+            for (left, right), matrix in zip(grid, matrices, strict=True):
                 _panel(left, matrix, ("1", "0"))
                 _panel(right, matrix, ("0", "−∞"))
                 left.set_title(matrix.name, fontsize=9, loc="left")
@@ -154,7 +163,7 @@ def _of_kind(trace: Trace, option: str, kind: str) -> Iterator[Matrix]:
         title = localized(KIND_NAMES[option])
         if trace.inputs.n_rows > 1:
             title += localized(", text {number}", number=row + 1)
-        yield _cut(f"{title}: {', '.join(says)}", queries, keys, allowed[row, 0])
+        yield _cut(f"{title}: {', '.join(says)}", queries, keys, allowed[row, 0], option)
 
 
 def _packed(trace: Trace) -> Iterator[Matrix]:
@@ -175,14 +184,14 @@ def _packed(trace: Trace) -> Iterator[Matrix]:
         allowed = self_mask(layout, causal).boolean(count, count, CPU)[0, 0]
         option = "encoder" if side == "source" else "masked"
         title = localized(KIND_NAMES[option]) + localized(", texts packed end to end")
-        yield _cut(title, names[side], names[side], allowed)
+        yield _cut(title, names[side], names[side], allowed, f"{option}, packed")
     if len(layouts) == 2:
         target, source = layouts["target"], layouts["source"]
         allowed = cross_mask(target, source).boolean(
             len(names["target"]), len(names["source"]), CPU
         )
         title = localized(KIND_NAMES["cross"]) + localized(", texts packed end to end")
-        yield _cut(title, names["target"], names["source"], allowed[0, 0])
+        yield _cut(title, names["target"], names["source"], allowed[0, 0], "cross, packed")
 
 
 def _lengths(side: Any, n_rows: int) -> list[int]:
@@ -196,10 +205,13 @@ def _names(trace: Trace, side: str, row: int) -> list[str]:
     return [*names[: read.row_length(row)], *[PADDING] * (read.length - read.row_length(row))]
 
 
-def _cut(name: str, rows: Sequence[str], columns: Sequence[str], allowed: Tensor) -> Matrix:
-    rows, columns = rows[:MAX_SHOWN], columns[:MAX_SHOWN]
+def _cut(
+    name: str, rows: Sequence[str], columns: Sequence[str], allowed: Tensor, group: str
+) -> Matrix:
+    """Make a matrix of the first tokens."""
+    rows, columns = tuple(rows[:MAX_SHOWN]), tuple(columns[:MAX_SHOWN])
     allowed = allowed.expand(max(len(rows), len(allowed)), -1)  # rows alike are drawn once
-    return Matrix(name, tuple(rows), tuple(columns), allowed[: len(rows), : len(columns)].clone())
+    return Matrix(name, rows, columns, allowed[: len(rows), : len(columns)].clone(), group)
 
 
 def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]:

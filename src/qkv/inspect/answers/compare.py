@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -39,6 +38,11 @@ class Reading:
     allowed: Tensor  # (N, N) bool: which tokens (columns) each token (row) sees
     predictions: tuple[tuple[tuple[str, float], ...], ...]  # by token; () where it predicts none
 
+    @property
+    def outputs(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """The predictions at each token, none in a model that predicts no tokens."""
+        return self.predictions or ((),) * len(self.tokens)
+
 
 @dataclass(frozen=True)
 class SideBySide(Answer):
@@ -58,8 +62,8 @@ class SideBySide(Answer):
                         localized("{count} of {all}", count=int(seen.sum()), all=len(seen)),
                         "  ".join(f"{visible(name)} {value:.3f}" for name, value in best),
                     )
-                    for token, seen, best in zip_longest(
-                        reading.tokens, reading.allowed, reading.predictions, fillvalue=()
+                    for token, seen, best in zip(
+                        reading.tokens, reading.allowed, reading.outputs, strict=True
                     )
                 ],
                 reading.model,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
@@ -78,6 +81,13 @@ class SideBySide(Answer):
             head = [localized(name) for name in ("quantity", "largest difference", "cosine")]
             tables.append(Table(head, rows, localized("How far each quantity has moved")))
         return tables
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield each table below its title."""
+        for table in self.parts():
+            yield Text(table.title, style="italic")
+            yield from table.text(width)
+            yield ""
 
     def draw(self) -> Figure:
         """Draw what each token may see in either model, with the best prediction beside it."""

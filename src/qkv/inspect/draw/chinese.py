@@ -224,6 +224,7 @@ HAND = {
     "q·k_j for each j": "对每个 j 求 q·k_j",
     "weighted values": "值的加权和",
     "all heads together": "所有头合并",
+    "head {head}: {own} + others: {rest}": "头 {head}：{own} + 其余：{rest}",
     "residual connection": "残差连接",
     "after cross-attention": "经过交叉注意力之后",
     "first neuron": "第一个神经元",

@@ -60,7 +60,7 @@ Layer = Annotated[Integers, typer.Option(help="This layer only; repeatable for a
 Head = Annotated[Integers, typer.Option(help="This head only; repeatable for attention.")]
 Token = Annotated[
     str | None,
-    typer.Option(help="The token that hand and contributions are about: its position or name."),
+    typer.Option(help="The token that hand and contributions are about: its name or position."),
 ]
 Silence = Annotated[
     Strings,

@@ -23,11 +23,14 @@ from qkv_labs.few_shot import (
     measured_with,
     plan,
     records,
-    test_sentences,
+    sentences_to_judge,
 )
 from qkv_labs.lab import Settings
 
 ASKED = records(POSITIVE, NEGATIVE)
+RIGHTLY_POSITIVE = [
+    str(record["text"]) for record in sentences_to_judge() if record["label"] == "positive"
+]
 
 
 class Stub:
@@ -46,7 +49,7 @@ class Stub:
 
 
 def knows(prompt: str) -> str:
-    return LABELS[any(text in prompt for text in POSITIVE)]
+    return LABELS[any(text in prompt for text in RIGHTLY_POSITIVE)]
 
 
 def copies(prompt: str) -> str:
@@ -102,7 +105,7 @@ def test_a_model_that_copies_is_found_out() -> None:
     steps: list[str] = []
     m = measured_with(Stub(copies), "stub", Settings(tell=steps.append))
     assert len(steps) == len(plan(False)) == len(m.arms)
-    assert m.n_sentences == len({record["text"] for record in test_sentences()}) == 120
+    assert m.n_sentences == len({record["text"] for record in sentences_to_judge()}) == 120
     assert m.right(MAIN, 0).middle == CHANCE
     assert (m.right(MAIN, 8).middle, m.right(MAIN, 8).high) == (100, 100)
     assert m.right(MAIN, 8, WRONG).middle == 0

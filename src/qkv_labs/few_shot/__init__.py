@@ -166,7 +166,7 @@ def records(good: Sequence[str], bad: Sequence[str]) -> list[Record]:
     ]
 
 
-def test_sentences() -> list[Record]:
+def sentences_to_judge() -> list[Record]:
     """Return the sentences to judge, those written one by one and those composed."""
     praise, blame = (
         [f"The {thing} {remark}" for thing in THINGS for remark in remarks]
@@ -212,7 +212,7 @@ def plan(full: bool) -> list[tuple[str, int, str]]:
 
 def measured_with(model: Chooser, name: str, settings: Settings) -> Measured:
     """Measure all arms with a model."""
-    asked, arms = test_sentences(), []
+    asked, arms = sentences_to_judge(), []
     for template, shots, answers in plan(settings.full):
         settings.tell(f"{template}, {shots} examples with {answers} answers")
         draws = settings.seeds(4, 8) if shots else settings.seeds(1, 1)

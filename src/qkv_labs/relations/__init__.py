@@ -13,7 +13,7 @@ import qkv
 from qkv.model import Attention, Layout
 from qkv.tasks import LanguageModel
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import COLOURS, DIVERGING, Figure, new_figure
+from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.heads.roles import attend_with, replaced
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
 from qkv_labs.literature import supports
@@ -176,8 +176,8 @@ def draw(m: Measured) -> Figure:
     """How often each head finds each relation, a map a relation."""
     figure, axes = new_figure(11, 4.2, ncols=len(m.relations))
     for panel, found in zip(axes, m.relations, strict=True):
-        image = panel.imshow(found.shares, aspect="auto", cmap=DIVERGING, vmin=0, vmax=100)
-        panel.plot(found.head, found.layer, "o", mfc="none", mec=COLOURS[6], ms=9)
+        image = panel.imshow(found.shares, aspect="auto", vmin=0, vmax=100)
+        panel.plot(found.head, found.layer, "o", mfc="none", mec=COLOURS[1], ms=9)
         panel.set(xlabel="head", title=f"{found.relation}: {found.right:.0f} %")
         panel.grid(visible=False)
     axes[0].set_ylabel("layer")

@@ -16,7 +16,7 @@ from qkv.decode import complete
 from qkv.model import Decoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
-from qkv_labs.figures import Figure, look, new_figure
+from qkv_labs.figures import COLOURS, Figure, look, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
 from qkv_labs.literature import contradicts, supports
 
@@ -36,6 +36,7 @@ RULES: dict[str, dict[str, Any]] = {
     **{f"top-p {p:g}": {"top_p": p} for p in (0.3, 0.6, 0.8, 0.85, 0.9, 0.95)},
 }
 KINDS = ("T", "top-k", "top-p")
+BESIDE = ((4, 3), (4, -8), (-14, -8))  # where a point's setting is written, by kind
 SHARE = 0.8  # of what the language itself reaches: rules that reach less are not compared
 
 
@@ -174,14 +175,9 @@ def draw(m: Measured) -> Figure:
                 for field in (name, "right")
             )
             panel.plot(x, y, label=kind, **look(index))
+            style = {"color": COLOURS[index], "textcoords": "offset points", "fontsize": 7}
             for row, *point in zip(rows, x, y, strict=True):
-                panel.annotate(
-                    row.rule.split()[-1],
-                    point,
-                    fontsize=7,
-                    xytext=(3, 3),
-                    textcoords="offset points",
-                )
+                panel.annotate(row.rule.split()[-1], point, xytext=BESIDE[index], **style)
         at = tools.mean_and_spread(getattr(m, name))[0]
         panel.axvline(at, color="0.6", ls=":", label="the language itself")
         panel.set(xlabel=label, ylabel="right sentences (%)", ylim=(0, 103), xlim=(0, 103))

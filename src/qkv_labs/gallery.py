@@ -29,10 +29,11 @@ INTRODUCTION = COMMON(
     "# Labs\n\n"
     "Claims about the Transformer, each put to the test by an experiment that could have refuted "
     "it. A claim is split into sub-claims: ✓ holds, ✗ is refuted, ? is undecided because intervals "
-    "overlap. Code derives each verdict from measured intervals. Brackets hold an interval: a mean "
-    "± two standard errors over seeds, or the 95 % interval of a percentage; figures without "
-    "brackets are counted or computed. Run a lab's command to get your own. Each sub-claim names a "
-    "work that supports or contradicts it.\n",
+    "overlap or because it could not be measured here. Code derives each verdict from measured "
+    "intervals. Brackets hold an interval: a mean ± two standard errors over seeds, or the 95 % "
+    "interval of a percentage; figures without brackets are counted or computed. Run a lab's "
+    "command to get your own. Where a known work supports or contradicts a sub-claim, it is named "
+    "below it.\n",
 )
 
 

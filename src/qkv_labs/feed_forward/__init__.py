@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +76,9 @@ def build(name: str, d_model: int = D_MODEL) -> Encoder:
         n_labels=2 * N_NAMES,
         norm_position="pre",
     )
-    block = model.encoder.blocks[0]
+    block: Any = model.encoder.blocks[0]
     if not times:
-        block.feed_forward = Nothing()  # type: ignore[assignment]
+        block.feed_forward = Nothing()
     elif name == LINEAR:
         block.feed_forward.activation = nn.Identity()
     return model

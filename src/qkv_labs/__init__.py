@@ -1,17 +1,31 @@
 """Claims about the Transformer as runnable experiments, a folder each."""
 
 from qkv_labs.catalogue import all_labs, find
-from qkv_labs.lab import Lab, Settings, Table, Verdict, Words
+from qkv_labs.lab import (
+    Comparison,
+    Interval,
+    Lab,
+    Settings,
+    SubClaim,
+    Table,
+    Verdict,
+    Words,
+    compare,
+)
 from qkv_labs.runner import Report, run_lab, write
 
 __all__ = [
+    "Comparison",
+    "Interval",
     "Lab",
     "Report",
     "Settings",
+    "SubClaim",
     "Table",
     "Verdict",
     "Words",
     "all_labs",
+    "compare",
     "find",
     "run_lab",
     "write",

@@ -34,8 +34,10 @@ NAMES = (  # numbers count from 1 in this order
     "pretraining",
     "few_shot",
     "instruction",
-    "logits",
+    "sampling",
     "query_key",
+    "feed_forward",
+    "relations",
 )
 
 

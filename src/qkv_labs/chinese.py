@@ -2,7 +2,7 @@
 
 A text has a name and holds `{named}` values, as its English twin in the code does. `[cells]` maps
 the English cells and headings of tables, in which `{}` stands for any text; `[headings]` overrides
-it where a word means something else at the head of a column.
+it where a word means something else at the head of a column. `[labels]` maps the texts of figures.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv_labs.lab import Lab, M, Settings, Table, Verdict, Words
+from qkv_labs.lab import (
+    Comparison,
+    Lab,
+    Literature,
+    M,
+    Settings,
+    SubClaim,
+    Table,
+    Verdict,
+    Words,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +62,20 @@ class Texts:
         chinese: str = self.chinese[name]
         return Words(english.format(**spoken["en"]), chinese.format(**spoken["zh"]))
 
+    def verdict(
+        self,
+        claims: Mapping[str, tuple[str, Literature | None]],
+        comparisons: Mapping[str, Comparison | Sequence[Comparison]],
+        **values: Any,
+    ) -> Verdict:
+        """Judge claims, English texts and literature by name, by the comparisons of that name."""
+        sub_claims = []
+        for name, (english, literature) in claims.items():
+            decisive = comparisons[name]
+            several = [decisive] if isinstance(decisive, Comparison) else list(decisive)
+            sub_claims.append(SubClaim(self(name, english, **values), several, literature))
+        return Verdict(sub_claims)
+
     def make_lab(
         self,
         title: str,
@@ -81,28 +105,45 @@ class Texts:
         return {**common, **self.chinese.get("cells", {})}
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
-        return [
-            (re.compile(re.escape(english).replace(r"\{\}", "(.+)")), chinese)
-            for english, chinese in self._cells.items()
-            if "{}" in english
-        ]
+    def _labels(self) -> dict[str, str]:
+        common = COMMON.chinese["labels"] if self.lab else {}
+        return {**self._cells, **common, **self.chinese.get("labels", {})}
 
     def cell(self, text: str, heading: bool = False) -> str:
         """Translate a cell or a heading; numbers, notation and unknown words stay as they are."""
         headings = self.chinese.get("headings", {})
         if heading and text in headings:
             return headings[text]
-        if text in self._cells:
-            return self._cells[text]
-        for pattern, chinese in self._patterns:
-            if match := pattern.fullmatch(text):
-                return chinese.format(*match.groups())
-        return text
+        return _translate(text, self._cells)
+
+    def label(self, text: str) -> str:
+        """Translate a text of a figure, as `cell` does; `[labels]` overrides the cells."""
+        return _translate(text, self._labels)
 
     def column(self, name: str) -> Words:
         """Return the name of an arm or a column in both languages."""
         return Words(name, self.cell(name))
+
+
+def _translate(text: str, texts: Mapping[str, str]) -> str:
+    """Look a text up; `{}` in a key stands for any text, which is translated in its turn."""
+    if text in texts:
+        return texts[text]
+    for pattern, chinese in _patterns(tuple(texts.items())):
+        if match := pattern.fullmatch(text):
+            return chinese.format(*(_translate(part, texts) for part in match.groups()))
+    return text
+
+
+@cache
+def _patterns(texts: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], str]]:
+    """Compile the keys with `{}`, the longest first, since those say most."""
+    longest = sorted(texts, key=lambda item: -len(item[0]))
+    return [
+        (re.compile(re.escape(english).replace(r"\{\}", "(.+)"), re.DOTALL), chinese)
+        for english, chinese in longest
+        if "{}" in english
+    ]
 
 
 COMMON = Texts()

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qkv.inspect.draw import COLOURS, DIVERGING, MARKERS, new_figure, styled
+from qkv_labs.chinese import Texts
+from qkv_labs.lab import Outcome, Verdict
+from qkv_labs.printed import wrap
 from qkv_labs.tools import mean_and_spread
 
 if TYPE_CHECKING:
@@ -19,14 +22,21 @@ __all__ = [
     "GREY",
     "MARKERS",
     "Figure",
+    "add_verdict",
     "error_bars",
     "look",
     "new_figure",
     "styled",
     "ticks",
+    "translate",
 ]
 
 GREY = "#999999"
+OUTCOMES: dict[Outcome, str] = {
+    "holds": COLOURS[2],
+    "refuted": COLOURS[1],
+    "undecided": GREY,
+}
 
 
 def look(index: int, **options: Any) -> dict[str, Any]:
@@ -52,3 +62,32 @@ def ticks(axes: Any, values: Sequence[float]) -> None:
     """Label these values on the x axis, and no others."""
     axes.set_xticks(values, [f"{value:g}" for value in values])
     axes.minorticks_off()
+
+
+def add_verdict(figure: Figure, verdict: Verdict, language: str) -> None:
+    """Write each sub-claim with its mark below a figure."""
+    width, height = figure.get_size_inches()
+    line = 0.17 / height  # inches
+    y = -0.4 * line
+    for sub_claim in verdict.sub_claims:
+        lines = wrap(getattr(sub_claim.text, language), int(14 * width))
+        at: dict[str, Any] = {"va": "top", "fontsize": 8}
+        figure.text(0.01, y, sub_claim.mark, color=OUTCOMES[sub_claim.outcome], weight="bold", **at)
+        figure.text(0.01 + 0.2 / width, y, "\n".join(lines), **at)
+        y -= line * (len(lines) + 0.2)
+
+
+def translate(figure: Figure, texts: Texts) -> None:
+    """Replace the English of a figure by its lab's Chinese."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()  # ticks get their texts when they are drawn
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = [label.get_text() for label in axis.get_majorticklabels()]
+            chinese = [texts.label(label) for label in labels]
+            if chinese != labels:  # every drawing writes them anew
+                axis.set_ticks(axis.get_majorticklocs(), chinese)
+    for text in figure.findobj(Text):
+        if text.get_text():
+            text.set_text(texts.label(text.get_text()))

@@ -1,37 +1,39 @@
 """The labs' results as a page, English and Chinese: `python -m qkv_labs.gallery DIR`.
 
-With `--beside` the pages are DIR.md and DIR.zh.md, next to the folder DIR of their figures.
+With `--beside` the pages are DIR.md and DIR.zh.md, next to the folder DIR of their figures. With
+`--again` figures, tables and verdicts are first made anew from the stored measurements.
 """
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from qkv.errors import UserError
 from qkv_labs.catalogue import NAMES
 from qkv_labs.chinese import COMMON, Texts
-from qkv_labs.lab import Outcome, Words
-from qkv_labs.runner import write_text
+from qkv_labs.lab import MARKS, SubClaim, Verdict, Words
+from qkv_labs.runner import write, write_text
+from qkv_labs.stored import read_report, rebuild
 
 Language = Literal["en", "zh"]
 Result = dict[str, Any]
 
-OUTCOMES: dict[Outcome, Words] = {
-    "holds": COMMON("holds", "holds"),
-    "holds when": COMMON("holds_when", "holds on a condition"),
-    "does not hold": COMMON("does_not_hold", "does not hold"),
-}
 CLAIM = COMMON("claim", "Claim")
 EXPERIMENT = COMMON("experiment", "Experiment")
 INTRODUCTION = COMMON(
     "introduction",
     "# Labs\n\n"
     "Claims about the Transformer, each put to the test by an experiment that could have refuted "
-    "it. The verdicts are worked out from the numbers; run a lab's command to get your own.\n",
+    "it. A claim is split into sub-claims: ✓ holds, ✗ is refuted, ? is undecided because intervals "
+    "overlap or because it could not be measured here. Code derives each verdict from measured "
+    "intervals. Brackets hold an interval: a mean ± two standard errors over seeds, or the 95 % "
+    "interval of a percentage; figures without brackets are counted or computed. Run a lab's "
+    "command to get your own. Where a known work supports or contradicts a sub-claim, it is named "
+    "below it.\n",
 )
 
 
@@ -48,9 +50,42 @@ def say_cells(
     return [texts.cell(str(cell), heading) if language == "zh" else cell for cell in cells]
 
 
-def verdict_line(outcome: Outcome, language: Language) -> str:
-    """Return a line such as `Verdict: holds.`"""
-    return say(COMMON("verdict", "Verdict: {outcome}.", outcome=OUTCOMES[outcome]), language)
+def marks(verdict: Verdict) -> str:
+    """Count the outcomes of the sub-claims, such as `✓ 2  ✗ 1  ? 1`."""
+    return "  ".join(f"{MARKS[outcome]} {n}" for outcome, n in verdict.counts.items() if n)
+
+
+def verdict_line(verdict: Verdict, language: Language) -> str:
+    """Return a line such as `Verdict: 2 hold, 1 refuted.`"""
+    counts = verdict.counts
+    parts = [
+        COMMON("holding", "{n} hold", n=counts["holds"]) if counts["holds"] else None,
+        COMMON("refuted", "{n} refuted", n=counts["refuted"]) if counts["refuted"] else None,
+        COMMON("undecided", "{n} undecided", n=counts["undecided"])
+        if counts["undecided"]
+        else None,
+    ]
+    joined = Words.join(filter(None, parts), zh="，")
+    return say(COMMON("verdict", "Verdict: {outcome}.", outcome=joined), language)
+
+
+def describe(sub_claim: SubClaim, language: Language, lab: str) -> tuple[str, str, str]:
+    """Return a sub-claim after its mark, the comparisons that decide it, and a work on it."""
+    translate: Callable[[str], str] = Texts(lab).cell if language == "zh" else str
+    work = Words()
+    if sub_claim.literature:
+        source = sub_claim.literature.source
+        work = (
+            COMMON("supported", "Supported by {source}.", source=source)
+            if sub_claim.literature.supports
+            else COMMON("contradicted", "Contradicted by {source}.", source=source)
+        )
+    figures = "; ".join(comparison.show(translate) for comparison in sub_claim.comparisons)
+    return (
+        f"{sub_claim.mark} {say(sub_claim.text, language)}",
+        figures or say(COMMON("unmeasured", "Not measured on this machine."), language),
+        say(work, language),
+    )
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -67,14 +102,34 @@ def read_results(folder: Path) -> list[Result]:
 def _read(path: Path) -> Result:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        if result["verdict"]["outcome"] not in OUTCOMES:
-            raise ValueError("no outcome")
+        result["verdict"] = _verdict(result["verdict"])
         result["vector"] = path.with_suffix(".svg").exists()
-    except (ValueError, TypeError, KeyError) as error:
+        result["chinese"] = path.with_suffix(".zh.png").exists()
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not what a lab writes; run `qkv lab {path.stem} --out {path.parent}` anew."
         ) from error
     return result
+
+
+def _verdict(content: dict[str, Any]) -> Verdict:
+    """Rebuild a verdict from JSON; outcomes follow from its comparisons."""
+    fields = [
+        {name: value for name, value in part.items() if name != "outcome"}
+        for part in content["sub_claims"]
+    ]
+    return Verdict([rebuild(SubClaim, part) for part in fields])
+
+
+def judge_again(folder: Path) -> None:
+    """Rewrite figures, tables and verdicts of stored results by the labs' present code."""
+    for name in NAMES:
+        path = folder / f"{name}.json"
+        if path.exists():
+            kept = {other.name for other in folder.iterdir()}
+            for written in write(read_report(path), folder):
+                if written.suffix == ".svg" and written.name not in kept:
+                    written.unlink()  # a folder without vector figures stays one
 
 
 def write_gallery(folder: Path, beside: bool = False) -> tuple[Path, Path]:
@@ -97,7 +152,7 @@ def page(results: Sequence[Result], language: Language, links: str, translation:
         [
             str(result["number"]),
             f"[{say(result['title'], language)}](#{result['name']})",
-            say(OUTCOMES[result["verdict"]["outcome"]], language),
+            marks(result["verdict"]),
         ]
         for result in results
     ]
@@ -108,29 +163,44 @@ def page(results: Sequence[Result], language: Language, links: str, translation:
 
 
 def _section(result: Result, language: Language, links: str) -> str:
-    """Return a lab's claim, experiment, figure, tables, verdict, and how it was run."""
+    """Return a lab's claim, experiment, verdict, figure, tables, and how it was run."""
     name, title = result["name"], say(result["title"], language)
-    figure = f"![{title}]({links}{name}.png)"
-    blocks = [f"[{figure}]({links}{name}.svg)" if result["vector"] else figure]
-    if result["animated"]:
-        blocks.append(f"![{title}]({links}{name}.gif)")
-    for table in result["tables"]:
-        head = say_cells(table["head"], language, name, heading=True)
-        rows = [say_cells(row, language, name) for row in table["rows"]]
-        blocks.append(f"{say(table['title'], language)}\n\n{_table(head, rows)}".rstrip("\n"))
-    because = say(result["verdict"]["because"], language)
+    verdict: Verdict = result["verdict"]
     colon = ": " if language == "en" else "："
     paragraphs = [
         f'<a id="{name}"></a>',
         f"## {result['number']}. {title}",
         f"**{say(CLAIM, language)}**{colon}{say(result['claim'], language)}",
         f"**{say(EXPERIMENT, language)}**{colon}{say(result['experiment'], language)}",
-        *blocks,
-        f"**{verdict_line(result['verdict']['outcome'], language)}** {because}",
+        f"**{verdict_line(verdict, language)}**",
+        "\n".join(_item(sub_claim, language, name) for sub_claim in verdict.sub_claims),
+        *_figures(result, language, links),
+        *(_titled_table(table, language, name) for table in result["tables"]),
         f"`{result['command']}`",
         _conditions(result, language),
     ]
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _item(sub_claim: SubClaim, language: Language, lab: str) -> str:
+    claim, figures, work = describe(sub_claim, language, lab)
+    lines = [claim, figures.replace("<", "&lt;"), f"<sub>{work}</sub>" if work else ""]
+    return "- " + "<br>".join(filter(None, lines))
+
+
+def _figures(result: Result, language: Language, links: str) -> list[str]:
+    name, title = result["name"], say(result["title"], language)
+    stem = f"{links}{name}.zh" if language == "zh" and result["chinese"] else f"{links}{name}"
+    figures = [f"![{title}]({stem}.png)"]
+    if result["vector"]:
+        figures = [f"[{figures[0]}]({stem}.svg)"]
+    return [*figures, f"![{title}]({links}{name}.gif)"] if result["animated"] else figures
+
+
+def _titled_table(table: dict[str, Any], language: Language, lab: str) -> str:
+    head = say_cells(table["head"], language, lab, heading=True)
+    rows = [say_cells(row, language, lab) for row in table["rows"]]
+    return f"{say(table['title'], language)}\n\n{_table(head, rows)}".rstrip("\n")
 
 
 def _conditions(result: Result, language: Language) -> str:
@@ -152,8 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m qkv_labs.gallery", description=__doc__)
     parser.add_argument("folder", type=Path, help="where `qkv lab --all --out` left its results")
     parser.add_argument("--beside", action="store_true", help="write FOLDER.md and FOLDER.zh.md")
+    parser.add_argument("--again", action="store_true", help="judge and draw stored results anew")
     given = parser.parse_args(arguments)
     try:
+        if given.again:
+            judge_again(given.folder)
         for path in write_gallery(given.folder, given.beside):
             print(path)
     except UserError as error:

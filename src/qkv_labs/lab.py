@@ -1,10 +1,15 @@
-"""What a lab is: a claim, a fair experiment, and the verdict that its figures support."""
+"""What a lab is: a claim, a fair experiment, and the verdict that its figures support.
+
+A claim is split into sub-claims. Each is one or more comparisons of measured intervals, and holds
+if they are true wherever in its interval each figure lies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from qkv_labs.catalogue import NAMES
@@ -15,7 +20,9 @@ if TYPE_CHECKING:
 M = TypeVar("M")  # what a lab measures: a frozen dataclass of plain numbers, lists and strings
 T = TypeVar("T")
 
-Outcome = Literal["holds", "holds when", "does not hold"]
+Outcome = Literal["holds", "refuted", "undecided"]
+Relation = Literal[">", "<", "≈"]
+MARKS: dict[Outcome, str] = {"holds": "✓", "refuted": "✗", "undecided": "?"}
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,165 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the figures say about the claim."""
+class Interval:
+    """A measured figure and the range in which it may lie."""
 
-    outcome: Outcome
-    because: Words  # one to three sentences with the numbers; for "holds when", the condition first
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, sample: Sequence[float], scale: float = 1) -> Interval:
+        """Return the mean of a sample ± two standard errors."""
+        middle = scale * fmean(sample)
+        margin = abs(scale) * 2 * stdev(sample) / len(sample) ** 0.5 if len(sample) > 1 else 0.0
+        return cls(middle, middle - margin, middle + margin)
+
+    @classmethod
+    def percent(cls, sample: Sequence[float], scale: float = 1) -> Interval:
+        """Return the mean percentage of a sample ± two standard errors, within 0 and 100."""
+        interval = cls.of(sample, scale)
+        return cls(interval.middle, max(0.0, interval.low), min(100.0, interval.high))
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        """Return a figure that was counted or computed and not sampled."""
+        return cls(value, value, value)
+
+    @classmethod
+    def share(cls, percent: float, n: int) -> Interval:
+        """Return a percentage of n independent cases with its 95 % interval (Wilson's)."""
+        p, z = percent / 100, 1.96
+        centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+        margin = z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+        return cls(percent, 100 * (centre - margin), 100 * (centre + margin))
+
+    def show(self, form: str) -> str:
+        """Write the figure, and its range in brackets unless it is a point."""
+        middle = format(self.middle, form)
+        if self.low == self.high:
+            return middle
+        return f"{middle} [{format(self.low, form)}, {format(self.high, form)}]"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A relation between two figures that a sub-claim asserts."""
+
+    left: Interval
+    relation: Relation
+    right: Interval
+    margin: float = 0.0  # the difference that > and < must exceed, and that ≈ allows
+    left_name: str = ""  # English, as in the tables' cells
+    right_name: str = ""
+    form: str = ".1f"
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the relation is true for all values in both intervals, for none, or for some."""
+        low, high = self.left.low - self.right.high, self.left.high - self.right.low
+        if self.relation == "<":
+            low, high = -high, -low
+        if self.relation == "≈":
+            holds = -self.margin <= low and high <= self.margin
+            refuted = low > self.margin or high < -self.margin
+        else:
+            holds, refuted = low > self.margin, high <= self.margin
+        return "holds" if holds else "refuted" if refuted else "undecided"
+
+    def show(self, translate: Callable[[str], str] = str) -> str:
+        """Write both figures with the relation that was observed, `?` where none is certain."""
+        names = [translate(name) if name else "" for name in (self.left_name, self.right_name)]
+        figures = self.left.show(self.form), self.right.show(self.form)
+        left, right = (" ".join(filter(None, pair)) for pair in zip(names, figures, strict=True))
+        return f"{left} {self._observed} {right}{self._allowance}"
+
+    @property
+    def _observed(self) -> str:
+        """The relation between the left figure and the right one with its margin."""
+        if self.outcome == "undecided":
+            return "?"
+        if self.left == self.right and not self.margin:
+            return "="
+        if self.outcome == "holds":
+            return self.relation
+        if self.relation == "≈":
+            return ">" if self.left.middle > self.right.middle else "<"
+        return "<" if self.relation == ">" else ">"
+
+    @property
+    def _allowance(self) -> str:
+        if not self.margin:
+            return ""
+        if self.relation == "≈":
+            return f" ± {self.margin:g}"
+        sign = "+" if (self.margin > 0) == (self.relation == ">") else "−"
+        return f" {sign} {abs(self.margin):.3g}"
+
+
+def compare(
+    left: Interval | float,
+    relation: Relation,
+    right: Interval | float,
+    names: tuple[str, str] = ("", ""),
+    margin: float = 0.0,
+    form: str = ".1f",
+) -> Comparison:
+    """Compare two figures; a plain number is exact."""
+    sides = [side if isinstance(side, Interval) else Interval.exact(side) for side in (left, right)]
+    return Comparison(sides[0], relation, sides[1], margin, *names, form)
+
+
+@dataclass(frozen=True)
+class Literature:
+    """A published work, and whether it supports a sub-claim."""
+
+    supports: bool
+    source: str  # authors, year, title
+
+
+@dataclass(frozen=True)
+class SubClaim:
+    """One statement of a claim, the comparisons that decide it, and what others found."""
+
+    text: Words
+    comparisons: list[Comparison]
+    literature: Literature | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Holds if every comparison does, is refuted if any is, and else is undecided.
+
+        Without comparisons nothing was measured here, and it is undecided.
+        """
+        outcomes = {comparison.outcome for comparison in self.comparisons} or {"undecided"}
+        return next(o for o in ("refuted", "undecided", "holds") if o in outcomes)
+
+    @property
+    def mark(self) -> str:
+        """✓, ✗ or ?"""
+        return MARKS[self.outcome]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sub-claim as plain values, with its outcome."""
+        return {"outcome": self.outcome, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the figures say about each part of a claim."""
+
+    sub_claims: Sequence[SubClaim]
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many sub-claims hold, are refuted and are undecided."""
+        outcomes = [sub_claim.outcome for sub_claim in self.sub_claims]
+        return {outcome: outcomes.count(outcome) for outcome in MARKS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all sub-claims as plain values."""
+        return {"sub_claims": [sub_claim.to_dict() for sub_claim in self.sub_claims]}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Report:
             "number": self.lab.number,
             "name": self.lab.name,
             **{name: dataclasses.asdict(getattr(self.lab, name)) for name in texts},
-            "verdict": dataclasses.asdict(self.verdict),
+            "verdict": self.verdict.to_dict(),
             "measured": dataclasses.asdict(self.measured),
             "tables": [dataclasses.asdict(table) for table in self.tables],
             "animated": self.lab.animate is not None,
@@ -101,16 +101,13 @@ def run_lab(lab: Lab[Any], settings: Settings | None = None) -> Report:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write NAME.svg, NAME.png, NAME.gif if the lab has an animation, and last NAME.json."""
-    from qkv.inspect.draw import save_figure, styled
+    """Write NAME.svg, .png, .zh.svg and .zh.png, NAME.gif if there is one, and last NAME.json."""
+    from qkv.inspect.draw import styled
 
     lab = report.lab
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{lab.name}{ending}" for ending in (".svg", ".png")]
     with styled():
-        figure = lab.draw(report.measured)
-        for path in paths:
-            save_figure(figure, path)
+        paths = _write_figure(report, folder, "en") + _write_figure(report, folder, "zh")
         if lab.animate:
             paths.append(folder / f"{lab.name}.gif")
             with TemporaryDirectory(dir=folder, prefix=".") as scratch:
@@ -119,6 +116,24 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
     paths.append(folder / f"{lab.name}.json")
     write_text(paths[-1], _with_flat_lists(report.to_dict()))
     return tuple(paths)
+
+
+def _write_figure(report: Report, folder: Path, language: str) -> list[Path]:
+    """Draw a lab's figure in a language, with its verdict below."""
+    from qkv.inspect.draw import save_figure
+    from qkv_labs.chinese import Texts
+    from qkv_labs.figures import add_verdict, translate
+
+    lab = report.lab
+    figure = lab.draw(report.measured)
+    if language == "zh":
+        translate(figure, Texts(lab.name))
+    add_verdict(figure, report.verdict, language)
+    infix = ".zh" if language == "zh" else ""
+    paths = [folder / f"{lab.name}{infix}{ending}" for ending in (".svg", ".png")]
+    for path in paths:
+        save_figure(figure, path)
+    return paths
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from tests.journeys.conftest import Command
 from tests.labs import toy
@@ -14,7 +15,7 @@ TOYS = {
     lab.name: lab
     for lab in (
         toy.toy_lab("scale"),
-        toy.toy_lab("tied", "does not hold"),
+        toy.toy_lab("tied", "refuted"),
         toy.toy_lab("few_shot", needs="smollm2"),
     )
 }
@@ -32,7 +33,7 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_list_is_what_comes_without_a_name(qkv: Command) -> None:
     answer = qkv("lab", "--list")
     assert answer.code == 0
-    [row] = [line for line in answer.lines if line.startswith(" 4 ")]
+    [row] = [line for line in answer.lines if line.startswith("4 ")]
     assert row.split() == ["4", "tied", "Toy", "of", "tied"]
     assert "They never leave" not in answer.out
     assert qkv("lab").out == answer.out
@@ -50,7 +51,11 @@ def test_one_lab(qkv: Command, tmp_path: Path) -> None:
     assert answer.code == 0, answer
     for said in ("1. Toy of scale", "Draws lie below 1. They never leave.", "Three draws", "[0]"):
         assert said in answer.out
-    assert answer.lines[answer.lines.index("Verdict: holds.") + 1] == "All three are small."
+    after = answer.lines[answer.lines.index("Verdict: 2 hold.") + 1 :]
+    assert after[0] == "✓ All are small."
+    assert after[1].strip() == "largest 0.5 < 1.0"
+    assert after[2].strip() == "Supported by Toy 2020, “Small Numbers”."
+    assert all(cell_len(line) <= 80 for line in answer.lines)
     assert "Figure: runs/labs/scale.svg, runs/labs/scale.png" in answer.lines
     assert "Numbers: runs/labs/scale.json" in answer.lines
     assert answer.lines[-1].endswith("seed 0")
@@ -60,7 +65,8 @@ def test_one_lab(qkv: Command, tmp_path: Path) -> None:
 
 def test_one_lab_in_chinese_and_for_machines(qkv: Command, tmp_path: Path) -> None:
     answer = qkv("lab", "tied", "--language", "zh", "--out", "here")
-    assert "结论：不成立。" in answer.lines
+    assert "结论：1 项成立，1 项被推翻。" in answer.lines
+    assert "✗ 没有大的。" in answer.lines
     assert answer.code == 0  # a claim that does not hold is no failure
     [line] = qkv("lab", "tied", "--json", "--full", "--seed", 3, "--out", "here").lines
     found = json.loads(line)
@@ -73,8 +79,8 @@ def test_all_labs_make_a_gallery(qkv: Command, tmp_path: Path) -> None:
     answer = qkv("lab", "--all", "--out", "all")
     assert answer.code == 0, answer
     assert answer.err.splitlines() == [
-        "· scale: holds (0 s)",
-        "· tied: does not hold (0 s)",
+        "· scale: ✓ 2 (0 s)",
+        "· tied: ✓ 1  ✗ 1 (0 s)",
         "· few_shot is skipped; fetch its model with `qkv pull smollm2`",
     ]
     assert answer.lines[-2:] == ["2 of 3 labs ran.", "Gallery: all/README.md, all/README.zh.md"]

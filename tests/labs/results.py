@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import json
-import math
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from qkv_labs import Lab
+from qkv_labs import Lab, find, stored
 
 FOLDER = Path(__file__).parents[2] / "docs" / "labs"
 
@@ -21,18 +19,11 @@ def result(name: str) -> dict[str, Any]:
 
 def measured(lab: Lab[Any]) -> Any:
     """What the lab measured."""
-    return rebuilt(get_type_hints(lab.measure)["return"], result(lab.name)["measured"])
+    return stored.measured(lab, result(lab.name)["measured"])
 
 
-def rebuilt(kind: Any, value: Any) -> Any:
-    """Turn JSON into a value of this type; null stands for infinity."""
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{name: rebuilt(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
-    if get_origin(kind) is list:
-        return [rebuilt(get_args(kind)[0], part) for part in value]
-    if get_origin(kind) is tuple:
-        return tuple(map(rebuilt, get_args(kind), value))
-    if get_origin(kind) is dict:
-        return {name: rebuilt(get_args(kind)[1], part) for name, part in value.items()}
-    return math.inf if value is None and not isinstance(kind, UnionType) else value
+def outcomes(name: str, figures: Any) -> dict[str, str]:
+    """The outcome of each sub-claim of a lab, by its name, on some figures."""
+    names = importlib.import_module(f"qkv_labs.{name}").SUB_CLAIMS
+    sub_claims = find(name).judge(figures).sub_claims
+    return {key: claim.outcome for key, claim in zip(names, sub_claims, strict=True)}

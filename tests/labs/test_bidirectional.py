@@ -5,20 +5,7 @@ import pytest
 import torch
 
 from qkv_labs import bidirectional as lab
-from qkv_labs.bidirectional import LAB, Measured, Moved, Probe, Sentence
-
-
-def made_up(encoder: tuple[float, float], decoder: tuple[float, float]) -> Measured:
-    probes = [
-        Probe(model, trained, at, word, case, [value - 1, value + 1])
-        for model, values in (("encoder", encoder), ("decoder", decoder))
-        for trained in (True, False)
-        for at in ("the word", "the last word")
-        for word in lab.FRAMES
-        for case, value in zip(lab.CASES, values if trained else (50.0, 50.0), strict=True)
-    ]
-    moved = [Moved("decoder", "after", [0.0, 0.0])]
-    return Measured(probes, moved, {"encoder": 2000, "decoder": 1900}, 100)
+from qkv_labs.bidirectional import Sentence
 
 
 def test_a_sentence_says_what_was_drawn() -> None:
@@ -107,20 +94,3 @@ def test_training_lowers_the_loss_of_either_model(name: str) -> None:
     before = loss()
     lab.train(net, data, 40, 0)
     assert loss() < before - 1
-
-
-@pytest.mark.parametrize(
-    ("encoder", "decoder", "outcome"),
-    [
-        ((99, 99), (99, 50), "holds when"),
-        ((99, 99), (70, 50), "holds"),
-        ((99, 99), (99, 98), "does not hold"),
-        ((60, 62), (60, 50), "does not hold"),
-    ],
-)
-def test_the_verdict_follows_the_figures(
-    encoder: tuple[float, float], decoder: tuple[float, float], outcome: str
-) -> None:
-    verdict = LAB.judge(made_up(encoder, decoder))
-    assert verdict.outcome == outcome
-    assert f"{decoder[1]:.0f} % (chance 50)" in verdict.because.en

@@ -12,10 +12,6 @@ from qkv.text import train_tokenizer
 from qkv_labs import families
 from qkv_labs.families import (
     ARMS,
-    LAB,
-    RATES,
-    Arm,
-    Measured,
     Work,
     chosen,
     decoder_config,
@@ -147,36 +143,3 @@ def test_only_the_prefix_model_looks_ahead_in_the_source(work: Work) -> None:
         with torch.no_grad(), use_path(model, path):
             moved = (model.hidden(row.tokens) - model.hidden(changed))[0, 0].abs().max() > 1e-6
         assert bool(moved) == looks
-
-
-def made(both: float, prefix: float, alone: float) -> Measured:
-    def arm(name: str, exact: float) -> Arm:
-        three = [exact - 0.4, exact, exact + 0.4]
-        return Arm(name, 1000, RATES[1], three, three, [0.5] * 3, [9.0] * 3, [0.1] * 3, [2.0] * 3)
-
-    return Measured(
-        9000, 70_000, [arm(n, e) for n, e in zip(ARMS, (both, prefix, alone), strict=True)]
-    )
-
-
-@pytest.mark.parametrize(
-    ("measured", "outcome"),
-    [
-        (made(40, 30, 20), "holds"),
-        (made(40, 40, 20), "holds when"),
-        (made(40, 50, 20), "holds when"),
-        (made(40, 30, 40), "does not hold"),
-        (made(20, 20, 30), "does not hold"),
-    ],
-)
-def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) -> None:
-    verdict = LAB.judge(measured)
-    assert verdict.outcome == outcome
-    assert f"{measured.arms[0].exact[1]:.1f}" in verdict.because.zh
-
-
-def test_the_verdict_says_what_is_within_noise() -> None:
-    assert "within noise" not in LAB.judge(made(40, 30, 20)).because.en
-    said = LAB.judge(made(40, 30, 40)).because
-    assert "+0.0 points against the decoder alone, within noise" in said.en
-    assert said.en.count("within noise") == said.zh.count("误差之内") == 1

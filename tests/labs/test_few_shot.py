@@ -14,25 +14,23 @@ from qkv_labs.few_shot import (
     LABELS,
     MAIN,
     NEGATIVE,
-    OTHER,
     POSITIVE,
     TEMPLATES,
     TRUE,
     WRONG,
-    Arm,
-    Measured,
     ask,
-    changes,
     drawn,
-    imitation,
-    judge,
     measured_with,
     plan,
     records,
+    sentences_to_judge,
 )
 from qkv_labs.lab import Settings
 
 ASKED = records(POSITIVE, NEGATIVE)
+RIGHTLY_POSITIVE = [
+    str(record["text"]) for record in sentences_to_judge() if record["label"] == "positive"
+]
 
 
 class Stub:
@@ -51,7 +49,7 @@ class Stub:
 
 
 def knows(prompt: str) -> str:
-    return LABELS[any(text in prompt for text in POSITIVE)]
+    return LABELS[any(text in prompt for text in RIGHTLY_POSITIVE)]
 
 
 def copies(prompt: str) -> str:
@@ -107,55 +105,10 @@ def test_a_model_that_copies_is_found_out() -> None:
     steps: list[str] = []
     m = measured_with(Stub(copies), "stub", Settings(tell=steps.append))
     assert len(steps) == len(plan(False)) == len(m.arms)
-    assert m.mean(MAIN, 0) == CHANCE
-    assert m.mean(MAIN, 8) == 100
-    assert m.mean(MAIN, 8, WRONG) == 0
-    assert imitation(m) == 100
-    assert set(changes(m, MAIN).values()) == {50}
+    assert m.n_sentences == len({record["text"] for record in sentences_to_judge()}) == 120
+    assert m.right(MAIN, 0).middle == CHANCE
+    assert (m.right(MAIN, 8).middle, m.right(MAIN, 8).high) == (100, 100)
+    assert m.right(MAIN, 8, WRONG).middle == 0
+    assert m.right(MAIN, 8, WRONG).high < 5
     draws = {arm.shots: len(arm.accuracies) for arm in m.arms}
     assert draws == {0: 1, 2: 4, 4: 4, 8: 4}  # without examples there is nothing to draw
-
-
-def made_up(zero: float, few: dict[int, float], wrong: float) -> Measured:
-    arms = []
-    for template in (MAIN, OTHER):
-        arms.append(Arm(template, 0, TRUE, [zero], [50]))
-        arms += [Arm(template, n, TRUE, [x - 2, x + 2], [50, 50]) for n, x in few.items()]
-    arms.append(Arm(MAIN, 8, WRONG, [wrong, wrong], [50, 50]))
-    return Measured("stub", 40, arms)
-
-
-@pytest.mark.parametrize(
-    ("m", "outcome"),
-    [
-        (made_up(70, {4: 80, 8: 90}, 60), "holds"),
-        (made_up(70, {4: 80, 8: 60}, 50), "holds when"),  # too many examples hurt
-        (made_up(70, {4: 80, 8: 90}, 90), "holds when"),  # their answers do not matter
-        (made_up(52, {4: 80, 8: 90}, 60), "holds when"),  # nothing without examples
-        (made_up(70, {4: 71, 8: 69}, 60), "does not hold"),
-    ],
-)
-def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
-    verdict = judge(m)
-    assert verdict.outcome == outcome
-    by = m.mean(MAIN, 8) - m.mean(MAIN, 0)
-    for said, told in (
-        (verdict.because.en, f"{by:+.0f} with 8"),
-        (verdict.because.zh, f"8 个 {by:+.0f}"),
-    ):
-        assert f"{m.mean(MAIN, 0):.0f}" in said
-        assert told in said
-
-
-@pytest.mark.parametrize(
-    ("m", "said"),
-    [
-        (made_up(70, {4: 80, 8: 60}, 50), "some prompts only (template × number: “review” × 4; "),
-        (made_up(70, {4: 80, 8: 90}, 90), "Whether the examples' answers are right hardly"),
-        (made_up(52, {4: 80, 8: 90}, 60), "Not without examples"),
-    ],
-)
-def test_the_condition_is_the_part_that_fails_and_no_other(m: Measured, said: str) -> None:
-    first = judge(m).because.en.split("Zero-shot")[0]
-    assert said in first
-    assert first.count(". ") == 1

@@ -17,9 +17,9 @@ from tests.labs import toy
 def folder(tmp_path: Path) -> Path:
     """The results of three labs, written in the wrong order."""
     found = tmp_path / "labs"
-    write(run_lab(toy.toy_lab("tied", "does not hold")), found)
+    write(run_lab(toy.toy_lab("tied", "refuted")), found)
     write(run_lab(toy.toy_lab("scale", animate=toy.animate)), found)
-    write(run_lab(toy.toy_lab("saturation", "holds when")), found)
+    write(run_lab(toy.toy_lab("saturation", "undecided")), found)
     (found / "other.json").write_text("[]")
     return found
 
@@ -36,11 +36,17 @@ def test_a_page_shows_each_lab_in_order(folder: Path) -> None:
     assert "[![Toy of scale](scale.png)](scale.svg)" in section
     assert "![Toy of scale](scale.gif)" in section
     assert "| place | a\\|b |\n| --- | --- |\n| [0] | 0." in section
-    assert "**Verdict: holds.** All three are small." in section
+    assert "**Verdict: 2 hold.**" in section
+    assert (
+        "- ✓ All are small.<br>largest 0.5 &lt; 1.0<br>"
+        "<sub>Supported by Toy 2020, “Small Numbers”.</sub>" in section
+    )
+    assert "<sub>Contradicted by Toy 2021, “Large Numbers”.</sub>" in section
     assert "`qkv lab scale`" in section
     assert "0 seconds, seed 0, " in section
-    assert "| 2 | [Toy of saturation](#saturation) | holds on a condition |" in text
-    assert "**Verdict: does not hold.**" in text
+    assert "| 2 | [Toy of saturation](#saturation) | ✓ 1  ? 1 |" in text
+    assert "**Verdict: 1 hold, 1 refuted.**" in text
+    assert "- ? None is large.<br>1.00 [0.90, 1.10] ? 1.00" in text
     assert text.count(".gif") == 1
 
 
@@ -48,8 +54,9 @@ def test_the_chinese_page_says_the_same(folder: Path) -> None:
     _, chinese = write_gallery(folder)
     text = chinese.read_text(encoding="utf-8")
     assert "**论断**：随机数都小于一。它们从不越界。" in text
-    assert "**结论：有条件地成立。** 三个都很小。" in text
-    assert "| 4 | [tied的玩具](#tied) | 不成立 |" in text
+    assert "**结论：1 项成立，1 项未定。**" in text
+    assert "- ✗ 没有大的。<br>1.00 > 0.50<br><sub>与此说相反的文献：Toy 2021" in text
+    assert "| 4 | [tied的玩具](#tied) | ✓ 1  ✗ 1 |" in text
     assert "[English](README.md)" in text
     assert "All draws" not in text
 
@@ -80,6 +87,6 @@ def test_pages_beside_the_folder(folder: Path, capsys: pytest.CaptureFixture[str
 def test_mistakes(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no results of labs; run `qkv lab --all --out "):
         write_gallery(tmp_path)
-    (folder / "scale.json").write_text('{"verdict": {"outcome": "perhaps"}}')
+    (folder / "scale.json").write_text('{"verdict": {"sub_claims": [{"text": 1}]}}')
     with pytest.raises(SystemExit, match=r"scale\.json is not what a lab writes; run `qkv lab sca"):
         main([str(folder)])

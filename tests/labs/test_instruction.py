@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import pytest
 import torch
 
 from qkv_labs.instruction import (
-    AFTER,
-    ALONE,
-    ARMS,
-    BEFORE,
-    CHANCE,
-    Measured,
     Sizes,
     build,
     examine,
-    judge,
     learn,
     perplexity,
     plain_examples,
@@ -26,7 +17,7 @@ from qkv_labs.instruction import (
     tokenizer_of,
     tuning_examples,
 )
-from qkv_labs.instruction.people import BOTH, KINDS, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
+from qkv_labs.instruction.people import BOTH, NEW_PEOPLE, NEW_WORDS, RELATIONS, World
 
 TINY = Sizes(
     people=6, asked_about=4, paragraphs=20, pretraining_steps=2, steps=2, d_model=16, seeds=2
@@ -111,35 +102,3 @@ def test_a_model_that_was_told_the_answers_gives_them() -> None:
 def test_an_answer_may_be_mentioned_without_being_given() -> None:
     said = ["it is oslo.", "rome", "a cat", ""]
     assert share_mentioned(said, ["oslo", "rome", "ca", "lima"]) == 50
-
-
-def made_up(before: float, people: float, words: float, both: float) -> Measured:
-    rates = {BEFORE: [before] * 3, AFTER: [people, words, both], ALONE: [CHANCE] * 3}
-    exact = {
-        arm: {kind: [x - 1, x + 1] for kind, x in zip(KINDS, rates[arm], strict=True)}
-        for arm in ARMS
-    }
-    gaps = {BEFORE: [100.0, 100.0], AFTER: [80.0, 90.0], ALONE: [0.0, 0.0]}
-    plain = {BEFORE: [1.5, 1.5], AFTER: [2.5, 3.5], ALONE: [900.0, 1100.0]}
-    return Measured(exact, exact, gaps, plain, {BEFORE: 750, AFTER: 1050, ALONE: 1050})
-
-
-@pytest.mark.parametrize(
-    ("m", "outcome"),
-    [
-        (made_up(0, 80, 90, 70), "holds"),
-        (made_up(0, 80, 90, 30), "holds when"),
-        (made_up(0, 40, 45, 30), "holds when"),
-        (made_up(0, 12, 15, 8), "does not hold"),
-        (made_up(85, 90, 95, 90), "does not hold"),  # nothing was needed
-        (made_up(50, 55, 95, 90), "holds when"),  # little gained of new people
-    ],
-)
-def test_the_verdict_follows_the_numbers(m: Measured, outcome: str) -> None:
-    verdict = judge(m)
-    assert verdict.outcome == outcome
-    for said in (verdict.because.en, verdict.because.zh):
-        rates = [f"{np.mean(m.exact[arm][BOTH]):.0f}" for arm in (BEFORE, AFTER)]
-        assert f"{rates[0]} → {rates[1]} %" in said
-        assert "1.50" in said
-        assert "3.00" in said

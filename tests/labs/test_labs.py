@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.text import Text
+from rich.cells import cell_len
 
 import qkv_labs
 from qkv_labs import find, run_lab, write
 from qkv_labs.catalogue import NAMES
 from qkv_labs.chinese import Texts
-from qkv_labs.gallery import page, read_results, write_gallery
+from qkv_labs.figures import styled, translate
+from qkv_labs.gallery import Language, describe, page, read_results, say_cells, write_gallery
 from qkv_labs.heads import roles
 from qkv_labs.lab import Lab, Table, Words
+from qkv_labs.printed import table_lines
 from tests.labs import toy
 from tests.labs.results import FOLDER, measured, result
 
@@ -29,8 +35,10 @@ ROOMS = {
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 NOTATION = """
-    d_k n d k p y z P T Q K V log softmax sigmoid logit logits top-k top-p BLEU NaN CPU ms MiB FLOPs
-    MFLOP LSTM Transformer LayerNorm RMSNorm BatchNorm bfloat float bank positive
+    d_k n d k p q y z P T Q K V log softmax sigmoid logit logits top-k top-p BLEU NaN CPU ms MiB
+    FLOPs
+    MFLOP LSTM Transformer Var exp PE ALiBi ReLU GELU SiLU LayerNorm RMSNorm BatchNorm bfloat float
+    bank positive smollm
 """
 
 
@@ -49,11 +57,15 @@ def test_results_become_the_tables_and_the_verdict_of_the_docs(name: str) -> Non
         assert all(len(row) == len(table.head) for row in table.rows)
         cells = [[without_numbers(cell) for cell in row] for row in table.rows]
         assert cells == [[without_numbers(cell) for cell in row] for row in other["rows"]]
-    verdict = lab.judge(m)
-    assert verdict.outcome == shown["verdict"]["outcome"]
+    shown_claims = [
+        (part["outcome"], without_numbers(part["text"]["en"]), part["literature"])
+        for part in shown["verdict"]["sub_claims"]
+    ]
+    found = [part.to_dict() for part in lab.judge(m).sub_claims]
+    assert shown_claims == [
+        (part["outcome"], without_numbers(part["text"]["en"]), part["literature"]) for part in found
+    ]
     for language in ("en", "zh"):
-        text = getattr(verdict.because, language)
-        assert without_numbers(text) == without_numbers(shown["verdict"]["because"][language])
         for part in ("title", "claim", "experiment"):
             assert getattr(getattr(lab, part), language) == shown[part][language]
 
@@ -61,8 +73,15 @@ def test_results_become_the_tables_and_the_verdict_of_the_docs(name: str) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_drawn_of_the_results(name: str) -> None:
     lab = find(name)
-    axes = lab.draw(measured(lab)).axes
-    assert all(axis.has_data() and (axis.get_title() or axis.get_ylabel()) for axis in axes)
+    figure = lab.draw(measured(lab))
+    titled = [axis.get_title() or axis.get_ylabel() for axis in figure.axes]
+    assert all(titled) and all(axis.has_data() for axis in figure.axes)
+    with styled():
+        translate(figure, Texts(name))
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    left = {text for text in texts if "mathdefault" not in text and english(text)}
+    assert not left, f"put these into [labels] of src/qkv_labs/{name}/zh.toml: {left}"
+    assert any(CHINESE.search(text) for text in texts)
 
 
 def english(text: str) -> set[str]:
@@ -81,11 +100,31 @@ def test_no_english_is_left_in_chinese_tables(name: str) -> None:
         assert not left, f"put these into src/qkv_labs/{name}/zh.toml: {left}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_english_is_left_in_the_figures_of_chinese_verdicts(name: str) -> None:
+    for sub_claim in find(name).judge(measured(find(name))).sub_claims:
+        _, figures, _ = describe(sub_claim, "zh", name)
+        assert not english(figures), f"put these into src/qkv_labs/{name}/zh.toml: {figures}"
+        assert len(sub_claim.text.en) < 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_printed_tables_fit_80_columns_and_lose_nothing(name: str, language: Language) -> None:
+    for table in result(name)["tables"]:
+        head = say_cells(table["head"], language, name, heading=True)
+        rows = [say_cells(row, language, name) for row in table["rows"]]
+        lines = table_lines(head, rows)
+        assert max(map(cell_len, lines)) <= 80
+        letters = sorted("".join("".join(lines).split()).replace("─", ""))
+        for cell in {cell for row in rows for cell in row}:
+            assert not Counter(cell.replace(" ", "")) - Counter(letters)
+
+
 def test_cells_of_other_runs_have_their_chinese_too() -> None:
     looks = roles.looks("encoder 0 self", 5, 2, [])
     rare = {
         "heads": [roles.NO_ROLE, *roles.ORDERS, *looks, "decoder 1 cross"],
-        "positions": ["disentangled"],
         "masks": ["zeros", "what is hidden"],
         "few_shot": ["wrong"],
         "instruction": ["over 1,000"],
@@ -101,11 +140,6 @@ def test_cells_of_other_runs_have_their_chinese_too() -> None:
         ("norm", "rate 0.003", "学习率 0.003"),
         ("heads", "decoder 1 cross", "解码器第 1 层交叉注意力"),
         ("decoding", "sampling, top-p 0.9", "采样，top-p 0.9"),
-        (
-            "logits",
-            "free logits at ε = 0.1: gap (closed form)",
-            "自由 logit，ε = 0.1：差距（闭式解）",
-        ),
         ("scale", "without", "不缩放"),
         ("masks", "without", "无掩码"),
         ("few_shot", "right", "正确"),
@@ -125,6 +159,9 @@ def said(path: Path) -> Iterator[tuple[str, str]]:
             continue
         if ast.unparse(node.func) in ("say", "COMMON") and isinstance(node.args[0], ast.Constant):
             yield str(node.args[0].value), ast.unparse(node.args[1])
+        if ast.unparse(node.func) == "say.verdict":
+            claims = importlib.import_module(f"qkv_labs.{path.parent.name}").SUB_CLAIMS
+            yield from ((name, repr(english)) for name, (english, _) in claims.items())
         if ast.unparse(node.func) == "say.make_lab":
             yield from ((name, "") for name in ("title", "claim", "experiment"))
 

@@ -11,9 +11,7 @@ import torch
 
 from qkv.model import Encoder
 from qkv_labs.masking import (
-    LAB,
     RATES,
-    Measured,
     Sizes,
     Text,
     Work,
@@ -195,50 +193,4 @@ def test_special_words_are_never_hidden(pages: Pages) -> None:
     assert min(id for document in pages.train for line in document for id in line.ids) >= 4
 
 
-def made(fills: list[float], *pairs: float) -> Measured:
-    def three(value: float) -> list[float]:
-        return [value - 0.3, value, value + 0.3]
-
-    tasks = [[three(55), three(70), three(pair)] for pair in pairs]
-    return Measured(
-        [three(fill) for fill in fills],
-        [three(60)] * 5,
-        three(90),
-        [*tasks, [three(40), three(80), three(75)]],
-    )
-
-
 GOOD, BAD = [40.0, 50, 49, 45, 30], [40.0, 50, 60, 45, 30]
-
-
-@pytest.mark.parametrize(
-    ("measured", "outcome", "said"),
-    [
-        (made(GOOD, 80, 75), "holds", "hiding 15%"),
-        (made([40, 50, 50.4, 45, 30], 80, 75), "holds", "hiding 30%"),
-        (made(BAD, 80, 75), "holds when", "of the pair objective it holds."),
-        (made(BAD, 80, 70), "holds when", "holds for one of two pair tasks"),
-        (made(GOOD, 80, 60), "holds when", "holds for one of two pair tasks"),
-        (made(GOOD, 70, 60), "holds when", "of the pair objective it does not."),
-        (made(BAD, 60, 70), "does not hold", "by -10.0 points"),
-    ],
-)
-def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str, said: str) -> None:
-    verdict = LAB.judge(measured)
-    assert verdict.outcome == outcome
-    assert said in verdict.because.en
-
-
-def test_the_verdict_tells_worth_harm_and_nothing_apart() -> None:
-    said = LAB.judge(made(GOOD, 80, 70)).because
-    assert "same person?” by +10.0 points (80.0 against 70.0 %)" in said.en
-    assert "same mood?” by +0.0 points (70.0 against 70.0 %, within noise)" in said.en
-    assert "which topic?” by -5.0 points (75.0 against 80.0 %)" in said.en
-    assert said.zh.count("误差之内") == 1
-
-
-def test_pair_tasks_that_nobody_learnt_judge_nothing() -> None:
-    measured = made(GOOD, 53, 53)
-    low = [[[51.0] * 3, [52.0] * 3, [54.0] * 3]] * 2
-    assert "not judged" in LAB.judge(replace(measured, tasks=[*low, measured.tasks[2]])).because.en
-    assert "not judged" not in LAB.judge(measured).because.en

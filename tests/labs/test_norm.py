@@ -8,31 +8,6 @@ from torch import nn
 
 from qkv.model import Residual
 from qkv_labs import norm
-from qkv_labs.norm import DEEP, SHALLOW, Change, Gap, Measured, Trained
-
-
-def made_up(
-    none: float = 1.0, deep: float = 0.0, layer: float = 1e-16, high: float = 0.0
-) -> Measured:
-    trained = [
-        Trained("no norm", SHALLOW, {"0.01": [none, none], "0.1": [high, high]}),
-        Trained("LayerNorm pre", SHALLOW, {"0.01": [0.98, 0.98], "0.1": [0.9, 0.9]}),
-        Trained("LayerNorm post", SHALLOW, {"0.01": [0.99, 0.99], "0.1": [0.08, 0.08]}),
-        Trained("no norm", DEEP, {"0.003": [deep, deep], "0.01": [0.0, 0.0]}),
-        Trained("LayerNorm pre", DEEP, {"0.003": [0.2, 0.2], "0.01": [0.6, 0.6]}),
-    ]
-    changes = [
-        Change("LayerNorm pre", True, layer, layer),
-        Change("BatchNorm pre", True, 0.4, 0.5),
-        Change("BatchNorm pre", False, 0.0, 1e-16),
-    ]
-    gaps = [
-        Gap("BatchNorm pre", 32, [0.95, 0.95], [0.94, 0.94]),
-        Gap("BatchNorm pre", 2, [0.8, 0.8], [0.5, 0.5]),
-        Gap("LayerNorm pre", 32, [0.93, 0.93], [0.93, 0.93]),
-        Gap("LayerNorm pre", 2, [0.7, 0.7], [0.7, 0.7]),
-    ]
-    return Measured(trained, changes, gaps)
 
 
 @pytest.mark.parametrize(
@@ -101,25 +76,3 @@ def test_right_answers_are_counted_where_there_is_one() -> None:
             return nn.functional.one_hot(known.where(known <= 6, 1), 1 + norm.N_WORDS).double()
 
     assert norm.right(Before(), 32, training=False) == pytest.approx(0.5, abs=0.05)  # type: ignore[arg-type]
-
-
-def test_each_outcome_can_be_reached() -> None:
-    assert norm.judge(made_up()).outcome == "holds when"
-    assert norm.judge(made_up(none=0.3)).outcome == "holds"
-    both = "when the stack has 24 layers or the rate is 0.1."
-    assert both in norm.judge(made_up()).because.en
-    assert "as to training when the rate is 0.1." in norm.judge(made_up(deep=0.6)).because.en
-    assert (
-        "as to training when the stack has 24 layers." in norm.judge(made_up(high=0.9)).because.en
-    )
-    assert norm.judge(made_up(deep=0.6, high=0.9)).outcome == "does not hold"
-    assert norm.judge(made_up(layer=1e-2)).outcome == "does not hold"
-
-
-def test_a_deep_stack_that_learns_little_with_a_norm_too_is_said_to() -> None:
-    assert "learnt little" not in norm.judge(made_up()).because.en
-    m = made_up()
-    m.trained[-1].accuracies["0.01"][:] = [0.37, 0.37]
-    because = norm.judge(m).because
-    assert "24 layers on 0 % and 37 %, so LayerNorm too learnt little there" in because.en
-    assert "没学会多少" in because.zh

@@ -9,19 +9,7 @@ import torch
 
 from qkv.model import Layout, sinusoids
 from qkv_labs import positions
-from qkv_labs.positions import Arm, Measured, Moved, Shift
-
-
-def made_up(four_times: float = 0.2, anywhere: float = 0.95) -> Measured:
-    curve = [1.0] * 4 + [four_times] * 12
-    arms = [
-        Arm("sinusoidal", False, [1.0, 1.0], [0.3, 0.3], [four_times, four_times], curve),
-        Arm("rotary", False, [1.0, 1.0], [1.0, 1.0], [0.99, 0.99], curve),
-        Arm("sinusoidal", True, [1.0, 1.0], [1.0, 1.0], [anywhere, anywhere], curve),
-        Arm("learned", True, [1.0, 1.0], [1.0, 1.0], [0.85, 0.85], curve),
-    ]
-    residuals = {str(k): 1e-8 for k in positions.SHIFTS}
-    return Measured(arms, [Shift("sinusoidal", residuals, [1.0, 0.5], [0.0, 1e-9])], 7e-8)
+from qkv_labs.positions import Moved
 
 
 def test_a_shift_of_sinusoids_is_one_rotation_for_all_places() -> None:
@@ -65,36 +53,27 @@ def test_moved_rows_stand_later_and_only_absolute_schemes_notice() -> None:
         assert bool(apart > 1e-3) is notices, scheme
 
 
-def test_right_answers_are_counted_by_place() -> None:
-    class Before(torch.nn.Module):
-        """Knows the word before up to place 9, and no word after."""
+def test_right_answers_are_counted_by_task_and_position() -> None:
+    class Knows(torch.nn.Module):
+        """Knows the word before up to position 9, and the first word everywhere."""
 
-        def forward(self, words: torch.Tensor) -> torch.Tensor:
-            known = words.roll(1, dims=1)
-            known[:, 10:] = (known[:, 10:] + 1) % positions.N_WORDS
-            return torch.nn.functional.one_hot(known, positions.N_WORDS).double()
+        def forward(self, words: torch.Tensor, layout: Layout) -> torch.Tensor:
+            before = words.roll(1, dims=1)
+            before[:, 10:] = (before[:, 10:] + 1) % positions.N_WORDS
+            first = words[:, :1].expand_as(words)
+            both = torch.stack([before, first], dim=2)
+            return torch.nn.functional.one_hot(both, positions.N_WORDS).double().flatten(2)
 
-    found = positions.right_by_position(Before(), 32)  # type: ignore[arg-type]
-    assert found.tolist() == [1.0] * 9 + [0.0] * 22
-
-
-def test_each_outcome_can_be_reached() -> None:
-    assert positions.judge(made_up()).outcome == "holds when"
-    assert positions.judge(made_up(four_times=0.97)).outcome == "holds"
-    assert positions.judge(made_up(anywhere=0.4)).outcome == "does not hold"
+    before, first = positions.right_by_position(Knows(), 32).T.tolist()  # type: ignore[arg-type]
+    assert before == [1.0] * 9 + [0.0] * 22
+    assert first == [1.0] * 31
 
 
-def test_who_carries_over_is_read_from_the_figures() -> None:
-    def carried(m: Measured) -> list[str]:
-        return [positions.carried(m, whether).en for whether in (True, False)]
-
-    m = made_up()
-    assert carried(m) == ["rotary 99 %", "sinusoidal 20 %"]
-    assert carried(made_up(four_times=0.97)) == ["sinusoidal 97 %, rotary 99 %", "–"]
-    unlearnt = Arm("none", False, [0.2], [0.1], [0.2], [0.2])
-    assert carried(Measured([unlearnt], m.shifts, m.closed_form)) == ["–", "–"]
-
-
-def test_a_wrong_rotation_forbids_holds() -> None:
-    m = made_up(four_times=0.97)
-    assert positions.judge(Measured(m.arms, m.shifts, 1e-3)).outcome != "holds"
+def test_an_arm_has_all_tasks_at_all_lengths() -> None:
+    arm, tables = positions.measure_arm("alibi", False, range(2), steps=2)
+    assert not tables
+    for shares in (arm.within, arm.twice, arm.four_times):
+        assert {task: len(seeds) for task, seeds in shares.items()} == dict.fromkeys(
+            positions.TASKS, 2
+        )
+    assert {len(points) for points in arm.by_position.values()} == {16}

@@ -28,14 +28,10 @@ from qkv_labs.pretraining import (
     TURNS,
     VERB,
     VOCABULARY,
-    Arm,
     Lesson,
-    Measured,
     Sizes,
     build,
-    gains,
     hide,
-    judge,
     measured_with,
     pretrain,
     sentences,
@@ -144,35 +140,3 @@ def test_the_rate_is_chosen_by_other_sentences_than_the_test_s(
     ]
     steps = 5 if name == LONG else 2  # of fine-tuning; the others' pre-training was before
     assert asked[2:] == [(labels, steps, seed) for labels in (4, 8) for seed in (7, 8)]
-
-
-def made_up(pretrained: float, cut: float, scratch: float, many: float) -> Measured:
-    """20 labels as given; with 500, `many` for the arms from scratch and 95 for the others."""
-    few = {PRETRAINED: pretrained, CUT: cut, SCRATCH: scratch, LONG: scratch}
-    all_ = {PRETRAINED: 95.0, CUT: 95.0, SCRATCH: many, LONG: many}
-    arms = [Arm(name, 20, 580, [x - 1, x + 1], 1e-3) for name, x in few.items()]
-    arms += [Arm(name, 500, 580, [x, x], 1e-3) for name, x in all_.items()]
-    return Measured(arms, 40, 2.0, 3.0)
-
-
-@pytest.mark.parametrize(
-    ("m", "outcome", "said"),
-    [
-        (made_up(90, 60, 60, 85), "holds", "is +10 points"),
-        (made_up(90, 60, 60, 94), "holds when", "labels are few (ahead with 20)"),
-        (made_up(90, 88, 60, 85), "holds when", "tells nothing does as well"),
-        (made_up(61, 60, 60, 85), "does not hold", "below 5 points"),
-    ],
-)
-def test_the_verdict_follows_the_numbers(m: Measured, outcome: str, said: str) -> None:
-    verdict = judge(m)
-    assert verdict.outcome == outcome
-    assert said in verdict.because.en
-    assert "20 条标注" in verdict.because.zh
-
-
-def test_the_better_arm_from_scratch_is_the_one_to_beat() -> None:
-    m = made_up(90, 60, 60, 85)
-    better = Arm(LONG, 20, 580, [80.0, 80.0], 1e-3)
-    arms = [better if (arm.name, arm.labels) == (LONG, 20) else arm for arm in m.arms]
-    assert gains(Measured(arms, 40, 2.0, 3.0)) == {20: 10, 500: 10}

@@ -49,17 +49,21 @@ def test_a_run_leaves_seed_and_threads_as_they_were() -> None:
 def test_what_is_written(tmp_path: Path) -> None:
     report = run_lab(toy.toy_lab(animate=toy.animate))
     paths = write(report, tmp_path / "new")
-    assert [path.name for path in paths] == ["scale.svg", "scale.png", "scale.gif", "scale.json"]
+    assert [path.name for path in paths] == [
+        *("scale.svg", "scale.png", "scale.zh.svg", "scale.zh.png", "scale.gif", "scale.json")
+    ]
     assert sorted((tmp_path / "new").iterdir()) == sorted(paths)
     assert paths[1].read_bytes().startswith(b"\x89PNG")
-    assert paths[2].read_bytes().startswith(b"GIF8")
-    found = json.loads(paths[3].read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert paths[4].read_bytes().startswith(b"GIF8")
+    english, chinese = (paths[index].read_text(encoding="utf-8") for index in (0, 2))
+    assert "All are small." in english and "都很小。" in chinese
+    found = json.loads(paths[-1].read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert found["claim"]["zh"] == "随机数都小于一。它们从不越界。"
     assert found["measured"]["draws"] == pytest.approx(report.measured.draws, rel=1e-5)
-    line = next(one for one in paths[3].read_text().splitlines() if '"draws"' in one)
+    line = next(one for one in paths[-1].read_text().splitlines() if '"draws"' in one)
     assert line.count(",") >= len(report.measured.draws) - 1  # numbers stand side by side
     assert found["measured"]["worst"] is None  # JSON has no infinity
-    assert found["verdict"]["outcome"] == "holds"
+    assert [part["outcome"] for part in found["verdict"]["sub_claims"]] == ["holds", "holds"]
     assert found["tables"][0]["rows"][0] == ["[0]", f"{report.measured.draws[0]:.3f}"]
     assert found["command"] == "qkv lab scale"
     assert found["machine"] == report.machine
@@ -102,4 +106,4 @@ def test_a_lab_whose_model_is_absent_says_how_to_get_it(
     )
     (tmp_path / "models" / "smollm2").mkdir(parents=True)
     assert can_run(lab)
-    assert run_lab(lab).verdict.outcome == "holds"
+    assert run_lab(lab).verdict.counts["holds"] == 2

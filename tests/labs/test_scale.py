@@ -107,14 +107,3 @@ def test_a_rate_is_chosen_by_validation_and_reported_on_test() -> None:
     m = replace(made_up({8: 0.5}), runs=runs)
     assert lab.best(m, 8, WITH).rate == 1e-2
     assert lab.best(m, 8, WITHOUT).rate == 1e-3
-    assert lab.loss_at_equal_rate(m, 8) == pytest.approx(0.1)
-
-
-def test_every_outcome_can_be_reached() -> None:
-    assert lab.judge(made_up({8: 0.5, 128: 0.5})).outcome == "holds"
-    assert lab.judge(made_up({8: 0.0, 128: 0.5})).outcome == "holds when"
-    assert lab.judge(made_up({8: 0.5, 128: 0.5}, smaller=0.88)).outcome == "holds when"
-    assert lab.judge(made_up({8: 0.5, 128: 0.0})).outcome == "does not hold"
-    assert "a few jump" in lab.judge(made_up({8: 0.5, 128: 0.5})).because.en
-    flat = replace(made_up({8: 0.5, 128: 0.5}), exponents={"normal": 0.5})
-    assert lab.judge(flat).outcome == "does not hold"

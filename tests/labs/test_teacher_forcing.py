@@ -14,16 +14,19 @@ from qkv.model import EncoderDecoder
 from qkv_labs import teacher_forcing
 from qkv_labs.shared import EncodedPairs
 from qkv_labs.teacher_forcing import (
-    LAB,
-    Judged,
-    Measured,
+    FORCED,
+    FREE,
+    SCHEDULED,
     Work,
     after_slips,
+    aligned_errors,
     compared,
+    drift,
     edit_distance,
     judged,
     logits_of,
     mixed_input,
+    own_input,
     spoilt_errors,
     train,
 )
@@ -43,7 +46,7 @@ def work() -> Work:
 
 @pytest.fixture(scope="module")
 def model(work: Work) -> EncoderDecoder:
-    return train(work, seed=0, scheduled=False)[0]
+    return train(work, seed=0, way=FORCED)[0]
 
 
 def test_one_pass_is_as_many_steps_as_there_are_positions(
@@ -79,8 +82,9 @@ def test_errors_of_own_prefixes_are_those_of_greedy_translations(
 ) -> None:
     batch = work.held_out.batch(range(40), model.config)
     found = generate(model, batch.source, batch.layout.lengths, DecodeConfig(beams=1))
-    second = [[*best[0].tokens, 3][1:2] for best in found]
-    wrong = [got != line[1:2] for got, line in zip(second, batch.labels.tolist(), strict=True)]
+    lines = [[token for token in line if token >= 0] for line in batch.labels.tolist()]
+    outputs = [[*best[0].tokens, model.config.eos_id] for best in found]
+    wrong = [aligned_errors(*pair)[1] for pair in zip(outputs, lines, strict=True)]
     assert judged(model, work, 0).own_prefix[1] == pytest.approx(100 * np.mean(wrong))
 
 
@@ -95,6 +99,31 @@ def test_edit_distance_is_its_recursion(left: list[int], right: list[int]) -> No
         return 1 + min(distance(a[1:], b), distance(a, b[1:]), distance(a[1:], b[1:]))
 
     assert edit_distance(left, right) == distance(tuple(left), tuple(right))
+    # an alignment finds at most the tokens that remain, and none that edits have to make
+    errors = aligned_errors(left, right)
+    assert max(0, len(right) - len(left)) <= sum(errors) <= edit_distance(left, right)
+
+
+def test_one_word_too_many_leaves_the_others_right() -> None:
+    assert aligned_errors([5, 9, 6, 7], [5, 6, 7]) == [False] * 3
+    assert aligned_errors([6, 7], [5, 6, 7]) == [True, False, False]
+    assert aligned_errors([5, 8, 7], [5, 6, 7]) == [False, True, False]
+
+
+def test_drift_is_counted_from_the_first_slip_on() -> None:
+    wrong = torch.tensor([[0, 1, 1, 0]]).bool()
+    own, true = drift([[5, 9, 6, 7, 3]], [[5, 6, 7, 3]], wrong)  # after the slip: 6 7 3 for 7 3
+    assert own[:2] == [0.0, 0.0]
+    assert true[:2] == [100.0, 0.0]
+
+
+def test_free_running_reads_what_the_model_would_write(model: EncoderDecoder, work: Work) -> None:
+    batch = work.held_out.batch(range(8), model.config)
+    read = own_input(model, batch)
+    assert torch.equal(read[:, 0], batch.target[:, 0])
+    with torch.no_grad():
+        guesses = logits_of(model, batch, read).argmax(dim=-1)
+    assert torch.equal(read[:, 1:], guesses[:, :-1])
 
 
 def test_what_comes_after_a_slip_is_counted_by_edits() -> None:
@@ -153,35 +182,7 @@ def test_the_spoilt_token_is_the_likeliest_of_the_wrong_ones(
 
 def test_both_ways_begin_alike_and_part(work: Work) -> None:
     start = dataclasses.replace(work, steps=1)
-    weights = [train(start, 0, way)[0].output.projection.weight for way in (False, True)]
+    weights = [train(start, 0, way)[0].output.projection.weight for way in (FORCED, SCHEDULED)]
     assert torch.equal(*weights)
-    ends = [train(work, 0, way)[0].output.projection.weight for way in (False, True)]
-    assert not torch.equal(*ends)
-
-
-def made(own: float, true: float, difference: float = 0.0, exact: float = 20.0) -> Measured:
-    def one(shift: float, exact: float) -> Judged:
-        curve, low = [30.0, 40.0 + shift], [10.0, 11.0]
-        return Judged(exact + shift, 15, 0.5, own + shift, true, low, curve, curve, low, 9.0)
-
-    forced = [one(shift, 20.0) for shift in (-0.5, 0.0, 0.5)]
-    scheduled = [one(shift, exact) for shift in (-0.5, 0.0, 0.5)]
-    return Measured(difference, 7, forced, scheduled)
-
-
-@pytest.mark.parametrize(
-    ("measured", "outcome"),
-    [
-        (made(50, 15), "holds"),
-        (made(15, 15), "holds when"),
-        (made(10, 15), "holds when"),
-        (made(50, 15, difference=0.1), "does not hold"),
-    ],
-)
-def test_the_verdict_follows_from_the_figures(measured: Measured, outcome: str) -> None:
-    verdict = LAB.judge(measured)
-    assert verdict.outcome == outcome
-    assert "as 7 single steps" in verdict.because.en and "与 7 步" in verdict.because.zh
-    half = outcome == "holds when"
-    assert verdict.because.en.startswith("As to training in one pass;") is half
-    assert ("does not give the same" in verdict.because.en) is (outcome == "does not hold")
+    ends = [train(work, 0, way)[0].output.projection.weight for way in (FORCED, SCHEDULED, FREE)]
+    assert not torch.equal(*ends[:2]) and not torch.equal(*ends[1:])

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from qkv_labs.lab import Lab, Outcome, Settings, Table, Verdict, Words
+from qkv_labs.lab import (
+    Interval,
+    Lab,
+    Literature,
+    Outcome,
+    Settings,
+    SubClaim,
+    Table,
+    Verdict,
+    Words,
+    compare,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,8 +75,23 @@ def draw(measured: Measured) -> Figure:
     return figure
 
 
+SECOND = {"holds": 2.0, "refuted": 0.5, "undecided": 1.0}
+
+
 def judge(measured: Measured) -> Verdict:
-    return Verdict(measured.outcome, Words("All three are small.", "三个都很小。"))
+    """One sub-claim that holds, with a work on it, and one of the outcome asked for."""
+    holds = SubClaim(
+        Words("All are small.", "都很小。"),
+        [compare(0.5, "<", 1, ("largest", ""))],
+        Literature(True, "Toy 2020, “Small Numbers”"),
+    )
+    unsure = Interval(1.0, 0.9, 1.1) if measured.outcome == "undecided" else 1.0
+    asked = SubClaim(
+        Words("None is large.", "没有大的。"),
+        [compare(unsure, "<", SECOND[measured.outcome], form=".2f")],
+        Literature(False, "Toy 2021, “Large Numbers”"),
+    )
+    return Verdict([holds, asked])
 
 
 def animate(measured: Measured, path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qkv_labs import Lab, Report, Settings
     from qkv_labs.gallery import Language
 
-COLOURS = {"holds": "green", "holds when": "yellow", "does not hold": "red"}
+COLOURS = {"holds": "green", "refuted": "red", "undecided": "yellow"}
 
 
 def complete_lab(incomplete: str) -> list[str]:
@@ -96,7 +96,8 @@ def _run_one(
 
     with _bar(1) as bar:
         report = _run(lab, settings, bar, print_steps=not bar.console.is_terminal)
-        *figures, numbers = write(report, out)
+        *written, numbers = write(report, out)
+    figures = [path for path in written if (".zh." in path.name) == (language == "zh")]
     if as_json:
         _print_json(report.to_dict())
         return
@@ -115,7 +116,7 @@ def _run_all(
     labs: Sequence[Lab[Any]], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
     """Run one after the other; a lab that fails, or lacks its model, does not stop the rest."""
-    from qkv_labs.gallery import write_gallery
+    from qkv_labs.gallery import marks, write_gallery
     from qkv_labs.runner import can_run
 
     reports: list[Report] = []
@@ -126,7 +127,7 @@ def _run_all(
                 _note(bar, f"{lab.name} is skipped; fetch its model with `qkv pull {lab.needs}`")
             elif report := _try(lab, settings, out, bar):
                 reports.append(report)
-                _note(bar, f"{lab.name}: {report.verdict.outcome} ({report.seconds:.0f} s)")
+                _note(bar, f"{lab.name}: {marks(report.verdict)} ({report.seconds:.0f} s)")
             else:
                 failed.append(lab.name)
             bar.advance(bar.task_ids[0])
@@ -197,11 +198,12 @@ def _note(bar: Progress, text: str) -> None:
 
 
 def _print_report(report: Report, language: Language) -> None:
-    """Print claim, experiment, tables, and the verdict in the colour of its outcome."""
+    """Print claim, experiment, tables, and each sub-claim in the colour of its outcome."""
     from rich.console import Console
+    from rich.padding import Padding
     from rich.text import Text
 
-    from qkv_labs.gallery import CLAIM, EXPERIMENT, say, say_cells, verdict_line
+    from qkv_labs.gallery import CLAIM, EXPERIMENT, describe, say, say_cells, verdict_line
 
     lab, console = report.lab, Console(highlight=False)
     console.print(Text(f"{lab.number}. {say(lab.title, language)}", style="bold"), end="\n\n")
@@ -212,20 +214,25 @@ def _print_report(report: Report, language: Language) -> None:
         console.print(Text(say(table.title, language), style="bold"))
         head = say_cells(table.head, language, lab.name, heading=True)
         _print_table(head, [say_cells(row, language, lab.name) for row in table.rows])
-    verdict = verdict_line(report.verdict.outcome, language)
-    console.print(Text(verdict, style=f"bold {COLOURS[report.verdict.outcome]}"))
-    console.print(Text(say(report.verdict.because, language)), end="\n\n")
+    console.print(Text(verdict_line(report.verdict, language), style="bold"))
+    for sub_claim in report.verdict.sub_claims:
+        claim, figures, work = describe(sub_claim, language, lab.name)
+        console.print(Text(claim, style=COLOURS[sub_claim.outcome]))
+        for line, style in ((figures, ""), (work, "dim")):
+            if line:
+                console.print(Padding(Text(line, style=style), (0, 0, 0, 2)))
+    console.print()
 
 
 def _print_summary(reports: Sequence[Report], language: Language) -> None:
-    from qkv_labs.gallery import OUTCOMES, say, say_cells
+    from qkv_labs.gallery import marks, say, say_cells
 
     rows = [
         (
             str(report.lab.number),
             report.lab.name,
             say(report.lab.title, language),
-            say(OUTCOMES[report.verdict.outcome], language),
+            marks(report.verdict),
             f"{report.seconds:.0f} s",
         )
         for report in reports
@@ -234,17 +241,10 @@ def _print_summary(reports: Sequence[Report], language: Language) -> None:
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from qkv_labs.printed import table_lines
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in head:
-        table.add_column(heading, overflow="fold")  # nothing is cut off
-    for row in rows:
-        table.add_row(*map(Text, row))  # brackets in a cell are no markup
-    Console().print(table)
+    for line in table_lines(head, rows):
+        print(line)
 
 
 def _print_json(content: dict[str, Any]) -> None:

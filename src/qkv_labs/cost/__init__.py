@@ -20,7 +20,8 @@ from qkv.model import Attend, Attention, FeedForward, Mask, equation, fast
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Comparison, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("cost")
 
@@ -256,63 +257,61 @@ def _draw_shares(axis: Any, m: Measured) -> None:
     ticks(axis, ratios)
 
 
+SUB_CLAIMS = {
+    "orders": (
+        "Attention costs O(n²·d) and a recurrent layer O(n·d²): exponents of counted FLOPs.",
+        supports("vaswani"),
+    ),
+    "dearer_long": (
+        "So attention takes more FLOPs (in millions) than a recurrent layer on long texts.",
+        supports("vaswani"),
+    ),
+    "dearer_short": (
+        "On short texts too.",
+        contradicts("vaswani"),
+    ),
+    "faster_short": (
+        "Yet an attention layer with a fused kernel is faster on short texts (ms, one CPU core).",
+        supports("vaswani"),
+    ),
+    "faster_long": (
+        "It is faster on long texts too, on one CPU core.",
+        contradicts("gu"),
+    ),
+    "memory": (
+        "Its memory grows as n² as well, also with a fused kernel: exponents.",
+        contradicts("dao"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
-    """Are the exponents those of the claim, and is attention the faster one in practice?"""
-    as_counted = all(
-        abs(power - expected) < 0.05
-        for part in PARTS
-        for power, expected in zip(flop_exponents(m, part), EXPECTED[part], strict=True)
-    )
+    """Are the exponents those of the claim, is attention dearer, and is it faster in practice?"""
     pairs = zip(m.seconds_by_length[FUSED], m.seconds_by_length[PROJECTIONS], strict=True)
-    layer = [core + projections for core, projections in pairs]
-    slower = met(m.lengths, layer, m.seconds_by_length[RECURRENT])
-    because = _because(m, slower)
-    if not as_counted or slower == m.lengths[0]:
-        return Verdict("does not hold", because)
-    return Verdict("holds" if slower is None else "holds when", because)
+    layer = [1000 * (core + projections) for core, projections in pairs]
+    recurrent = [1000 * seconds for seconds in m.seconds_by_length[RECURRENT]]
+    flops = {part: [n / 1e6 for n in m.flops_by_length[part]] for part in PARTS}
+    names = (CORE, RECURRENT)
+    short, long = (f"n = {n}, d = {m.d_model}:" for n in (m.lengths[0], m.lengths[-1]))
 
+    def power(part: str, axis: int) -> Comparison:
+        value, expected = flop_exponents(m, part)[axis], EXPECTED[part][axis]
+        return compare(value, "≈", expected, (f"{part}, {'nd'[axis]}:", ""), 0.05, ".2f")
 
-def _because(m: Measured, slower: float | None) -> Words:
-    first = {part: m.crossings[part][-1] for part in PARTS[1:]}
-    return say(
-        "because",
-        "{faster} Counted FLOPs grow as "
-        "n^{core[0]:.2f}·d^{core[1]:.2f} for attention and "
-        "n^{recurrent[0]:.2f}·d^{recurrent[1]:.2f} for a recurrent layer (time, with a fused "
-        "kernel: n^{timed[0]:.2f} and n^{timed[1]:.2f}); attention overtakes the recurrent layer "
-        "at n = {first[recurrent]:.1f}·d, its own projections at {first[projections]:.1f}·d and "
-        "the feed-forward layer at {first[feed-forward]:.1f}·d, and "
-        "makes up half a block at {half:.1f}·d. Memory grows as n^{kept[0]:.2f} "
-        "on the equation's path, but n^{kept[1]:.2f} with a fused kernel.",
-        faster=_faster(m, slower),
-        core=flop_exponents(m, CORE),
-        recurrent=flop_exponents(m, RECURRENT),
-        timed=[time_exponents(m, part)[0] for part in (FUSED, RECURRENT)],
-        first=first,
-        half=m.layer_crossings[-1],
-        kept=[long_exponent(m, m.memory[part]) for part in (CORE, FUSED)],
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "orders": [power(part, axis) for part in names for axis in (0, 1)],
+            "dearer_long": compare(flops[CORE][-1], ">", flops[RECURRENT][-1], (f"{long}", "")),
+            "dearer_short": compare(flops[CORE][0], ">", flops[RECURRENT][0], (f"{short}", "")),
+            "faster_short": compare(layer[0], "<", recurrent[0], (f"{short}", ""), form=".2f"),
+            "faster_long": compare(layer[-1], "<", recurrent[-1], (f"{long}", ""), form=".2f"),
+            "memory": [
+                compare(long_exponent(m, m.memory[part]), "≈", 2, (part, ""), 0.1, ".2f")
+                for part in (CORE, FUSED)
+            ],
+        },
     )
-
-
-def _faster(m: Measured, slower: float | None) -> Words:
-    """Say up to which length an attention layer takes less time than a recurrent one."""
-    if slower is None:
-        always = (
-            "On one core, at d = {d}, an attention layer is faster than a recurrent one "
-            "at every length tried, up to n = {n}."
-        )
-        return say("always", always, d=m.d_model, n=m.lengths[-1])
-    if slower == m.lengths[0]:
-        never = (
-            "On one core, at d = {d}, an attention layer is slower than a recurrent one "
-            "from the shortest length on, n = {n}."
-        )
-        return say("never", never, d=m.d_model, n=m.lengths[0])
-    short = (
-        "Holds while texts are short: on one core, at d = {d}, an attention layer is "
-        "faster than a recurrent one up to n = {n:.0f}."
-    )
-    return say("short", short, d=m.d_model, n=slower)
 
 
 LAB = say.make_lab(

@@ -14,7 +14,8 @@ from qkv.tasks import Translator
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import Figure, look, new_figure
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import Pair, translator
 
 say = Texts("decoding")
@@ -196,66 +197,77 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-def curse(rows: Sequence[Row]) -> tuple[Row, float]:
-    """Return the best width by BLEU, and what the widest beam lost from there."""
-    best = max(rows, key=lambda row: row.bleu)
-    return best, best.bleu - rows[-1].bleu
+def net_gain(row: Row) -> Interval:
+    """Return sentences gained less lost against greedy, ± two standard errors of the sign test."""
+    net, margin = row.gained - row.lost, 2 * math.sqrt(row.gained + row.lost)
+    return Interval(net, net - margin, net + margin)
 
 
-def beats_greedy(row: Row) -> bool:
-    """Return whether gains outnumber losses by over two standard errors (a sign test)."""
-    return row.gained - row.lost > 2 * math.sqrt(row.gained + row.lost)
+SUB_CLAIMS = {
+    "mends": (
+        "A search mends greedy's mistakes where the model is unsure: sentences gained less "
+        "sentences lost, at 4 beams.",
+        supports("vaswani"),
+    ),
+    "sure": (
+        "It does so where the model is sure, too.",
+        None,
+    ),
+    "wider": (
+        "The wider the beam, the better the text: {widest} beams get more right than {best}, %.",
+        contradicts("koehn"),
+    ),
+    "likelier": (
+        "A search finds likelier text than greedy decoding (log P a sentence).",
+        supports("stahlberg"),
+    ),
+    "length": (
+        "Ranked by log P over length, 4 beams gain on greedy too.",
+        None,
+    ),
+    "variety": (
+        "Drawing at random gives variety: of two draws, how often they differ, %.",
+        supports("holtzman"),
+    ),
+    "price": (
+        "At no price: as many are right, %, within 5 points.",
+        contradicts("holtzman"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
-    """Beams must mend greedy's mistakes; whether always, and ever more, is the condition."""
+    """Do beams mend greedy's mistakes, ever more as they widen, and does sampling give variety?"""
     good, poor = (beams(m, name, 0.0) for name in MODELS)
-    best, fall = curse(poor)
-    surely, unsurely = (
-        any(beats_greedy(row) for penalty in PENALTIES for row in beams(m, name, penalty)[1:])
-        for name in MODELS
-    )
-    because = _because(poor, good, draws(m, "under-trained"))
-    if not (surely or unsurely):
-        return Verdict("does not hold", because)
-    if surely and fall <= 0:
-        return Verdict("holds", because)
-    return Verdict("holds when", _when(surely, unsurely, best, fall) + because)
-
-
-def _when(surely: bool, unsurely: bool, best: Row, fall: float) -> Words:
-    """Say which model is helped, and what beams wider than the best one do (1 BLEU is harm)."""
-    when = Words()
-    if surely != unsurely:
-        which = say("sure", "well trained") if surely else say("unsure", "unsure")
-        when += say("model", "Holds when the model is {which}. ", which=which)
-    if fall > 0:
-        worse, no_better = say("worse", "make it worse"), say("same", "find text that is no better")
-        when += say(
-            "width",
-            "Holds up to {best.width} beams for the under-trained one; wider ones {effect}. ",
-            best=best,
-            effect=worse if fall >= 1.0 else no_better,
-        )
-    return when
-
-
-def _because(poor: Sequence[Row], good: Sequence[Row], heats: Sequence[Row]) -> Words:
-    """State the figures that the verdict rests on."""
-    greedy, widest, best = poor[0], poor[-1], curse(poor)[0]
-    return say(
-        "because",
-        "With the under-trained translator, {widest.width} beams change log P by {rise:+.2f} nats "
-        "a sentence against greedy search; BLEU goes from {greedy.bleu:.1f} to {best.bleu:.1f} at "
-        "{best.width} beams and {widest.bleu:.1f} at {widest.width} (exact {greedy.exact:.1f}, "
-        "{best.exact:.1f}, {widest.exact:.1f} %); the well trained one goes from "
-        "{good[0].bleu:.1f} to {good[1].bleu:.1f}. Sampling at T = {cold.temperature:g} to "
-        "{hot.temperature:g} takes variety from {cold.variety:.0f} to {hot.variety:.0f} % and "
-        "exact match from {cold.exact:.0f} to {hot.exact:.0f} %.",
-        **{"greedy": greedy, "widest": widest, "best": best, "good": [good[0], good[-1]]},
-        rise=widest.log_probability - greedy.log_probability,
-        cold=heats[0],
-        hot=heats[-1],
+    greedy, widest, best = poor[0], poor[-1], max(poor, key=lambda row: row.exact)
+    cold, *_, hot = draws(m, "under-trained")
+    ranked = beams(m, "under-trained", 1.0)[1:]
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "mends": compare(net_gain(poor[2]), ">", 0, ("under-trained", ""), form=".0f"),
+            "sure": compare(net_gain(good[2]), ">", 0, ("well trained", ""), form=".0f"),
+            "wider": compare(
+                Interval.share(widest.exact, m.n_sentences),
+                ">",
+                Interval.share(best.exact, m.n_sentences),
+                (widest.method, best.method),
+            ),
+            "likelier": compare(widest.log_probability, ">", greedy.log_probability, form=".2f"),
+            "length": compare(net_gain(ranked[1]), ">", 0, form=".0f"),
+            "variety": compare(
+                hot.variety, ">", cold.variety, (hot.method, cold.method), form=".0f"
+            ),
+            "price": compare(
+                Interval.share(hot.exact, DRAWS * m.n_sentences),
+                "≈",
+                Interval.share(cold.exact, DRAWS * m.n_sentences),
+                (hot.method, cold.method),
+                margin=5,
+            ),
+        },
+        widest=widest.width,
+        best=best.width,
     )
 
 

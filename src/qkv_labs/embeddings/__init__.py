@@ -16,7 +16,8 @@ from qkv.model import build_model
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Settings, Table, Verdict
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import translator
 
 say = Texts("embeddings")
@@ -329,34 +330,55 @@ def _draw_neighbours(axes: Any, neighbours: dict[str, list[tuple[str, float]]]) 
     axes.set(xlabel="cosine", title=f"The nearest to {WORD}")
 
 
+SUB_CLAIMS = {
+    "random": (
+        "Vectors begin at random: of a word's {k} nearest, as many are of its kind as by "
+        "chance, % (within 3 points).",
+        supports("mikolov"),
+    ),
+    "together": (
+        "Learning to predict the next word moves words of a kind together.",
+        supports("mikolov"),
+    ),
+    "company": (
+        "It is their company that does it: the same words dealt to random places do not (at "
+        "most 5 points over chance).",
+        supports("mikolov"),
+    ),
+    "days": (
+        "今天 and 昨天 end near each other: among the {near} nearest.",
+        None,
+    ),
+    "fruits": (
+        "So do 苹果 and 香蕉.",
+        contradicts("hill"),
+    ),
+    "far": (
+        "吃 and 跑步 end far apart: in the farther half of all words.",
+        contradicts("hill"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
-    """Words of a kind must be near after training alone; then the claim's own pairs."""
-    arms = {arm.name: arm for arm in m.arms}
-    before, lost, after = (fmean(arms[name].nearest) for name in (BEFORE, SCRAMBLED, AFTER))
-    p = max(arms[AFTER].chance)
-    days, fruits, verbs_apart = (fmean(pair.after) for pair in m.pairs)
-    because = say(
-        "because",
-        "Of a word's {k} nearest, {before:.0f} % are of its kind before training and "
-        "{after:.0f} % after ({shuffled:.0f} % by chance, p = {p:.3f}); trained on the same words "
-        "without their company, {lost:.0f} %. Among {n} neighbours 昨天 is on average "
-        "number {days:.0f} of 今天, 香蕉 number {fruits:.0f} of 苹果, and 跑步, which should lie "
-        "far, number {verbs:.0f} of 吃.",
-        **{"k": NEAREST, "before": before, "after": after, "lost": lost, "p": p},
-        **{"days": days, "fruits": fruits, "verbs": verbs_apart},
-        shuffled=fmean(arms[AFTER].shuffled),
-        n=m.n_words - 1,
+    """Do words of a kind meet by training alone, and do the notes' own pairs?"""
+    arms = {arm.name: Interval.percent(arm.nearest) for arm in m.arms}
+    chance = Interval.of(next(arm.shuffled for arm in m.arms if arm.name == BEFORE))
+    days, fruits, verbs_apart = (Interval.of(pair.after) for pair in m.pairs)
+    near, half = 10, (m.n_words - 1) / 2
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "random": compare(arms[BEFORE], "≈", chance, ("", "chance"), margin=3),
+            "together": compare(arms[AFTER], ">", arms[BEFORE], (AFTER, BEFORE)),
+            "company": compare(arms[SCRAMBLED], "<", chance, (SCRAMBLED, "chance"), margin=-5),
+            "days": compare(days, "<", near + 1, form=".0f"),
+            "fruits": compare(fruits, "<", near + 1, form=".0f"),
+            "far": compare(verbs_apart, ">", half, form=".0f"),
+        },
+        k=NEAREST,
+        near=near,
     )
-    # twenty points are the least that counts as coming together
-    if p > 0.01 or after < before + 20 or lost > before + 20:
-        return Verdict("does not hold", because)
-    # near: among the ten nearest on average; far: in the farther half
-    if max(days, fruits) <= 10 and verbs_apart > m.n_words / 2:
-        return Verdict("holds", because)
-    when = (
-        "Holds when near means used alike: kinds of word meet, but not each pair by its meaning. "
-    )
-    return Verdict("holds when", say("when", when) + because)
 
 
 LAB = say.make_lab(

@@ -6,6 +6,7 @@ which would not matter to a model that goes by their form alone.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from qkv.tasks import Chooser, FewShot
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
-from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("few_shot")
 
@@ -66,6 +68,22 @@ NEGATIVE = (
     "The garden is full of rubbish and weeds.",
     "Nobody ever answered my question, a terrible service.",
 )
+# Eight things, and five remarks of each kind that fit them all: 80 more test sentences
+THINGS = ("hotel", "novel", "restaurant", "camera", "museum", "course", "show", "trip")
+PRAISE = (
+    "was worth every penny.",
+    "surpassed all my hopes.",
+    "left me smiling for days.",
+    "is one that I recommend to all my friends.",
+    "was a pleasant surprise from beginning to end.",
+)
+BLAME = (
+    "was not worth the money.",
+    "fell short of all my hopes.",
+    "left me angry for days.",
+    "is one that I warn all my friends against.",
+    "was an unpleasant surprise from beginning to end.",
+)
 # Examples for the prompt
 GOOD_EXAMPLES = (
     "I enjoyed every page of it.",
@@ -105,8 +123,6 @@ TEMPLATES = {
 MAIN, OTHER = TEMPLATES
 TRUE, WRONG = "right", "wrong"
 CHANCE = 50.0
-CLEAR = 5.0  # percentage points that count as a difference: two of 40 sentences, asked alike
-WORKS = 60.0  # right zero-shot; four sentences above chance, or it cannot be said to do the task
 
 MODEL = "smollm2"
 Record = dict[str, object]
@@ -131,10 +147,14 @@ class Measured:
     n_sentences: int
     arms: list[Arm]
 
-    def mean(self, template: str, shots: int, answers: str = TRUE) -> float:
-        """Return the mean accuracy of an arm."""
+    def right(self, template: str, shots: int, answers: str = TRUE) -> Interval:
+        """Return an arm's accuracy; chance is in the choice of sentences and in the draws."""
         [arm] = tools.where(self.arms, template=template, shots=shots, answers=answers)
-        return fmean(arm.accuracies)
+        draws = Interval.of(arm.accuracies)
+        share = Interval.share(draws.middle, self.n_sentences)
+        low = math.hypot(draws.middle - draws.low, share.middle - share.low)
+        high = math.hypot(draws.high - draws.middle, share.high - share.middle)
+        return Interval(draws.middle, max(0.0, draws.middle - low), min(100.0, draws.middle + high))
 
 
 def records(good: Sequence[str], bad: Sequence[str]) -> list[Record]:
@@ -144,6 +164,15 @@ def records(good: Sequence[str], bad: Sequence[str]) -> list[Record]:
         for label, texts in zip(reversed(LABELS), (good, bad), strict=True)
         for text in texts
     ]
+
+
+def sentences_to_judge() -> list[Record]:
+    """Return the sentences to judge, those written one by one and those composed."""
+    praise, blame = (
+        [f"The {thing} {remark}" for thing in THINGS for remark in remarks]
+        for remarks in (PRAISE, BLAME)
+    )
+    return records([*POSITIVE, *praise], [*NEGATIVE, *blame])
 
 
 def drawn(shots: int, draw: int, answers: str) -> list[Record]:
@@ -183,7 +212,7 @@ def plan(full: bool) -> list[tuple[str, int, str]]:
 
 def measured_with(model: Chooser, name: str, settings: Settings) -> Measured:
     """Measure all arms with a model."""
-    asked, arms = records(POSITIVE, NEGATIVE), []
+    asked, arms = sentences_to_judge(), []
     for template, shots, answers in plan(settings.full):
         settings.tell(f"{template}, {shots} examples with {answers} answers")
         draws = settings.seeds(4, 8) if shots else settings.seeds(1, 1)
@@ -244,71 +273,69 @@ def _kind(kind: tuple[str, str]) -> tuple[int, int]:
     return list(TEMPLATES).index(template), (TRUE, WRONG).index(answers)
 
 
-def changes(m: Measured, template: str) -> dict[int, float]:
-    """Return by number of examples the points that they add to zero-shot."""
-    zero = m.mean(template, 0)
-    arms = tools.where(m.arms, template=template, answers=TRUE)
-    return {arm.shots: fmean(arm.accuracies) - zero for arm in arms if arm.shots}
-
-
-def imitation(m: Measured) -> float:
-    """Return the points between right and wrong answers in the examples, at the same numbers."""
-    wrong = tools.where(m.arms, answers=WRONG)
-    return fmean(m.mean(arm.template, arm.shots) - fmean(arm.accuracies) for arm in wrong)
-
-
-def _condition(m: Measured, works: bool, change: dict[str, dict[int, float]]) -> Words:
-    """Say which parts of the claim the figures do not support everywhere."""
-    condition = Words()
-    if not works:
-        zero = (
-            "Not without examples, where at least one way of asking is little better than chance. "
-        )
-        condition += say("zero", zero)
-    helped = {
-        name: ", ".join(str(shots) for shots, gain in gains.items() if gain >= CLEAR)
-        for name, gains in change.items()
-    }
-    if any(gain < CLEAR for gains in change.values() for gain in gains.values()):
-        where = "; ".join(f"“{name}” × {shots}" for name, shots in helped.items() if shots)
-        some = "Examples help in some prompts only (template × number: {where}). "
-        condition += say("some", some, where=where)
-    if imitation(m) < CLEAR:
-        condition += say("answers", "Whether the examples' answers are right hardly matters. ")
-    return condition
+SUB_CLAIMS = {
+    "zero": (
+        "A model that predicts the next word does a task from a description alone: above "
+        "chance, %.",
+        supports("brown"),
+    ),
+    "few": (
+        "Two solved examples make it better.",
+        supports("brown"),
+    ),
+    "more": (
+        "The more examples, the better: {most} are better than {least}.",
+        supports("brown"),
+    ),
+    "worded": (
+        "However one asks: in the other template 4 examples help too.",
+        contradicts("lu"),
+    ),
+    "imitates": (
+        "It imitates the examples: wrong answers in them make it worse.",
+        contradicts("min"),
+    ),
+    "order": (
+        "Which examples, and in which order, matters little: at most 10 points between draws.",
+        contradicts("lu"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
     """Does it work without examples, do they help however many, and do their answers matter?"""
-    zero = {name: m.mean(name, 0) for name in TEMPLATES}
-    change = {name: changes(m, name) for name in TEMPLATES}
-    helped = [gain >= CLEAR for gains in change.values() for gain in gains.values()]
-    works = min(zero.values()) >= WORKS
-    outcome: Outcome = "holds when"
-    if works and all(helped) and imitation(m) >= CLEAR:
-        outcome = "holds"
-    elif not any(helped):
-        outcome = "does not hold"
-    listed = [
-        Words.join(
-            say("gain", "{gain:+.0f} with {shots}", gain=gain, shots=shots)
-            for shots, gain in gains.items()
-        )
-        for gains in change.values()
-    ]
-    because = say(
-        "because",
-        "Zero-shot, {zero[review]:.0f} and {zero[question]:.0f} % are right in the two "
-        "ways of asking (chance {chance:.0f}). Examples change the first by so many points: "
-        "{first}; and the second: {second}. Wrong answers in the examples (4 or more, "
-        "first way) change it by {wrong:+.0f} points, and their draw and order alone "
-        "make up to {spread:.0f}.",
-        **{"zero": zero, "chance": CHANCE, "first": listed[0], "second": listed[1]},
-        wrong=-imitation(m),
-        spread=max(max(arm.accuracies) - min(arm.accuracies) for arm in m.arms),
+    few = sorted({arm.shots for arm in tools.where(m.arms, template=MAIN, answers=TRUE)})[1:]
+    wrong = [arm.shots for arm in tools.where(m.arms, template=MAIN, answers=WRONG)]
+    spread = max(max(arm.accuracies) - min(arm.accuracies) for arm in m.arms)
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "zero": [
+                compare(m.right(name, 0), ">", CHANCE, (name, "chance")) for name in TEMPLATES
+            ],
+            "few": compare(
+                m.right(MAIN, few[0]), ">", m.right(MAIN, 0), (f"{few[0]} examples", "0 examples")
+            ),
+            "more": compare(
+                m.right(MAIN, few[-1]),
+                ">",
+                m.right(MAIN, few[0]),
+                (f"{few[-1]} examples", f"{few[0]} examples"),
+            ),
+            "worded": compare(
+                m.right(OTHER, 4), ">", m.right(OTHER, 0), ("4 examples", "0 examples")
+            ),
+            "imitates": [
+                compare(
+                    m.right(MAIN, shots, WRONG), "<", m.right(MAIN, shots), (f"{shots} wrong", "")
+                )
+                for shots in wrong
+            ],
+            "order": compare(spread, "<", 10, form=".0f"),
+        },
+        most=few[-1],
+        least=few[0],
     )
-    when = _condition(m, works, change) if outcome == "holds when" else Words()
-    return Verdict(outcome, when + because)
 
 
 LAB = say.make_lab(
@@ -319,11 +346,11 @@ LAB = say.make_lab(
         "is changed."
     ),
     experiment=(
-        "SmolLM2 (135 million weights) chooses the likelier of “positive” and “negative” after 40 "
-        "sentences written for this lab, half of each, in two ways of asking, after 0 to 8 "
-        "examples (0 to 16 with --full), each time with four draws and orders (eight with --full). "
-        "As a control the examples' answers are all made wrong. One model and few sentences: one "
-        "answer is 2.5 points."
+        "SmolLM2 (135 million weights) chooses the likelier of “positive” and “negative” after 120 "
+        "sentences made for this lab, half of each, in two ways of asking, after 0 to 8 examples "
+        "(0 to 16 with --full), each time with four draws and orders (eight with --full). As a "
+        "control the examples' answers are all made wrong. Intervals hold the chance in the choice "
+        "of sentences and in the draws."
     ),
     functions=(measure, tables, draw, judge),
     needs=MODEL,

@@ -24,7 +24,8 @@ from qkv_labs.heads.roles import (
     least_important_first,
     silencing_curves,
 )
-from qkv_labs.lab import Settings, Table, Verdict
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import translator
 
 say = Texts("heads")
@@ -200,32 +201,6 @@ def spared(m: Measured, kept: float) -> int:
     return max(x.count for x in curve if x.exact_match >= kept * curve[0].exact_match)
 
 
-def judge(m: Measured) -> Verdict:
-    """Several heads must beat one by more than the spread; then, whether on one lookup too."""
-    gain, best, alone, noise = _gain(m, MANY)
-    control = _gain(m, 1)[0]
-    because = say(
-        "because",
-        "Looking {many} things up at once, one head gets {alone:.0f} % right and {best} heads of "
-        "the same total cost {several:.0f} %; a single lookup gains {control:+.0f} points "
-        "from more heads. In the translator {roles} of {total} heads look mostly at one thing, "
-        "and {few_lost} can be silenced together for 1 % of exact matches, {some_lost} for 5 %.",
-        **{"many": MANY, "alone": alone, "best": best, "several": alone + gain},
-        control=control,
-        roles=sum(head.role != NO_ROLE for head in m.heads),
-        total=len(m.heads),
-        few_lost=spared(m, 0.99),
-        some_lost=spared(m, 0.95),
-    )
-    # five points, and twice the seeds' spread, are the least that counts
-    if gain < max(5.0, 2 * noise):
-        return Verdict("does not hold", because)
-    if control >= 5.0:
-        return Verdict("holds", because)
-    when = say("when", "Holds when a token needs several things at once. ")
-    return Verdict("holds when", when + because)
-
-
 def _gain(m: Measured, relations: int) -> tuple[float, int, float, float]:
     """Return what the best number of heads adds to one, that number, one's share, the spread."""
     figures = {
@@ -235,6 +210,73 @@ def _gain(m: Measured, relations: int) -> tuple[float, int, float, float]:
     best = max(figures, key=lambda heads: figures[heads][0])
     alone = figures[1][0]
     return figures[best][0] - alone, best, alone, max(figures[best][1], figures[1][1])
+
+
+SUB_CLAIMS = {
+    "several": (
+        "One head blends several relations into an average: looking up {many} things at once, "
+        "{many} heads get more right, %.",
+        supports("vaswani"),
+    ),
+    "single": (
+        "Several heads are better for a single lookup too.",
+        contradicts("michel"),
+    ),
+    "cost": (
+        "They cost the same: as many parameters.",
+        supports("vaswani"),
+    ),
+    "roles": (
+        "Each head of a trained translator looks at something of its own: more than half have "
+        "one role, %.",
+        contradicts("voita"),
+    ),
+    "spare": (
+        "All heads are needed: without the {n} least important of {total} exact matches fall "
+        "below half.",
+        contradicts("michel"),
+    ),
+    "vital": (
+        "Some are vital: without the {vital_n} most important they do.",
+        supports("voita"),
+    ),
+}
+
+
+def judge(m: Measured) -> Verdict:
+    """Do several heads beat one, on one lookup too, and does each head do something of its own?"""
+    right = {(x.relations, x.heads): Interval.percent(x.accuracies) for x in m.lookups}
+    sizes = tools.column(tools.where(m.lookups, relations=MANY), "parameters")
+    roles = 100 * sum(head.role != NO_ROLE for head in m.heads) / len(m.heads)
+    first, *_ = tools.where(m.curve, order=ORDERS[0])
+    few = tools.where(m.curve, order=ORDERS[0], count=len(m.heads) // 3)[0]
+    most = tools.where(m.curve, order=ORDERS[2], count=len(m.heads) // 6)[0]
+    best = MANY, MANY
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "several": compare(right[best], ">", right[MANY, 1], ("4 × 16", "1 × 64")),
+            "single": compare(right[1, MANY], ">", right[1, 1], ("4 × 16", "1 × 64")),
+            "cost": compare(max(sizes), "≈", min(sizes), form=".0f"),
+            "roles": compare(Interval.share(roles, len(m.heads)), ">", 50, form=".0f"),
+            "spare": compare(
+                Interval.share(few.exact_match, m.n_sentences),
+                "<",
+                first.exact_match / 2,
+                form=".0f",
+            ),
+            "vital": compare(
+                Interval.share(most.exact_match, m.n_sentences),
+                "<",
+                first.exact_match / 2,
+                form=".0f",
+            ),
+        },
+        many=MANY,
+        n=few.count,
+        total=len(m.heads),
+        vital_n=most.count,
+    )
 
 
 LAB = say.make_lab(

@@ -89,6 +89,8 @@ def attend_with(silent: Sequence[int] = (), seen: list[Tensor] | None = None) ->
         dropout: float = 0.0,
         cap: float = 0.0,
     ) -> Tensor:
+        groups = query.shape[1] // key.shape[1]  # queries that share a key and a value
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
         weight = weights(scores(query, key, mask, scale, bias, cap))
         if seen is not None:
             seen.append(weight)

@@ -24,8 +24,17 @@ from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.instruction.people import BOTH, KINDS, NEW_PEOPLE, RELATIONS, Question, World
-from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
+from qkv_labs.instruction.people import (
+    BOTH,
+    KINDS,
+    NEW_PEOPLE,
+    NEW_WORDS,
+    RELATIONS,
+    Question,
+    World,
+)
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import special_ids
 
 say = Texts("instruction")
@@ -36,7 +45,6 @@ PLAIN_RATE, TUNING_RATE = 4e-3, 1e-3
 CHANCE = 100 / len(RELATIONS[0].values)
 BEFORE, AFTER, ALONE = "plain text only", "then instructions", "instructions only"
 ARMS = (BEFORE, AFTER, ALONE)
-CLEAR = 20.0  # percentage points that count as a difference, and twice what guessing gives
 ENOUGH = 50.0  # percent: more right answers than not
 
 
@@ -279,42 +287,67 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
+SUB_CLAIMS = {
+    "before": (
+        "A model that learnt to go on with text does not follow instructions: at most chance "
+        "is right, %.",
+        supports("ouyang"),
+    ),
+    "after": (
+        "Tuned on pairs of instruction and answer it does.",
+        supports("ouyang"),
+    ),
+    "wordings": (
+        "It follows wordings that tuning did not show.",
+        supports("wei"),
+    ),
+    "both": (
+        "It follows new wordings about new people well: over half are right.",
+        supports("wei"),
+    ),
+    "knowledge": (
+        "The facts come from plain text: a model tuned on the same instructions alone knows "
+        "less of new people.",
+        supports("zhou"),
+    ),
+    "kept": (
+        "Tuning costs nothing of the plain text: perplexity is not higher.",
+        contradicts("ouyang"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
     """Did answers come, also to what was not tuned on, and from the knowledge of plain text?"""
-    before, after, alone = ({kind: fmean(m.exact[arm][kind]) for kind in KINDS} for arm in ARMS)
-    gained = [
-        kind for kind in KINDS if after[kind] - before[kind] >= CLEAR and after[kind] >= 2 * CHANCE
-    ]
-    weak = [kind for kind in KINDS if kind not in gained or after[kind] < ENOUGH]
-    outcome: Outcome = "does not hold"
-    if gained:
-        outcome = "holds when" if weak else "holds"
-    when = Words()
-    if outcome == "holds when":
-        kinds = (Words(kind, say.chinese["kinds"][kind]) for kind in weak)
-        when = say(
-            "when",
-            "Not for “{kinds}”: below {enough:.0f} %, or little gained. ",
-            kinds=Words.join(kinds, "” and “"),
-            enough=ENOUGH,
-        )
-    from_text = after[NEW_PEOPLE] - alone[NEW_PEOPLE] >= CLEAR
-    because = say(
-        "because",
-        "Tuning takes answers to new people / new wordings / both from {rates}. "
-        "Instructions alone give {alone:.0f} % of the first (chance {chance:.0f} %)"
-        "{source}; asked to end plain sentences "
-        "about them, the tuned model is right on {known:.0f} %. Perplexity of plain text goes "
-        "from {first:.2f} to {last:.2f}.",
-        rates=" / ".join(f"{before[kind]:.0f} → {after[kind]:.0f} %" for kind in KINDS),
-        alone=alone[NEW_PEOPLE],
-        chance=CHANCE,
-        source=say("source", ": the facts come from plain text") if from_text else "",
-        known=fmean(m.gaps[AFTER]),
-        first=fmean(m.perplexity[BEFORE]),
-        last=fmean(m.perplexity[AFTER]),
+
+    def right(arm: str, kind: str) -> Interval:
+        return Interval.percent(m.exact[arm][kind])
+
+    steps = (AFTER, BEFORE)
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "before": [
+                compare(right(BEFORE, kind), "<", CHANCE, (kind, "chance")) for kind in KINDS
+            ],
+            "after": compare(right(AFTER, NEW_PEOPLE), ">", right(BEFORE, NEW_PEOPLE), steps),
+            "wordings": compare(
+                right(AFTER, NEW_WORDS), ">", right(ALONE, NEW_WORDS), (AFTER, ALONE)
+            ),
+            "both": compare(right(AFTER, BOTH), ">", ENOUGH, (BOTH, "")),
+            "knowledge": compare(
+                right(AFTER, NEW_PEOPLE), ">", right(ALONE, NEW_PEOPLE), (AFTER, ALONE)
+            ),
+            "kept": compare(
+                Interval.of(m.perplexity[AFTER]),
+                "<",
+                Interval.of(m.perplexity[BEFORE]),
+                steps,
+                margin=-0.05,
+                form=".2f",
+            ),
+        },
     )
-    return Verdict(outcome, when + because)
 
 
 LAB = say.make_lab(

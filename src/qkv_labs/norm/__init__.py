@@ -14,7 +14,8 @@ from qkv.model import Encoder, Layout, Residual
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("norm")
 
@@ -27,7 +28,7 @@ HIGH = max(RATES[SHALLOW])
 STEPS = {SHALLOW: 80, DEEP: 60}
 BATCHES = (32, 2)
 SAME, SEEN = 1e-9, 1e-3  # a change below is rounding in float64; one above is not
-AHEAD, LEARNT = 0.2, 0.5  # a lead of so many answers is one; with fewer right, little is learnt
+POST = KINDS[1]
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -299,65 +300,77 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-def by_rate(m: Measured, kind: str, n_layers: int) -> dict[str, float]:
-    """Return a norm's mean accuracy at each learning rate."""
+def right_at(m: Measured, kind: str, n_layers: int, rate: float | None = None) -> Interval:
+    """Return a norm's accuracy in percent at a learning rate, or at the better one."""
     [arm] = tools.where(m.trained, kind=kind, n_layers=n_layers)
-    return {rate: fmean(seeds) for rate, seeds in arm.accuracies.items()}
+    seeds = arm.accuracies[f"{rate:g}"] if rate else max(arm.accuracies.values(), key=fmean)
+    return Interval.percent(seeds, 100)
+
+
+SUB_CLAIMS = {
+    "six": (
+        "Without a norm {n} layers can hardly be trained: fewer than half of the answers are "
+        "right, %.",
+        contradicts("zhang2019"),
+    ),
+    "rate": (
+        "At a learning rate of {rate:g} they cannot, and with LayerNorm before the sublayers "
+        "they can.",
+        supports("xiong"),
+    ),
+    "post": (
+        "With LayerNorm where the paper has it, after the sublayers, they can too at that rate.",
+        contradicts("xiong"),
+    ),
+    "deep": (
+        "{deep_n} layers learn more with LayerNorm than without a norm.",
+        supports("xiong"),
+    ),
+    "free": (
+        "LayerNorm depends neither on batch-mates nor on padding (change of a sentence's vectors).",
+        supports("ba"),
+    ),
+    "bound": (
+        "BatchNorm in training depends on both.",
+        supports("shen"),
+    ),
+    "small": (
+        "With {small} sentences a batch BatchNorm learns less than LayerNorm.",
+        supports("ba"),
+    ),
+    "large": (
+        "With {large} sentences a batch it does so too.",
+        supports("shen"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
-    """Independence must be exact; whether norms are needed is asked at six layers and deeper."""
-    layer, batch = (
-        tools.where(m.changes, training=True, kind=kind)[0]
-        for kind in ("LayerNorm pre", "BatchNorm pre")
-    )
-    free = max(layer.mates, layer.padding) <= SAME and min(batch.mates, batch.padding) > SEEN
-    arms = ("no norm", "LayerNorm pre")
-    none, normed = (max(by_rate(m, kind, SHALLOW).values()) for kind in arms)
-    deep_none, deep_normed = (max(by_rate(m, kind, DEEP).values()) for kind in arms)
-    high_none, high_normed = (by_rate(m, kind, SHALLOW)[f"{HIGH:g}"] for kind in arms)
-    shares = [none, normed, high_none, high_normed, deep_none, deep_normed]
-    numbers = _numbers(m, layer, batch, shares)
-    if free and normed >= none + AHEAD:
-        return Verdict("holds", numbers)
-    conditions = [
-        words
-        for words, without, with_norm in (
-            (say("deep", "the stack has {n} layers", n=DEEP), deep_none, deep_normed),
-            (say("high", "the rate is {rate:g}", rate=HIGH), high_none, high_normed),
-        )
-        if with_norm >= without + AHEAD
-    ]
-    if not (free and conditions):
-        return Verdict("does not hold", numbers)
-    when = "As to batches it does; as to training when {conditions}. "
-    joined = Words.join(conditions, " or ", "或")
-    return Verdict("holds when", say("when", when, conditions=joined) + numbers)
-
-
-def _numbers(m: Measured, layer: Change, batch: Change, shares: list[float]) -> Words:
-    use = {f"{gap.kind.split()[0]} {gap.batch}": 100 * fmean(gap.use) for gap in m.gaps}
-    large, few = BATCHES
-    little = say("little", ", so LayerNorm too learnt little there in so few steps")
-    return say(
-        "because",
-        "{shallow} layers are right on {p[0]:.0f} % without norms and on {p[1]:.0f} % with "
-        "LayerNorm at the better rate, on {p[2]:.0f} % and {p[3]:.0f} % at {high:g} (post-norm: "
-        "{post:.0f} %); {deep} layers on {p[4]:.0f} % and {p[5]:.0f} %{little}. In training, other "
-        "batch-mates and more padding change a sentence's vectors by {mates:.0f} % and "
-        "{padding:.0f} % with BatchNorm, and by no more than {rest} with LayerNorm; trained with "
-        "{large} sentences a batch, and with {few} for twice the steps, BatchNorm is right on "
-        "{batched[0]:.0f} % and {batched[1]:.0f} %, LayerNorm on {layered[0]:.0f} % and "
-        "{layered[1]:.0f} %.",
-        **{"shallow": SHALLOW, "deep": DEEP, "high": HIGH, "large": large, "few": few},
-        p=[100 * share for share in shares],
-        post=100 * by_rate(m, "LayerNorm post", SHALLOW)[f"{HIGH:g}"],
-        little=little if shares[-1] < LEARNT else "",
-        mates=100 * batch.mates,
-        padding=100 * batch.padding,
-        rest=tools.tiny(max(layer.mates, layer.padding), 0),
-        layered=[use[f"LayerNorm {rows}"] for rows in BATCHES],
-        batched=[use[f"BatchNorm {rows}"] for rows in BATCHES],
+    """Are norms needed for training, and which of them depend on the rest of the batch?"""
+    none, layer, batch = "no norm", "LayerNorm pre", "BatchNorm pre"
+    alone, mixed = (tools.where(m.changes, training=True, kind=kind)[0] for kind in (layer, batch))
+    use = {(gap.kind, gap.batch): Interval.percent(gap.use, 100) for gap in m.gaps}
+    large, small = BATCHES
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "six": compare(right_at(m, none, SHALLOW), "<", 50, (none, "")),
+            "rate": [
+                compare(right_at(m, none, SHALLOW, HIGH), "<", 50, (none, "")),
+                compare(right_at(m, layer, SHALLOW, HIGH), ">", 50, (layer, "")),
+            ],
+            "post": compare(right_at(m, POST, SHALLOW, HIGH), ">", 50, (POST, "")),
+            "deep": compare(right_at(m, layer, DEEP), ">", right_at(m, none, DEEP), (layer, none)),
+            "free": compare(max(alone.mates, alone.padding), "<", SAME, (layer, ""), form=".1g"),
+            "bound": compare(min(mixed.mates, mixed.padding), ">", SEEN, (batch, ""), form=".2g"),
+            "small": compare(use[batch, small], "<", use[layer, small], (batch, layer)),
+            "large": compare(use[batch, large], "<", use[layer, large], (batch, layer)),
+        },
+        n=SHALLOW,
+        rate=HIGH,
+        deep_n=DEEP,
+        small=small,
+        large=large,
     )
 
 

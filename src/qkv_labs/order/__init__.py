@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from random import Random
-from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,8 @@ from qkv.model import Decoder, Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Settings, Table, Verdict
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("order")
 
@@ -236,43 +236,54 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-def judge(m: Measured) -> Verdict:
-    """Blind encoders decide whether the claim is true, a seeing decoder whether it is the whole."""
+SUB_CLAIMS = {
+    "same": (
+        "Without positions an encoder's vectors do not depend on word order (largest change, "
+        "as a share of a vector's length).",
+        supports("vaswani"),
+    ),
+    "untaught": (
+        "Nor can it learn to tell who does it: right answers stay at chance, %.",
+        supports("vaswani"),
+    ),
+    "placed": (
+        "With positions it can.",
+        supports("vaswani"),
+    ),
+    "shallow": (
+        "A causal decoder of one layer is as blind without positions.",
+        None,
+    ),
+    "decoder": (
+        "So is one of two layers.",
+        contradicts("haviv"),
+    ),
+}
 
-    def right(family: str, n_layers: int, positions: str = "none") -> float:
+
+def judge(m: Measured) -> Verdict:
+    """Is a fresh encoder blind to order, a trained one too, and a decoder as well?"""
+
+    def right(family: str, n_layers: int, positions: str = "none") -> Interval:
         [arm] = tools.where(m.trained, family=family, n_layers=n_layers, positions=positions)
-        return fmean(arm.accuracies)
+        return Interval.percent(arm.accuracies, 100)
 
     blind = tools.where(m.changes, family="encoder", positions="none")[0]
-    figures = {
-        "encoder": right("encoder", 2),
-        "placed": right("encoder", 2, "sinusoidal"),
-        "one_layer": right("decoder", 1),
-        "decoder": right("decoder", 2),
-    }
-    most = max(blind.moved, blind.pooled, blind.stop)
-    values = {"most": most, **{name: f"{100 * share:.0f} %" for name, share in figures.items()}}
-    if most > SAME or figures["encoder"] > CHANCE + SEES or figures["placed"] < LEARNT:
-        refuted = (
-            "Another order changes an encoder's vectors by up to {most:.0e} without positions; "
-            "trained, it is right on {encoder} without them and on {placed} with them."
-        )
-        return Verdict("does not hold", say("refuted", refuted, **values))
-    if figures["decoder"] > CHANCE + SEES:
-        when = (
-            "When every token sees all others, as in an encoder: another order changes its "
-            "vectors by no more than {most:.0e}, and after training it is right on {encoder} "
-            "(chance 50 %) without positions, on {placed} with them. A causal decoder without "
-            "positions is right on {one_layer} with one layer and on {decoder} with two: its mask "
-            "lets each token see another part of the sentence, and that tells the order."
-        )
-        return Verdict("holds when", say("when", when, **values))
-    because = (
-        "Another order changes an encoder's vectors by no more than {most:.0e}; without positions "
-        "encoder and decoder are right on {encoder} and {decoder} (chance 50 %), with them on "
-        "{placed}."
+    guess, seen = 100 * CHANCE, 100 * SEES
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "same": compare(max(blind.moved, blind.pooled, blind.stop), "<", SAME, form=".1g"),
+            "untaught": compare(
+                right("encoder", 2), "≈", guess, ("encoder", "chance"), margin=seen
+            ),
+            "placed": compare(
+                right("encoder", 2, "sinusoidal"), ">", 100 * LEARNT, ("sinusoidal", "")
+            ),
+            "shallow": compare(right("decoder", 1), "≈", guess, ("decoder", "chance"), margin=seen),
+            "decoder": compare(right("decoder", 2), "≈", guess, ("decoder", "chance"), margin=seen),
+        },
     )
-    return Verdict("holds", say("because", because, **values))
 
 
 LAB = say.make_lab(

@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkv.model import Encoder, Layout, Learned, sinusoids
+from qkv.model import Decoder, Layout, Learned, sinusoids
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("positions")
 
@@ -27,17 +29,15 @@ ARMS = (
     ("learned", False),
     ("rotary", False),
     ("relative", False),
+    ("alibi", False),
     ("none", False),
     ("sinusoidal", True),
     ("learned", True),
 )
-SLOW = (("disentangled", False),)  # in full runs only
 SHIFTS = (1, 2, 4, 8)
 PER_POINT = 4  # positions that share a point of the curve
-LEARNT = 0.9  # right answers within n: then a scheme has learnt the task
-KEPT = 0.9  # of the accuracy within n: then a scheme carries over
-LIFTED = 0.75  # of it, where positions were met: then that is the condition
-GAINED = 0.2  # more right answers than without meeting them, or meeting them changes little
+TASKS = ("word before", "first word")
+LEARNT = 90  # percent right: then a scheme has learnt a task, or carries it over
 EXACT = 1e-5  # an error below this is the rounding of a float32 table
 
 
@@ -54,14 +54,14 @@ class Moved(Layout):
 
 @dataclass(frozen=True)
 class Arm:
-    """A scheme, trained on sequences that begin anywhere in 0 … 4n or at 0."""
+    """A scheme, trained on sequences whose positions begin anywhere in 0 … 4n, or at 0."""
 
     scheme: str
     anywhere: bool
-    within: list[float]  # right answers at length n, one a seed
-    twice: list[float]  # beyond n, at length 2n
-    four_times: list[float]  # beyond n, at length 4n
-    by_place: list[float]  # at length 4n, mean of seeds, by groups of positions
+    within: dict[str, list[float]]  # by task: right answers at length n, one a seed
+    twice: dict[str, list[float]]  # beyond n, at length 2n
+    four_times: dict[str, list[float]]  # beyond n, at length 4n
+    by_position: dict[str, list[float]]  # at length 4n, mean of seeds, by groups of positions
 
 
 @dataclass(frozen=True)
@@ -83,52 +83,62 @@ class Measured:
     closed_form: float  # largest |PE(p+k) - R(k)·PE(p)|, of entries up to 1
 
 
-def build(scheme: str) -> Encoder:
-    """Build a small encoder that names a word at each position; only the scheme differs.
+def build(scheme: str) -> Decoder:
+    """Build a small decoder that names two words at each position; only the scheme differs.
 
     Embeddings are multiplied by √D beside sinusoids, as in the paper, and beside no others.
     """
-    return tools.encoder(
+    return tools.decoder(
         positions=scheme,
-        vocab_size=N_WORDS,
+        vocab_size=len(TASKS) * N_WORDS,  # outputs: an answer to each task
         d_model=D_MODEL,
         n_heads=4,
         d_ff=2 * D_MODEL,
-        n_encoder_layers=2,
+        n_decoder_layers=2,
         max_length=LONGEST,
         relative_buckets=32,
         relative_length=128,
         norm_position="pre",
-        head="token",
-        n_labels=N_WORDS,
         embedding_scale=scheme == "sinusoidal",
     )
 
 
-def train(scheme: str, anywhere: bool, steps: int) -> Encoder:
-    """Train a model to name the word before, on sequences of n/2 to n words."""
+def draw_words(rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """Draw random words (B, T) and the answers at all positions but the first, (B, T-1, tasks)."""
+    words = torch.randint(N_WORDS, (rows, length))
+    first = words[:, :1].expand(-1, length - 1)
+    return words, torch.stack([words[:, :-1], first], dim=-1)
+
+
+def answer(model: Decoder, words: Tensor, layout: Layout) -> Tensor:
+    """Return logits of both answers at all positions but the first, (B, T-1, tasks, words)."""
+    return model(words, layout)[:, 1:].unflatten(-1, (len(TASKS), N_WORDS))
+
+
+def train(scheme: str, anywhere: bool, steps: int) -> Decoder:
+    """Train a model on both tasks at once, on sequences of n/2 to n words."""
     model = build(scheme)
 
     def loss(step: int) -> Tensor:
         length = int(torch.randint(TRAINED // 2, TRAINED + 1, ()))
         start = int(torch.randint(LONGEST - length + 1, ())) if anywhere else 0
-        words, before = tools.word_before(32, length, N_WORDS)
-        return tools.token_loss(model(words, Moved(start=start))[:, 1:], before)
+        words, answers = draw_words(32, length)
+        return tools.token_loss(answer(model, words, Moved(start=start)), answers)
 
     tools.fit(model, loss, steps, lr=1e-2)
     return model
 
 
 @torch.no_grad()
-def right_by_position(model: Encoder, length: int) -> Tensor:
-    """Return the share of right answers at positions 1 … length-1, on new words."""
-    words, before = tools.word_before(200, length, N_WORDS)
-    return (model(words)[:, 1:].argmax(dim=-1) == before).double().mean(dim=0)
+def right_by_position(model: Decoder, length: int) -> Tensor:
+    """Return the share of right answers at positions 1 … length-1 to each task, (T-1, tasks)."""
+    words, answers = draw_words(200, length)
+    return (answer(model, words, Layout()).argmax(dim=-1) == answers).double().mean(dim=0)
 
 
-def learnt_table(model: Encoder) -> list[Tensor]:
+def learnt_table(model: Decoder) -> list[Tensor]:
     """Return the table of positions, if the model learns one."""
-    scheme = model.encoder.positions
+    scheme = model.decoder.positions
     return [scheme.table.weight.detach()] if isinstance(scheme, Learned) else []
 
 
@@ -141,16 +151,21 @@ def measure_arm(scheme: str, anywhere: bool, seeds: range, steps: int) -> tuple[
         model = train(scheme, anywhere, steps)
         curves.append([right_by_position(model, length) for length in LENGTHS])
         learnt += learnt_table(model)
-    short, double, longest = zip(*curves, strict=True)
+    short, double, longest = map(torch.stack, zip(*curves, strict=True))  # (seeds, T-1, tasks)
+    points = longest.mean(dim=0).split(PER_POINT)
     arm = Arm(
         scheme,
         anywhere,
-        within=[float(curve.mean()) for curve in short],
-        twice=[float(curve[TRAINED - 1 :].mean()) for curve in double],
-        four_times=[float(curve[TRAINED - 1 :].mean()) for curve in longest],
-        by_place=[float(x.mean()) for x in torch.stack(longest).mean(dim=0).split(PER_POINT)],
+        within=_by_task(short.mean(dim=1)),
+        twice=_by_task(double[:, TRAINED - 1 :].mean(dim=1)),
+        four_times=_by_task(longest[:, TRAINED - 1 :].mean(dim=1)),
+        by_position=_by_task(torch.stack([point.mean(dim=0) for point in points])),
     )
     return arm, learnt
+
+
+def _by_task(shares: Tensor) -> dict[str, list[float]]:
+    return dict(zip(TASKS, shares.T.tolist(), strict=True))
 
 
 def rotation(k: int, d_model: int) -> Tensor:
@@ -204,7 +219,7 @@ def measure(settings: Settings) -> Measured:
     seeds, arms = settings.seeds(3, 5), []
     learnt: list[Tensor] = []
     with torch.random.fork_rng():
-        for scheme, anywhere in ARMS + settings.pick((), SLOW):
+        for scheme, anywhere in ARMS:
             settings.tell(f"training: {scheme}{', anywhere' if anywhere else ''}")
             arm, tables = measure_arm(scheme, anywhere, seeds, settings.pick(500, 1500))
             arms.append(arm)
@@ -231,23 +246,32 @@ def _residual(shift: Shift, k: str) -> str:
 def tables(m: Measured) -> list[Table]:
     """Right answers by length, and what a shift does to the tables."""
     right = (
-        "The word before: right answers in % after training on up to {n} words "
-        "(one word of {words} by chance; beyond {n}, the places beyond {n} alone)"
+        "{task}: right answers in % after training on up to {n} words (one word of {words} by "
+        "chance; beyond {n} words, at the positions beyond {n} alone)"
     )
     algebra = (
-        "One matrix M for PE(p+k) = M·PE(p): relative error at places not fitted; and how "
+        "One matrix M for PE(p+k) = M·PE(p): relative error at positions not fitted; and how "
         "much PE(p)·PE(p+k) depends on p"
     )
     return [
-        Table.of(
-            say("right", right, n=TRAINED, words=N_WORDS),
-            m.arms,
-            {
-                "positions": name_of,
-                f"{TRAINED} words": lambda arm: tools.percent(arm.within),
-                f"{2 * TRAINED} words": lambda arm: tools.percent(arm.twice),
-                f"{4 * TRAINED} words": lambda arm: tools.percent(arm.four_times),
-            },
+        *(
+            Table.of(
+                say(
+                    "right",
+                    right,
+                    task=Words(f"The {task}", say.cell(task)),
+                    n=TRAINED,
+                    words=N_WORDS,
+                ),
+                m.arms,
+                {
+                    "positions": name_of,
+                    f"{TRAINED} words": partial(_percent, name="within", task=task),
+                    f"{2 * TRAINED} words": partial(_percent, name="twice", task=task),
+                    f"{4 * TRAINED} words": partial(_percent, name="four_times", task=task),
+                },
+            )
+            for task in TASKS
         ),
         Table.of(
             say("algebra", algebra),
@@ -261,20 +285,18 @@ def tables(m: Measured) -> list[Table]:
     ]
 
 
+def _percent(arm: Arm, name: str, task: str) -> str:
+    return tools.percent(getattr(arm, name)[task])
+
+
 def draw(m: Measured) -> Figure:
-    """Left: accuracy by position, beyond training. Right: products by distance, and p's part."""
-    figure, (left, right) = new_figure(10.5, 4.0, nrows=1, ncols=2, width_ratios=[1.5, 1])
-    names = sorted({arm.scheme for arm in m.arms})
-    for arm in m.arms:
-        x = [1 + PER_POINT * i + (PER_POINT - 1) / 2 for i in range(len(arm.by_place))]
-        style = look(names.index(arm.scheme), ls="--" if arm.anywhere else "-", label=name_of(arm))
-        left.plot(x, [100 * share for share in arm.by_place], **style)
-    left.axvspan(0, TRAINED, color=COLOURS[7], alpha=0.15, linewidth=0)
-    left.text(TRAINED / 2, 103, "lengths trained", ha="center", fontsize=8)
-    left.set(xlabel=f"place in a sequence of {LONGEST} words", ylabel="right (%)")
-    left.set(ylim=(0, 110), xlim=(0, LONGEST))
-    left.set_title("Naming the word before, beyond the trained lengths")
-    left.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    """Accuracy by position beyond training, a panel a task; products by distance, and p's part."""
+    figure, axes = new_figure(13, 4.0, nrows=1, ncols=3)
+    for panel, task in zip(axes, TASKS, strict=False):
+        _draw_task(panel, m, task)
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=4)
+    right = axes[2]
     for index, shift in enumerate(m.shifts):
         middle, spread = torch.tensor(shift.products), torch.tensor(shift.spreads)
         colour = COLOURS[index]
@@ -282,61 +304,95 @@ def draw(m: Measured) -> Figure:
         band = (middle - spread, middle + spread)
         right.fill_between(range(len(middle)), *band, color=colour, alpha=0.2, linewidth=0)
     right.set(xlabel="distance k", ylabel="PE(p)·PE(p+k) / ‖PE‖², mean ± spread over p")
-    title = "Products by distance (band: how much p matters)"
-    right.set(title=title, xticks=range(0, TRAINED, 3))
+    right.set(title="Products by distance", xticks=range(0, TRAINED, 3))
     right.legend(loc="upper right")
     return figure
 
 
-def carried(m: Measured, whether: bool) -> Words:
-    """List the schemes that learnt the task from 0 on and stay right at 4n, or do not."""
-    schemes = []
+def _draw_task(panel: Any, m: Measured, task: str) -> None:
+    names = sorted({arm.scheme for arm in m.arms})
     for arm in m.arms:
-        within, four = fmean(arm.within), fmean(arm.four_times)
-        if not arm.anywhere and within >= LEARNT and (four >= KEPT * within) == whether:
-            share = f" {100 * four:.0f} %"
-            schemes.append(say.column(arm.scheme) + Words(share, share))
-    return Words.join(schemes or ["–"])
+        shares = arm.by_position[task]
+        x = [1 + PER_POINT * i + (PER_POINT - 1) / 2 for i in range(len(shares))]
+        style = look(names.index(arm.scheme), ls="--" if arm.anywhere else "-", label=name_of(arm))
+        panel.plot(x, [100 * share for share in shares], **style)
+    panel.axvspan(0, TRAINED, color=COLOURS[7], alpha=0.15, linewidth=0)
+    panel.text(TRAINED / 2, 103, "lengths trained", ha="center", fontsize=8)
+    panel.set(xlabel=f"position in a sequence of {LONGEST} words", ylabel="right (%)")
+    panel.set(ylim=(0, 110), xlim=(0, LONGEST), title=f"Naming the {task}")
 
 
-def _numbers(m: Measured, plain: Arm) -> Words:
-    return say(
-        "because",
-        "Trained on up to {n} words from place 0 on, sinusoids are right on {a:.0f} % there, and "
-        "on {b:.0f} % and {c:.0f} % of the places beyond at {n2} and {n4} words. Of the schemes "
-        "that learnt the task, these carry over to {n4} words: {stays}; these do not: {fails}. "
-        "Either way, a shift of sinusoids is one rotation for all places (error "
-        "{m.closed_form:.0e}).",
-        **{"n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED, "m": m},
-        a=100 * fmean(plain.within),
-        b=100 * fmean(plain.twice),
-        c=100 * fmean(plain.four_times),
-        stays=carried(m, True),
-        fails=carried(m, False),
-    )
+SUB_CLAIMS = {
+    "shift": (
+        "A shift of sinusoidal positions is one linear map for all positions (largest error).",
+        supports("vaswani"),
+    ),
+    "learnt": (
+        "So relative positions are easy to learn from them: within the trained length the word "
+        "before is named, %.",
+        supports("vaswani"),
+    ),
+    "carry": (
+        "They carry over to sequences of {n4} words after training on {n}.",
+        contradicts("press"),
+    ),
+    "met": (
+        "They carry over farther if training met the positions, though not the length.",
+        supports("ruoss"),
+    ),
+    "table": (
+        "A learnt table carries over less than sinusoids.",
+        supports("vaswani"),
+    ),
+    "rotary": (
+        "Rotary positions carry over: to the word before, and to the first word.",
+        contradicts("press"),
+    ),
+    "alibi": (
+        "ALiBi carries over: to the word before, and to the first word.",
+        supports("press"),
+    ),
+    "none": (
+        "A causal decoder without positions carries over farther than sinusoids, on the "
+        "word before.",
+        supports("kazemnejad"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
-    """Sinusoids must stay right beyond n; where they do not, under what condition they do."""
+    """Which schemes stay right at 4n, on which task; and is a shift one linear map?"""
     arms = {name_of(arm): arm for arm in m.arms}
-    plain, moved = arms["sinusoidal"], arms["sinusoidal, trained anywhere"]
-    within, four, met = map(fmean, (plain.within, plain.four_times, moved.four_times))
-    numbers = _numbers(m, plain)
-    if within >= LEARNT and four >= KEPT * within and m.closed_form < EXACT:
-        return Verdict("holds", numbers)
-    if met < max(LIFTED * fmean(moved.within), four + GAINED):
-        return Verdict("does not hold", numbers)
-    when = say(
-        "when",
-        "When the places, if not the lengths, were met in training: after short sequences that "
-        "stood anywhere among {n4} places, sinusoids are right on {met:.0f} % beyond {n} at "
-        "{n4} words, and a learnt table on {learnt:.0f} %. Places never met are another matter. ",
+    before = TASKS[0]
+
+    def right(name: str, task: str, length: str = "four_times") -> Interval:
+        return Interval.percent(getattr(arms[name], length)[task], 100)
+
+    def carries(name: str, task: str) -> Comparison:
+        return compare(right(name, task), ">", LEARNT, (f"{name}, {task}", ""))
+
+    sinusoidal, anywhere = "sinusoidal", "sinusoidal, trained anywhere"
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "shift": compare(m.closed_form, "<", EXACT, form=".1g"),
+            "learnt": compare(right(sinusoidal, before, "within"), ">", LEARNT, (sinusoidal, "")),
+            "carry": [carries(sinusoidal, task) for task in TASKS],
+            "met": compare(
+                right(anywhere, before), ">", right(sinusoidal, before), (anywhere, sinusoidal)
+            ),
+            "table": compare(
+                right("learned", before), "<", right(sinusoidal, before), ("learned", sinusoidal)
+            ),
+            "rotary": [carries("rotary", task) for task in TASKS],
+            "alibi": [carries("alibi", task) for task in TASKS],
+            "none": compare(
+                right("none", before), ">", right(sinusoidal, before), ("none", sinusoidal)
+            ),
+        },
         n=TRAINED,
         n4=4 * TRAINED,
-        met=100 * met,
-        learnt=100 * fmean(arms["learned, trained anywhere"].four_times),
     )
-    return Verdict("holds when", when + numbers)
 
 
 LAB = say.make_lab(
@@ -347,13 +403,14 @@ LAB = say.make_lab(
         "relative positions are easy to learn from them."
     ),
     experiment=(
-        "Small encoders of two layers, alike but for their positions (and embeddings times √D "
-        "beside sinusoids, as in the paper), learn with the same steps and learning rate to name "
-        "the word before, on random sequences of {half} to {n} words, three seeds "
-        "each (five with --full). They are tested on new sequences of "
-        "{n}, {n2} and {n4} words. Two more arms let the training's "
+        "Small causal decoders of two layers, alike but for their positions (and embeddings times "
+        "√D beside sinusoids, as in the paper), learn with the same steps and learning rate two "
+        "tasks at once: to name at each position the word before, which is always one step away, "
+        "and the first word, which is farther the longer the sequence. They learn from random "
+        "sequences of {half} to {n} words, three seeds each (five with --full), and are tested on "
+        "new sequences of {n}, {n2} and {n4} words. Two more arms let the positions of training "
         "sequences begin anywhere. For the tables we fit one matrix to a shift by k and test it on "
-        "places that were left out."
+        "positions that were left out."
     ),
     functions=(measure, tables, draw, judge),
     values={"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED},

@@ -18,7 +18,8 @@ from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
-from qkv_labs.lab import Outcome, Settings, Table, Verdict, Words
+from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("pretraining")
 
@@ -44,7 +45,6 @@ SCRATCH, LONG, PRETRAINED, CUT = (
     "pre-trained, meaning cut",
 )
 ARMS = (PRETRAINED, CUT, LONG, SCRATCH)
-CLEAR = 5.0  # percentage points that count as a difference: three standard errors of 1,000 answers
 CHANCE = 50.0
 
 
@@ -308,41 +308,65 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-def gains(m: Measured) -> dict[int, float]:
-    """Return by labels the points by which pre-training leads the better arm from scratch."""
-    return {
-        labels: fmean(m.of(PRETRAINED, labels).accuracies)
-        - max(fmean(m.of(name, labels).accuracies) for name in (SCRATCH, LONG))
-        for labels in m.labels
-    }
+SUB_CLAIMS = {
+    "few": (
+        "With {n} labels a pre-trained encoder is ahead of one from scratch, also at equal "
+        "compute.",
+        supports("howard"),
+    ),
+    "some": (
+        "So it is with {some_n} labels.",
+        supports("howard"),
+    ),
+    "read": (
+        "What the text says is what helps: pre-trained on text whose verbs tell nothing, it is "
+        "behind at {read_n} labels.",
+        None,
+    ),
+    "short": (
+        "Little further training is enough: with {short_n} labels, the same {steps} steps "
+        "leave an encoder from scratch behind.",
+        supports("devlin"),
+    ),
+    "well": (
+        "With {n} labels and little training it does well: over 80 %.",
+        supports("devlin"),
+    ),
+    "many": (
+        "It stays ahead with {many_n} labels at equal compute.",
+        contradicts("he2019"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
-    """Few labels decide whether it is true, many labels and the cut text how far it goes."""
-    few, many, gain = m.labels[0], m.labels[-1], gains(m)
-    ahead = [labels for labels in m.labels if gain[labels] >= CLEAR]
-    right = [fmean(m.of(name, few).accuracies) for name in ARMS]  # pre-trained, cut, long, scratch
-    outcome: Outcome = "holds when"
-    if few not in ahead:
-        outcome = "does not hold"
-        when = say("none", "The gain is below {clear:.0f} points. ", clear=CLEAR)
-    elif right[0] - right[1] < CLEAR:
-        form = "It helps, but not by what the text says: one that tells nothing does as well. "
-        when = say("form", form)
-    elif len(ahead) < len(m.labels):
-        joined = Words.join(map(str, ahead))
-        when = say("few", "When labels are few (ahead with {ahead}). ", ahead=joined)
-    else:
-        outcome, when = "holds", Words()
-    because = say(
-        "because",
-        "With {few} labels the pre-trained model is right on {right[0]:.0f} %, from scratch it "
-        "is {right[3]:.0f} % ({right[2]:.0f} % with equal compute), and after plain text whose "
-        "verbs tell nothing {right[1]:.0f} %. With {many} labels the difference to the better "
-        "one from scratch is {gain:+.0f} points.",
-        **{"few": few, "many": many, "right": right, "gain": gain[many]},
+    """With few labels and with many: is the pre-trained model ahead, and by what it read?"""
+    few, many = m.labels[0], m.labels[-1]
+
+    def right(name: str, labels: int) -> Interval:
+        return Interval.percent(m.of(name, labels).accuracies)
+
+    def ahead(labels: int, rival: str) -> Comparison:
+        return compare(right(PRETRAINED, labels), ">", right(rival, labels), (PRETRAINED, rival))
+
+    middle = m.labels[len(m.labels) // 2]
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "few": [ahead(few, SCRATCH), ahead(few, LONG)],
+            "some": [ahead(middle, SCRATCH), ahead(middle, LONG)],
+            "read": compare(right(CUT, middle), "<", right(PRETRAINED, middle), (CUT, PRETRAINED)),
+            "short": ahead(many, SCRATCH),
+            "well": compare(right(PRETRAINED, few), ">", 80, (PRETRAINED, "")),
+            "many": ahead(many, LONG),
+        },
+        n=few,
+        some_n=middle,
+        read_n=middle,
+        short_n=many,
+        steps=m.of(SCRATCH, many).steps,
+        many_n=many,
     )
-    return Verdict(outcome, when + because)
 
 
 LAB = say.make_lab(

@@ -14,7 +14,8 @@ from qkv.model import Encoder, Residual
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("residual")
 
@@ -31,7 +32,6 @@ DEPTHS = (2, 4, 8, 16, 32)  # of untrained stacks
 TAUGHT = (1, 4, 12)  # of trained stacks
 RATES = (2e-3, 6e-3)
 FADED = 0.1  # a gradient below this share of the residual stacks' has vanished
-AHEAD = 0.2  # by so much of all answers residual connections must be ahead
 KEPT = 0.5  # a cosine above this: the output is still the input
 ALIKE = 0.2  # by so much more cosine than with residual connections tokens have become alike
 
@@ -283,53 +283,66 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
+SUB_CLAIMS = {
+    "deep": (
+        "Stacks of {layers} layers learn more with residual connections than without.",
+        supports("he2016"),
+    ),
+    "gradient": (
+        "Without them, norms kept, the gradient at the first of {depth} fresh layers vanishes: "
+        "it is below a tenth of that with them.",
+        contradicts("he2016"),
+    ),
+    "bare": (
+        "Without norms too, it does.",
+        supports("he2016"),
+    ),
+    "alike": (
+        "What is lost without them is what tells tokens apart: after {alike_depth} fresh "
+        "layers the cosine between different tokens is higher.",
+        supports("dong"),
+    ),
+    "new": (
+        "Though every layer adds its input, the last output is not the first input: their "
+        "cosine is below {kept:g}.",
+        supports("ethayarajh"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
-    """Deep down: are residual stacks ahead, and does their output differ from their input?"""
-    right = {arm.kind: fmean(arm.accuracies[-1]) for arm in m.trained}
+    """Deep down: are residual stacks ahead, do gradients vanish without, is the output new?"""
+    right = {arm.kind: Interval.percent(arm.accuracies[-1], 100) for arm in m.trained}
     ends = {arm.kind: arm.after[-1] for arm in m.trained}
-    first = {fresh.kind: fresh.first[-1] for fresh in m.fresh}
-    ahead = [kind for kind in ("post", "pre") if right[kind] >= right["without"] + AHEAD]
-    sound = [kind for kind in ahead if ends[kind] < KEPT]
-    numbers = say(
-        "because",
-        "With {layers} layers, {right[post]:.0f} % (post-norm) and {right[pre]:.0f} % (pre-norm) "
-        "of the answers are right, without residual connections {right[without]:.0f} %, and the "
-        "output's cosine to the input is {ends[post]:.2f} and {ends[pre]:.2f}. Of {depth} fresh "
-        "layers the first gets a gradient of {first[post]:.2g} and {first[pre]:.2g}, without "
-        "residual connections {first[without]:.2g}, without norms too {first[bare]:.2g}.",
+    fresh = {stack.kind: stack for stack in m.fresh}
+    without = NAMES["without"]
+    least = FADED * min(fresh[kind].first[-1] for kind in ("post", "pre"))
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "deep": [
+                compare(right[kind], ">", right["without"], (NAMES[kind], without))
+                for kind in ("post", "pre")
+            ],
+            "gradient": compare(fresh["without"].first[-1], "<", least, (without, ""), form=".2g"),
+            "bare": compare(fresh[BARE].first[-1], "<", least, (NAMES[BARE], ""), form=".2g"),
+            "alike": compare(
+                fresh["without"].alike[0],
+                ">",
+                fresh["post"].alike[0],
+                (without, NAMES["post"]),
+                margin=ALIKE,
+                form=".2f",
+            ),
+            "new": [
+                compare(ends[kind], "<", KEPT, (NAMES[kind], ""), form=".2f")
+                for kind in ("post", "pre")
+            ],
+        },
         layers=TAUGHT[-1],
         depth=DEPTHS[-1],
-        right={kind: 100 * share for kind, share in right.items()},
-        ends=ends,
-        first=first,
-    )
-    if not sound:
-        return Verdict("does not hold", numbers)
-    if len(sound) == 1:
-        only = say("only", "Only with {norm}-norm, at this depth. ", norm=say.column(sound[0]))
-        return Verdict("holds when", only + numbers)
-    arrives = FADED * min(first["post"], first["pre"])
-    if first["without"] < arrives:
-        return Verdict("holds", numbers)
-    return Verdict("holds when", _but_for_gradients(m, numbers, first[BARE] < arrives))
-
-
-def _but_for_gradients(m: Measured, numbers: Words, faded: bool) -> Words:
-    """Depth needs residual connections here, but the gradient came through norms without them."""
-    without, post = (tools.where(m.fresh, kind=kind)[0].alike[0] for kind in ("without", "post"))
-    bare = say("bare", "only where there is no norm either")
-    lost = say("lost", ": what is lost is what tells tokens apart")
-    return say(
-        "gradients",
-        "As to training at this depth; as to the gradient {gradient}. {numbers} After {depth} "
-        "fresh layers the vectors of different tokens have a cosine of {without:.2f} without "
-        "residual connections and of {post:.2f} with them (post-norm){lost}.",
-        gradient=bare if faded else say("never", "not at all"),
-        numbers=numbers,
-        depth=DEPTHS[0],
-        without=without,
-        post=post,
-        lost=lost if without >= post + ALIKE else "",
+        alike_depth=DEPTHS[0],
+        kept=KEPT,
     )
 
 

@@ -16,7 +16,8 @@ from qkv.model import weights
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import Figure, look, new_figure
-from qkv_labs.lab import Settings, Table, Verdict
+from qkv_labs.lab import Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("saturation")
 
@@ -215,37 +216,48 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
+SUB_CLAIMS = {
+    "decays": (
+        "As one logit rises above the others, the softmax's Jacobian falls exponentially with "
+        "the gap, to nothing.",
+        supports("goodfellow"),
+    ),
+    "size": (
+        "A large value is enough for that, whatever the others are.",
+        contradicts("goodfellow"),
+    ),
+    "square": (
+        "A loss whose gradient passes this Jacobian stops learning: squared error, when wrong.",
+        supports("goodfellow"),
+    ),
+    "entropy": (
+        "So does cross-entropy, the loss of the Transformer's own output.",
+        contradicts("goodfellow"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
-    """Does the Jacobian vanish exponentially, and is a gap what it takes?"""
+    """Does the Jacobian vanish, what does it take, and what does a loss on top make of it?"""
     first, last = m.gaps[0], m.gaps[-1]
-    moved = max(abs(norms.shifted - norms.autograd) / norms.autograd for norms in m.gaps)
-    sound = m.largest_difference < 1e-4 and moved < 1e-4
-    decays = abs(m.rate + 1) < 0.05 and last.autograd < 1e-3 * first.autograd
-    spared = max(last.tied, last.entropy_wrong) > 0.1  # far from 0, where the Jacobian is not
-    slow = next((r for r in reversed(m.recoveries) if r.square), m.recoveries[0])
-    because = say(
-        "because",
-        "Where one logit stands alone above the rest, the Jacobian's norm is n·p₁·p₂ (autograd "
-        "differs by {m.largest_difference:.0e}) and falls as exp({m.rate:.3f}·gap), to "
-        "{last.autograd:.0e} at a gap of {last.gap:.0f}; it is 0 exactly from a gap of: "
-        "{numbers}. With 100 more on every logit the norm changes by a share of {moved:.1g}, and "
-        "with two logits tied it is {last.tied:.2f}. "
-        "Cross-entropy does not pass this Jacobian: p - y has the norm {last.entropy_wrong:.2f} "
-        "when wrong, and from a gap of {slow.gap:.0f} it is right after {slow.entropy} steps, "
-        "where squared error takes {squares}.",
-        m=m,
-        last=last,
-        slow=slow,
-        moved=moved,
-        numbers=", ".join(f"{name} {gap:.1f}" for name, gap in m.zero_from.items()),
-        squares=f"{slow.square:,}" if slow.square else f"> {MOST_STEPS:,}",
+    gone = 1e-3  # of a norm that is of the order of 1
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "decays": [
+                compare(m.rate, "≈", -1, ("exponent", ""), margin=0.05, form=".3f"),
+                compare(last.autograd, "<", gone, ("autograd", ""), form=".1g"),
+            ],
+            "size": [
+                compare(first.shifted, "<", gone, ("all + 100", ""), form=".3g"),
+                compare(last.tied, "<", gone, ("two tied", ""), form=".3g"),
+            ],
+            "square": compare(
+                last.square_wrong, "<", gone, ("squared error, wrong", ""), form=".1g"
+            ),
+            "entropy": compare(last.entropy_wrong, "<", gone, ("p - y, wrong", ""), form=".3g"),
+        },
     )
-    if not (sound and decays):
-        return Verdict("does not hold", because)
-    if not spared:
-        return Verdict("holds", because)
-    when = "Holds when one logit stands alone and the loss passes the softmax's Jacobian. "
-    return Verdict("holds when", say("when", when) + because)
 
 
 LAB = say.make_lab(

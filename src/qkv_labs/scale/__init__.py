@@ -15,14 +15,15 @@ from qkv.model import Attention, Encoder, Mask, scores, weights
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import GREY, Figure, error_bars, look, new_figure, ticks
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 
 say = Texts("scale")
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 N_DRAWS, N_KEYS = 512, 64
 D_MODEL, N_TOKENS, LENGTH, BATCH = 128, 16, 10, 32
-TRAINED_WIDTHS, RATES = (8, 32, 128), (1e-3, 3e-3, 1e-2)
+TRAINED_WIDTHS, RATES = (8, 32, 128), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 WITH, WITHOUT, SMALLER = "with 1/√d_k", "without", "without, smaller start"
 
 
@@ -175,13 +176,6 @@ def best(m: Measured, d_k: int, arm: str) -> Trained:
     return max(tools.where(m.runs, d_k=d_k, arm=arm), key=lambda run: fmean(run.valid))
 
 
-def loss_at_equal_rate(m: Measured, d_k: int) -> float:
-    """Return what leaving the scale out costs at the rate that suits the scaled arm."""
-    scaled = best(m, d_k, WITH)
-    [plain] = tools.where(m.runs, d_k=d_k, arm=WITHOUT, rate=scaled.rate)
-    return fmean(scaled.test) - fmean(plain.test)
-
-
 def _trained_widths(m: Measured) -> list[int]:
     return sorted({run.d_k for run in m.runs})
 
@@ -272,82 +266,82 @@ def _draw_training(axis: Any, m: Measured) -> None:
     axis.axhline(100 / N_TOKENS, color=GREY, ls="--", label="guessing")
 
 
+SUB_CLAIMS = {
+    "grows": (
+        "The variance of q·k grows in proportion to d_k.",
+        supports("vaswani"),
+    ),
+    "one_hot": (
+        "At d_k = {last} undivided scores make the softmax almost one-hot, divided ones do not.",
+        supports("vaswani"),
+    ),
+    "vanishes": (
+        "The gradient then vanishes for most queries: its median at the scores falls below a "
+        "tenth of that at d_k = {first}.",
+        supports("vaswani"),
+    ),
+    "mean": (
+        "It vanishes on average too: the mean gradient at the query is smaller than with the "
+        "division.",
+        None,
+    ),
+    "trains": (
+        "Without the division training suffers, each arm at its best learning rate.",
+        supports("vaswani"),
+    ),
+    "only": (
+        "The division cannot be replaced: smaller first weights of queries and keys learn less.",
+        contradicts("raffel"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
     """Does the variance grow as d_k, the softmax saturate, its gradient vanish, training suffer?"""
-    straight = all(abs(value - 1) < 0.05 for value in m.exponents.values())
     first, last = m.widths[0], m.widths[-1]
     at = {(s.d_k, s.scaled): s for s in m.softmaxes}
-    # most of the weight on one of the keys, where with the scale it stays spread
-    saturates = at[last, False].largest > 0.8 and at[last, True].largest < 0.3
-    # vanishing: more than ten times smaller, where with the scale it is not
-    falls, stays = (
-        at[first, scaled].score_gradient / max(at[last, scaled].score_gradient, 1e-30)
-        for scaled in (False, True)
-    )
+    plain, scaled, narrow = at[last, False], at[last, True], at[first, False]
     widths = _trained_widths(m)
-    hurt = [d_k for d_k in widths if _is_worse(m, d_k)]
-    because = _because(m, at[last, False], at[last, True], falls)
-    if not (straight and saturates and falls > 10 > stays and widths[-1] in hurt):
-        return Verdict("does not hold", because)
-    conditions = Words()
-    if hurt != widths:
-        wide = "Holds when heads are wide: training suffers at d_k = {widths} alone. "
-        conditions += say("wide", wide, widths=Words.join(map(str, hurt)))
-    if _recovers(m, widths[-1]):
-        conditions += say(
-            "start",
-            "Holds when the first weights of queries and keys do not make up for the scale. ",
-        )
-    return Verdict("holds when" if conditions.en else "holds", conditions + because)
 
+    def reached(d_k: int, arm: str) -> Interval:
+        return Interval.percent(best(m, d_k, arm).test, 100)
 
-def _is_worse(m: Measured, d_k: int) -> bool:
-    """Return whether leaving the scale out costs over 5 points and over twice the spread."""
-    scaled, scaled_spread = tools.mean_and_spread(best(m, d_k, WITH).test)
-    plain, plain_spread = tools.mean_and_spread(best(m, d_k, WITHOUT).test)
-    return scaled - plain > max(0.05, 2 * math.hypot(scaled_spread, plain_spread))
-
-
-def _recovers(m: Measured, d_k: int) -> bool:
-    """Return whether a smaller start wins back over half of what leaving the scale out costs."""
-    scaled, plain, smaller = (fmean(best(m, d_k, arm).test) for arm in (WITH, WITHOUT, SMALLER))
-    return smaller - plain > (scaled - plain) / 2
-
-
-def _because(m: Measured, plain: Softmax, scaled: Softmax, falls: float) -> Words:
-    widths = _trained_widths(m)
-    pairs = [
-        say(
-            "pair",
-            "d_k = {d_k}: {scaled} / {plain}",
-            d_k=d_k,
-            scaled=tools.percent(best(m, d_k, WITH).test),
-            plain=tools.percent(best(m, d_k, WITHOUT).test),
-        )
-        for d_k in widths
-    ]
-    times = plain.query_gradient_mean / scaled.query_gradient_mean
-    jumps = say("jumps", ": most queries stop learning while a few jump")
-    return say(
-        "because",
-        "Right tokens with / without the scale, each arm at its best rate, %: {pairs} (at equal "
-        "rate {gap:.0f} points apart at d_k = {widest}); queries and keys that start d_k^¼ "
-        "times smaller reach {smaller} there without any scale. Var(q·k) grows as "
-        "d_k^{power:.2f}, and at d_k = {plain.d_k} the largest weight is {plain.largest:.2f} "
-        "without the scale and {scaled.largest:.2f} with it; the median gradient at the scores is "
-        "{falls:,.0f} times smaller than at d_k = {narrowest}, and the mean at the query is "
-        "{times:.1f} times the scaled arm's{jumps}.",
-        pairs=Words.join(pairs, "; ", "；"),
-        gap=100 * loss_at_equal_rate(m, widths[-1]),
-        widest=widths[-1],
-        narrowest=m.widths[0],
-        smaller=tools.percent(best(m, widths[-1], SMALLER).test),
-        power=fmean(m.exponents.values()),
-        plain=plain,
-        scaled=scaled,
-        falls=falls,
-        times=times,
-        jumps=jumps if falls > 10 and times > 1 else "",
+    sides = (WITHOUT, WITH)
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "grows": compare(
+                Interval.of(list(m.exponents.values())),
+                "≈",
+                1,
+                ("exponent", ""),
+                margin=0.05,
+                form=".3f",
+            ),
+            "one_hot": [
+                compare(plain.largest, ">", 0.9, (WITHOUT, ""), form=".2f"),
+                compare(scaled.largest, "<", 0.5, (WITH, ""), form=".2f"),
+            ],
+            "vanishes": compare(
+                plain.score_gradient,
+                "<",
+                0.1 * narrow.score_gradient,
+                (f"d_k = {last}", f"0.1 · (d_k = {first})"),
+                form=".2g",
+            ),
+            "mean": compare(
+                plain.query_gradient_mean, "<", scaled.query_gradient_mean, sides, form=".2g"
+            ),
+            "trains": [
+                compare(reached(d_k, WITHOUT), "<", reached(d_k, WITH), (f"d_k = {d_k}", ""))
+                for d_k in widths
+            ],
+            "only": compare(
+                reached(widths[-1], SMALLER), "<", reached(widths[-1], WITH), (SMALLER, WITH)
+            ),
+        },
+        last=last,
+        first=first,
     )
 
 
@@ -362,7 +356,7 @@ LAB = say.make_lab(
         "Draw queries and keys of independent components of three distributions, fit the growth of "
         "the variance, and look at the softmax's weights and gradient. Then train the same encoder "
         "to reverse sequences with and without the scale: same weights, seeds, batches and steps, "
-        "and the same three learning rates for each arm to choose from on validation data. A third "
+        "and the same five learning rates for each arm to choose from on validation data. A third "
         "arm has no scale but smaller first weights."
     ),
     functions=(measure, tables, draw, judge),

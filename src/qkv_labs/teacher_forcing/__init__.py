@@ -19,16 +19,17 @@ from qkv.model import EncoderDecoder, Layout, NewTokens
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
 
 say = Texts("teacher_forcing")
 
+FORCED, SCHEDULED, FREE = "teacher forcing", "scheduled sampling", "free-running"
 POSITIONS = 12  # few sentences are longer
 DISTANCES = 6
 LAST_SHARE = 0.5  # of a scheduled decoder's input that is its own, at the last step
 EXACT = 1e-9  # logits in float64 that differ less are the same
-CLEAR = 0.5  # percentage points; less is no difference, however steady over seeds
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Judged:
     slipped_own: float  # after its first slip, going on by itself, by edit distance
     slipped_true: float  # at the same positions, had it been put right
     true_prefix: list[float]  # error at position 1, 2 …
-    own_prefix: list[float]
+    own_prefix: list[float]  # the same after own prefixes, aligned by edit distance
+    drift_own: list[float]  # error 1, 2 … tokens after the first slip, aligned
+    drift_true: list[float]  # at the same positions, had it been put right
     spoilt: list[float]  # error 1, 2 … tokens after one wrong token
     unspoilt: list[float]  # at the same positions without it
     seconds: float  # CPU, training
@@ -65,12 +68,13 @@ class Judged:
 
 @dataclass(frozen=True)
 class Measured:
-    """Both ways to compute, and both ways to train, one model a seed."""
+    """Both ways to compute, and three ways to train, one model a seed."""
 
     difference: float  # largest, of logits: at once against step by step
     passes: int  # of the decoder, step by step; at once it is 1
     forced: list[Judged]
     scheduled: list[Judged]
+    free: list[Judged]
 
 
 def translation(full: bool) -> Work:
@@ -116,8 +120,22 @@ def mixed_input(
     return own.where(chosen, target)
 
 
-def train(work: Work, seed: int, scheduled: bool) -> tuple[EncoderDecoder, float]:
-    """Train a model, on the same batches both ways; return it and the CPU seconds."""
+@torch.no_grad()
+def own_input(model: EncoderDecoder, batch: Translations) -> Tensor:
+    """Return what the decoder reads when it writes alone: BOS, then its own greedy tokens."""
+    target, lengths = batch.target, batch.layout.lengths
+    memory = model.remember(batch.source, Layout(lengths=lengths))
+    store = empty_store(model, *target.shape)
+    tokens = [target[:, 0]]
+    for position in range(target.shape[1] - 1):
+        new = NewTokens(store, position, position + 1)
+        hidden = model.decode(tokens[-1][:, None], memory, cache=new)[:, -1]
+        tokens.append(model.output(hidden).argmax(dim=-1))
+    return torch.stack(tokens, dim=1)
+
+
+def train(work: Work, seed: int, way: str) -> tuple[EncoderDecoder, float]:
+    """Train a model, on the same batches all ways; return it and the CPU seconds."""
     model, order = work.build(seed), np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -125,10 +143,12 @@ def train(work: Work, seed: int, scheduled: bool) -> tuple[EncoderDecoder, float
         chosen = order.integers(len(work.train), size=work.rows)
         batch = work.train.batch(chosen, model.config)
         target = batch.target
-        if scheduled:
+        if way == SCHEDULED:
             with torch.no_grad():
                 guesses = logits_of(model, batch).argmax(dim=-1)
             target = mixed_input(target, guesses, LAST_SHARE * step / work.steps, generator)
+        elif way == FREE:
+            target = own_input(model, batch)
         return tools.token_loss(logits_of(model, batch, target), batch.labels)
 
     began = time.process_time()
@@ -136,15 +156,42 @@ def train(work: Work, seed: int, scheduled: bool) -> tuple[EncoderDecoder, float
     return model.eval(), time.process_time() - began
 
 
-def edit_distance(left: Sequence[int], right: Sequence[int]) -> int:
-    """Count the fewest insertions, deletions and changes between two texts (Levenshtein)."""
-    row = list(range(len(right) + 1))
+def edit_table(left: Sequence[int], right: Sequence[int]) -> list[list[int]]:
+    """Fill the table of edit distances (Levenshtein) between all beginnings of two texts."""
+    table = [list(range(len(right) + 1))]
     for i, a in enumerate(left, 1):
-        before, row[0] = row[0], i
+        row = [i]
         for j, b in enumerate(right, 1):
-            change = before + (a != b)
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, change)
-    return row[-1]
+            row.append(min(table[-1][j] + 1, row[-1] + 1, table[-1][j - 1] + (a != b)))
+        table.append(row)
+    return table
+
+
+def edit_distance(left: Sequence[int], right: Sequence[int]) -> int:
+    """Count the fewest insertions, deletions and changes between two texts."""
+    return edit_table(left, right)[-1][-1]
+
+
+def aligned_errors(output: Sequence[int], reference: Sequence[int]) -> list[bool]:
+    """Return which tokens of the reference an output lacks, in an alignment of fewest edits."""
+    table, errors = edit_table(output, reference), [True] * len(reference)
+    i, j = len(output), len(reference)
+    while i and j:
+        changed = output[i - 1] != reference[j - 1]
+        if table[i][j] == table[i - 1][j - 1] + changed:
+            i, j = i - 1, j - 1
+            errors[j] = changed
+        elif table[i][j] == table[i - 1][j] + 1:
+            i -= 1
+        else:
+            j -= 1
+    return errors
+
+
+def first_slip(output: Sequence[int], reference: Sequence[int]) -> int:
+    """Return the position of the first wrong token."""
+    same = [a == b for a, b in zip(output, reference, strict=False)]
+    return same.index(False) if False in same else len(same)
 
 
 def after_slips(
@@ -153,14 +200,28 @@ def after_slips(
     """Return errors in percent after an output's first slip: by itself, and put right."""
     own = true = total = 0  # own ones are edits: one word too many must not spoil all later ones
     for output, reference, errors in zip(outputs, references, wrong.tolist(), strict=True):
-        same = [a == b for a, b in zip(output, reference, strict=False)]
-        slip = same.index(False) if False in same else len(same)
+        slip = first_slip(output, reference)
         if slip + 1 >= len(reference):
             continue
         own += edit_distance(output[slip + 1 :], reference[slip + 1 :])
         true += sum(errors[slip + 1 : len(reference)])
         total += len(reference) - slip - 1
     return 100 * own / max(1, total), 100 * true / max(1, total)
+
+
+def drift(
+    outputs: Sequence[Sequence[int]], references: Sequence[Sequence[int]], wrong: Tensor
+) -> tuple[list[float], list[float]]:
+    """Return errors 1, 2 … tokens after the first slip, in percent: by itself, and put right."""
+    own: list[list[bool]] = [[] for _ in range(DISTANCES)]
+    true: list[list[bool]] = [[] for _ in range(DISTANCES)]
+    for output, reference, errors in zip(outputs, references, wrong.tolist(), strict=True):
+        slip = first_slip(output, reference)
+        rest = aligned_errors(output[slip + 1 :], reference[slip + 1 :])
+        for distance, error in enumerate(rest[:DISTANCES]):
+            own[distance].append(error)
+            true[distance].append(errors[slip + 1 + distance])
+    return tuple([100 * fmean(at or [0]) for at in rates] for rates in (own, true))  # type: ignore[return-value]
 
 
 @torch.no_grad()
@@ -175,8 +236,9 @@ def judged(model: EncoderDecoder, work: Work, seed: int, seconds: float = 0.0) -
     references = [row[keep].tolist() for row, keep in zip(labels, real, strict=True)]
     equal = [output == reference for output, reference in zip(outputs, references, strict=True)]
     width = labels.shape[1]
-    # past an output's end there is no token, which is wrong wherever one is due
-    laid = torch.tensor([[*out[:width], *[-1] * (width - len(out))] for out in outputs])
+    # aligned: one word too many must not make all later ones wrong
+    aligned = map(aligned_errors, outputs, references)
+    lacking = torch.tensor([[*row, *[False] * (width - len(row))] for row in aligned])
     positions = range(min(POSITIONS, width))
     return Judged(
         100 * fmean(equal),
@@ -184,7 +246,8 @@ def judged(model: EncoderDecoder, work: Work, seed: int, seconds: float = 0.0) -
         float(tools.token_loss(logits, labels)),
         *after_slips(outputs, references, wrong),
         [_percent(wrong[:, t], real[:, t]) for t in positions],
-        [_percent(laid[:, t] != labels[:, t], real[:, t]) for t in positions],
+        [_percent(lacking[:, t], real[:, t]) for t in positions],
+        *drift(outputs, references, wrong),
         *spoilt_errors(model, batch, logits, seed),
         seconds,
     )
@@ -231,30 +294,30 @@ def measure(settings: Settings) -> Measured:
     """Train each way with several seeds, and compare prefixes."""
     settings.tell("reading the packaged corpus")
     work = translation(settings.full)
-    models: dict[bool, list[Judged]] = {False: [], True: []}
+    models: dict[str, list[Judged]] = {way: [] for way in (FORCED, SCHEDULED, FREE)}
     same = None
     for seed in settings.seeds(3, 5):
-        for scheduled in (False, True):
-            settings.tell(f"seed {seed}, {'scheduled sampling' if scheduled else 'plain'}")
-            model, seconds = train(work, seed, scheduled)
+        for way, judgements in models.items():
+            settings.tell(f"seed {seed}, {way}")
+            model, seconds = train(work, seed, way)
             same = same or compared(model, work)
-            models[scheduled].append(judged(model, work, seed, seconds))
+            judgements.append(judged(model, work, seed, seconds))
     assert same is not None
-    return Measured(*same, models[False], models[True])
+    return Measured(*same, *models.values())
 
 
 COLUMNS = {
     "exact match %": "exact",
     "true prefix": "true_error",
-    "after a slip, own prefix": "slipped_own",
-    "same places, true prefix": "slipped_true",
+    "after a slip, own": "slipped_own",
+    "put right": "slipped_true",
     "loss": "loss",
     "CPU s": "seconds",
 }
 
 
 def tables(m: Measured) -> list[Table]:
-    """Both ways to compute, and both ways to train."""
+    """Both ways to compute, and three ways to train."""
     rows = [
         (
             way,
@@ -263,7 +326,7 @@ def tables(m: Measured) -> list[Table]:
                 for name in COLUMNS.values()
             ),
         )
-        for way, models in (("teacher forcing", m.forced), ("scheduled sampling", m.scheduled))
+        for way, models in ((FORCED, m.forced), (SCHEDULED, m.scheduled), (FREE, m.free))
     ]
     title = "Held-out sentences: errors in % of tokens, mean ± spread over seeds"
     return [
@@ -277,12 +340,15 @@ def tables(m: Measured) -> list[Table]:
 
 
 def draw(m: Measured) -> Figure:
-    """Errors by position, and after one wrong token."""
-    figure, (left, right) = new_figure(9, 3.6, ncols=2)
+    """Errors by position, after the first slip, and after one wrong token in a true prefix."""
+    figure, (left, middle, right) = new_figure(12, 3.6, ncols=3)
     for axes, label, models, name, index in (
         (left, "own prefix", m.forced, "own_prefix", 1),
         (left, "own prefix, scheduled sampling", m.scheduled, "own_prefix", 2),
+        (left, "own prefix, free-running", m.free, "own_prefix", 3),
         (left, "true prefix", m.forced, "true_prefix", 0),
+        (middle, "going on by itself", m.forced, "drift_own", 1),
+        (middle, "put right", m.forced, "drift_true", 0),
         (right, "one wrong token", m.forced, "spoilt", 1),
         (right, "none", m.forced, "unspoilt", 0),
     ):
@@ -293,53 +359,74 @@ def draw(m: Measured) -> Figure:
         axes.fill_between(x, *band, color=colour, alpha=0.2, linewidth=0)
         axes.set(ylim=(0, 100), ylabel="wrong tokens, %")
         axes.legend()
-    left.set(xlabel="position in the sentence", title="Errors place by place (band: all seeds)")
+    left.set(xlabel="position in the sentence", title="Errors by position, aligned")
+    middle.set(xlabel="tokens after the first slip", title="After the first slip, aligned")
     right.set(xlabel="tokens after the wrong one", title="After one wrong token in a true prefix")
     return figure
 
 
+SUB_CLAIMS = {
+    "once": (
+        "Fed with the true target, a decoder predicts all positions in one pass, with the "
+        "logits of {passes} single steps (largest difference).",
+        supports("vaswani"),
+    ),
+    "stable": (
+        "That makes training succeed: a model that reads its own tokens from the start gets "
+        "less exactly right, %.",
+        supports("bengio2015"),
+    ),
+    "costs": (
+        "When it writes alone, one wrong word makes later ones wrong: errors in % of the "
+        "tokens after the first slip, against the same positions put right.",
+        supports("ranzato"),
+    ),
+    "accumulates": (
+        "The errors accumulate: {n} tokens after the slip more are wrong than 1 token after.",
+        contradicts("he2021"),
+    ),
+    "lasts": (
+        "A single wrong token in a true prefix is still felt {n} tokens later (by over 1 point).",
+        contradicts("he2021"),
+    ),
+    "scheduled": (
+        "Scheduled sampling mends it: at equal steps more is exactly right.",
+        supports("bengio2015"),
+    ),
+}
+
+
 def judge(m: Measured) -> Verdict:
-    """One pass must equal many, and own prefixes must cost what true ones do not."""
-    same = m.difference < EXACT
-    own, true = (tools.column(m.forced, f"slipped_{prefix}") for prefix in ("own", "true"))
-    gap, clear = tools.gain(own, true, CLEAR)
-    once = say(
-        "once",
-        "One pass {is_same} logits as {m.passes} single steps (difference {m.difference:.0e}).",
-        m=m,
-        is_same=say("same", "gives the same") if same else say("other", "does not give the same"),
-    )
-    half = same and not (clear and gap > 0)
-    parts = [once, _slipped(m, fmean(own), fmean(true)), _sampling(m)]
-    if half:
-        only = "As to training in one pass; at this size errors do not clearly accumulate."
-        parts.insert(0, say("half", only))
-    because = Words.join(parts, " ", "")
-    return Verdict("holds when" if half else "holds" if same else "does not hold", because)
+    """One pass must equal many; what does an own prefix cost, does it grow, and what helps?"""
 
+    def of(models: Sequence[Judged], name: str) -> Interval:
+        return Interval.percent(tools.column(models, name))
 
-def _slipped(m: Measured, own: float, true: float) -> Words:
-    first, last = (fmean(x.spoilt[d] - x.unspoilt[d] for x in m.forced) for d in (0, -1))
-    return say(
-        "slipped",
-        "After its first slip a model gets {own:.1f} % of the rest wrong, and {true:.1f} % at the "
-        "same places once put right; a single wrong token changes the error by {first:+.1f} "
-        "points at the next token and by {last:+.1f} at the {far}th.",
-        **{"own": own, "true": true, "first": first, "last": last},
-        far=len(m.forced[0].spoilt),
-    )
+    def at(name: str, distance: int) -> Interval:
+        return Interval.percent([model[distance] for model in tools.column(m.forced, name)])
 
-
-def _sampling(m: Measured) -> Words:
-    scheduled, forced = tools.column(m.scheduled, "exact"), tools.column(m.forced, "exact")
-    gain, clear = tools.gain(scheduled, forced, CLEAR)
-    effect = say("helped", "helped") if gain > 0 else say("hurt", "hurt")
-    return say(
-        "sampling",
-        "Scheduled sampling {effect} at equal steps: {scheduled:.1f} against {forced:.1f} % exact.",
-        effect=effect if clear else say("unclear", "made no clear difference"),
-        scheduled=fmean(scheduled),
-        forced=fmean(forced),
+    first, last = "1 token after", f"{DISTANCES} tokens after"
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "once": compare(m.difference, "<", EXACT, form=".1g"),
+            "stable": compare(of(m.free, "exact"), "<", of(m.forced, "exact"), (FREE, FORCED)),
+            "costs": compare(
+                of(m.forced, "slipped_own"),
+                ">",
+                of(m.forced, "slipped_true"),
+                ("after a slip, own", "put right"),
+            ),
+            "accumulates": compare(at("drift_own", -1), ">", at("drift_own", 0), (last, first)),
+            "lasts": compare(
+                at("spoilt", -1), ">", at("unspoilt", -1), ("one wrong token", "none"), margin=1
+            ),
+            "scheduled": compare(
+                of(m.scheduled, "exact"), ">", of(m.forced, "exact"), (SCHEDULED, FORCED)
+            ),
+        },
+        passes=m.passes,
+        n=DISTANCES,
     )
 
 
@@ -352,10 +439,12 @@ LAB = say.make_lab(
     experiment=(
         "Small translators (one layer a side) learn the packaged corpus, by teacher forcing and by "
         "scheduled sampling (their own guesses rise to half of the input), from the same first "
-        "weights, batches and steps, with three seeds (five with --full). On held-out sentences, "
-        "against their one reference: logits at once and step by step; errors after true and own "
-        "prefixes, after one wrong token, and after a slip (by edits) against the same places put "
-        "right."
+        "weights, batches and steps, with three seeds (five with --full); a third arm reads only "
+        "its own greedy tokens from the first step on. On held-out sentences, against their one "
+        "reference: logits at once and step by step; errors after true and own prefixes, after one "
+        "wrong token, and after the first slip, against the same positions put right. Own outputs "
+        "are aligned with the reference by edit distance, so that one word too many does not make "
+        "all later ones wrong."
     ),
     functions=(measure, tables, draw, judge),
 )

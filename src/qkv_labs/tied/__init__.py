@@ -15,14 +15,13 @@ from qkv.model import Encoder
 from qkv_labs import tools
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, new_figure
-from qkv_labs.lab import Settings, Table, Verdict, Words
+from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
+from qkv_labs.literature import contradicts
 
 say = Texts("tied")
 
 N_CLASSES, N_VARIANTS, PER_SENTENCE = 6, 8, 12  # classes and variants of words; words a sentence
 D_MODEL, N_HEADS, D_HEAD = 32, 2, 12
-CLEAR = 0.02  # a smaller loss of accuracy, or one below the spread of the seeds, is none
-
 SCHEMES: Mapping[str, tuple[int, int, int]] = {
     "separate": (0, 1, 2),
     "Q=K": (0, 0, 1),
@@ -242,64 +241,49 @@ def _equal_arms(m: Measured, setting: Setting) -> dict[str, Arm]:
     return {arm.scheme: arm for arm in tools.where(m.arms, setting=setting.name, equal=True)}
 
 
-def losses(m: Measured, setting: Setting) -> list[str]:
-    """List the ties that clearly lose against separate projections at equal parameters."""
-    arms = _equal_arms(m, setting)
-    best, best_spread = tools.mean_and_spread(arms["separate"].accuracy)
-    lost = []
-    for tie in TIES:
-        mean, spread = tools.mean_and_spread(arms[tie].accuracy)
-        if best - mean > max(CLEAR, math.hypot(spread, best_spread)):
-            lost.append(tie)
-    return lost
-
-
-def accuracies(m: Measured, setting: Setting) -> Words:
-    """List mean accuracies at equal parameters."""
-    shares = {
-        name: f" {100 * fmean(arm.accuracy):.0f}%" for name, arm in _equal_arms(m, setting).items()
-    }
-    return Words.join(
-        (say.column(name) + Words(shares[name], shares[name]) for name in SCHEMES), zh="，"
-    )
-
-
-def conditions(m: Measured) -> list[Words]:
-    """List where the claim is true, if some tie loses something in one layer."""
-    lost, like, deep = (losses(m, setting) for setting in SETTINGS)
-    needed = []
-    if not like:
-        needed.append(say("unlike", "words must find what is unlike them"))
-    fine = [tie for tie in TIES if tie not in lost]
-    if fine:
-        text = f"the tie is {{ties}} ({{free}} {'loses' if len(fine) == 1 else 'lose'} nothing)"
-        ties, free = Words.join(lost, " or "), Words.join(fine, " and ")
-        needed.append(say("ties", text, ties=ties, free=free))
-    if not set(lost) <= set(deep):
-        needed.append(say("shallow", "one layer must do it"))
-    return needed
+SUB_CLAIMS = {
+    "unlike": (
+        "A word that looks with its own label (Q = K) finds the complementary word less often.",
+        contradicts("kitaev"),
+    ),
+    "like": (
+        "Its like it finds as well as with separate projections, within 2 points.",
+        None,
+    ),
+    "content": (
+        "A label that is also the content (K = V) matches badly or carries little.",
+        None,
+    ),
+    "all": (
+        "One matrix for all three costs most: the complementary word is found less often.",
+        None,
+    ),
+    "deeper": (
+        "A second layer does not make up for Q = K.",
+        contradicts("kitaev"),
+    ),
+}
 
 
 def judge(m: Measured) -> Verdict:
-    """Are all three needed everywhere, nowhere, or under conditions?"""
-    one_layer, like, two_layers = (accuracies(m, setting) for setting in SETTINGS)
-    why = say(
-        "because",
-        "At equal parameters, {m.n_steps} steps, finding the complement in one layer: {one_layer}; "
-        "finding one's like: {like}; the complement in two layers: {two_layers}.",
-        m=m,
-        one_layer=one_layer,
-        like=like,
-        two_layers=two_layers,
+    """What does each way of tying cost at equal parameters, on each task?"""
+    one_layer, like, two_layers = (
+        {name: Interval.percent(arm.accuracy, 100) for name, arm in _equal_arms(m, setting).items()}
+        for setting in SETTINGS
     )
-    lost, _, deep = (losses(m, setting) for setting in SETTINGS)
-    if not lost:
-        return Verdict("does not hold", say("free", "No tie costs anything. ") + why)
-    if set(lost) == set(deep) == set(TIES):
-        return Verdict("holds", why)
-    needed = Words.join(conditions(m), " and ", "，且")
-    return Verdict(
-        "holds when", say("when", "It holds when {conditions}. ", conditions=needed) + why
+
+    def costs(right: dict[str, Interval], tie: str) -> Comparison:
+        return compare(right[tie], "<", right["separate"], (tie, "separate"))
+
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "unlike": costs(one_layer, "Q=K"),
+            "like": compare(like["Q=K"], "≈", like["separate"], ("Q=K", "separate"), margin=2),
+            "content": [costs(one_layer, "K=V"), costs(like, "K=V")],
+            "all": costs(one_layer, "Q=K=V"),
+            "deeper": costs(two_layers, "Q=K"),
+        },
     )
 
 

@@ -1,0 +1,74 @@
+"""Tables as plain text that is no wider than a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+GAP = 2  # columns of space between two cells
+_PIECE = re.compile(r"[\u2e80-\u9fff\uff00-\uffef]|[^\s\u2e80-\u9fff\uff00-\uffef]+|\s+")
+
+
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[str]:
+    """Lay out a table; one that is too wide becomes several, each with the first column."""
+    widths = [
+        max([_longest_piece(heading), *(cell_len(row[index]) for row in rows)])
+        for index, heading in enumerate(head)
+    ]
+    lines: list[str] = []
+    for columns in _blocks(widths, width):
+        shown = [widths[column] for column in columns]
+        shown[-1] = min(shown[-1], width - sum(shown[:-1]) - GAP * (len(shown) - 1))
+        lines += _row([head[column] for column in columns], shown)
+        lines.append((" " * GAP).join("─" * size for size in shown))
+        for row in rows:
+            lines += _row([row[column] for column in columns], shown)
+        lines.append("")
+    return lines
+
+
+def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Group columns so that each group fits; every group begins with the first column."""
+    if len(widths) == 1:
+        return [[0]]
+    blocks = [[0, 1]]
+    for column in range(2, len(widths)):
+        wanted = [*blocks[-1], column]
+        if sum(widths[index] for index in wanted) + GAP * (len(wanted) - 1) <= width:
+            blocks[-1] = wanted
+        else:
+            blocks.append([0, column])
+    return blocks
+
+
+def _longest_piece(text: str) -> int:
+    """Return the width of the longest part of a heading that cannot be broken."""
+    return max((cell_len(piece) for piece in _PIECE.findall(text)), default=0)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the lines of one row; what does not fit a column goes on below."""
+    wrapped = [wrap(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    height = max(map(len, wrapped))
+    lines = []
+    for index in range(height):
+        parts = [lines_[index] if index < len(lines_) else "" for lines_ in wrapped]
+        padded = [
+            part + " " * (size - cell_len(part)) for part, size in zip(parts, widths, strict=True)
+        ]
+        lines.append((" " * GAP).join(padded).rstrip())
+    return lines
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Break a text into lines of this width, between words and Chinese characters."""
+    lines = [""]
+    for piece in _PIECE.findall(text):
+        if cell_len(lines[-1] + piece.rstrip()) > width and lines[-1]:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+        if lines[-1] or not piece.isspace():
+            lines[-1] += piece
+    return lines

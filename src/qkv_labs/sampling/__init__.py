@@ -1,0 +1,280 @@
+"""Lab 23: temperature, top-k and top-p: what variety costs in correctness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode import complete
+from qkv.model import Decoder
+from qkv_labs import tools
+from qkv_labs.chinese import Texts
+from qkv_labs.figures import COLOURS, Figure, look, new_figure
+from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
+from qkv_labs.literature import contradicts, supports
+
+say = Texts("sampling")
+
+PAD, BOS, EOS = 0, 1, 2
+N_SUBJECTS, N_VERBS, N_OBJECTS = 8, 8, 64  # each verb takes objects of its own, few or many
+SUBJECTS = range(3, 3 + N_SUBJECTS)
+VERBS = range(SUBJECTS.stop, SUBJECTS.stop + N_VERBS)
+OBJECTS = range(VERBS.stop, VERBS.stop + N_OBJECTS)
+TAKEN = tuple(2 * 2 ** (verb % 4) for verb in range(N_VERBS))  # 2, 4, 8 or 16 objects
+GREEDY = "greedy"
+RULES: dict[str, dict[str, Any]] = {
+    GREEDY: {"temperature": 0.0},
+    **{f"T = {t:g}": {"temperature": t} for t in (0.3, 0.6, 0.8, 1.0, 1.5, 2.0)},
+    **{f"top-k {k}": {"top_k": k} for k in (2, 4, 8, 12, 16, 32)},
+    **{f"top-p {p:g}": {"top_p": p} for p in (0.3, 0.6, 0.8, 0.85, 0.9, 0.95)},
+}
+KINDS = ("T", "top-k", "top-p")
+BESIDE = ((4, 3), (4, -8), (-14, -8))  # where a point's setting is written, by kind
+SHARE = 0.8  # of what the language itself reaches: rules that reach less are not compared
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sentences drawn by one rule, in percent, one value a seed."""
+
+    rule: str
+    right: list[float]  # sentences of the language
+    variety: list[float]  # different sentences among those drawn
+    reach: list[float]  # of all sentences of the language, those drawn at least once
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All rules, and sentences of the language itself for comparison."""
+
+    n_drawn: int
+    rows: list[Row]
+    variety: list[float]  # of as many sentences of the language
+    reach: list[float]
+
+
+def grammar() -> dict[int, tuple[int, ...]]:
+    """Return which objects each verb takes; verbs may share some."""
+    random = Random(0)
+    return {
+        verb: tuple(random.sample(OBJECTS, taken)) for verb, taken in zip(VERBS, TAKEN, strict=True)
+    }
+
+
+def sentences(n: int, random: Random) -> list[tuple[int, int, int]]:
+    """Draw sentences: a subject, a verb and an object that the verb takes."""
+    objects = grammar()
+    verbs = random.choices(VERBS, k=n)
+    return [(random.choice(SUBJECTS), verb, random.choice(objects[verb])) for verb in verbs]
+
+
+def learn(seed: int, steps: int) -> Decoder:
+    """Train a small language model on sentences of the language."""
+    model = tools.decoder(
+        seed,
+        vocab_size=OBJECTS.stop,
+        d_model=32,
+        n_heads=4,
+        d_ff=64,
+        n_decoder_layers=1,
+        max_length=8,
+        norm_position="pre",
+        pad_id=PAD,
+        bos_id=BOS,
+        eos_id=EOS,
+    )
+    random = Random(seed)
+
+    def loss(step: int) -> Tensor:
+        rows = torch.tensor([[BOS, *words, EOS] for words in sentences(64, random)])
+        return tools.token_loss(model(rows[:, :-1]), rows[:, 1:])
+
+    tools.fit(model, loss, steps)
+    return model.eval()
+
+
+def draw_sentences(model: Decoder, rules: dict[str, Any], n: int) -> list[tuple[int, ...]]:
+    """Draw sentences from a model by these rules."""
+    config = DecodeConfig(sample=True, max_length=6, **rules)
+    drawn = complete(model, [[BOS]] * n, config)
+    return [tuple(hypotheses[0].tokens) for hypotheses in drawn]
+
+
+def right(words: Sequence[int]) -> bool:
+    """Return whether a sentence is one of the language."""
+    if len(words) != 3 or words[0] not in SUBJECTS or words[1] not in VERBS:
+        return False
+    return words[2] in grammar()[words[1]]
+
+
+def scores(drawn: Sequence[Sequence[int]]) -> tuple[float, float, float]:
+    """Return how many are right, how many differ, and how much of the language is reached, %."""
+    hits = [tuple(words) for words in drawn if right(words)]
+    return (
+        100 * len(hits) / len(drawn),
+        100 * len(set(map(tuple, drawn))) / len(drawn),
+        100 * len(set(hits)) / (N_SUBJECTS * sum(TAKEN)),
+    )
+
+
+def measure(settings: Settings) -> Measured:
+    """Learn the language with each seed, and draw from each model by every rule."""
+    n = settings.pick(1000, 5000)
+    found: dict[str, list[tuple[float, float, float]]] = {rule: [] for rule in RULES}
+    real = []
+    for seed in settings.seeds(3, 5):
+        settings.tell(f"seed {seed}")
+        model = learn(seed, settings.pick(200, 600))
+        for rule, rules in RULES.items():
+            found[rule].append(scores(draw_sentences(model, {**rules, "seed": seed}, n)))
+        real.append(scores(sentences(n, Random(10_000 + seed))))
+    rows = [Row(rule, *map(list, zip(*values, strict=True))) for rule, values in found.items()]
+    return Measured(n, rows, [values[1] for values in real], [values[2] for values in real])
+
+
+def tables(m: Measured) -> list[Table]:
+    """Correctness, variety and reach of each rule."""
+    title = "{m.n_drawn} sentences drawn by each rule, %, mean ± spread over seeds"
+    rows = [
+        (
+            row.rule,
+            *(tools.plus_minus(getattr(row, name)) for name in ("right", "variety", "reach")),
+        )
+        for row in m.rows
+    ]
+    text = ("the language itself", "100.0", tools.plus_minus(m.variety), tools.plus_minus(m.reach))
+    head = ("rule", "right", "different", "reached")
+    return [Table(say("drawn", title, m=m), head, [*rows, text])]
+
+
+def of_kind(m: Measured, kind: str) -> list[Row]:
+    """Return the rows of one kind of rule, from the narrowest to the widest."""
+    return [row for row in m.rows if row.rule.startswith(f"{kind} ")]
+
+
+def draw(m: Measured) -> Figure:
+    """Correctness against variety and against reach, a line a kind of rule."""
+    figure, axes = new_figure(9.5, 3.8, ncols=2)
+    for panel, name, label in zip(
+        axes,
+        ("variety", "reach"),
+        ("different sentences (%)", "sentences of the language reached (%)"),
+        strict=True,
+    ):
+        for index, kind in enumerate(KINDS):
+            rows = of_kind(m, kind)
+            x, y = (
+                [tools.mean_and_spread(getattr(row, field))[0] for row in rows]
+                for field in (name, "right")
+            )
+            panel.plot(x, y, label=kind, **look(index))
+            style = {"color": COLOURS[index], "textcoords": "offset points", "fontsize": 7}
+            for row, *point in zip(rows, x, y, strict=True):
+                panel.annotate(row.rule.split()[-1], point, xytext=BESIDE[index], **style)
+        at = tools.mean_and_spread(getattr(m, name))[0]
+        panel.axvline(at, color="0.6", ls=":", label="the language itself")
+        panel.set(xlabel=label, ylabel="right sentences (%)", ylim=(0, 103), xlim=(0, 103))
+    axes[0].set_title("What variety costs")
+    axes[1].set_title("What reach costs")
+    axes[0].legend(loc="lower left")
+    return figure
+
+
+def best_reaching(m: Measured, kind: str, reach: float) -> Row:
+    """Return the rule of a kind that is right most often among those that reach so much."""
+    rows = [row for row in of_kind(m, kind) if fmean(row.reach) >= reach]
+    return max(rows or of_kind(m, kind), key=lambda row: fmean(row.right))
+
+
+SUB_CLAIMS = {
+    "greedy": (
+        "Taking the likeliest word each time is steady: always the same sentence, and a right one "
+        "(different sentences, and right ones, %).",
+        supports("holtzman"),
+    ),
+    "variety": (
+        "Drawing gives variety, the more the higher the temperature.",
+        supports("holtzman"),
+    ),
+    "price": (
+        "The price is correctness: at T = 2 fewer are right than at T = 0.6.",
+        supports("fan"),
+    ),
+    "plain": (
+        "Undisturbed (T = 1), a model draws as rightly as the text that it learnt from: over 99 %.",
+        contradicts("holtzman"),
+    ),
+    "top_p": (
+        "Of the rules that reach {share:.0%} of what the language itself does, the best top-p is "
+        "right more often than the best top-k.",
+        supports("holtzman"),
+    ),
+    "temperature": ("And more often than the best temperature.", supports("holtzman")),
+    "top_k": (
+        "A fixed k cuts off right words where there are many: top-k 4 reaches less of the language "
+        "than top-p 0.9, %.",
+        supports("holtzman"),
+    ),
+}
+
+
+def judge(m: Measured) -> Verdict:
+    """What does variety cost, and which rule gets most of it rightly?"""
+    rows = {row.rule: row for row in m.rows}
+
+    def of(rule: str, name: str) -> Interval:
+        return Interval.percent(getattr(rows[rule], name))
+
+    reach = SHARE * fmean(m.reach)
+    best = {kind: best_reaching(m, kind, reach).rule for kind in KINDS}
+
+    def beats(kind: str, rival: str) -> Comparison:
+        names = best[kind], best[rival]
+        return compare(of(names[0], "right"), ">", of(names[1], "right"), names)
+
+    return say.verdict(
+        SUB_CLAIMS,
+        {
+            "greedy": [
+                compare(of(GREEDY, "variety"), "<", 1, form=".2f"),
+                compare(of(GREEDY, "right"), ">", 99),
+            ],
+            "variety": compare(
+                of("T = 1.5", "variety"), ">", of("T = 0.3", "variety"), ("T = 1.5", "T = 0.3")
+            ),
+            "price": compare(
+                of("T = 2", "right"), "<", of("T = 0.6", "right"), ("T = 2", "T = 0.6")
+            ),
+            "plain": compare(of("T = 1", "right"), ">", 99, ("T = 1", "")),
+            "top_p": beats("top-p", "top-k"),
+            "temperature": beats("top-p", "T"),
+            "top_k": compare(
+                of("top-k 4", "reach"), "<", of("top-p 0.9", "reach"), ("top-k 4", "top-p 0.9")
+            ),
+        },
+        share=SHARE,
+    )
+
+
+LAB = say.make_lab(
+    "Temperature, top-k and top-p",
+    claim=(
+        "Taking the likeliest word is steady but stiff; drawing by probability is varied. "
+        "Temperature, top-k and top-p trade one for the other."
+    ),
+    experiment=(
+        "In a made-up language each of {verbs} verbs takes 2 to 16 of {objects} objects, so it is "
+        "known which sentences are right. A small decoder learns it, not to the end; then "
+        "sentences are drawn by each rule, and we count those that are right, those that differ, "
+        "and how much of the language is reached. Three seeds (five with --full)."
+    ),
+    functions=(measure, tables, draw, judge),
+    values={"verbs": N_VERBS, "objects": N_OBJECTS},
+)

@@ -276,7 +276,7 @@ def fit_memory(job: Job) -> Recipe:
     if recipe.train.batch_tokens == _default_batch(recipe):
         fitting = plan.largest_rows(room) * plan.width
         if fitting:
-            return _with_smaller_batches(job, fitting, available)
+            return _with_smaller_batches(job, fitting, plan.memory.peak, available)
     if plan.memory.peak > available * CLEARLY:
         raise UserError(_refusal(plan, available))
     return recipe
@@ -286,7 +286,7 @@ def _default_batch(recipe: Recipe) -> int:
     return recipe_from({"task": recipe.task}).train.batch_tokens
 
 
-def _with_smaller_batches(job: Job, fitting: int, available: int) -> Recipe:
+def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int) -> Recipe:
     train = job.recipe.train
     parts = -(-train.batch_tokens // fitting)
     smaller = dataclasses.replace(
@@ -295,8 +295,9 @@ def _with_smaller_batches(job: Job, fitting: int, available: int) -> Recipe:
         accumulate=train.accumulate * parts,
     )
     job.say(
-        f"batches of {train.batch_tokens:,} tokens need more than the {available / GIB:,.1f} GiB "
-        f"of {job.plan.device}: each step takes {smaller.accumulate} of {smaller.batch_tokens:,}"
+        f"batches of {train.batch_tokens:,} tokens need about {needed / GIB:,.1f} of the "
+        f"{available / GIB:,.1f} GiB of {job.plan.device}, which is too much: each step takes "
+        f"{smaller.accumulate} of {smaller.batch_tokens:,}"
     )
     return dataclasses.replace(job.recipe, train=smaller)
 

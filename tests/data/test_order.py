@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data import PackedShape, PairItems
-from qkv.data.order import packed_plan, packed_shape, padded_plan, validation_plan
+from qkv.data.order import (
+    balanced_shares,
+    packed_plan,
+    packed_shape,
+    padded_plan,
+    share_shape,
+    validation_plan,
+)
 from qkv.data.ragged import Indices
 from tests.data.helpers import of_lengths
 
@@ -127,3 +134,25 @@ def test_validation_goes_from_short_to_long(make_pairs: MakePairs) -> None:
     longest = [pairs.target_sizes[batch].max() for batch in validation_plan(pairs, 512)]
     assert longest[0] == min(longest)
     assert longest[-1] == max(longest) == pairs.target_sizes.max()
+
+
+@settings(deadline=None)
+@given(LENGTHS, BUDGETS, st.integers(1, 9))
+def test_shares_of_a_batch_are_balanced_and_fit_one_shape(
+    lengths: list[tuple[int, int]], budget: int, n_shares: int
+) -> None:
+    pairs = of_lengths(*lengths)
+    shape = packed_shape(pairs, budget)
+    small = share_shape(shape, n_shares)
+    for indices in packed_plan(pairs, shape, 0, 0):
+        sizes = pairs.source_sizes[indices], pairs.target_sizes[indices]
+        owner = balanced_shares(*sizes, n_shares)
+        counts = np.bincount(owner, minlength=n_shares)
+        assert counts.sum() == len(indices)
+        assert counts.max() - counts.min() <= 1
+        for side in sizes:
+            totals = np.bincount(owner, side, n_shares)
+            assert totals.max() - totals.min() <= side.max()
+        for share in range(n_shares):
+            if counts[share]:
+                pairs.batch(indices[owner == share], shape=small)  # raises where it overflows

@@ -12,6 +12,7 @@ import torch
 
 from qkv.config import DenoiseConfig, MaskConfig
 from qkv.data import (
+    IGNORE,
     Batch,
     ConversationItems,
     ImageItems,
@@ -119,6 +120,35 @@ def test_an_epoch_has_each_item_once(kind: str, packed: bool) -> None:
     else:
         assert sorted(np.concatenate(stream.plan(0)).tolist()) == list(range(len(items)))
         assert sorted(np.concatenate(stream.plan(1)).tolist()) == list(range(len(items)))
+
+
+def labels_and_tokens(batches: list[Batch]) -> tuple[list[Any], list[Any]]:
+    """All labels that count and all tokens that are no padding, sorted, of batches that count."""
+    counted = [batch for batch in batches if not batch.stand_in]
+    labels = [value for batch in counted for value in batch.labels.flatten().tolist()]
+    sides = [side for batch in counted for side in (batch.source, batch.target) if side]
+    tokens = [value for side in sides for value in side.tokens.flatten().tolist()]
+    return sorted(n for n in labels if n != IGNORE), sorted(n for n in tokens if n != SPECIAL.pad)
+
+
+@pytest.mark.parametrize(("kind", "packed"), CASES)
+@pytest.mark.parametrize("budget", [130, 40])  # of the small one, some workers get nothing
+def test_workers_share_the_batches_of_one(kind: str, packed: bool, budget: int) -> None:
+    """Each item of a batch is in one share, with the masks and noise that were drawn for it."""
+
+    def steps(**workers: int) -> list[list[Batch]]:
+        stream = Stream(KINDS[kind](), budget, packed=packed, accumulate=2, seed=4, **workers)
+        return list(islice(stream.steps_from(3), 8))
+
+    whole = steps()
+    shares = [steps(worker=worker, n_workers=3) for worker in range(3)]
+    for number, batches in enumerate(whole):
+        for index, batch in enumerate(batches):
+            parts = [share[number][index] for share in shares]
+            assert sum(part.n_labels for part in parts) == batch.n_labels
+            assert labels_and_tokens(parts) == labels_and_tokens([batch])
+    for share in shares if packed else ():
+        assert len({batch.target.tokens.shape for step in share for batch in step}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,6 +24,7 @@ from qkv.weights import read_metadata, read_tensors
 from tests.run.test_every_task import VALUES
 from tests.training.worker import trained
 
+pytestmark = pytest.mark.timeout(600)  # six processes on one or two cores
 ATOL = 1e-9
 FULL, SPLIT = {"train_shard": "full"}, {"train_tensor_parallel": 2}
 MORE: dict[str, dict[str, Any]] = {
@@ -86,6 +87,7 @@ def cases_on_four(folder: Path) -> list[dict[str, Any]]:
         case("few rows", "generate", FULL, settings={"train_batch_tokens": 32}),
         case("parts, split", "translate", {**FULL, **SPLIT}),
         case("copies, split", "classify", SPLIT),
+        case("negatives of all", "embed", {**FULL, **SPLIT}),
         case("parts of two, in four", "translate", {**FULL, **SPLIT}, load=str(folder / "two")),
     ]
 
@@ -102,16 +104,25 @@ def with_recipe(one: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two and then four workers have trained their cases."""
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two workers have trained their cases."""
     folder = tmp_path_factory.mktemp("workers")
     first = case("one", "translate", {}, save=str(folder / "one"))
     trained(with_recipe(first, folder), folder, ALONE)
-    for n_workers, cases in ((2, cases_on_two(folder)), (4, cases_on_four(folder))):
-        path = folder / f"{n_workers}.json"
-        path.write_text(json.dumps([with_recipe(one, folder) for one in cases]))
-        command = [sys.executable, "-m", "tests.training.worker", str(path), str(folder)]
-        assert launch(n_workers, command) == 0
+    return start(2, cases_on_two(folder), folder)
+
+
+@pytest.fixture(scope="module")
+def four(two: Path) -> Path:
+    """The same folder, after four workers have trained theirs."""
+    return start(4, cases_on_four(two), two)
+
+
+def start(n_workers: int, cases: list[dict[str, Any]], folder: Path) -> Path:
+    path = folder / f"{n_workers}.json"
+    path.write_text(json.dumps([with_recipe(one, folder) for one in cases]))
+    command = [sys.executable, "-m", "tests.training.worker", str(path), str(folder)]
+    assert launch(n_workers, command) == 0
     return folder
 
 
@@ -131,19 +142,17 @@ def alone(folder: Path, task: str, settings: str, n_times: int) -> Path:
     return path
 
 
-NAMES = {
-    2: [one["name"] for one in cases_on_two(Path())],
-    4: [one["name"] for one in cases_on_four(Path())],
-}
+@pytest.mark.parametrize("name", [one["name"] for one in cases_on_two(Path())])
+def test_two_workers_end_with_the_weights_and_losses_of_one_process(two: Path, name: str) -> None:
+    check(name, cases_on_two(two), two)
 
 
-@pytest.mark.parametrize(
-    ("n_workers", "name"), [(size, name) for size, names in NAMES.items() for name in names]
-)
-def test_workers_end_with_the_weights_and_losses_of_one_process(
-    folder: Path, n_workers: int, name: str
-) -> None:
-    cases = {2: cases_on_two, 4: cases_on_four}[n_workers](folder)
+@pytest.mark.parametrize("name", [one["name"] for one in cases_on_four(Path())])
+def test_four_workers_end_with_the_weights_and_losses_of_one_process(four: Path, name: str) -> None:
+    check(name, cases_on_four(four), four)
+
+
+def check(name: str, cases: list[dict[str, Any]], folder: Path) -> None:
     ours = next(one for one in cases if one["name"] == name)
     layout = ("train_shard", "train_tensor_parallel", "train_recompute")
     settings = {key: value for key, value in ours["settings"].items() if key not in layout}
@@ -162,23 +171,23 @@ def test_workers_end_with_the_weights_and_losses_of_one_process(
     assert n_labels.tolist() == expected[1]["shares"][0]
 
 
-def test_one_process_goes_on_from_the_parts_of_two(folder: Path) -> None:
+def test_one_process_goes_on_from_the_parts_of_two(two: Path) -> None:
     settings = case("", "translate", {})["settings"]
     for name, n_times in (("two", 3), ("split", 4)):
         one = {"name": f"one from {name}", "task": "translate", "settings": settings}
-        trained(with_recipe({**one, "load": str(folder / name)}, folder), folder, ALONE)
-        expected = read(alone(folder, "translate", json.dumps(settings), n_times))
-        found = read(folder / f"one from {name}.safetensors")
+        trained(with_recipe({**one, "load": str(two / name)}, two), two, ALONE)
+        expected = read(alone(two, "translate", json.dumps(settings), n_times))
+        found = read(two / f"one from {name}.safetensors")
         for key, tensor in expected[0].items():
             torch.testing.assert_close(found[0][key], tensor, rtol=0, atol=ATOL, msg=key)
 
 
-def test_a_checkpoint_with_a_damaged_part_is_not_used(folder: Path) -> None:
-    (checkpoint,) = (folder / "two").glob("step-*")
-    damaged = folder / "damaged" / checkpoint.name
+def test_a_checkpoint_with_a_damaged_part_is_not_used(two: Path) -> None:
+    (checkpoint,) = (two / "two").glob("step-*")
+    damaged = two / "damaged" / checkpoint.name
     shutil.copytree(checkpoint, damaged)
     part = max(damaged.glob("*.distcp"))
     part.write_bytes(part.read_bytes()[:-1])
-    readable, unreadable = find_checkpoints(folder / "damaged")
+    readable, unreadable = find_checkpoints(two / "damaged")
     assert not readable
     assert part.name in str(unreadable[damaged])

@@ -36,7 +36,9 @@ def main() -> None:
     except OSError as error:
         _fail(describe(error))
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if (
+            end.code == INTERRUPTED and "RANK" not in os.environ
+        ):  # of a worker, the launcher says so
             print("qkv: stopped", file=sys.stderr)
         raise
 

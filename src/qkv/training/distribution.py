@@ -143,10 +143,10 @@ class Workers(Distribution):
 
     def gather_rows(self, rows: Tensor, stand_in: bool) -> tuple[Tensor, int]:
         """Lay the rows of all shares below each other; return the index of the first own one."""
-        counts = self.gather(0 if stand_in else len(rows))
-        if self.tensor_size > 1:
-            raise UserError("train.tensor_parallel: task = 'embed' needs 1; use train.shard.")
-        return _GatheredRows.apply(rows, counts, self.rank), sum(counts[: self.rank])  # type: ignore[no-untyped-call]
+        # Of neighbours with the same share, the first speaks for all.
+        counts = self.gather(0 if stand_in else len(rows))[:: self.tensor_size]
+        gathered: Tensor = _GatheredRows.apply(rows, counts, self)  # type: ignore[no-untyped-call]
+        return gathered, sum(counts[: self.data_rank])
 
     def from_main(self, make: Callable[[], T]) -> T:
         """Let the main worker make a value that all others wait for, however long it takes."""
@@ -198,21 +198,24 @@ class _GatheredRows(torch.autograd.Function):
     """All workers' rows; the gradient of each is the sum of what all workers made of it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], rank: int) -> Tensor:
-        ctx.counts, ctx.rank, ctx.n_rows = counts, rank, len(rows)
+    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], workers: Workers) -> Tensor:
+        ctx.counts, ctx.workers, ctx.n_rows = counts, workers, len(rows)
+        own = counts[workers.data_rank]
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
-        padded[: counts[rank]] = rows[: counts[rank]]
-        parts = [torch.empty_like(padded) for _ in counts]
+        padded[:own] = rows[:own]
+        parts = [torch.empty_like(padded) for _ in range(workers.size)]
         torch.distributed.all_gather(parts, padded)
-        return torch.cat([part[:n_rows] for part, n_rows in zip(parts, counts, strict=True)])
+        shares = zip(parts[:: workers.tensor_size], counts, strict=True)
+        return torch.cat([part[:n_rows] for part, n_rows in shares])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        total = grad.contiguous()
+        total = grad / ctx.workers.tensor_size
         torch.distributed.all_reduce(total)
+        rank, counts = ctx.workers.data_rank, ctx.counts
+        first = sum(counts[:rank])
         own = grad.new_zeros(ctx.n_rows, *grad.shape[1:])
-        first, n_rows = sum(ctx.counts[: ctx.rank]), ctx.counts[ctx.rank]
-        own[:n_rows] = total[first : first + n_rows]
+        own[: counts[rank]] = total[first : first + counts[rank]]
         return own, None, None
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from qkv.config import TrainConfig
 from qkv.data.batch import Batch
+from qkv.device import is_on
 from qkv.errors import UserError
 from qkv.model import Model, Stack
 from qkv.training.checkpoint import (
@@ -100,7 +101,8 @@ class Replicated(Layout):
 
         Not every objective uses all parts: masked prediction needs no pooler.
         """
-        with torch.random.fork_rng():
+        device = next(self.model.parameters()).device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             self.loss_sum(batch, smoothing).backward()
         unused = any(weight.grad is None for weight in trained_weights(self.model).values())
         self.model.zero_grad(set_to_none=True)
@@ -279,6 +281,11 @@ def make_layout(
     """Lay a model out on its workers as the settings say."""
     if workers.size == 1:
         return Layout(model, build_loss(model, config))
+    if is_on(config.compile, next(model.parameters()).device):
+        import torch._dynamo
+
+        # The loss is one graph, which DDP's own optimisation would cut at its buckets.
+        torch._dynamo.config.optimize_ddp = False
     if config.shard == "none" and workers.tensor_size == 1:
         return Replicated(model, build_loss(model, config), workers)
     return Sharded(model, build_loss, config, workers)

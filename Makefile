@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test bench lint format types clean
+.PHONY: demo test test-oldest bench lint format types clean
 
 # Torch goes first and pinned, so that the range in pyproject.toml does not fetch another build.
 $(VENV)/.installed: pyproject.toml
@@ -24,6 +24,12 @@ demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, s
 # A process a core, each with one thread: they would only get in each other's way.
 test: $(VENV)/.installed-dev ## the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+test-oldest: ## some tests with the oldest libraries that pyproject.toml allows
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip --quiet install "$(TORCH)"
+	.venv-oldest/bin/python -m pip --quiet install --constraint tests/oldest.txt --editable . pytest pytest-timeout hypothesis seqeval
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest --ignore tests/config/test_presets.py tests/config tests/text tests/cli tests/inspect $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure the headline rows here and write the tables of figures
 	$(BIN)/python -m bench $(ARGS)

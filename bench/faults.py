@@ -30,12 +30,13 @@ Record = dict[str, Any]
 class Trial:
     """A run in a folder of its own, beside one that nothing happens to."""
 
-    def __init__(self, scratch: Path, **train: Any) -> None:
+    def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True)
         self.pairs = write_pairs(scratch / "digits.tsv")
-        self.recipe, self.folder = tiny_recipe(self.pairs, **train), scratch / "run"
-        whole = scratch / "whole"
-        assert exit_code(train_in_child(self.recipe, whole, False)) == 0, said_in(whole)
+        self.recipe, self.folder = tiny_recipe(self.pairs, steps=60), scratch / "run"
+        whole = scratch.parent / "whole"
+        if not whole.exists():  # the same for all
+            assert exit_code(train_in_child(self.recipe, whole, False)) == 0, said_in(whole)
         self.expected = all_bits(whole)
 
     def run(self, before: Callable[[], object] = lambda: None, resume: bool = False) -> int:

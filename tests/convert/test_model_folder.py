@@ -376,3 +376,22 @@ def test_memory_order_changes_no_number(tmp_path: Path) -> None:
     saved = read_tensors(tmp_path / "model.safetensors")
     for name, parameter in plain.named_parameters():
         assert torch.equal(saved[name], parameter)
+
+
+@pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id", "start_id"])
+def test_special_tokens_that_a_translator_does_not_know_are_refused(tmp_path, name):
+    save(tmp_path, 1)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    content["model"][name] = 40
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"{name} is 40, but the model's tokens go from 0 to 39"):
+        qkv.load(tmp_path, "cpu")
+
+
+def test_more_beams_than_any_search_has_are_refused(tmp_path):
+    save(tmp_path, 1)
+    with pytest.raises(UserError, match="beams is 9223372036854775807, but must be at most"):
+        qkv.load(tmp_path, "cpu").translate("a", beams=2**63 - 1)
+    with pytest.raises(UserError, match=r"length_penalty is 1e\+300, but must be at most 50"):
+        qkv.load(tmp_path, "cpu").translate("a", length_penalty=1e300)

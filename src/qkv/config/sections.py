@@ -214,9 +214,12 @@ class TrainConfig(Section):
 class DecodeConfig(Section):
     """How text is generated: beam search unless `sample` is set or `beams` is 1 (greedy)."""
 
-    beams: int = setting(4, "beam size; 1 is greedy", least=1)
+    beams: int = setting(4, "beam size; 1 is greedy", least=1, most=10_000)
     length_penalty: float = setting(
-        1.0, "a hypothesis scores log P / length^this; above 1 favours long ones"
+        1.0,
+        "a hypothesis scores log P / length^this; above 1 favours long ones",
+        least=-50,
+        most=50,
     )
     early_stopping: bool | Literal["never"] = setting(
         False,

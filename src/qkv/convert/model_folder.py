@@ -449,6 +449,13 @@ def load_family(
 def load_tokenizers(where: Where, config: ModelConfig) -> Tokenizers:
     """Read the vocabularies and check that the model knows all of their tokens."""
     tokenizers = _stored(where).read_tokenizers()
+    needed = ("pad_id", "bos_id", "eos_id", "start_id")  # decoders may do without
+    for name in needed if config.family == "encoder-decoder" else ():
+        if getattr(config, name) >= config.vocab_size:
+            raise UserError(
+                f"{where}: {name} is {getattr(config, name)}, but the model's tokens go from 0 to "
+                f"{config.vocab_size - 1}; restore its config.json."
+            )
     for tokenizer, size in (
         (tokenizers.source, config.source_vocab_size or config.vocab_size),
         (tokenizers.target, config.vocab_size),

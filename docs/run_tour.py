@@ -4,8 +4,8 @@ python docs/run_tour.py            # docs/tour.md and docs/tour.zh.md, their pic
 
 A ```python block is a cell. Its printed output, and its last value, replace the ```text block that
 follows it; a picture that follows it shows the last value. A cell that begins with
-`# needs: NAME` is left as it is where that model is not there. Code is written in tour.md; the other
-page takes it from there.
+`# needs: NAME` is left as it is where that model is not there. Code is written in tour.md; the
+other page takes it from there.
 """
 
 from __future__ import annotations

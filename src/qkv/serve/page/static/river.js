@@ -1,0 +1,369 @@
+/** The river: tokens are lanes, stations are columns, numbers are strips; drawn from the structure. */
+import { el, newest, percent, svg, visible } from "./dom.js";
+import { t } from "./i18n.js";
+import { layoutStack } from "./layout.js";
+import { goIn, select } from "./navigate.js";
+import { paintStrip, prepare, strength } from "./paint.js";
+
+const CELLS = 48; // of a strip
+const NARROW = 700; // pixels; below, the river flows down
+const LABELS = 22; // room for the names of layers
+
+/** Mount the river into its section. */
+export function mount(element, state, api) {
+  const stage = el("div", { class: "stage", tabindex: 0, role: "application", "aria-label": t("river.label") });
+  const scroller = el("div", { class: "scroller" }, stage);
+  element.append(scroller);
+  const river = { state, stage, values: {}, hovered: null };
+
+  const load = newest(
+    () => fetchStrips(state, api, keysOf(river)),
+    (values) => { river.values = values; paint(river); drawRibbons(river); },
+    (error) => state.page.failed(error.message),
+  );
+  const draw = () => {
+    if (state.section !== "river" || !state.page.structure || !state.page.answer) return;
+    build(river, scroller.clientWidth);
+    paint(river);
+    load();
+  };
+  stage.addEventListener("keydown", (event) => onKey(event, river));
+  state.page.on(draw);
+  state.on(["open", "head", "difference"], draw);
+  state.on(["at", "row", "column"], () => { mark(river); drawRibbons(river); });
+  new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
+  draw();
+  return { show: draw };
+}
+
+const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys, own }) =>
+  kind === "word" || kind === "op" && !own ? [] : keys)))];
+
+/** Ask for the strips of all visible stations, in one request. */
+async function fetchStrips(state, api, keys) {
+  const head = state.head === null ? {} : { head: state.head };
+  const difference = state.changes.length > 0 && state.difference;
+  const { quantities } = await api.trace(state, keys, { lanes: true, cells: CELLS, difference, ...head });
+  return quantities;
+}
+
+/** Lay out and draw everything that does not depend on numbers. */
+function build(river, width) {
+  const { state, stage } = river;
+  const { structure, answer } = state.page;
+  const flow = width < NARROW ? "down" : "right";
+  Object.assign(river, { width, flow, stacks: [] });
+  let offset = 0;
+  for (const stack of structure.stacks) {
+    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1));
+    const tokens = answer.tokens[stack.side] ?? [];
+    const lane = laneSize(flow, tokens.length, width);
+    const isOpen = layout.layers.some(({ open }) => open);
+    const level = flow === "right" ? 25 : 27;
+    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? level * 4 : 52;
+    const across = head + tokens.length * lane;
+    const placed = { ...layout, stack, tokens, lane, head, across, offset, level, isOpen };
+    river.stacks.push(placed);
+    offset += (flow === "right" ? across : layout.length) + 48;
+  }
+  const length = Math.max(...river.stacks.map((stack) => stack.length));
+  const across = Math.max(...river.stacks.map((stack) => stack.across));
+  const [w, h] = flow === "right" ? [Math.max(length, 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
+  river.size = { width: w, height: h };
+  stage.style.width = `${w}px`;
+  stage.style.height = `${h}px`;
+  river.canvas = el("canvas", { "aria-hidden": "true" });
+  river.svg = svg("svg", { width: w, height: h, viewBox: `0 0 ${w} ${h}`, class: `flow-${flow}` });
+  river.ribbons = svg("g", { class: "ribbons" });
+  river.svg.append(...river.stacks.flatMap((stack) => [drawLayers(river, stack), drawLanes(river, stack)]));
+  if (river.stacks.length > 1) river.svg.append(drawBridges(river));
+  river.svg.append(river.ribbons);
+  for (const stack of river.stacks) river.svg.append(drawGraph(river, stack), drawHits(river, stack));
+  stage.replaceChildren(river.canvas, river.svg);
+  mark(river);
+}
+
+function laneSize(flow, count, width) {
+  if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
+  return count > 40 ? 16 : count > 16 ? 20 : 28;
+}
+
+/** Coordinates of a point: along the flow, and across it, in a stack. */
+const place = (river, stack, along, across) =>
+  river.flow === "right" ? [along, stack.offset + across] : [across, stack.offset + along];
+const levelAt = (river, stack, level) =>
+  river.flow === "right" ? LABELS + 13 + level * stack.level : 20 + level * (stack.level * 0.9);
+/** The rectangle of a column's cell in a lane. */
+function cellAt(river, stack, column, lane) {
+  const across = stack.head + lane * stack.lane;
+  const [x, y] = place(river, stack, column.start, across + 3);
+  return river.flow === "right"
+    ? { x, y, width: column.size, height: stack.lane - 6 }
+    : { x, y, width: stack.lane - 6, height: column.size };
+}
+
+/** Names and bands of layers; a click opens or closes one. */
+function drawLayers(river, stack) {
+  const { state } = river;
+  const group = svg("g", { class: "layers" });
+  for (const { layer, start, end, open } of stack.layers) {
+    const at = `${stack.stack.name}.${layer}`;
+    const [x, y] = place(river, stack, start - 4, 0);
+    const long = end - start + 8;
+    if (open) group.append(svg("rect", { class: "band", x: river.flow === "right" ? x : 0, y: river.flow === "right" ? y : y,
+      width: river.flow === "right" ? long : river.size.width, height: river.flow === "right" ? stack.across : long, rx: 6 }));
+    if (!open) continue;
+    const [tx, ty] = river.flow === "right" ? [x + 8, y + 15] : [river.size.width - 8, y + 15];
+    group.append(svg("text", {
+      class: "layer-name", x: tx, y: ty, "text-anchor": river.flow === "right" ? "start" : "end", role: "button", tabindex: -1,
+      onclick: () => goIn(state, at),
+    }, `${t("river.layer", { layer })} −`));
+  }
+  const [x, y] = place(river, stack, 0, 0);
+  if (river.stacks.length) group.append(svg("text", { class: "stack-name", x: x + 2, y: y + 15 }, t(`stack.${stack.stack.name}`)));
+  return group;
+}
+
+/** A faint line for each token, with its name, and the words that come out. */
+function drawLanes(river, stack) {
+  const group = svg("g", { class: "lanes" });
+  const words = new Map(river.state.page.answer.outputs.map((word) => [word.position, word]));
+  stack.tokens.forEach((token, lane) => {
+    const across = stack.head + (lane + 0.5) * stack.lane;
+    const token_column = stack.columns[0];
+    const [x1, y1] = place(river, stack, token_column.start + token_column.size, across);
+    const [x2, y2] = place(river, stack, stack.length - 10, across);
+    group.append(svg("line", { class: "lane", x1, y1, x2, y2, "data-lane": lane }));
+    const right = river.flow === "right";
+    const [x, y] = place(river, stack, right ? token_column.size - 8 : 16, across);
+    group.append(svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": lane },
+      clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token))));
+    const word = words.get(lane);
+    const column = stack.columns.at(-1);
+    if (column.kind !== "word" || !word) return;
+    const [wx, wy] = place(river, stack, right ? column.start : column.start + 12, across);
+    group.append(svg("text", { class: "word-out", x: wx, y: wy + (right ? 4 : 0), "text-anchor": right ? "start" : "middle" },
+      clip(visible(word.output.name), right ? 9 : 6),
+      svg("tspan", right ? { class: "number", dx: 6 } : { class: "number", x: wx, dy: 14 }, percent(word.output.probability))));
+  });
+  return group;
+}
+
+const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/** Nodes and edges: the graph of each open layer, and the stream through all. */
+function drawGraph(river, stack) {
+  const group = svg("g", { class: "graph" });
+  const point = (node) => place(river, stack, node.position, levelAt(river, stack, stack.isOpen || node.level === 0 ? node.level : 0));
+  for (const { from, to, colour } of stack.edges)
+    group.append(svg("path", { class: `edge ${colour}`, d: curve(point(from), point(to), river.flow) }));
+  for (const node of stack.nodes) group.append(drawNode(river, stack, node, point(node)));
+  return group;
+}
+
+function curve([x1, y1], [x2, y2], flow) {
+  if (flow === "right") {
+    const middle = Math.min((x1 + x2) / 2, x1 + 40);
+    return y1 === y2 ? `M${x1},${y1}H${x2}` : `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${Math.min(x2, middle + 20)},${y2}H${x2}`;
+  }
+  const middle = Math.min((y1 + y2) / 2, y1 + 24);
+  return x1 === x2 ? `M${x1},${y1}V${y2}` : `M${x1},${y1}C${x1},${middle} ${x2},${middle} ${x2},${Math.min(y2, middle + 12)}V${y2}`;
+}
+
+/** A station's pill: a button with its name. */
+function drawNode(river, stack, node, [x, y]) {
+  const width = node.label === "+" ? 18 : Math.max(20, 8 + 6.6 * node.label.length);
+  const at = node.at ?? node.key ?? node.sublayer ?? "";
+  const change = changeOf(node, river.state.changes);
+  return svg("g", {
+    class: `node ${node.colour ?? "stream"} ${node.closed ? "closed" : ""} ${change ? "changed" : ""}`, role: "button", tabindex: -1,
+    "data-at": node.at ?? node.key ?? "", "aria-label": node.closed ? t("river.layer", { layer: node.label }) : `${node.label} ${at}`,
+    transform: `translate(${x},${y})`, onclick: () => goIn(river.state, at),
+  },
+  svg("rect", { x: -width / 2, y: -9, width, height: 18, rx: 9 }),
+  svg("text", { y: 4, "text-anchor": "middle" }, node.label),
+  svg("title", {}, at));
+}
+
+/** Whether a change concerns a station. */
+const changeOf = (node, changes) => changes.some((change) => {
+  const key = change.split(":")[1];
+  return node.key === key || node.sublayer === key || node.at && key.startsWith(`${node.at}.`) || node.key && `${key}.heads` === node.key;
+});
+
+/** Transparent rectangles that hear the mouse. */
+function drawHits(river, stack) {
+  const group = svg("g", { class: "hits" });
+  const laneOf = (event) => {
+    const box = river.svg.getBoundingClientRect();
+    const across = river.flow === "right" ? event.clientY - box.top - stack.offset : event.clientX - box.left;
+    return Math.max(0, Math.min(stack.tokens.length - 1, Math.floor((across - stack.head) / stack.lane)));
+  };
+  for (const column of stack.columns) {
+    const first = cellAt(river, stack, column, 0);
+    const last = cellAt(river, stack, column, stack.tokens.length - 1);
+    const at = column.at ?? column.keys[0] ?? "";
+    group.append(svg("rect", {
+      x: first.x - 2, y: first.y - 2, width: last.x + last.width - first.x + 4, height: last.y + last.height - first.y + 4,
+      "data-column": at,
+      onclick: (event) => at ? column.closed ? goIn(river.state, at) : select(river.state, { at, row: laneOf(event) }) : select(river.state, { row: laneOf(event) }),
+      onmousemove: (event) => hover(river, stack, laneOf(event)),
+      onmouseleave: () => hover(river, null, null),
+    }));
+  }
+  return group;
+}
+
+function hover(river, stack, lane) {
+  const name = stack && `${stack.stack.side}:${lane}`;
+  if (name === river.hovered) return;
+  river.hovered = name;
+  drawRibbons(river);
+  mark(river);
+}
+
+/** The bridges: K and V go from the encoder's output into every decoder layer. */
+function drawBridges(river) {
+  const [encoder, decoder] = river.stacks;
+  const group = svg("g", { class: "bridges" });
+  const end = encoder.nodes.at(-1);
+  const right = river.flow === "right";
+  const [ex, ey] = right ? [end.position, encoder.offset + encoder.across] : [8, encoder.offset + end.position];
+  const bus = right ? encoder.offset + encoder.across + 18 : 8;
+  const ends = { K: [], V: [] };
+  for (const node of decoder.nodes) {
+    const [x, y] = place(river, decoder, node.position, levelAt(river, decoder, decoder.isOpen || node.level === 0 ? node.level : 0));
+    if (node.closed) { ends.K.push([x - 4, y]); ends.V.push([x + 4, y]); }
+    if (node.bridge) ends[node.label].push([x, y]);
+  }
+  for (const [name, points] of Object.entries(ends)) {
+    const at = bus + (name === "K" ? 0 : 6);
+    const shift = name === "K" ? -4 : 4;
+    for (const [x, y] of points) {
+      const d = right ? `M${ex + shift},${ey}V${at}H${x}V${y - 9}` : `M${ex + 12},${ey + shift}H${at}V${y + shift}H${x - 10}`;
+      group.append(svg("path", { class: `edge ${name.toLowerCase()}`, d }));
+    }
+  }
+  if (right) group.append(svg("text", { class: "bridge-name", x: ex - 14, y: bus - 5, "text-anchor": "end" }, t("river.memory")));
+  return group;
+}
+
+/** Paint the strips of everything that has come. */
+function paint(river) {
+  const { width, height } = river.size;
+  const context = prepare(river.canvas, width, height);
+  const changed = river.state.changes.length > 0 && river.state.difference;
+  for (const stack of river.stacks)
+    for (const column of stack.columns) {
+      if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
+      paintColumn(context, river, stack, column, changed);
+    }
+}
+
+const COLOURS = ["q", "k", "v"];
+
+function paintColumn(context, river, stack, column, changed) {
+  column.keys.forEach((key, n) => {
+    const quantity = river.values[key];
+    if (!quantity) return;
+    const [rows, cells] = quantity.shape;
+    const scale = column.kind === "row" && key.endsWith("weights") && !changed ? 1 : strength(quantity.data);
+    const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
+    for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
+      const box = cellAt(river, stack, column, lane);
+      const height = box.height / column.keys.length;
+      paintStrip(context, quantity.data.subarray(lane * cells, (lane + 1) * cells), scale, changed ? "change" : own,
+        { ...box, y: box.y + n * height, height: column.keys.length > 1 ? height - 1 : height });
+    }
+  });
+}
+
+/** Attention weights as ribbons from key tokens to query lanes; those of the chosen word stand out. */
+function drawRibbons(river) {
+  if (!river.ribbons) return;
+  river.ribbons.replaceChildren(...river.stacks.flatMap((stack) =>
+    stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column))));
+}
+
+function ribbonsOf(river, stack, column) {
+  const group = svg("g", {});
+  const quantity = river.values[column.keys[0]];
+  const keyTokens = column.cross ? river.stacks[0].tokens : stack.tokens;
+  const extent = stack.tokens.length * stack.lane;
+  const right = river.flow === "right";
+  const inset = column.cross && right ? 40 : 0;
+  const keyAt = (n) => stack.head + ((n + 0.5) * extent) / keyTokens.length;
+  const laneAt = (n) => stack.head + (n + 0.5) * stack.lane;
+  if (column.cross) keyTokens.forEach((token, n) => {
+    const [x, y] = place(river, stack, column.start + (right ? inset - 4 : 8), keyAt(n));
+    group.append(svg("text", { class: "key-token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle" }, clip(visible(token), 5)));
+  });
+  if (!quantity) return group;
+  const [rows, cells] = quantity.shape;
+  const focus = focusOf(river, stack, column);
+  for (let query = 0; query < rows; query++)
+    for (let key = 0; key < cells; key++) {
+      const weight = Math.abs(quantity.data[query * cells + key]);
+      if (!(weight > 0.02)) continue;
+      const lit = focus === null || focus.query === query || focus.key === key;
+      const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
+      const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));
+      group.append(svg("path", { class: `ribbon ${lit ? "" : "dim"}`, d: ribbon(x1, y1, x2, y2, right),
+        "stroke-width": 0.5 + 5 * Math.min(1, weight), "stroke-opacity": lit ? 0.25 + 0.65 * Math.min(1, weight) : 0.06 }));
+    }
+  return group;
+}
+
+const ribbon = (x1, y1, x2, y2, right) => right
+  ? `M${x1},${y1}C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`
+  : `M${x1},${y1}C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`;
+
+/** The word that is hovered or selected, as query, key or both of an attention. */
+function focusOf(river, stack, column) {
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  if (side) {
+    const keySide = column.cross ? river.stacks[0].stack.side : stack.stack.side;
+    return { query: side === stack.stack.side ? Number(lane) : -1, key: side === keySide ? Number(lane) : -1 };
+  }
+  const selected = river.state.at.startsWith(`${stack.stack.name}.`) && river.state.row !== null;
+  return selected ? { query: river.state.row, key: -1 } : null;
+}
+
+/** Mark what is selected and hovered. */
+function mark(river) {
+  if (!river.svg) return;
+  const { at, row } = river.state;
+  for (const element of river.svg.querySelectorAll("[data-at], [data-column]")) {
+    const own = element.dataset.at ?? element.dataset.column;
+    element.classList.toggle("selected", Boolean(at) && own === at);
+  }
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  river.stacks.forEach((stack, n) => {
+    const lanes = river.svg.querySelectorAll(".lanes")[n].querySelectorAll("[data-lane]");
+    const current = at === "" || at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (n === river.stacks.length - 1 && !at.includes("."));
+    for (const element of lanes) {
+      const mine = Number(element.dataset.lane);
+      element.classList.toggle("lit", side ? side === stack.stack.side && Number(lane) === mine : current && row === mine && at !== "");
+    }
+  });
+}
+
+/** Arrows move through stations and tokens, Enter goes in. */
+function onKey(event, river) {
+  const { state, flow } = river;
+  const along = flow === "right" ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
+  const across = flow === "right" ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+  const stations = [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap((column) => column.at ?? column.keys)))];
+  if (along.includes(event.key)) {
+    const step = event.key === along[1] ? 1 : -1;
+    const next = stations[Math.max(0, Math.min(stations.length - 1, stations.indexOf(state.at) + step))];
+    select(state, { at: next });
+    river.svg.querySelector(`[data-at="${CSS.escape(next)}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  } else if (across.includes(event.key)) {
+    const stack = river.stacks.find(({ stack: { name, side } }) => state.at.startsWith(name) || state.at.startsWith(side)) ?? river.stacks.at(-1);
+    const step = event.key === across[1] ? 1 : -1;
+    select(state, { row: Math.max(0, Math.min(stack.tokens.length - 1, (state.row ?? -1) + step)) });
+  } else if (event.key === "Enter") goIn(state, state.at);
+  else return;
+  event.preventDefault();
+}

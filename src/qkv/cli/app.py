@@ -26,6 +26,7 @@ COMMANDS = (
     "inspect",
     "lab",
     "pull",
+    "serve",
 )
 """Names of the commands: each is the function of this name in the module of this name."""
 ADAPTABLE = COMMANDS[COMMANDS.index("translate") : COMMANDS.index("lab")]  # those that load a model

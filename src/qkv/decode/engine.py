@@ -154,6 +154,17 @@ class Engine:
             self.cancel(handle)
 
     @property
+    def n_rows(self) -> int:
+        """Number of rows that run: the hypotheses of all requests that have joined."""
+        return sum(lane.n_running * lane.beams for lane in list(self._lanes.values()))
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait for a row, or whose prompts are being read."""
+        prefill = self._prefill
+        return len(self._queue) + (len(prefill.handles) if prefill else 0)
+
+    @property
     def is_compiling(self) -> bool:
         """Whether a step is being compiled in the background; the plain one serves meanwhile."""
         return any(lane.is_compiling for lane in self._lanes.values())
@@ -201,8 +212,7 @@ class Engine:
             return None
         beams = self._queue[0].request.beams
         lane = self._lane(beams)
-        running = sum(x.n_running * x.beams for x in self._lanes.values())
-        free = (self.max_rows - running) // beams
+        free = (self.max_rows - self.n_rows) // beams
         if lane.is_idle:
             free = max(free, 1)
         # With more waiting than fit, few large groups are read faster than many small ones.

@@ -25,7 +25,7 @@ from qkv.convert.model_folder import (
     save_model_folder,
     says_how_to_draw,
 )
-from qkv.decode import Hypothesis
+from qkv.decode import Engine, Hypothesis
 from qkv.device import lay_by_columns
 from qkv.errors import UserError
 from qkv.model import Decoder
@@ -67,6 +67,11 @@ class LanguageModel:
         self.model, self.tokenizer, self.decode = model, tokenizer, decode
         self.prompting, self.says_how_to_draw = prompting or Prompting(), says_how_to_draw
         self.writer = Writer(model, tokenizer)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that runs all requests of this model."""
+        return self.writer.engine
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> LanguageModel:

@@ -1,0 +1,1 @@
+"""HTTP: the models of this machine behind an API (`api/`) and in the browser (`page/`)."""

@@ -1,0 +1,1 @@
+"""Routes of the API, a file for each kind of client."""

@@ -1,0 +1,224 @@
+"""The models that a server offers: loaded at first use, the least recently used unloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qkv.config import ModelConfig
+from qkv.convert.model_folder import StoredModel, load_config, load_languages
+from qkv.convert.opening import open_model
+from qkv.errors import UserError
+from qkv.model import parameter_shapes
+from qkv.serve.settings import ServeSettings
+from qkv.serve.worker import Worker
+from qkv.tasks import load
+from qkv.text.languages import THREE_LETTERS, Languages
+
+BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.1, "int4": 0.65, None: 4.0}  # of a weight in memory
+PAIR = re.compile(r"(?:^|[-_])([a-z]{2})[-_]([a-z]{2})$")
+
+
+class UnknownModelError(UserError):
+    """A model that is not offered here, or none that can do what is asked for."""
+
+
+class BusyError(UserError):
+    """A model that has too much to do, or no memory to be loaded into."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model that can be asked for: where it is, and what its files say of it."""
+
+    name: str
+    path: str
+    stored: StoredModel
+    task: str
+    config: ModelConfig
+    languages: Languages | None
+    pair: tuple[str, str] | None  # of languages, where the name of a translator tells them
+    n_parameters: int
+    n_bytes: int  # of the weights in memory, about
+
+
+class Models:
+    """The models of a server, by name; those in use are loaded, each in a thread of its own."""
+
+    def __init__(self, given: Sequence[str], settings: ServeSettings | None = None) -> None:
+        """Open models by path, or packaged or pulled name; `NAME=PATH` gives one another name."""
+        self.settings = settings or ServeSettings()
+        self._offers: dict[str, Offer] = {}
+        for model in given:
+            offer = _offer(model, self.settings)
+            if offer.name in self._offers:
+                raise UserError(
+                    f"Two models have the name {offer.name!r}; give one of them another: "
+                    f"{offer.name}2={offer.path}."
+                )
+            self._offers[offer.name] = offer
+        self._workers: dict[str, Worker] = {}  # the most recently used last
+        self._loading = asyncio.Lock()
+
+    def names(self) -> list[str]:
+        """Names of all models, in the order in which they were given."""
+        return list(self._offers)
+
+    def offer(self, name: str) -> Offer:
+        """What is known of a model without loading it."""
+        if name not in self._offers:
+            known = ", ".join(self._offers)
+            raise UnknownModelError(f"There is no model {name!r} here; this server has {known}.")
+        return self._offers[name]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Describe a model by what its files say, without loading it."""
+        offer, config = self.offer(name), self.offer(name).config
+        return {
+            "id": name,
+            "task": offer.task,
+            "family": config.family,
+            "parameters": offer.n_parameters,
+            "max_length": config.max_length,
+            "vocab_size": config.vocab_size,
+            "d_model": config.d_model,
+            "n_heads": config.n_heads,
+            "n_encoder_layers": config.n_encoder_layers,
+            "n_decoder_layers": config.n_decoder_layers,
+            "loaded": name in self._workers,
+        }
+
+    def choose(self, name: str | None, tasks: Iterable[str], doing: str) -> str:
+        """Return the model of this name, or by default the first one that has one of these tasks.
+
+        `doing` says in errors what it is wanted for.
+        """
+        wanted = set(tasks)
+        if name is not None:
+            if self.offer(name).task not in wanted:
+                raise UserError(
+                    f"The model {name!r} is made to {self.offer(name).task}, so that it cannot "
+                    f"{doing}; name another one."
+                )
+            return name
+        for offer in self._offers.values():
+            if offer.task in wanted:
+                return offer.name
+        raise UnknownModelError(
+            f"No model of this server can {doing}; start it with one that can: `qkv serve MODEL`."
+        )
+
+    def workers(self) -> Mapping[str, Worker]:
+        """The workers of the models that are loaded, or being loaded."""
+        return self._workers
+
+    async def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return function(task, *arguments), run in the model's own thread, nothing else beside."""
+        async with self.use(name) as worker:
+            return await worker.run(function, *arguments)
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[Worker]:
+        """Hold a loaded model, which stays loaded meanwhile."""
+        worker = await self._worker(self.offer(name))
+        worker.n_users += 1
+        try:
+            if worker.n_users > self.settings.max_queue:
+                raise BusyError(
+                    f"The model {name!r} has {self.settings.max_queue} requests to answer already; "
+                    f"try again in a moment."
+                )
+            yield await worker.loaded()
+        except BaseException:
+            if worker.is_loaded.done() and worker.is_loaded.exception():
+                self._workers.pop(name, None)  # the next request tries again
+            raise
+        finally:
+            worker.n_users -= 1
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Let all models finish what they were given."""
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.close()
+        for worker in workers:
+            await asyncio.to_thread(worker.join, timeout)
+        self._workers.clear()
+
+    async def _worker(self, offer: Offer) -> Worker:
+        async with self._loading:
+            if offer.name not in self._workers:
+                await self._make_room(offer)
+                self._workers[offer.name] = Worker(offer.name, lambda: self._load(offer))
+            self._workers[offer.name] = self._workers.pop(offer.name)
+            return self._workers[offer.name]
+
+    def _load(self, offer: Offer) -> Any:
+        return load(offer.path, self.settings.device, self.settings.dtype)
+
+    async def _make_room(self, offer: Offer) -> None:
+        """Unload idle models, the least recently used first, until this one fits."""
+        budget = self.settings.memory
+        if not budget:
+            return
+        if offer.n_bytes > budget:
+            raise BusyError(
+                f"The model {offer.name!r} needs about {offer.n_bytes:,} bytes, but --memory "
+                f"allows {budget:,}; raise it, or load the model in fewer bits."
+            )
+        while self._n_bytes() + offer.n_bytes > budget:
+            idle = [name for name, worker in self._workers.items() if not worker.n_users]
+            if not idle:
+                raise BusyError(
+                    f"There is no memory for {offer.name!r} while the other models answer; try "
+                    f"again in a moment."
+                )
+            worker = self._workers.pop(idle[0])
+            worker.close()
+            await asyncio.to_thread(worker.join)
+            gc.collect()
+
+    def _n_bytes(self) -> int:
+        return sum(self._offers[name].n_bytes for name in self._workers)
+
+
+def _offer(given: str, settings: ServeSettings) -> Offer:
+    name, equals, path = given.partition("=")
+    if not equals or Path(given).exists():
+        name, path = _short_name(given), given
+    stored = open_model(path, settings.dtype)
+    task, config, _ = load_config(stored)
+    count = sum(math.prod(shape) for shape in parameter_shapes(config).values())
+    return Offer(
+        name,
+        path,
+        stored,
+        task,
+        config,
+        load_languages(stored) if task == "translate" else None,
+        _pair(name) if task == "translate" else None,
+        count,
+        int(count * BYTES[settings.dtype]),
+    )
+
+
+def _short_name(given: str) -> str:
+    """The last part of a path or of a pulled name, without the ending of a GGUF file."""
+    path = Path(given)
+    if given in (".", "..") or given.endswith(".."):
+        path = path.resolve()
+    return path.stem if path.suffix.lower() == ".gguf" else path.name
+
+
+def _pair(name: str) -> tuple[str, str] | None:
+    found = PAIR.search(name.lower())
+    if found and found[1] in THREE_LETTERS and found[2] in THREE_LETTERS:
+        return found[1], found[2]
+    return None

@@ -10,8 +10,9 @@ from fastapi.responses import FileResponse
 
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
 from qkv.serve.page.structure import structure
+from qkv.serve.page.worked import CellAsk, worked
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
@@ -57,6 +58,11 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
         """Quantities of a pass: a header's length, the header as JSON, little-endian blocks."""
         content = await models.run(model, quantities, ask)
         return Response(content, media_type="application/octet-stream")
+
+    @router.post("/v1/models/{model:path}/cell")
+    async def cell_of(model: str, ask: CellAsk) -> dict[str, Any]:
+        """One cell of a quantity with the numbers of its formula."""
+        return await models.run(model, worked, ask)
 
     return router
 

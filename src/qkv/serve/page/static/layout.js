@@ -13,8 +13,8 @@ const SIZES = {
 const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU" };
 
 /** All columns, nodes and edges of one stack. */
-export function layoutStack(structure, stack, open, flow, isLast) {
-  const build = builder(structure.facts, stack, SIZES[flow]);
+export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
+  const build = builder(structure.facts, stack, stretched(SIZES[flow], stretch));
   build.inputs();
   const thin = stack.n_layers > 8;
   for (let layer = 0; layer < stack.n_layers; layer++) {
@@ -24,6 +24,9 @@ export function layoutStack(structure, stack, open, flow, isLast) {
   build.end(structure, isLast);
   return build.done();
 }
+
+/** Sizes with strips that are wider where there is room. */
+const stretched = (sizes, by) => ({ ...sizes, strip: sizes.strip * by, thin: sizes.thin * by, qkv: sizes.qkv * by, gap: sizes.gap * Math.min(by, 1.3) });
 
 function builder(facts, stack, sizes) {
   const columns = [], nodes = [], edges = [], layers = [];
@@ -92,8 +95,8 @@ function builder(facts, stack, sizes) {
   /** A norm before a sublayer, on its branch. */
   const before = (from, layer, level, at, has) => {
     if (facts.norm_position === "post") return from;
-    const key = has("norm.output") ? `${at}.norm.output` : null;
-    return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, help: "norm", sublayer: at });
+    const key = has("norm") ? `${at}.norm` : null;
+    return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, sublayer: at });
   };
 
   const attention = (at, layer, has, from, cross) => {
@@ -108,21 +111,21 @@ function builder(facts, stack, sizes) {
     let [left, right] = [q, k];
     if (facts.turns_positions && !cross) {
       const turn = column("op", { sublayer: at });
-      left = node(turn, "↻", 1, fields("q", { help: "turn" }));
-      right = node(turn, "↻", 2, fields("k", { help: "turn" }));
+      left = node(turn, "↻", 1, fields("q", { key: `${at}.rotation` }));
+      right = node(turn, "↻", 2, fields("k", { key: `${at}.rotation` }));
       edge(q, left, "q"); edge(k, right, "k");
     }
-    const row = (label, part, fromNodes, more = {}) =>
-      onBranch(has(part) || more.key ? "row" : "op", label, 1.5, more.key ?? (has(part) ? `${at}.${part}` : null), fromNodes, fields("attention", { rows: true, part, ...more }));
+    const row = (label, part, from) =>
+      onBranch(has(part) ? "row" : "op", label, 1.5, has(part) ? `${at}.${part}` : null, from, fields("attention"));
     const product = row("QKᵀ", "products", [left, right]);
-    const scaled = facts.score_division ? row("÷√d", "scaled", [product], { help: "scale" }) : product;
-    const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled], { help: "bias" }) : scaled;
+    const scaled = facts.score_division ? onBranch("op", "÷√d", 1.5, has("scale") ? `${at}.scale` : null, [product], fields("attention")) : product;
+    const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled]) : scaled;
     const scores = row("+ M", "scores", [biased]);
     const weights = row("softmax", "weights", [scores]);
     column("ribbon", { keys: [`${at}.weights`], colour: "attention", cross, sublayer: at, at: `${at}.weights` });
     const sum = onBranch("strip", "Σ a·v", 2, `${at}.heads`, [weights], fields("attention"));
     edge(v, sum, "v");
-    let result = onBranch("strip", "W_O", 2, `${at}.output`, [sum], fields("stream"));
+    const result = onBranch("strip", "W_O", 2, `${at}.output`, [sum], fields("stream"));
     after(at, layer, has, from, result);
   };
 
@@ -135,9 +138,9 @@ function builder(facts, stack, sizes) {
       hidden = onBranch("strip", "Router", 1.5, `${at}.shares`, [read], fields());
     } else if (facts.gated) {
       const up = onBranch(has("inner") ? "strip" : "op", "W₁", 1.5, has("inner") ? `${at}.inner` : null, [read], fields());
-      const gate = node(up.column, "W_gate", 3, fields());
+      const gate = node(up.column, "W_gate", 3, fields({ key: has("gate") ? `${at}.gate` : null }));
       edge(read, gate);
-      const bent = node(column("op", {}), activation, 3, fields({ help: "activation" }));
+      const bent = node(column("op", {}), activation, 3, fields());
       edge(gate, bent);
       hidden = onBranch("strip", "⊙", 2, `${at}.hidden`, [up, bent], fields());
     } else {
@@ -150,12 +153,12 @@ function builder(facts, stack, sizes) {
 
   /** The sum with the stream, and the norms after a sublayer. */
   const after = (at, layer, has, from, result) => {
-    if (facts.norm_position === "both") result = onBranch("op", norm, 2, null, [result], { layer, help: "norm", sublayer: at });
+    if (facts.norm_position === "both") result = onBranch(has("output_norm") ? "strip" : "op", norm, 2, has("output_norm") ? `${at}.output_norm` : null, [result], { layer, sublayer: at });
     const post = facts.norm_position === "post";
     const sumKey = post ? (has("sum") ? `${at}.sum` : null) : `${at}.residual`;
-    onStream(sumKey ? "strip" : "op", "+", sumKey, { layer, sublayer: at, part: "sum", help: "sum" });
+    onStream(sumKey ? "strip" : "op", "+", sumKey, { layer, sublayer: at });
     edge(result, stream);
-    if (post) onStream("strip", norm, `${at}.residual`, { layer, sublayer: at, help: "norm" });
+    if (post) onStream("strip", norm, `${at}.residual`, { layer, sublayer: at });
   };
 
   const end = (structure, isLast) => {

@@ -30,14 +30,14 @@ export function mount(element, state, api) {
   stage.addEventListener("keydown", (event) => onKey(event, river));
   state.page.on(draw);
   state.on(["open", "head", "difference"], draw);
-  state.on(["at", "row", "column"], () => { mark(river); drawRibbons(river); });
+  state.on(["at", "row", "column"], () => refresh(river));
   new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
   draw();
   return { show: draw };
 }
 
-const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys, own }) =>
-  kind === "word" || kind === "op" && !own ? [] : keys)))];
+const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys }) =>
+  ["word", "op", "token"].includes(kind) ? [] : keys)))];
 
 /** Ask for the strips of all visible stations, in one request. */
 async function fetchStrips(state, api, keys) {
@@ -53,9 +53,10 @@ function build(river, width) {
   const { structure, answer } = state.page;
   const flow = width < NARROW ? "down" : "right";
   Object.assign(river, { width, flow, stacks: [] });
+  const stretch = stretchOf(structure, state.open, flow, width);
   let offset = 0;
   for (const stack of structure.stacks) {
-    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1));
+    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1), stretch);
     const tokens = answer.tokens[stack.side] ?? [];
     const lane = laneSize(flow, tokens.length, width);
     const isOpen = layout.layers.some(({ open }) => open);
@@ -83,9 +84,16 @@ function build(river, width) {
   mark(river);
 }
 
+/** How much wider strips can be, so that closed layers fill the width. */
+function stretchOf(structure, open, flow, width) {
+  if (flow === "down") return 1;
+  const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
+  return Math.max(1, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+}
+
 function laneSize(flow, count, width) {
   if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
-  return count > 40 ? 16 : count > 16 ? 20 : 28;
+  return count > 40 ? 16 : count > 16 ? 20 : count > 8 ? 28 : 32;
 }
 
 /** Coordinates of a point: along the flow, and across it, in a stack. */
@@ -130,12 +138,9 @@ function drawLanes(river, stack) {
   const words = new Map(river.state.page.answer.outputs.map((word) => [word.position, word]));
   stack.tokens.forEach((token, lane) => {
     const across = stack.head + (lane + 0.5) * stack.lane;
-    const token_column = stack.columns[0];
-    const [x1, y1] = place(river, stack, token_column.start + token_column.size, across);
-    const [x2, y2] = place(river, stack, stack.length - 10, across);
-    group.append(svg("line", { class: "lane", x1, y1, x2, y2, "data-lane": lane }));
+    const names = stack.columns[0];
     const right = river.flow === "right";
-    const [x, y] = place(river, stack, right ? token_column.size - 8 : 16, across);
+    const [x, y] = place(river, stack, right ? names.size - 8 : 16, across);
     group.append(svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": lane },
       clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token))));
     const word = words.get(lane);
@@ -218,8 +223,15 @@ function hover(river, stack, lane) {
   const name = stack && `${stack.stack.side}:${lane}`;
   if (name === river.hovered) return;
   river.hovered = name;
-  drawRibbons(river);
+  refresh(river);
+}
+
+/** Draw again what depends on the selection. */
+function refresh(river) {
+  if (!river.svg) return;
   mark(river);
+  paint(river);
+  drawRibbons(river);
 }
 
 /** The bridges: K and V go from the encoder's output into every decoder layer. */
@@ -253,21 +265,51 @@ function paint(river) {
   const { width, height } = river.size;
   const context = prepare(river.canvas, width, height);
   const changed = river.state.changes.length > 0 && river.state.difference;
-  for (const stack of river.stacks)
+  for (const stack of river.stacks) {
+    paintLanes(context, river, stack);
+    const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
+    const shared = Math.max(0, ...inputs.map((key) => (river.values[key] ? strength(river.values[key].data) : 0)));
     for (const column of stack.columns) {
       if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
-      paintColumn(context, river, stack, column, changed);
+      paintColumn(context, river, stack, column, changed, shared);
     }
+  }
+}
+
+/** The residual stream of each token: a faint line, stronger for the one that is looked at. */
+function paintLanes(context, river, stack) {
+  const style = getComputedStyle(document.documentElement);
+  stack.tokens.forEach((_, lane) => {
+    const lit = litLane(river, stack) === lane;
+    const across = stack.head + (lane + 0.5) * stack.lane;
+    context.strokeStyle = style.getPropertyValue(lit ? "--ink" : "--line");
+    context.lineWidth = lit ? 1.5 : 1;
+    context.beginPath();
+    context.moveTo(...place(river, stack, stack.columns[0].start + stack.columns[0].size, across));
+    context.lineTo(...place(river, stack, stack.length - 10 - (stack.columns.at(-1).kind === "word" ? stack.columns.at(-1).size : 0), across));
+    context.stroke();
+  });
+}
+
+/** The lane of a stack that is hovered or selected. */
+function litLane(river, stack) {
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  if (side) return side === stack.stack.side ? Number(lane) : null;
+  const { at, row } = river.state;
+  const isLast = stack === river.stacks.at(-1);
+  const mine = at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (isLast && !at.includes("."));
+  return mine && row !== null ? row : null;
 }
 
 const COLOURS = ["q", "k", "v"];
 
-function paintColumn(context, river, stack, column, changed) {
+function paintColumn(context, river, stack, column, changed, shared) {
   column.keys.forEach((key, n) => {
     const quantity = river.values[key];
     if (!quantity) return;
     const [rows, cells] = quantity.shape;
-    const scale = column.kind === "row" && key.endsWith("weights") && !changed ? 1 : strength(quantity.data);
+    const input = key.startsWith(`${stack.stack.side}.`) && !changed;
+    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strength(quantity.data);
     const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
     for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
       const box = cellAt(river, stack, column, lane);
@@ -331,20 +373,15 @@ function focusOf(river, stack, column) {
 
 /** Mark what is selected and hovered. */
 function mark(river) {
-  if (!river.svg) return;
-  const { at, row } = river.state;
+  const { at } = river.state;
   for (const element of river.svg.querySelectorAll("[data-at], [data-column]")) {
     const own = element.dataset.at ?? element.dataset.column;
     element.classList.toggle("selected", Boolean(at) && own === at);
   }
-  const [side, lane] = river.hovered?.split(":") ?? [];
   river.stacks.forEach((stack, n) => {
-    const lanes = river.svg.querySelectorAll(".lanes")[n].querySelectorAll("[data-lane]");
-    const current = at === "" || at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (n === river.stacks.length - 1 && !at.includes("."));
-    for (const element of lanes) {
-      const mine = Number(element.dataset.lane);
-      element.classList.toggle("lit", side ? side === stack.stack.side && Number(lane) === mine : current && row === mine && at !== "");
-    }
+    const lit = litLane(river, stack);
+    for (const element of river.svg.querySelectorAll(".lanes")[n].querySelectorAll("[data-lane]"))
+      element.classList.toggle("lit", Number(element.dataset.lane) === lit);
   });
 }
 

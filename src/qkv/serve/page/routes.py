@@ -8,8 +8,10 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
+from qkv.serve.page.heads import heads
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
 from qkv.serve.page.structure import structure
+from qkv.serve.page.traces import Ask
 from qkv.serve.page.worked import CellAsk, worked
 
 STATIC = Path(__file__).resolve().parent / "static"
@@ -63,6 +65,11 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
     async def cell_of(model: str, ask: CellAsk) -> dict[str, Any]:
         """One cell of a quantity with the numbers of its formula."""
         return await models.run(model, worked, ask)
+
+    @router.post("/v1/models/{model:path}/heads")
+    async def heads_of(model: str, ask: Ask) -> dict[str, Any]:
+        """Kinds of attention, their sinks, and what heads do."""
+        return await models.run(model, heads, ask)
 
     return router
 

@@ -9,7 +9,7 @@ const TOKEN = /\s+|√|[A-Za-zθμσγβεΣ∂Ŷ]+[′″‴⁗]*|x̂|[\d.]+|[�
 export function formula(text) {
   const tokens = text.normalize("NFC").match(TOKEN);
   const row = readRow({ tokens, at: 0 }, null);
-  return math("math", { display: "block", "aria-label": text }, row);
+  return math("math", { display: "block", "aria-label": text, class: text.length > 30 ? "long" : "" }, row);
 }
 
 /** Read until a closing bracket. */
@@ -48,8 +48,15 @@ function readItem(reader) {
 function letters(token) {
   if (/^[A-Z]{2}$/.test(token)) return math("mrow", {}, ...[...token].map((letter) => math("mi", {}, letter)));
   const [, base, primes] = token.match(/^(.*?)([′″‴⁗]*)$/u);
-  const name = math("mi", {}, base);
-  return primes ? math("msup", {}, name, math("mo", {}, primes)) : name;
+  return math("mi", {}, (base.length === 1 && primes ? italic(base) : base) + primes);
+}
+
+/** A Latin letter in mathematical italics, which MathML gives to single characters alone. */
+function italic(letter) {
+  const code = letter.codePointAt(0);
+  if (letter === "h") return "ℎ";
+  if (code >= 65 && code <= 90) return String.fromCodePoint(0x1d434 + code - 65);
+  return code >= 97 && code <= 122 ? String.fromCodePoint(0x1d44e + code - 97) : letter;
 }
 
 /** Subscripts and superscripts after a symbol. */

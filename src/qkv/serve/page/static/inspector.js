@@ -19,7 +19,7 @@ export function mountInspector(element, state, api) {
     (error) => show(element, el("p", { class: "error" }, error.message)),
   );
   const draw = () => {
-    if (state.section === "river" || state.section === "heads") load();
+    if (state.section === "river") load();
   };
   state.on(["at", "head", "row", "column", "section"], draw);
   state.page.on(() => state.page.busy || draw());

@@ -14,9 +14,9 @@ const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU
 
 /** All columns, nodes and edges of one stack. */
 export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
-  const build = builder(structure.facts, stack, stretched(SIZES[flow], stretch));
-  build.inputs();
-  const thin = stack.n_layers > 8;
+  const build = builder(structure.facts, stack, stretched(SIZES[flow], stretch), flow);
+  build.inputs(open.length > 0);
+  const thin = stack.n_layers > 8 || open.length > 0;
   for (let layer = 0; layer < stack.n_layers; layer++) {
     if (open.includes(`${stack.name}.${layer}`)) build.open(layer);
     else build.closed(layer, thin);
@@ -28,11 +28,12 @@ export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
 /** Sizes with strips that are wider where there is room. */
 const stretched = (sizes, by) => ({ ...sizes, strip: sizes.strip * by, thin: sizes.thin * by, qkv: sizes.qkv * by, gap: sizes.gap * Math.min(by, 1.3) });
 
-function builder(facts, stack, sizes) {
+function builder(facts, stack, sizes, flow) {
   const columns = [], nodes = [], edges = [], layers = [];
   let position = 0;
   let stream; // the node that the residual stream has come to
-  const norm = facts.norm === "layer" ? "LayerNorm" : "RMSNorm";
+  const norm = flow === "down" ? "Norm" : facts.norm === "layer" ? "LayerNorm" : "RMSNorm";
+  const heading = flow === "down" ? 20 : 0; // room for the name of an open layer
 
   const column = (kind, fields) => {
     const made = { kind, start: position, size: sizes[kind], keys: [], ...fields };
@@ -60,13 +61,14 @@ function builder(facts, stack, sizes) {
     return next;
   };
 
-  const inputs = () => {
+  const inputs = (thin) => {
+    const kind = thin ? "thin" : "strip";
     column("token", { side: stack.side });
     for (const { key } of stack.inputs) {
       const part = key.split(".")[1];
-      if (part === "embedding") onStream("strip", "E", key);
-      if (part === "positions") onStream("strip", "PE", key, { own: true });
-      if (part === "input") onStream("strip", facts.adds_positions ? "+ PE" : "H⁰", key);
+      if (part === "embedding") onStream(kind, "E", key);
+      if (part === "positions") onStream(kind, "PE", key);
+      if (part === "input") onStream(kind, facts.adds_positions ? "+" : "H⁰", key);
     }
   };
 
@@ -79,6 +81,7 @@ function builder(facts, stack, sizes) {
 
   const open = (layer) => {
     const start = position;
+    position += heading;
     const entry = stream;
     for (const sublayer of stack.sublayers) {
       if (!sublayer.layers.includes(layer)) continue;
@@ -122,7 +125,7 @@ function builder(facts, stack, sizes) {
     const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled]) : scaled;
     const scores = row("+ M", "scores", [biased]);
     const weights = row("softmax", "weights", [scores]);
-    column("ribbon", { keys: [`${at}.weights`], colour: "attention", cross, sublayer: at, at: `${at}.weights` });
+    column("ribbon", { keys: [`${at}.weights`], colour: "attention", cross, sublayer: at });
     const sum = onBranch("strip", "Σ a·v", 2, `${at}.heads`, [weights], fields("attention"));
     edge(v, sum, "v");
     const result = onBranch("strip", "W_O", 2, `${at}.output`, [sum], fields("stream"));
@@ -166,7 +169,7 @@ function builder(facts, stack, sizes) {
     onStream("strip", facts.norm_position === "post" ? "H" : norm, last, { end: true });
     if (!isLast) return;
     const keys = structure.outputs.map(({ key }) => key);
-    if (keys.includes("pooled")) onStream("op", "pool", "pooled", { own: true });
+    if (keys.includes("pooled")) onStream("op", "pool", "pooled");
     if (keys.includes("logits")) onStream("strip", "logits", "logits");
     if (keys.includes("logits")) onStream("word", "P", "probabilities");
   };

@@ -1,21 +1,31 @@
 /** Requests to the server: JSON answers, and quantities as binary blocks; each is asked once. */
 
+import { t } from "./i18n.js";
+
 const KEPT = 200; // responses that are remembered
+const STORED = "qkv-api-key"; // where a key that somebody typed is kept, until the tab closes
 const cache = new Map();
+let refused = false;
+
+/** Whether the server wants a key. */
+export const needsKey = () => refused;
+/** Keep the key that was typed. */
+export const keepKey = (key) => sessionStorage.setItem(STORED, key);
 
 /** An error whose message is a sentence for the reader. */
 export class ApiError extends Error {}
 
 async function fetched(path, body) {
-  const options = body && {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-  };
+  const key = sessionStorage.getItem(STORED);
+  const headers = { ...(key ? { Authorization: `Bearer ${key}` } : {}), ...(body ? { "Content-Type": "application/json" } : {}) };
+  const options = { headers, ...(body ? { method: "POST", body: JSON.stringify(body) } : {}) };
   let response;
   try {
     response = await fetch(path, options);
   } catch {
-    throw new ApiError("The server does not answer.");
+    throw new ApiError(t("error.server"));
   }
+  refused = response.status === 401;
   if (!response.ok) throw new ApiError(await sentence(response));
   return response;
 }

@@ -1,5 +1,5 @@
 /** The inspector: name, formula, map and numbers of whatever is selected, and switches to change it. */
-import { describe, switchFor, weightSlider, patchForm } from "./change.js";
+import { switchFor, weightSlider, patchForm } from "./change.js";
 import { el, newest, number, show, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { formula } from "./formula.js";
@@ -158,7 +158,7 @@ async function stationCard(state, api, place) {
   });
   return [
     el("h2", {}, partName(station), el("small", { class: "quiet" }, ` ${letters(station)}`)),
-    el("div", { class: "formula" }, formula(station.formula)),
+    el("div", { class: "formula", tabindex: 0, role: "group", "aria-label": t("formula") }, formula(station.formula)),
     station.has_heads ? headChooser(state, place, quantity) : null,
     map,
     ...(await cellCard(state, api, place, part, { rowNames, columnNames, quantity })),
@@ -253,7 +253,7 @@ function changesOf(state, { station, stack, layer, sublayer }, part, rowNames) {
   const side = station.axes.includes("S") && !(stack?.name === "decoder" && part !== "key" && part !== "value") ? "source" : stack?.side;
   if (state.row !== null && rowNames && ["source", "target"].includes(side))
     list.push([`hide:${side}:position=${state.row}`, t("switch.token", { token: visible(rowNames[state.row] ?? "") })]);
-  return el("details", { class: "change-panel", open: state.changes.length > 0 || null },
+  return el("details", { class: "change-panel", open: true },
     el("summary", {}, t("change.title")),
     switches(state, list),
     part === "weights" && state.head !== null && state.row !== null && state.column !== null ? weightSlider(state, station.key) : null,
@@ -261,4 +261,3 @@ function changesOf(state, { station, stack, layer, sublayer }, part, rowNames) {
   );
 }
 
-export { describe };

@@ -11,12 +11,12 @@
  * `state.page.structure` (of the model), `state.page.answer` (tokens, outputs), and
  * `state.page.on(listener)` is called when either has changed. `api` is api.js. Work only while shown:
  * `state.section` is the section's name; `show()` is called when its tab is chosen again.
- * Words come from i18n (`t("key")`, i18n/en.json and zh.json); a change of language reloads the page.
+ * Words come from i18n (`t(…)`, i18n/en.json and zh.json); a change of language reloads the page.
  * To add a section: its file, its line in SECTIONS, its words.
  */
-import { api } from "./api.js";
+import { api, keepKey, needsKey } from "./api.js";
 import { mountChanges } from "./change.js";
-import { el } from "./dom.js";
+import { el, show } from "./dom.js";
 import { t, translatePage, useLanguage } from "./i18n.js";
 import { mountInspector } from "./inspector.js";
 import { createPage } from "./page.js";
@@ -102,10 +102,14 @@ function drawLanguage(language) {
   };
 }
 
+/** Show a sentence, or ask for the server's key where it needs one. */
 function notice(sentence) {
   const element = document.querySelector("#notice");
   element.hidden = !sentence;
-  element.textContent = sentence;
+  if (!needsKey()) return show(element, sentence);
+  const field = el("input", { type: "password", class: "line", "aria-label": t("api.key"), autocomplete: "off" });
+  const use = (event) => { event.preventDefault(); keepKey(field.value); location.reload(); };
+  return show(element, el("form", { class: "patch", onsubmit: use }, t("api.key"), field, el("button", { type: "submit", class: "chip" }, t("api.use"))));
 }
 
 async function start() {

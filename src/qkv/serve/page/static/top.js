@@ -72,9 +72,9 @@ function drawOutput(element, state) {
   const labelled = ["classify", "answer", "tag", "fill"].includes(answer.action);
   const after = answer.changed;
   show(element,
-    labelled && answer.text ? el("p", { class: "result" }, answer.text) : null,
+    answer.text ? el("p", { class: labelled ? "whole result" : "whole hidden" }, answer.text) : null,
     ...answer.marks.map((mark) => el("p", { class: "mark" }, mark.name, el("b", {}, mark.label ?? ""), ` ${percent(mark.value)}`)),
-    el("div", { class: `words ${labelled ? "apart" : ""}` }, ...answer.outputs.map((word, n) => drawWord(word, after?.[n], state))),
+    el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...answer.outputs.map((word, n) => drawWord(word, after?.[n], state))),
     after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,
   );
 }

@@ -110,7 +110,8 @@ def _tag(task: Tagger, text: str, second: str) -> Done:
         {"name": entity.text, "label": entity.type, "value": entity.probability}
         for entity in tagging.entities
     ]
-    return Done(task.trace(text), "", None, marks)
+    (window,) = task.frame([text.split()])[:1]
+    return Done(task.trace(text), "", window.places, marks)
 
 
 def _answer(task: Answerer, text: str, second: str) -> Done:

@@ -61,7 +61,7 @@ def _outputs(done: Done, trace: Trace, top: int) -> list[dict[str, Any]]:
     wanted = done.positions
     if wanted is None:
         wanted = [step.position for step in steps if step.label is not None]
-        wanted = wanted or range(len(steps)) if done.marks else wanted or [len(steps) - 1]
+        wanted = wanted or [len(steps) - 1]
     return [_prediction(steps[position]) for position in wanted if position < len(steps)]
 
 

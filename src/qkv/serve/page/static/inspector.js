@@ -15,11 +15,14 @@ const COARSE = { logits: 256, probabilities: 256 }; // pooled columns of what is
 export function mountInspector(element, state, api) {
   const load = newest(
     () => content(state, api),
-    (parts) => { show(element, ...parts); element.classList.toggle("open", Boolean(state.at)); },
+    (parts) => { element.removeAttribute("aria-busy"); show(element, ...parts); element.classList.toggle("open", Boolean(state.at)); },
     (error) => show(element, el("p", { class: "error" }, error.message)),
   );
   const draw = () => {
-    if (state.section === "river") load();
+    if (state.section !== "river") return;
+    if (!element.childElementCount) show(element, el("p", { class: "quiet" }, t("loading")));
+    element.setAttribute("aria-busy", "true");
+    load();
   };
   state.on(["at", "head", "row", "column", "section"], draw);
   state.page.on(() => state.page.busy || draw());

@@ -102,13 +102,16 @@ function builder(facts, stack, sizes, flow) {
     return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, sublayer: at });
   };
 
+  /** How many heads queries, keys or values have, where these differ. */
+  const times = (n) => (facts.kv_heads === facts.n_heads ? "" : ` ×${n ? facts.kv_heads : facts.n_heads}`);
+
   const attention = (at, layer, has, from, cross) => {
     const fields = (colour, more = {}) => ({ colour, layer, sublayer: at, ...more });
     const read = before(from, layer, 2, at, has);
     const keys = ["query", "key", "value"].map((part) => `${at}.${part}`);
     const qkv = column("qkv", { keys: cross ? keys.slice(0, 1) : keys, colour: "q", cross, sublayer: at });
-    const [q, k, v] = ["Q", "K", "V"].map((label, n) =>
-      node(qkv, label, n + 1, { key: keys[n], ...fields(label.toLowerCase()), bridge: cross && n > 0 }));
+    const [q, k, v] = ["Q", "K", "V"].map((letter, n) =>
+      node(qkv, letter + times(n), n + 1, { key: keys[n], letter, ...fields(letter.toLowerCase()), bridge: cross && n > 0 }));
     edge(read, q, "q");
     if (!cross) { edge(read, k, "k"); edge(read, v, "v"); }
     let [left, right] = [q, k];

@@ -13,7 +13,8 @@ const LABELS = 22; // room for the names of layers
 export function mount(element, state, api) {
   const stage = el("div", { class: "stage", tabindex: 0, role: "application", "aria-label": t("river.label") });
   const scroller = el("div", { class: "scroller" }, stage);
-  element.append(scroller);
+  const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
+  element.append(scroller, empty);
   const river = { state, stage, values: {}, hovered: null };
 
   const load = newest(
@@ -22,13 +23,16 @@ export function mount(element, state, api) {
     (error) => state.page.failed(error.message),
   );
   const draw = () => {
-    if (state.section !== "river" || !state.page.structure || !state.page.answer) return;
+    if (state.section !== "river") return;
+    empty.hidden = Boolean(state.page.answer) || state.page.busy;
+    if (!state.page.structure || !state.page.answer) return;
     build(river, scroller.clientWidth);
     paint(river);
     if (!river.shown) reveal(river);
     river.shown = true;
     load();
   };
+  document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river") refresh(river); });
   stage.addEventListener("keydown", (event) => onKey(event, river));
   state.page.on(draw);
   state.on(["open", "head", "difference"], draw);
@@ -105,7 +109,7 @@ function build(river, width) {
 function stretchOf(structure, open, flow, width) {
   if (flow === "down") return 1;
   const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
-  return Math.max(1, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+  return Math.max(open.length ? 1 : 0.72, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
 }
 
 function laneSize(flow, count, width) {
@@ -146,7 +150,8 @@ function drawLayers(river, stack) {
 
 function drawStackName(river, stack) {
   const [, y] = place(river, stack, 0, 0);
-  return svg("text", { class: "stack-name", x: 2, y: y + 15 }, t(`stack.${stack.stack.name}`));
+  return svg("text", { class: "stack-name", x: 2, y: y + 15 }, t(`stack.${stack.stack.name}`),
+    river.state.page.structure.facts.shared_layers ? svg("tspan", { dx: 8, "font-weight": 400 }, t("shared")) : null);
 }
 
 /** The names of the tokens; where the river flows right they stay in view. */
@@ -206,7 +211,7 @@ function drawNode(river, stack, node, [x, y]) {
   const at = node.at ?? node.key ?? node.sublayer ?? "";
   const change = changeOf(node, river.state.changes);
   return svg("g", {
-    class: `node ${node.colour ?? "stream"} ${node.closed ? "closed" : ""} ${change ? "changed" : ""}`, role: "button", tabindex: -1,
+    class: `node ${node.colour ?? "stream"} ${node.closed ? "closed" : ""} ${change ? "changed" : ""} ${invites(river, node) ? "pulse" : ""}`, role: "button", tabindex: -1,
     "data-at": node.at ?? node.key ?? "", "aria-label": node.closed ? t("river.layer", { layer: node.label }) : `${node.label} ${at}`,
     transform: `translate(${x},${y})`, onclick: () => goIn(river.state, at),
   },
@@ -214,6 +219,10 @@ function drawNode(river, stack, node, [x, y]) {
   svg("text", { y: 4, "text-anchor": "middle" }, node.label),
   svg("title", {}, at));
 }
+
+/** Whether a newcomer should click here: the last layer, until something is open. */
+const invites = ({ state, stacks }, node) =>
+  !state.at && !state.open.length && !state.changes.length && node.at === `${stacks.at(-1).stack.name}.${stacks.at(-1).stack.n_layers - 1}`;
 
 /** Whether a change is made at a station, or somewhere in a closed layer. */
 const changeOf = (node, changes) => changes.some((change) => {
@@ -280,7 +289,7 @@ function drawBridges(river) {
   for (const node of decoder.nodes) {
     const [x, y] = place(river, decoder, node.position, levelAt(river, decoder, decoder.isOpen || node.level === 0 ? node.level : 0));
     if (node.closed) { ends.K.push([x - 4, y]); ends.V.push([x + 4, y]); }
-    if (node.bridge) ends[node.label].push([x, y, true]);
+    if (node.bridge) ends[node.letter].push([x, y, true]);
   }
   for (const [name, points] of Object.entries(ends)) {
     const at = bus + (name === "K" ? 0 : 6);

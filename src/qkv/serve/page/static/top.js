@@ -2,6 +2,7 @@
 import { beginsWord, el, percent, show, visible } from "./dom.js";
 import { t, tOr } from "./i18n.js";
 
+const LABELLED = ["classify", "answer", "tag", "fill"]; // actions whose outputs are not a running text
 const TWO_TEXTS = ["answer", "embed", "classify"]; // actions that read a second text
 
 /** Connect the top bar with the state. */
@@ -69,26 +70,37 @@ function drawOutput(element, state) {
     element.replaceChildren(el("p", { class: error ? "error" : "quiet" }, hint || t("loading")));
     return;
   }
-  const labelled = ["classify", "answer", "tag", "fill"].includes(answer.action);
+  const labelled = LABELLED.includes(answer.action);
   const after = answer.changed;
   show(element,
     answer.text ? el("p", { class: labelled ? "whole result" : "whole hidden" }, answer.text) : null,
-    ...answer.marks.map((mark) => el("p", { class: "mark" }, mark.name, el("b", {}, mark.label ?? ""), ` ${percent(mark.value)}`)),
-    el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...answer.outputs.map((word, n) => drawWord(word, after?.[n], state))),
+    ...answer.marks.map(drawMark),
+    ["classify", "fill"].includes(answer.action) ? drawLists(answer)
+      : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...answer.outputs.map((word, n) => drawWord(word, after?.[n], state, labelled))),
     after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,
   );
 }
 
+/** An entity, or the likeness of two texts. */
+const drawMark = ({ name, label, value }) => el("p", { class: "mark" }, tOr(`mark.${name}`, name), label ? el("b", {}, label) : null,
+  el("span", { class: "number quiet" }, label ? percent(value) : value.toFixed(3)));
+
+/** Labels, or what may fill each gap, with their probabilities before and after changes. */
+const drawLists = (answer) => el("div", { class: "lists", "aria-live": "off" }, ...answer.outputs.map((word, n) => [
+  candidates(word), answer.changed ? el("div", { class: "after-changes" }, candidates(answer.changed[n])) : null]));
+
 /** One output: its name, a bar of its probability and, under changes, what it became. */
-function drawWord(word, after, state) {
+function drawWord(word, after, state, labelled) {
   const name = word.output.name;
   const best = after?.candidates[0];
   const other = best && best.id !== word.candidates[0].id;
   const shown = el("details", {
     class: `word ${beginsWord(name) ? "begins" : ""} ${other ? "changed" : ""} ${/^<.*>$|^\[.*\]$/.test(name) ? "special" : ""}`,
-    onmouseenter: () => state.set({ row: word.position }),
+    onmouseenter: () => hoverToken(state, word.position),
+    onmouseleave: () => hoverToken(state, null),
   },
   el("summary", { "aria-label": `${visible(name)}, ${percent(word.output.probability)}` },
+    labelled ? el("span", { class: "quiet" }, `${tOr(`mark.${word.after}`, visible(word.after))} `) : null,
     el("span", { class: "name" }, visible(name)),
     other ? el("span", { class: "became" }, visible(best.name)) : null,
     bar(word.output.probability, after && probabilityOf(after, word.output.id))),
@@ -97,6 +109,12 @@ function drawWord(word, after, state) {
     candidates(after ?? word)));
   shown.name = "word";
   return shown;
+}
+
+/** Light the lane of an output in the river. */
+function hoverToken({ page }, position) {
+  const side = page.structure.stacks.at(-1).side;
+  document.dispatchEvent(new CustomEvent("qkv:hover", { detail: position === null ? null : `${side}:${position}` }));
 }
 
 /** The probability of an output after the changes, where it is still among the candidates. */

@@ -16,8 +16,8 @@ def test_a_saved_trace_is_the_trace(trace, tmp_path):
     path = trace.save(tmp_path / "before")
     assert path == tmp_path / "before.npz"
     saved = load_trace(tmp_path / "before")
-    assert saved.keys() == trace.keys()
-    for key in trace:
+    assert saved.keys() == trace.names("*")
+    for key in saved:
         assert torch.equal(saved[key], trace[key])
         assert saved.shape(key) == trace.shape(key) and saved.axes(key) == trace.axes(key)
         assert saved.formula(key) == trace.formula(key)
@@ -34,6 +34,23 @@ def test_a_part_can_be_saved(tmp_path):
         trace.save(tmp_path / "none", "*.nothing")
     with pytest.raises(UserError, match="has no quantity 'logits'"):
         saved["logits"]
+
+
+def test_weights_and_gradients_are_saved_where_they_are_named(tmp_path):
+    trace = make_trace("decoder")
+    patterns = ["decoder.*", "decoder.0.*.W_*", "gradient.decoder.1.*.weights", "gradient.*.W_O"]
+    saved = load_trace(trace.save(tmp_path / "part", patterns))
+    weights = [key for key in saved if saved.find(key).is_weight]
+    assert weights == trace.names("decoder.0.*.W_*") and weights
+    gradients = [key for key in saved if key.startswith("gradient.")]
+    assert set(gradients) == {
+        "gradient.decoder.1.self_attention.weights",
+        *(f"gradient.decoder.{layer}.self_attention.W_O" for layer in range(3)),
+    }
+    for key in saved:
+        assert saved.shape(key) == trace.shape(key)
+        torch.testing.assert_close(saved[key], trace[key])  # rounded as the backward pass is asked
+    assert not [key for key in saved.names("*") if saved.find(key).is_weight]
 
 
 def test_saving_keeps_nothing_in_memory(tmp_path):
@@ -71,7 +88,7 @@ def test_a_trace_equals_itself(trace, tmp_path):
     for first, second in ((trace, trace), (trace, saved), (saved, trace), (saved, saved)):
         found = first.compare(second)
         assert found.largest == 0 and not found.only_one and found.first_above(0) is None
-        assert [difference.key for difference in found.differences] == trace.keys()
+        assert [difference.key for difference in found.differences] == trace.names("*")
 
 
 def test_the_first_difference_is_where_the_change_was():
@@ -93,7 +110,7 @@ def test_other_texts_differ_in_shape():
     found = trace.compare(other)
     one = next(one for one in found.differences if one.key == "logits")
     assert one.shapes == ((2, 5, 23), (1, 3, 23)) and one.largest is None
-    assert set(found.only_one) == {"target.labels", "loss"}
+    assert set(found.only_one) == {"target.labels", "target.log_probabilities", "loss"}
 
 
 def test_two_families_have_little_in_common():

@@ -130,11 +130,17 @@ def test_a_number_is_a_value_too():
     assert torch.equal(silent["logits"], expected["logits"])
 
 
-def test_queries_that_also_make_a_position_bias_cannot_be_changed():
+def test_queries_that_also_make_a_position_bias_change_it_too():
     trace = make_trace("encoder", positions="disentangled", relative_buckets=4)
-    with pytest.raises(UserError, match="change the scores instead"):
-        trace.change("encoder.0.self_attention.query", 0.0)
-    trace.change("encoder.0.self_attention.scores", 0.0)["logits"]
+    at = "encoder.0.self_attention"
+    changed = trace.change(f"{at}.query", 0.0)
+    scheme, attention = trace.model.encoder.positions, trace.model.encoder.blocks[0].self_attention
+    relative_query, _ = attention.project(scheme.norm(scheme.table.weight))
+    places = torch.arange(6)
+    distance = scheme.distances(places, places).number.expand(2, 4, 6, 6)
+    products = (relative_query @ trace[f"{at}.key"].transpose(-2, -1)).gather(-2, distance)
+    expected = products / trace[f"{at}.scale"] + trace[f"{at}.mask"]  # position to content alone
+    torch.testing.assert_close(changed[f"{at}.scores"], expected)
 
 
 # A model made by hand: two tokens are read, and the last position says what stood FIRST.

@@ -24,7 +24,8 @@ def keys(stages: list[Stage], pairs: list[tuple[int, int]]) -> list[tuple[str, s
 
 def test_every_quantity_is_a_stage_with_its_own_shape(trace: Trace) -> None:
     stages = flow(trace)
-    assert sorted(stage.key for stage in stages) == sorted(trace.keys())
+    main = [key for key in trace.names("*") if not trace.find(key).is_detail]
+    assert sorted(stage.key for stage in stages) == sorted(main)
     for stage in stages:
         assert stage.shape == trace.shape(stage.key) == tuple(trace[stage.key].shape)
         assert stage.formula == trace.formula(stage.key)
@@ -34,7 +35,9 @@ def test_every_quantity_is_a_stage_with_its_own_shape(trace: Trace) -> None:
 def test_the_order_is_that_of_the_formulas_but_labels_wait_for_the_loss(whole: Flow) -> None:
     order = [stage.key for stage in whole]
     assert order[-2:] == ["target.labels", "loss"]
-    assert order[:-2] == [key for key in make_trace("encoder-decoder") if key not in order[-2:]]
+    trace = make_trace("encoder-decoder")
+    main = [key for key in trace.names("*") if not trace.find(key).is_detail]
+    assert order[:-2] == [key for key in main if key not in order[-2:]]
 
 
 @pytest.mark.parametrize(
@@ -56,11 +59,30 @@ def test_lanes_and_layers(whole: Flow, key: str, lane: str, layer: int | None) -
         assert (stage.name, stage.letters) == ("cross-attention: keys", "(B, H, S, D/H)")
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
-def test_a_norm_is_named_only_where_there_is_one(family: str) -> None:
-    names = {stage.key: stage.name for stage in flow(make_trace(family))}
-    norm = " and norm" * (family == "encoder-decoder")
-    assert names["decoder.0.feed_forward.residual"] == f"feed-forward: residual{norm}"
+@pytest.mark.parametrize(
+    ("family", "position", "name"),
+    [
+        ("encoder-decoder", "post", "residual and norm"),
+        ("decoder", "pre", "residual (norm before the sublayer)"),
+        ("decoder", "both", "residual (norms before and after the sublayer)"),
+    ],
+)
+def test_a_residual_says_where_the_norm_is(family: str, position: str, name: str) -> None:
+    stages = flow(make_trace(family, norm_position=position))
+    names = {stage.key: stage.name for stage in stages}
+    assert names["decoder.0.feed_forward.residual"] == f"feed-forward: {name}"
+    assert ("decoder.0.feed_forward.norm" in names) == (position != "post")
+
+
+def test_symbols_have_the_notes_primes() -> None:
+    trace = make_trace("encoder-decoder")
+    assert trace.formula("encoder.0.H″") == "H″ = LayerNorm(H + H′)"
+    assert trace.formula("encoder.0.H‴").startswith("H‴ = FFN(H″) = ")
+    assert trace.formula("encoder.0.H") == "H⁽ˡ⁾ = LayerNorm(H″ + H‴)"
+    assert trace.formula("decoder.0.H‴").startswith("H‴ = Concat(")
+    assert trace.formula("decoder.0.H⁗") == "H⁗ = LayerNorm(H″ + H‴)"
+    assert trace.formula("decoder.0.H'''''").startswith("H⁗′ = FFN(H⁗) = ")
+    assert trace.formula("decoder.0.cross_attention.Q") == "Q = H″·W_Q + b_Q"
 
 
 def test_one_layer_of_each_lane_is_shown_for_all(whole: Flow) -> None:
@@ -92,9 +114,16 @@ def sources(stages: Flow, key: str) -> list[str]:
         ("encoder.0.self_attention.key", ["source.input"]),
         ("encoder.0.self_attention.value", ["source.input"]),
         (
-            "encoder.0.self_attention.scores",
+            "encoder.0.self_attention.products",
             ["encoder.0.self_attention.query", "encoder.0.self_attention.key"],
         ),
+        ("encoder.0.self_attention.mask", []),
+        (
+            "encoder.0.self_attention.scores",
+            ["encoder.0.self_attention.products", "encoder.0.self_attention.mask"],
+        ),
+        ("source.positions", []),
+        ("source.input", ["source.embedding", "source.positions"]),
         ("encoder.0.self_attention.weights", ["encoder.0.self_attention.scores"]),
         (
             "encoder.0.self_attention.heads",
@@ -118,8 +147,19 @@ def test_arrows_lead_from_what_a_stage_is_computed_from(
 
 def test_parallel_sublayers_read_the_block_s_input() -> None:
     stages = flow(make_trace("decoder", parallel=True))
-    assert sources(stages, "decoder.1.feed_forward.hidden") == ["decoder.0.feed_forward.residual"]
-    assert sources(stages, "decoder.1.self_attention.key") == ["decoder.0.feed_forward.residual"]
+    for sublayer, first in (("feed_forward", "hidden"), ("self_attention", "key")):
+        norm = f"decoder.1.{sublayer}.norm"
+        assert sources(stages, f"decoder.1.{sublayer}.{first}") == [norm]
+        assert sources(stages, norm) == ["decoder.0.feed_forward.residual"]
+
+
+def test_a_bias_by_position_joins_at_the_scores() -> None:
+    at = "encoder.0.self_attention"
+    stages = flow(make_trace("encoder", positions="disentangled", relative_buckets=4))
+    assert sources(stages, f"{at}.scores") == [f"{at}.products", f"{at}.bias", f"{at}.mask"]
+    assert sources(stages, f"{at}.bias") == [f"{at}.query", f"{at}.key"]
+    stages = flow(make_trace("encoder", positions="alibi"))
+    assert sources(stages, f"{at}.bias") == []
 
 
 def test_the_chart_has_each_stage_its_formula_shape_and_arrows(whole: Flow) -> None:

@@ -23,15 +23,64 @@ def real(trace: Trace, key: str, value: torch.Tensor) -> torch.Tensor:
             continue
         read = trace.inputs.source if letter == "S" else trace.inputs.target
         lengths = read.layout.lengths
-        for row, length in enumerate(lengths.tolist() if lengths is not None else []):
+        has_rows = lengths is not None and trace.axes(key)[0] == "B"
+        for row, length in enumerate(lengths.tolist() if has_rows else []):
             value[row].narrow(axis - 1, length, value.shape[axis] - length).zero_()
     return value
 
 
-def test_every_quantity_equals_the_reference(trace):
+LINES = {
+    "Transformer 2017": ("encoder-decoder", {}),
+    "BERT": ("encoder", {}),
+    "Llama": ("decoder", {}),
+    "GPT-2": (
+        "decoder",
+        {
+            "positions": "learned",
+            "norm": "layer",
+            "activation": "gelu",
+            "gated": False,
+            "bias": True,
+            "n_kv_heads": 0,
+            "tie": "all",
+        },
+    ),
+    "Gemma 2": (
+        "decoder",
+        {
+            "norm": "rms_plus_one",
+            "norm_position": "both",
+            "embedding_scale": True,
+            "score_divisor": 9.0,
+            "score_cap": 2.0,
+            "logit_cap": 3.0,
+        },
+    ),
+    "T5": (
+        "encoder-decoder",
+        {
+            "positions": "relative",
+            "norm": "rms",
+            "norm_position": "pre",
+            "bias": False,
+            "embedding_scale": False,
+            "score_division": False,
+            "output_scale": True,
+            "relative_buckets": 24,
+            "relative_length": 24,
+        },
+    ),
+    "DeBERTa": ("encoder", {"positions": "disentangled", "relative_buckets": 16}),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_quantity_equals_the_reference(line):
+    family, choices = LINES[line]
+    trace = make_trace(family, **choices)
     weights = dict(trace.model.named_parameters())
     expected = Reference(trace.model.config, weights, trace.inputs).found
-    assert set(expected) == set(trace.keys())
+    assert set(expected) == set(trace.names())
     for key in trace:
         mine, theirs = (real(trace, key, x) for x in (trace[key], expected[key]))
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, k=key: k + m)
@@ -78,8 +127,11 @@ def test_keys_of_the_notation_table():
     assert keys.index("encoder.0.self_attention.query") < keys.index("encoder.output")
 
 
+PARTS = ["query", "key", "value", "products", "scores", "weights", "heads"]
+
+
 @pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder"])
-@pytest.mark.parametrize("part", ["query", "key", "value", "scores", "weights", "heads"])
+@pytest.mark.parametrize("part", PARTS)
 def test_one_head_is_its_part_of_all(family, part):
     stack = "encoder" if family == "encoder" else "decoder"
     whole, alone = make_trace(family), make_trace(family)
@@ -91,14 +143,14 @@ def test_one_head_is_its_part_of_all(family, part):
 
 def test_one_head_is_computed_by_itself_and_the_pass_stops_there(monkeypatch):
     trace, sizes, layers = make_trace("decoder"), [], []
-    import qkv.inspect.trace.probe as probe
+    import qkv.inspect.trace.opened as opened
 
-    def counted(query, *others):
-        sizes.append(query.shape[1])
-        return scores(query, *others)
+    def counted(scores):
+        sizes.append(scores.shape[1])
+        return weights(scores)
 
-    scores = probe.scores
-    monkeypatch.setattr(probe, "scores", counted)
+    weights = opened.weights
+    monkeypatch.setattr(opened, "weights", counted)
     for layer, block in enumerate(trace.model.decoder.blocks):
         block.register_forward_hook(lambda *_, layer=layer: layers.append(layer))
     trace.get("decoder.1.self_attention.weights", head=3)

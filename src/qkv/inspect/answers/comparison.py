@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -58,8 +57,7 @@ class Comparison:
 
 def compare(one: Trace | SavedTrace, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
     """Compare the common quantities of two traces layer by layer, so that few are in memory."""
-    # Plain lists, since a decoder also knows its text by a second name, which does not count here.
-    ours, theirs = ([key for key in trace if fnmatchcase(key, pattern)] for trace in (one, other))
+    ours, theirs = (trace.names(pattern) for trace in (one, other))
     both = [key for key in ours if key in set(theirs)]
     if not both:
         raise UserError(f"The two traces have no quantity like {pattern!r} in common.")

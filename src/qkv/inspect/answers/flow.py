@@ -1,4 +1,4 @@
-"""The flow of a pass from input to output: every quantity with its formula and shape."""
+"""The flow of a pass from input to output: the main quantities with formulas and shapes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EDGES = {"encoder": "#0072B2", "decoder": "#D55E00", "output": "#009E73"}
 WIDE, TALL, GAP, BETWEEN = 4.2, 0.5, 0.2, 1.2  # inches: a box, between boxes, between lanes
 TYPE = 8.0  # points
 KEYS_FIT = 120  # width of a terminal that has room for keys
-ABOUT = "Every quantity in the order of the formulas, with its shape."
+ABOUT = "The main quantities in the order of the formulas, with their shapes."
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,11 @@ class Flow(tuple[Stage, ...], Answer):
 
 
 def flow(trace: Trace) -> Flow:
-    """List every quantity in the order of the formulas, the labels just before the loss."""
-    keys = [key for key in trace if key != "target.labels"]
+    """List the main quantities in the order of the formulas, the labels just before the loss."""
+    main = [
+        key for key, found in trace.quantities.items() if not (found.is_weight or found.is_detail)
+    ]
+    keys = [key for key in main if key != "target.labels"]
     if "loss" in keys:
         keys.insert(keys.index("loss"), "target.labels")
     found = Flow(_stage(trace, key) for key in keys)
@@ -176,7 +179,7 @@ def _stage(trace: Trace, key: str) -> Stage:
     lane: Lane = "encoder" if first in ("source", "encoder") else "decoder"
     if key == "target.labels" or not rest:
         lane = "output"
-    layer = int(rest[0]) if len(rest) == 3 else None
+    layer = int(rest[0]) if len(rest) >= 3 else None
     quantity = trace.quantities[key]
     shape = trace.shape(key)
     return Stage(key, quantity.name, quantity.formula, quantity.axes, shape, lane, layer)
@@ -185,29 +188,47 @@ def _stage(trace: Trace, key: str) -> Stage:
 def feeds(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
     """What each stage is computed from, residuals aside: pairs of indices."""
     index = {stage.key: number for number, stage in enumerate(stages)}
-    memory = [i for i, stage in enumerate(stages) if stage.lane == "encoder"]
-    arrows = []
-    for end, stage in enumerate(stages):
-        sublayer, _, kind = stage.key.rpartition(".")
-        if kind in ("tokens", "labels"):
-            sources = []
-        elif kind in ("key", "value") and sublayer.endswith("cross_attention"):
-            sources = memory[-1:]
-        elif kind in ("query", "key", "value"):
-            sources = _given_to(stages, sublayer, parallel)
-        elif kind == "scores":
-            sources = [index[f"{sublayer}.query"], index[f"{sublayer}.key"]]
-        elif kind == "heads":
-            sources = [index[f"{sublayer}.weights"], index[f"{sublayer}.value"]]
-        elif stage.key == "loss":
-            before = [i for i in range(end) if stages[i].key != "target.labels"]
-            sources = [*before[-1:], index["target.labels"]]
-        elif sublayer.endswith("feed_forward") and parallel and _is_first(stages, end):
-            sources = _given_to(stages, sublayer, parallel)
-        else:
-            sources = _before(stages, end)
-        arrows += [(start, end) for start in sources]
-    return arrows
+    return [
+        (start, end)
+        for end in range(len(stages))
+        for start in _sources(stages, index, end, parallel)
+    ]
+
+
+INSIDE = {  # what a step inside an attention is computed from
+    "products": ("query", "key"),
+    "scores": ("products", "bias", "mask"),
+    "weights": ("scores",),
+    "heads": ("weights", "value"),
+    "output_norm": ("output",),
+}
+GIVEN = ("tokens", "labels", "positions", "mask")  # by the text alone
+FIRST = ("query", "key", "value", "shares", "hidden")  # of a sublayer, after its norm
+
+
+def _sources(stages: Sequence[Stage], index: dict[str, int], end: int, parallel: bool) -> list[int]:
+    """What one stage is computed from."""
+    sublayer, _, kind = stages[end].key.rpartition(".")
+    if kind in GIVEN:
+        return []
+    if kind in ("key", "value") and sublayer.endswith("cross_attention"):
+        return [i for i, stage in enumerate(stages) if stage.lane == "encoder"][-1:]
+    if kind == "norm" or kind in FIRST:
+        normed = index.get(f"{sublayer}.norm")
+        has_norm = normed is not None and kind != "norm"
+        return [normed] if has_norm else _given_to(stages, sublayer, parallel)  # type: ignore[list-item]
+    if kind == "bias":
+        made = "Q" in stages[end].formula  # of queries and keys; else of distances alone
+        return [index[f"{sublayer}.{part}"] for part in ("query", "key")] if made else []
+    if kind == "input":
+        parts = [f"{sublayer}.embedding", f"{sublayer}.positions"]
+        return [index[key] for key in parts if key in index]
+    if stages[end].key == "loss":
+        before = [i for i in range(end) if stages[i].key != "target.labels"]
+        return [*before[-1:], index["target.labels"]]
+    if kind in INSIDE:
+        return [index[key] for part in INSIDE[kind] if (key := f"{sublayer}.{part}") in index]
+    return _before(stages, end)
 
 
 def skips(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
@@ -238,54 +259,73 @@ def _given_to(stages: Sequence[Stage], sublayer: str, parallel: bool) -> list[in
     return _before(stages, first)
 
 
-def _is_first(stages: Sequence[Stage], index: int) -> bool:
-    """Whether a stage is the first of its sublayer."""
-    sublayer = stages[index].key.rpartition(".")[0]
-    return not stages[index - 1].key.startswith(f"{sublayer}.")
-
-
 def _boxes(stages: Sequence[Stage]) -> list[Box]:
     """Where each stage stands; queries, keys and values are side by side, and labels apart.
 
-    In cross-attention keys and values stand on the encoder's side. Scores and weights leave room
-    for the way of the values, labels for the way to the loss. The output is below the last lane.
+    In cross-attention keys and values stand on the encoder's side. Products, mask, scores and
+    weights leave room for the way of the values, labels for the way to the loss. The output is
+    below the last lane.
     """
     lanes = list(dict.fromkeys(stage.lane for stage in stages if stage.lane != "output"))
     depth, before, boxes = dict.fromkeys(lanes, TALL + GAP), dict[Lane, Stage](), []
-    third = WIDE / 3
     for stage in stages:
         lane = lanes[-1] if stage.lane == "output" else stage.lane
-        sublayer, _, kind = stage.key.rpartition(".")
-        cross = sublayer.endswith("cross_attention")
-        if kind not in ("key", "value"):  # these stand beside the queries
+        if not _is_beside(stage, before.get(lane)):
             depth[lane] -= TALL + GAP
             if lane in before and before[lane].layer != stage.layer:
                 depth[lane] -= 0.3
-        left, wide = 0.0, WIDE
-        if kind in ("query", "key", "value"):
-            order = ("value", "key", "query") if cross else ("query", "key", "value")
-            left, wide = order.index(kind) * third + 0.04, third - 0.08
-        elif kind in ("scores", "weights"):
-            left, wide = (third + 0.04 if cross else 0.0), WIDE - third - 0.04
-        elif stage.key == "target.labels":
-            left, wide = WIDE / 2, WIDE / 2
+        left, wide = _across(stage, stages)
         boxes.append((lanes.index(lane) * (WIDE + BETWEEN) + left, depth[lane], wide))
         before[lane] = stage
     return boxes
+
+
+def _is_beside(stage: Stage, before: Stage | None) -> bool:
+    """Whether a stage stands in the row of the one before it; a mask below a bias."""
+    kind = stage.key.rpartition(".")[2]
+    if before is None or kind not in ("key", "value", "positions", "bias", "mask"):
+        return False
+    return not (kind == "mask" and before.key.endswith(".bias"))
+
+
+def _across(stage: Stage, stages: Sequence[Stage]) -> tuple[float, float]:
+    """Where a stage begins within its lane, and how wide it is."""
+    sublayer, _, kind = stage.key.rpartition(".")
+    cross, third = sublayer.endswith("cross_attention"), WIDE / 3
+    columns = {"query": 0, "key": 1, "value": 2, "products": 0, "bias": 1, "mask": 1}
+    if kind in columns:
+        column = 2 - columns[kind] if cross else columns[kind]
+        is_under_bias = kind == "mask" and any(x.key == f"{sublayer}.bias" for x in stages)
+        return column * third + 0.04, third - (0.28 if is_under_bias else 0.08)
+    if kind in ("scores", "weights"):
+        return (third + 0.04 if cross else 0.0), WIDE - third - 0.04
+    half = WIDE / 2 - 0.06
+    if kind == "embedding" and any(other.key == f"{sublayer}.positions" for other in stages):
+        return 0.0, half
+    if kind == "positions" or stage.key == "target.labels":
+        return WIDE - half, half
+    return 0.0, WIDE
 
 
 def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
     x, y, wide = box
     _rounded(axes, (x, y), (wide, TALL), 0.07, FILLS[stage.lane], EDGES[stage.lane], zorder=2)
     inside: dict[str, Any] = {"zorder": 3, "parse_math": False, "va": "center"}
-    is_narrow = wide < WIDE / 2
-    name = stage.name.rpartition(": ")[2] if is_narrow else stage.name
     grey: dict[str, Any] = {"ha": "right", "color": "#444444"}
-    for up, left, right, weight in (
+    is_narrow = wide < WIDE / 2.5
+    name = stage.name.rpartition(": ")[2] if is_narrow else stage.name
+    size = TYPE - 2.5 if is_narrow else TYPE - 1
+    lines = [
         (0.34, name, stage.letters, "bold"),
         (0.14, stage.formula, str(stage.shape), "normal"),
-    ):
-        size = TYPE - 2.5 if is_narrow else TYPE - 1
+    ]
+    if is_narrow:  # a formula needs a line of its own
+        lines = [
+            (0.4, name, stage.letters, "bold"),
+            (0.24, stage.formula, "", "normal"),
+            (0.1, "", str(stage.shape), "normal"),
+        ]
+    for up, left, right, weight in lines:
         fits = _fits(left, right, wide, size)
         axes.text(x + 0.08, y + up, left, fontsize=fits, weight=weight, **inside)
         axes.text(x + wide - 0.08, y + up, right, fontsize=size, **grey, **inside)
@@ -324,6 +364,8 @@ def _draw_feed(
         target = source
     elif stages[end].key == "loss" and stages[start].key != "target.labels":
         source = target = x + WIDE / 4  # beside the labels
+    if stages[start].key.endswith(".bias"):
+        source = target = x + wide - 0.1  # past the mask
     bend = low + TALL + 0.13
     points = [(source, y), (target, low + TALL)]
     if abs(source - target) > 0.01:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.files import replacing, write_json
-from qkv.inspect.trace.notation import Quantities, Quantity
+from qkv.inspect.trace.notation import GRADIENT, Quantities, Quantity
 
 if TYPE_CHECKING:
     from qkv.inspect.answers.comparison import Comparison
@@ -27,7 +27,13 @@ class SavedTrace(Quantities):
 
     def __init__(self, path: Path, description: dict[str, Any]) -> None:
         quantities = {
-            key: Quantity(key, "", saved["formula"], tuple(saved["axes"]))
+            key: Quantity(
+                key,
+                "",
+                saved["formula"],
+                tuple(saved["axes"]),
+                is_weight=saved.get("weight", False),
+            )
             for key, saved in description["quantities"].items()
         }
         sizes = [
@@ -71,8 +77,11 @@ class SavedTrace(Quantities):
 def save(trace: Trace, path: Path, patterns: Sequence[str]) -> Path:
     """Write the matching quantities one layer at a time, so that few are in memory at once."""
     arrays, description = _paths(path)
-    matching = {key for pattern in patterns for key in trace.names(pattern)}
-    keys = [key for key in trace if key in matching]
+    order = {key: number for number, key in enumerate(trace)}
+    keys = sorted(
+        {key for pattern in patterns for key in trace.names(pattern)},
+        key=lambda key: (key.startswith(GRADIENT), order[key.removeprefix(GRADIENT)]),
+    )
     if not keys:
         raise UserError(
             f"This trace has no quantity like {', '.join(patterns)}; see trace.names()."
@@ -122,6 +131,7 @@ def _describe(trace: Trace, keys: Sequence[str]) -> dict[str, Any]:
                 "shape": list(trace.shape(key)),
                 "axes": list(trace.axes(key)),
                 "formula": trace.formula(key),
+                "weight": trace.find(key).is_weight,
             }
             for key in keys
         },

@@ -17,20 +17,48 @@ if TYPE_CHECKING:
 
 def probabilities(logits: Tensor, inputs: Inputs) -> Tensor:
     """P of the logits: softmax over outputs, over tokens for spans, a sigmoid for each class."""
+    logits = _exact(logits)
     if inputs.output_kind == "classes":
-        return logits.float().sigmoid()
+        return logits.sigmoid()
     if inputs.output_kind == "span":
-        return _over_tokens(logits.float(), inputs).softmax(dim=-1).transpose(1, 2)
-    return logits.float().softmax(dim=-1)
+        return _over_tokens(logits, inputs).softmax(dim=-1).transpose(1, 2)
+    return logits.softmax(dim=-1)
+
+
+def log_probabilities(logits: Tensor, labels: Tensor, inputs: Inputs) -> Tensor:
+    """Log P of each label, 0 where there is none; of classes by themselves, of each yes or no."""
+    logits = _exact(logits)
+    if inputs.output_kind == "classes":
+        return F.logsigmoid(torch.where(labels.bool(), logits, -logits))
+    if inputs.output_kind == "span":
+        logits = _over_tokens(logits, inputs)
+    return _of_labels(logits.log_softmax(dim=-1), labels)
+
+
+def loss_of_probabilities(probable: Tensor, labels: Tensor, inputs: Inputs) -> Tensor:
+    """L(θ) as a function of P, whose gradient is that of the loss by P."""
+    if inputs.output_kind == "classes":
+        return -torch.where(labels.bool(), probable, 1 - probable).log().mean()
+    if inputs.output_kind == "span":
+        probable = probable.transpose(1, 2)
+    chosen = probable.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return -chosen[labels != IGNORE].log().mean()
+
+
+def loss_of_log_probabilities(log_probable: Tensor, labels: Tensor, inputs: Inputs) -> Tensor:
+    """L(θ) as a function of the labels' log P."""
+    given = torch.ones_like(labels, dtype=torch.bool)
+    given = given if inputs.output_kind == "classes" else labels != IGNORE
+    return -log_probable[given].mean()
 
 
 def loss(logits: Tensor, labels: Tensor, inputs: Inputs) -> Tensor:
     """L(θ): the mean of −log P of the labels, or the squared error of a number."""
-    logits = logits.float()
+    logits = _exact(logits)
     if inputs.output_kind == "number":
-        return F.mse_loss(logits, labels.float())
+        return F.mse_loss(logits, labels.to(logits))
     if inputs.output_kind == "classes":
-        return F.binary_cross_entropy_with_logits(logits, labels.float())
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits))
     if inputs.output_kind == "span":
         logits = _over_tokens(logits, inputs)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE)
@@ -75,6 +103,16 @@ def row_labels(trace: Trace, row: int, count: int) -> list[int]:
         return [IGNORE] * count
     flat: list[int] = labels[row].reshape(-1)[:count].tolist()
     return flat
+
+
+def _of_labels(log_probable: Tensor, labels: Tensor) -> Tensor:
+    chosen = log_probable.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return chosen.masked_fill(labels == IGNORE, 0.0)
+
+
+def _exact(logits: Tensor) -> Tensor:
+    """Logits in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _output_tokens(trace: Trace, row: int) -> list[str]:

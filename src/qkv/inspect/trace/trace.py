@@ -19,10 +19,14 @@ from torch import Tensor
 from qkv.config import DecodeConfig
 from qkv.config.fields import from_mapping
 from qkv.errors import UserError
+from qkv.inspect.trace.aliases import aliases, spelled
 from qkv.inspect.trace.edit import Edit, Replacement, part_index, replace_part
+from qkv.inspect.trace.gradients import gradients, lack_of_gradient
 from qkv.inspect.trace.inputs import Inputs, Side
-from qkv.inspect.trace.notation import Quantities, Quantity, quantities, sizes
+from qkv.inspect.trace.notation import GRADIENT, Quantities, Quantity, sizes
 from qkv.inspect.trace.probe import Ask, Probe, run
+from qkv.inspect.trace.quantities import pass_quantities
+from qkv.inspect.trace.weights import weight_quantities
 from qkv.model import Decoder, Model
 
 if TYPE_CHECKING:
@@ -46,11 +50,18 @@ class Trace(Quantities):
     def __init__(self, model: Model, inputs: Inputs, edits: Sequence[Edit] = ()) -> None:
         model = getattr(model, "_orig_mod", model)  # compiled code does not call hooks
         self.model, self.inputs, self.edits = model, inputs, tuple(edits)
-        super().__init__(quantities(model.config, inputs), sizes(model.config, inputs))
+        listed = {**pass_quantities(model.config, inputs), **weight_quantities(model)}
+        super().__init__(listed, sizes(model.config, inputs))
         self._kept: dict[Ask, Tensor] = {}
+        self._aliases = {spelled(symbol): key for symbol, key in aliases(listed).items()}
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._own_key(key) in self.quantities
+        if not isinstance(key, str):
+            return False
+        quantity = self.quantities.get(self._own_key(key.removeprefix(GRADIENT)))
+        if quantity is None or not key.startswith(GRADIENT):
+            return quantity is not None
+        return lack_of_gradient(self, quantity) is None
 
     def __getitem__(self, key: str) -> Tensor:
         return self.get(key)
@@ -62,12 +73,29 @@ class Trace(Quantities):
     def many(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute and keep several quantities in one pass; keys may be patterns ("*.weights")."""
         values = self._compute(keys, head)
-        self._kept.update(values)
+        kept = {ask: x for ask, x in values.items() if not self.find(ask.key).is_weight}
+        self._kept.update(kept)
         return {ask.key: value for ask, value in values.items()}
 
     def peek(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute several quantities in one pass without keeping them (for large models)."""
         return {ask.key: value for ask, value in self._compute(keys, head).items()}
+
+    def names(self, pattern: str | None = None) -> list[str]:
+        """Keys in the order of the formulas, then those of the weights.
+
+        In a pattern `*` stands for anything, but at the end not for weights: `encoder.*` are the
+        quantities of the encoder's pass, `encoder.*.W_Q` and `encoder.*.W_*` its weights. Every key
+        may follow `gradient.`; those are listed by patterns that begin with it.
+        """
+        if pattern is None or not pattern.startswith(GRADIENT):
+            return super().names(pattern)
+        keys = [f"{GRADIENT}{key}" for key in super().names(pattern.removeprefix(GRADIENT))]
+        return [key for key in keys if key in self]
+
+    def aliases(self) -> dict[str, str]:
+        """The notes' symbols that also name quantities of this trace, each with its key."""
+        return aliases(self.quantities)
 
     def forget(self) -> None:
         """Drop all kept values; they are computed again when asked for."""
@@ -101,38 +129,74 @@ class Trace(Quantities):
         *,
         head: int | None = None,
         positions: Sequence[int] | None = None,
+        keys: Sequence[int] | None = None,
+        renormalise: bool = False,
     ) -> Trace:
         """Trace the pass with a quantity replaced; everything computed after it sees the change.
 
-        `to` is a value or a function of the old value; `head` and `positions` (of tokens) limit the
-        change to that part.
+        `to` is a value or a function of the old value; `head`, `positions` (of tokens) and `keys`
+        (of the tokens that an attention looks at) limit the change to that part. Weights are taken
+        as they are given, unless `renormalise` scales the others of a row to what is left of 1.
         """
         quantity = self.find(key)
+        if quantity.key.startswith(GRADIENT) or quantity.is_weight:
+            what = "a weight" if quantity.is_weight else "a gradient"
+            raise UserError(f"{quantity.key} is {what}; change a quantity of the pass instead.")
         if quantity.make is not None:
             raise UserError(
                 f"{quantity.key} is not computed inside the model and cannot be changed; change "
                 "the text, or a quantity inside the model."
             )
-        biased = quantity.key.endswith(("self_attention.query", "self_attention.key"))
-        if biased and self.model.config.positions == "disentangled":
-            raise UserError(
-                f"{quantity.key} also makes this model's position bias, which a change would not "
-                "reach; change the scores instead."
-            )
+        if renormalise and not quantity.key.endswith(".weights"):
+            raise UserError(f"{quantity.key} does not sum to 1; renormalise attention weights.")
         self._ask(quantity.key, head)
-        part = part_index(quantity, head, positions, self.sizes)
-        return Trace(self.model, self.inputs, [*self.edits, replace_part(quantity, part, to)])
+        part = part_index(quantity, head, positions, self.sizes, keys)
+        edit = replace_part(quantity, part, to, renormalise)
+        return Trace(self.model, self.inputs, [*self.edits, edit])
 
     def silence(self, key: str, head: int | None = None) -> Trace:
         """Trace the pass with a quantity set to 0: one head, a whole attention, or any other.
 
-        The name of an attention ("encoder.0.self_attention") stands for its heads.
+        The name of an attention ("encoder.0.self_attention") stands for its heads, that of a layer
+        ("encoder.0") for what each of its sublayers adds. Silencing `….mask` lets all tokens be
+        seen, `….rotation` switches rotary positions off, `….skip` a residual connection.
         """
+        if f"{key}.self_attention.output" in self.quantities and head is None:
+            return self._silence_layer(key)
+        if key.endswith(".scale"):
+            raise UserError(f"{key} divides the products; change it to 1.0 to switch it off.")
         if f"{key}.heads" in self.quantities:
             key = f"{key}.heads"
         elif f"{key}.output" in self.quantities and head is None:
-            key = f"{key}.output"
+            key = self._added(key)
         return self.change(key, torch.zeros_like, head=head)
+
+    def _silence_layer(self, layer: str) -> Trace:
+        changed = self
+        for key in self.names(f"{layer}.*.output"):
+            changed = changed.silence(self._added(key.removesuffix(".output")))
+        if f"{layer}.convolution.inner" in self.quantities:
+            changed = changed.silence(f"{layer}.convolution.inner")
+        return changed
+
+    def _added(self, sublayer: str) -> str:
+        """Key of what a sublayer adds to the stream."""
+        normed = f"{sublayer}.output_norm"
+        return normed if normed in self.quantities else f"{sublayer}.output"
+
+    def hide(self, positions: int | Sequence[int], side: str | None = None) -> Trace:
+        """Trace the pass with tokens of one side hidden: no token looks at them in any layer.
+
+        They do not see themselves either; what they carry themselves stays.
+        """
+        positions = [positions] if isinstance(positions, int) else list(positions)
+        letter = "S" if side != "target" and self.inputs.source is not None else "T"
+        self._side(side or ("source" if letter == "S" else "target"))
+        changed = self
+        for key in self.names("*.mask"):
+            if self.axes(key)[-1] == letter:
+                changed = changed.change(key, float("-inf"), keys=positions)
+        return changed
 
     def patch(
         self,
@@ -242,7 +306,9 @@ class Trace(Quantities):
     def __repr__(self) -> str:
         letters = ", ".join(f"{x}={self.sizes[x]}" for x in "BSTDH" if self.sizes[x])
         edited = f", changed: {len(self.edits)}" if self.edits else ""
-        return f"<Trace of {len(self)} quantities: {letters}{edited}>"
+        n_quantities = len(self.names("*"))
+        n_weights = len(self) - n_quantities
+        return f"<Trace of {n_quantities} quantities and {n_weights} weights: {letters}{edited}>"
 
     # Computation ---------------------------------------------------------------------------------
 
@@ -254,19 +320,24 @@ class Trace(Quantities):
         return row % count
 
     def find(self, key: str) -> Quantity:
-        """The quantity with a key."""
-        return super().find(self._own_key(key))
+        """The quantity with a key, or with a symbol of the notes."""
+        plain = super().find(self._own_key(key.removeprefix(GRADIENT)))
+        return plain.gradient if key.startswith(GRADIENT) else plain
 
     def _own_key(self, key: str) -> str:
-        """The only text of a decoder may also be called its source."""
+        """The one key of a quantity that may be asked for by a symbol.
+
+        The only text of a decoder may also be called its source.
+        """
         if isinstance(self.model, Decoder) and key.startswith("source."):
-            return key.replace("source.", "target.", 1)
-        return key
+            key = key.replace("source.", "target.", 1)
+        return key if key in self.quantities else self._aliases.get(spelled(key), key)
 
     def _matching(self, key: str) -> list[str]:
         if "*" not in key:
             return [self.find(key).key]
-        matching = self.names(self._own_key(key))
+        prefix = GRADIENT if key.startswith(GRADIENT) else ""
+        matching = self.names(prefix + self._own_key(key.removeprefix(prefix)))
         if not matching:
             raise UserError(f"This trace has no quantity like {key!r}; see trace.names().")
         return matching
@@ -274,7 +345,7 @@ class Trace(Quantities):
     def _ask(self, key: str, head: int | None) -> Ask:
         if head is None:
             return Ask(key)
-        quantity = self.quantities[key]
+        quantity = self.find(key)
         if not quantity.has_heads:
             raise UserError(f"{key} has no heads; ask for it without one.")
         n_heads = self.sizes[quantity.axes[1]]
@@ -285,23 +356,42 @@ class Trace(Quantities):
     def _compute(self, keys: Sequence[str], head: int | None) -> dict[Ask, Tensor]:
         matching = [name for key in keys for name in self._matching(key)]
         asks = dict.fromkeys(self._ask(name, head) for name in matching)
+        known = dict(self._kept)
+        wanted = [ask for ask in asks if ask not in known]
+        known.update(self._gradients([ask for ask in wanted if ask.key.startswith(GRADIENT)]))
+        plain = [ask for ask in wanted if not ask.key.startswith(GRADIENT)]
+        known.update(self._inside(plain))
+        for ask in plain:
+            quantity = self.quantities[ask.key]
+            if quantity.make is not None:
+                known[ask] = quantity.make(*(known[Ask(key)] for key in quantity.made_of))
+        return {ask: known[ask] for ask in asks}
+
+    def _inside(self, asks: Sequence[Ask]) -> dict[Ask, Tensor]:
+        """Run the model for what is computed inside of it, as far as it is not kept."""
         inside: dict[Ask, None] = {}
         for ask in asks:
             quantity = self.quantities[ask.key]
             made = quantity.make is not None
             inside.update(dict.fromkeys(map(Ask, quantity.made_of) if made else [ask]))
         wanted = [ask for ask in inside if ask not in self._kept]
-        known = dict(self._kept)
+        probe = Probe(wanted, self.edits)
         if wanted:
-            probe = Probe(wanted, self.edits)
             with torch.no_grad():
                 run(self.model, self.inputs, probe)
-            known.update(probe.values)
-        for ask in asks:
-            quantity = self.quantities[ask.key]
-            if ask not in known and quantity.make is not None:
-                known[ask] = quantity.make(*(known[Ask(key)] for key in quantity.made_of))
-        return {ask: known[ask] for ask in asks}
+        return probe.values
+
+    def _gradients(self, asks: Sequence[Ask]) -> dict[Ask, Tensor]:
+        if not asks:
+            return {}
+        keys = dict.fromkeys(ask.key.removeprefix(GRADIENT) for ask in asks)
+        found = {f"{GRADIENT}{key}": value for key, value in gradients(self, list(keys)).items()}
+        return {
+            ask: found[ask.key]
+            if ask.head is None
+            else found[ask.key][:, ask.head : ask.head + 1].clone()
+            for ask in asks
+        }
 
     def _side(self, name: str) -> Side:
         sides = self.inputs.sides

@@ -1,4 +1,4 @@
-"""All heads at once: which attentions a pass has, its attention sinks, and what heads do."""
+"""All heads at once: the attentions of a pass, its attention sinks, and what each head does."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv.inspect.answers.attention import KINDS
 from qkv.inspect.trace.trace import Trace
-from qkv.serve.page.traces import Ask, traced
+from qkv.serve.page.traces import Ask, remembered, traced
 
 SINK = 0.35  # mean weight of a token over all heads and queries, above which it is a sink
 FEWEST = 3  # tokens of a text that can have a sink
+CLEAR = 0.4  # mean weight that gives a head its role
 ROLES = "qkv.inspect.answers.roles"
 
 
 def heads(task: Any, ask: Ask) -> dict[str, Any]:
     """Describe each kind of attention: layers, heads, sides, sinks and roles."""
     trace = traced(task, ask)
-    return {"kinds": [_kind(trace, name) for name in _kinds(trace)], "roles": _roles(trace)}
+    return {"kinds": [_kind(trace, name) for name in _kinds(trace)]}
+
+
+def roles(task: Any, ask: Ask) -> dict[str, Any]:
+    """Name each head by the role that it has most clearly, where the package can tell."""
+    if find_spec(ROLES) is None:
+        return {"heads": []}
+    named = remembered(task, ask, "roles", lambda: _named(traced(task, ask)))
+    return {"heads": named}
 
 
 def _kinds(trace: Trace) -> list[str]:
@@ -56,8 +66,20 @@ def _sinks(mean: Tensor) -> list[int]:
     return [position for position, share in enumerate(shares.tolist()) if share > SINK]
 
 
-def _roles(trace: Trace) -> Any:
-    """What each head does, where the package can tell."""
-    if find_spec(ROLES) is None:
-        return None
-    return import_module(ROLES).roles(trace).numbers()
+def _named(trace: Trace) -> list[dict[str, Any]]:
+    """Heads whose weight on what a role is about is large, and well above an even head's."""
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for found in import_module(ROLES).roles(trace).maps:
+        stack, sublayer = KINDS[found.kind].split(".")
+        for layer, scores in enumerate(found.scores.tolist()):
+            for head, score in enumerate(scores):
+                place = (f"{stack}.{layer}.{sublayer}.weights", head)
+                clear = score >= max(CLEAR, 2 * found.chance)
+                if clear and score > best.get(place, {"score": 0.0})["score"]:
+                    best[place] = {
+                        "key": place[0],
+                        "head": head,
+                        "role": found.role,
+                        "score": score,
+                    }
+    return list(best.values())

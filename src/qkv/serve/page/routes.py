@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
-from qkv.serve.page.heads import heads
+from qkv.serve.page.heads import heads, roles
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
 from qkv.serve.page.structure import structure
 from qkv.serve.page.traces import Ask
@@ -70,6 +70,11 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
     async def heads_of(model: str, ask: Ask) -> dict[str, Any]:
         """Kinds of attention, their sinks, and what heads do."""
         return await models.run(model, heads, ask)
+
+    @router.post("/v1/models/{model:path}/roles")
+    async def roles_of(model: str, ask: Ask) -> dict[str, Any]:
+        """What each head does: it looks at the token before, at repetitions, at its source …"""
+        return await models.run(model, roles, ask)
 
     return router
 

@@ -37,7 +37,7 @@ class Passes:
 
     def done(self, task: Any, action: str, text: str, second: str = "") -> Done:
         """Do what is asked with a text, or take it from the recent ones."""
-        return self._recent((action, text, second), lambda: act(task, action, text, second))
+        return self.recent((action, text, second), lambda: act(task, action, text, second))
 
     def trace(self, task: Any, ask: Ask, changes: Sequence[str]) -> Trace:
         """Trace the pass of an action with changes."""
@@ -49,11 +49,12 @@ class Passes:
         def other(text: str) -> Trace:
             return self.done(task, action, text, second).trace
 
-        return self._recent(
+        return self.recent(
             (action, text, second, *changes), lambda: apply_changes(plain, changes, other)
         )
 
-    def _recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
+    def recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What was made for a question, made now if it is none of the recent ones."""
         if asked not in self._kept:
             self._kept[asked] = make()
             while len(self._kept) > N_KEPT:
@@ -81,3 +82,9 @@ def traced(task: Any, ask: Ask) -> Trace:
 def untouched(task: Any, ask: Ask) -> Done:
     """Do what a question is about without changes."""
     return passes(task).done(task, ask.action, ask.text, ask.second)
+
+
+def remembered(task: Any, ask: Ask, what: str, make: Callable[[], Kept]) -> Kept:
+    """An answer about a pass, computed once while the pass is recent."""
+    asked = (what, ask.action, ask.text, ask.second, *ask.changes)
+    return passes(task).recent(asked, make)

@@ -2,7 +2,7 @@
 import { switchFor } from "./change.js";
 import { el, newest, percent, show, svg, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
-import { t, tOr } from "./i18n.js";
+import { t } from "./i18n.js";
 import { drawMap } from "./map.js";
 import { paintMap, prepare } from "./paint.js";
 
@@ -14,12 +14,19 @@ export function mount(element, state, api) {
   const controls = el("div", { class: "head-controls" });
   const large = el("div", { class: "head-large" });
   element.append(controls, el("div", { class: "head-panes" }, grid, large));
-  const view = { state, api, grid, controls, large, kind: null, about: null, lines: false, threshold: 0.05, hideSinks: false };
+  const view = { state, api, grid, controls, large, kind: null, about: null, roles: [], lines: false, threshold: 0.05, hideSinks: false };
 
   const load = newest(() => api.ask(state, "heads"), (about) => {
     view.about = about;
+    view.roles = [];
     drawAll(view);
+    nameHeads();
   }, (error) => show(grid, el("p", { class: "error" }, error.message)));
+  const nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
+    view.roles = heads;
+    for (const cell of grid.querySelectorAll(".head-cell")) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
+    drawLarge(view);
+  });
   const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
   state.page.on(refresh);
   state.on(["at", "head"], () => state.section === "heads" && view.about && drawLarge(view));
@@ -97,11 +104,12 @@ function paintCells(view, kind, cells, answer, key) {
 const shownWeights = ({ threshold, hideSinks }, { sinks }, data, columns) =>
   data.map((weight, n) => (weight < threshold || hideSinks && sinks.includes(n % columns) ? 0 : weight));
 
+const roleAt = ({ roles }, key, head) => roles.find((one) => one.key === key && one.head === head);
+
 /** What a head does, where the server can tell. */
-function roleOf({ about }, key, head) {
-  const found = about.roles?.heads?.find?.((one) => one.key === key && one.head === head) ?? about.roles?.[key]?.[head];
-  const name = found?.role ?? found?.name ?? (typeof found === "string" ? found : "");
-  return name ? tOr(`role.${name}`, name) : "";
+function roleOf(view, key, head) {
+  const found = roleAt(view, key, head);
+  return found ? t(`role.${found.role}`) : "";
 }
 
 /** The chosen head, large. */
@@ -124,7 +132,8 @@ async function drawLarge(view) {
       selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
   show(large,
     el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
-    el("p", { class: "quiet" }, roleOf(view, key, head) || t(`heads.about.${sublayer}`)),
+    roleOf(view, key, head) ? el("p", {}, t(`role.about.${roleAt(view, key, head).role}`, { share: percent(roleAt(view, key, head).score) })) : null,
+    el("p", { class: "quiet" }, t(`heads.about.${sublayer}`)),
     el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
     picture,
     el("div", { class: "switches" }, switchFor(state, `off:${stack}.${layer}.${sublayer}:head=${head}`, t("switch.head", { head }))),

@@ -169,11 +169,12 @@ function builder(facts, stack, sizes, flow) {
 
   const end = (structure, isLast) => {
     const last = stack.output.key;
-    onStream("strip", facts.norm_position === "post" ? "H" : norm, last, { end: true });
+    const size = Math.max(sizes.strip, flow === "down" ? 0 : 66); // as wide as its name
+    onStream("strip", facts.norm_position === "post" ? "H" : norm, last, { size });
     if (!isLast) return;
     const keys = structure.outputs.map(({ key }) => key);
     if (keys.includes("pooled")) onStream("op", "pool", "pooled");
-    if (keys.includes("logits")) onStream("strip", "logits", "logits");
+    if (keys.includes("logits")) onStream("strip", "logits", "logits", { size });
     if (keys.includes("logits")) onStream("word", "P", "probabilities");
   };
 

@@ -105,7 +105,7 @@ function drawLanguage(language) {
 /** Show a sentence, or ask for the server's key where it needs one. */
 function notice(sentence) {
   const element = document.querySelector("#notice");
-  element.hidden = !sentence;
+  element.hidden = !sentence && !needsKey();
   if (!needsKey()) return show(element, sentence);
   const field = el("input", { type: "password", class: "line", "aria-label": t("api.key"), autocomplete: "off" });
   const use = (event) => { event.preventDefault(); keepKey(field.value); location.reload(); };

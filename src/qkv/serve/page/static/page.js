@@ -15,7 +15,7 @@ export function createPage(state, api) {
 
   const settle = (fields) => {
     Object.assign(page, { busy: false, error: "" }, fields);
-    page.failed(page.error);
+    page.failed(""); // an error is shown in place of the output
     page.tell();
   };
   const renew = newest(

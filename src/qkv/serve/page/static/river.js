@@ -109,7 +109,7 @@ function build(river, width) {
 function stretchOf(structure, open, flow, width) {
   if (flow === "down") return 1;
   const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
-  return Math.max(open.length ? 1 : 0.72, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+  return Math.max(open.length ? 1 : 0.5, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
 }
 
 function laneSize(flow, count, width) {
@@ -400,10 +400,11 @@ function ribbonsOf(river, stack, column) {
   if (!quantity) return group;
   const [rows, cells] = quantity.shape;
   const focus = focusOf(river, stack, column);
+  const faintest = cells > 12 ? 0.06 : 0.02; // many lines would hide the strong ones
   for (let query = 0; query < rows; query++)
     for (let key = 0; key < cells; key++) {
       const weight = Math.abs(quantity.data[query * cells + key]);
-      if (!(weight > 0.02)) continue;
+      if (!(weight > faintest)) continue;
       const lit = focus === null || focus.query === query || focus.key === key;
       const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
       const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));

@@ -37,6 +37,7 @@ export function mountTop(state) {
 
 /** Make a text field as high as its text. */
 function fit(text) {
+  text.classList.toggle("long", text.value.length > 80);
   text.style.height = "auto";
   text.style.height = `${text.scrollHeight}px`;
 }
@@ -76,9 +77,21 @@ function drawOutput(element, state) {
     answer.text ? el("p", { class: labelled ? "whole result" : "whole hidden" }, answer.text) : null,
     ...answer.marks.map(drawMark),
     ["classify", "fill"].includes(answer.action) ? drawLists(answer)
-      : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...answer.outputs.map((word, n) => drawWord(word, after?.[n], state, labelled))),
+      : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...joined(answer.outputs, labelled).map((group) =>
+        el("span", { class: "joined" }, ...group.map(({ word, n }) => drawWord(word, after?.[n], state, labelled))))),
     after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,
   );
+}
+
+/** Outputs in groups that make one word, so that no line breaks within it. */
+function joined(outputs, labelled) {
+  const groups = [];
+  outputs.forEach((word, n) => {
+    const isNew = labelled || !groups.length || beginsWord(word.output.name) || groups.at(-1).length > 6;
+    if (isNew) groups.push([]);
+    groups.at(-1).push({ word, n });
+  });
+  return groups;
 }
 
 /** An entity, or the likeness of two texts. */

@@ -1,9 +1,13 @@
 """What an output leaned on is counted on passes in which it is known."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
-from bench.attribution import METHODS, REMOVALS, log_odds, removed
-from tests.inspect.conftest import INPUTS, make_trace
+from bench.attribution import METHODS, REMOVALS, VECTOR_METHODS, asked, log_odds, removed
+from qkv.inspect import Inputs, Trace
+from tests.inspect.conftest import INPUTS, make_trace, side
 
 
 def test_log_odds_are_those_of_the_labels():
@@ -23,7 +27,31 @@ def test_a_token_that_nobody_sees_costs_nothing():
         assert float(removed(trace, how).abs().max()) > 1e-3
 
 
-def test_every_method_weighs_every_source_token_for_every_output():
-    trace = make_trace("encoder-decoder")
-    for method in METHODS.values():
-        assert method(trace).shape == (4, 5)
+def test_every_method_weighs_every_token_for_every_output():
+    shapes = {"encoder-decoder": (4, 5), "decoder": (5, 5)}
+    for family, shape in shapes.items():
+        trace = make_trace(family)
+        trace = Trace(
+            trace.model, replace(trace.inputs.repeat_row(0, 1), labels=trace.inputs.labels[:1])
+        )
+        for _, method in METHODS.values():
+            assert method(trace).shape == shape
+        assert all(removed(trace, how).shape == shape for how in REMOVALS.values())
+
+
+def test_a_language_model_is_asked_where_tokens_come_before_a_label():
+    assert asked(make_trace("decoder")) == [1, 2, 3]
+    assert asked(make_trace("encoder-decoder")) == [0, 1, 2, 3]
+
+
+def test_a_vector_is_asked_how_far_it_turns():
+    trace = make_trace("encoder", head="none")
+    trace = Trace(trace.model, Inputs(source=side([2, 4, 5, 3]), output_kind="none"))
+    zeroed = REMOVALS["embedding becomes 0, %"]
+    (losses,) = removed(trace, zeroed)
+    without = trace.change("source.embedding", 0.0, positions=[2])
+    vectors = [x["pooled"][0].double() for x in (trace, without)]
+    cosine = vectors[0] @ vectors[1] / (vectors[0].norm() * vectors[1].norm())
+    assert float(losses[2]) == pytest.approx(1 - float(cosine), abs=1e-6)
+    for _, method in VECTOR_METHODS.values():
+        assert method(trace).shape == (1, 4)

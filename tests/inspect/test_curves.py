@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from qkv.errors import UserError
-from qkv.inspect.answers.curves import MAX_POINTS, Curves, read_log, read_logs
+from qkv.inspect.answers.curves import MAX_POINTS, Curves, read_log, read_logs, read_smoothings
+from tests.inspect.test_draw import printed
 
 
 def records(count: int, factor: float = 1.0) -> list[dict[str, Any]]:
@@ -94,3 +95,18 @@ def test_a_run_without_validation_or_with_broken_numbers_is_drawn() -> None:
 def test_losses_that_fall_far_are_drawn_by_their_logarithm() -> None:
     scales = [Curves({"a": records(count)}).draw().axes[0].get_yscale() for count in (4, 60)]
     assert scales == ["linear", "log"]
+
+
+def test_smoothed_labels_are_told_apart_from_plain_ones(tmp_path: Path) -> None:
+    for name, value in (("a", ""), ("b", "[train]\nlabel_smoothing = 0.0\n"), ("c", "no = toml =")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.toml").write_text(f'task = "translate"\n{value}', "utf-8")
+    (tmp_path / "d").mkdir()
+    paths = [tmp_path / name for name in "abcd"]
+    smoothing = read_smoothings(paths)
+    assert smoothing == {"a": 0.1, "b": 0.0, "c": 0.0, "d": 0.0}
+    smoothed, plain = (Curves({"a": records(5)}, {"a": share}) for share in (0.1, 0.0))
+    sentence = "against smoothed labels (label_smoothing = 0.1)"
+    assert sentence in " ".join(smoothed.draw().get_supxlabel().split())
+    assert sentence in " ".join(printed(smoothed.text(80)))
+    assert plain.about_losses == ""

@@ -293,6 +293,15 @@ def test_an_unknown_ending_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_chart_in_a_dark_page_has_light_type_on_dark_paper(tmp_path: Path) -> None:
+    drawn = save(tmp_path / "a.svg").decode()
+    (rules,) = re.findall(r"@media\(prefers-color-scheme:dark\)\{(.*?)\}</style>", drawn)
+    assert all(part.startswith(".qkv-chart") for part in re.split(r"[},](?=.)", rules))
+    paper = re.search(r'style="(fill: #\w+)"', drawn)  # of the figure, which is drawn first
+    assert paper is not None and f'[style*="{paper[1]}"]' in rules
+    assert ".qkv-chart text{fill:#e8e8e8}" in rules and ".qkv-chart image{filter:invert" in rules
+
+
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(b"old")

@@ -56,6 +56,20 @@ def test_few_vectors_and_equal_ones_have_a_place_too(shape: tuple[int, int]) -> 
     draw_plane(np.ones(shape), ["a"] * shape[0], ["g"] * shape[0], "").savefig(io.BytesIO())
 
 
+def test_one_vector_far_away_does_not_empty_the_plane() -> None:
+    vectors = np.random.default_rng(0).normal(size=(12, 4))
+    away = np.concatenate([vectors, [[1000.0, 0, 0, 0]]])
+    figure = draw_plane(away, list("abcdefghijklm"), ["x"] * 13, "Groups")
+    (axes,) = figure.axes
+    points, _ = principal_plane(vectors)
+    group, ring = axes.collections
+    np.testing.assert_allclose(group.get_offsets()[:12], points)
+    (edge,) = ring.get_offsets()
+    (left, right), spread = axes.get_xlim(), np.ptp(points[:, 0])
+    assert left < edge[0] < right and right - left < 1.2 * spread
+    assert "1 vectors are far away" in figure.get_supxlabel()
+
+
 def test_each_group_has_its_points_colour_and_name() -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 4))
     figure = draw_plane(vectors, list("abcdef"), ["x", "x", "y", "y", "y", "z"], "Groups")

@@ -13,6 +13,7 @@ import torch
 from qkv.errors import UserError
 from qkv.inspect import Side, Trace, pad_labels
 from qkv.inspect.answers.answer import Answer, Question
+from qkv.inspect.answers.attribution import Attribution
 from qkv.inspect.answers.positions import PositionTable
 from qkv.inspect.answers.rollout import Rollout
 from qkv.inspect.answers.steps import Candidate, Prediction, Steps
@@ -89,11 +90,32 @@ def test_bars_are_probabilities_side_by_side() -> None:
     assert middles == set(range(-5, 1))
 
 
-def test_a_wide_bar_bears_its_name_and_a_narrow_one_does_not() -> None:
+def test_every_candidate_is_named_below_the_bars_and_a_wide_one_on_its_bar() -> None:
     candidates = (Candidate(1, "wide", 0.9), Candidate(2, "narrow", 0.05))
     figure = Steps([Prediction(0, "a", candidates, 0.4, None, None)]).draw()
     written = [text.get_text() for text in figure.axes[0].texts]
     assert "wide" in written and "narrow" not in written
+    assert "wide 0.900" in written and "narrow 0.050" in written
+
+
+def test_one_row_of_huge_scores_does_not_pale_the_others() -> None:
+    scores = torch.tensor([[1.0, -2.0], [0.5, 1.5], [400.0, 1.0], [2.0, 0.0]])
+    words = ("a", "b")
+    found = Attribution(
+        "removal", ("u", "v", "w", "x"), (0, 1, 2, 3), {"source": words}, {"source": scores}
+    )
+    figure = found.draw()
+    assert panels(figure)[0].images[0].get_clim() == (-6, 6)  # 3 times the median of 2, 1.5, 400, 2
+    assert "Colours end at 6; 1 cells are beyond, up to 400." in figure.get_supxlabel()
+    assert any("up to 400" in line for line in printed(found.text(80)))
+    assert "up to 400" in found._repr_html_()
+
+
+def test_heads_of_one_layer_stand_side_by_side() -> None:
+    drawn = panels(make_trace("encoder-decoder", n_heads=8).maps(layers=[1]).draw())
+    assert [axes.get_subplotspec().colspan.start for axes in drawn] == list(range(8))
+    html = make_trace("encoder-decoder", n_heads=8).maps(layers=[0, 1])._repr_html_()
+    assert "grid-template-columns:repeat(8,max-content)" in html
 
 
 def test_of_very_many_outputs_the_last_are_drawn_and_counted() -> None:

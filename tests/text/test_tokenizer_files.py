@@ -96,6 +96,15 @@ def test_pieces_of_byte_level_tokenizers_are_readable() -> None:
     assert shown == ["a", "▁", "æ", "Ī", "ĳ", "</s>", "<no piece 9999>"]
 
 
+def test_parts_of_a_character_bear_its_name() -> None:
+    tokenizer = Tokenizer(bytes_only("</s>"))
+    ids = tokenizer.encode("a é我!")
+    shown = [name.replace("\u00a0", " ") for name in tokenizer.sequence_tokens(ids)]
+    assert shown == ["a", "▁", "é 1/2", "é 2/2", "我 1/3", "我 2/3", "我 3/3", "!"]
+    assert tokenizer.sequence_tokens([ids[4]]) == ["<0xE6>"]  # incomplete
+    assert tokenizer.sequence_tokens([ids[3], tokenizer.eos_id]) == ["<0xA9>", "</s>"]
+
+
 def test_padding_and_truncation_that_a_file_asks_for_are_off(tmp_path: Path) -> None:
     backend = bytes_only("<pad>")
     backend.enable_truncation(2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
-    from qkv.inspect.answers.answer import Answer, Question, Record, Vocabulary
+    from qkv.inspect.answers.answer import Answer, Question, Vocabulary
 
 PICTURES = (".png", ".svg", ".pdf")
 ENDINGS = (*PICTURES, ".html", ".json", ".npz")
@@ -36,7 +36,11 @@ Model = Annotated[
     ),
 ]
 Source = Annotated[
-    str | None, typer.Option(help="Text (or path of an image) to read; default: standard input.")
+    Strings,
+    typer.Option(
+        help="Text (or path of an image) to read; default: standard input. Several texts become "
+        "one batch, for the views mask and word."
+    ),
 ]
 Target = Annotated[
     str | None, typer.Option(help="Expected output: a text, a label, the labels of the words.")
@@ -47,20 +51,47 @@ Second = Annotated[
 View = Annotated[
     Strings,
     typer.Option(
-        help="flow, steps, attention, lens, drift, attribution (more reliable than rollout), "
-        "rollout, beam, positions, embeddings, curves or all; repeatable."
+        help="flow, steps, attention, hand, mask, shift, lens, drift, contributions, neurons, "
+        "roles, attribution (more reliable than rollout), rollout, beam, word, compare, positions, "
+        "embeddings, curves or all; repeatable."
     ),
 ]
-Layer = Annotated[Integers, typer.Option(help="Attention of this layer only; repeatable.")]
-Head = Annotated[Integers, typer.Option(help="Attention of this head only; repeatable.")]
+Layer = Annotated[Integers, typer.Option(help="This layer only; repeatable for attention.")]
+Head = Annotated[Integers, typer.Option(help="This head only; repeatable for attention.")]
+Token = Annotated[
+    str | None,
+    typer.Option(help="The token that hand and contributions are about: its position or name."),
+]
+Silence = Annotated[
+    Strings,
+    typer.Option(
+        metavar="KEY[:HEAD]", help="Set a quantity, or one head of it, to 0 first; repeatable."
+    ),
+]
+Patch = Annotated[
+    Strings,
+    typer.Option(
+        metavar="KEY[:HEAD]=TEXT",
+        help="Take a quantity, or one head of it, from a pass over another text; repeatable.",
+    ),
+]
+Language = Annotated[
+    str, typer.Option(metavar="en|zh", help="Language of titles, explanations and labels.")
+]
 Attention = Annotated[
     str | None, typer.Option(metavar="encoder|masked|cross", help="Only this kind of attention.")
 ]
 Beams = Annotated[int | None, typer.Option(min=1, help="Number of beams in the beam view.")]
 Top = Annotated[int, typer.Option(min=1, help="Number of candidates or neighbours to show.")]
-Word = Annotated[Strings, typer.Option(help="Word to find the neighbours of; repeatable.")]
+Word = Annotated[
+    Strings,
+    typer.Option(help="Word to find the neighbours of, or to follow through several texts."),
+]
 With = Annotated[
-    list[Path] | None, typer.Option("--with", help="Another run whose curves to add; repeatable.")
+    Strings,
+    typer.Option(
+        "--with", help="Another run whose curves to add (repeatable), or the model to compare with."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -76,11 +107,15 @@ def inspect(
     view: View = None,
     layer: Layer = None,
     head: Head = None,
+    token: Token = None,
+    silence: Silence = None,
+    patch: Patch = None,
     attention: Attention = None,
     beams: Beams = None,
     top: Top = 5,
     word: Word = None,
     with_: With = None,
+    language: Language = "en",
     out: Out = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the numbers as one JSON object.")
@@ -97,20 +132,30 @@ def inspect(
     Example: qkv inspect smollm2 --source "The capital of France is" --view lens --top 3
     Example: qkv inspect runs/demo --view embeddings --word love --word like
     Example: qkv inspect runs/demo --view curves --with runs/other --out curves.png
+    Example: qkv inspect zh-en --source 我爱你 --view hand --token 爱 --layer 0 --head 1
+    Example: qkv inspect zh-en --source 我爱你 --view steps --silence decoder.1.cross_attention:2
+    Example: qkv inspect zh-en --source 我爱你 --language zh --out inside.html
     """
     from qkv.inspect.answers.answer import Question
+    from qkv.inspect.draw.language import language as in_language
     from qkv.inspect.views import VIEWS
 
     if word and not view and source is None:
         view = ["embeddings"]
-    if with_ and view and not {"curves", "all"} & {*view}:
-        raise UserError("--with adds the curves of another run; add --view curves.")
-    _check(view, attention, out, as_json)
+    if with_ and view and not {"curves", "compare", "all"} & {*view}:
+        raise UserError(
+            "--with adds the curves of another run or a model to compare with; add --view curves "
+            "or --view compare."
+        )
+    _check(view, attention, out, as_json, language)
     asked = view or ()
     names = list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
-    if source is None and (not names or any(VIEWS[name].needs_text for name in names)):
-        source = _piped_text()
+    texts = list(source or ())
+    if not texts and (not names or any(VIEWS[name].needs_text for name in names)):
+        texts = [text for text in [_piped_text()] if text is not None]
     question = Question(
+        name=Path(model).name,
+        token=token or "",
         layers=tuple(layer or ()),
         heads=tuple(head or ()),
         attention=attention or "",
@@ -119,16 +164,66 @@ def inspect(
         words=tuple(word or ()),
         remark=cache(_remark),  # each once
     )
-    question = _open(question, model, names, source, target, second, with_ or [], device, dtype)
+    reading = _Reading(texts, target, second, silence or [], patch or [], device, dtype)
+    question = _open(question, model, names, reading, with_ or [])
     if out is not None and out.suffix.lower() == ".npz":
         _save(question, out)
-    else:
+        return
+    with in_language(language):
         _show(model, _chosen(names, question, out), question, out, as_json)
 
 
-def _check(view: Strings, attention: str | None, out: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True)
+class _Reading:
+    """The texts that models read, the changes to their passes, and where they run."""
+
+    texts: Sequence[str]
+    target: str | None
+    second: str | None
+    silence: Sequence[str]
+    patch: Sequence[str]
+    device: str
+    dtype: str | None
+
+    def trace(self, task: Any) -> Trace | None:
+        """Trace the texts in a model, with the changes."""
+        if not self.texts:
+            if self.silence or self.patch:
+                raise UserError("--silence and --patch change how a text is read; add --source.")
+            return None
+        trace = _trace(task, self.texts, self.target, self.second)
+        for given in self.silence:
+            trace = trace.silence(*_part(given, "--silence", "KEY or KEY:HEAD"))
+        for given in self.patch:
+            place, equals, text = given.partition("=")
+            if not equals or not text.strip():
+                raise UserError(
+                    f"--patch {given!r} has no text to take the quantity from; write "
+                    "KEY=TEXT or KEY:HEAD=TEXT."
+                )
+            key, head = _part(place, "--patch", "KEY=TEXT or KEY:HEAD=TEXT")
+            other = _trace(task, [text], self.target, self.second)
+            trace = trace.patch(other, key, head=head)
+        return trace
+
+
+def _part(given: str, option: str, form: str) -> tuple[str, int | None]:
+    """Split KEY:HEAD."""
+    key, colon, head = given.partition(":")
+    if colon and not head.isdigit():
+        raise UserError(f"{option} {given!r}: a head is a number from 0 on; write {form}.")
+    return key, int(head) if colon else None
+
+
+def _check(
+    view: Strings, attention: str | None, out: Path | None, as_json: bool, language: str
+) -> None:
     """Find mistakes before anything is loaded."""
+    from qkv.inspect.draw.language import LANGUAGES
     from qkv.inspect.views import VIEWS
+
+    if language not in LANGUAGES:
+        raise UserError(f"Unknown language {language!r}; there are {' and '.join(LANGUAGES)}.")
 
     for name in view or ():
         if name not in (*VIEWS, "all"):
@@ -159,53 +254,72 @@ def _open(
     question: Question,
     name: str,
     views: Sequence[str],
-    text: str | None,
-    target: str | None,
-    second: str | None,
-    others: Sequence[Path],
-    device: str,
-    dtype: str | None,
+    reading: _Reading,
+    others: Sequence[str],
 ) -> Question:
-    """Load what the views need: logs, a model, a trace."""
+    """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.tasks import load
 
-    runs = _runs(name, others, required=views == ["curves"])
+    comparing = "compare" in views and "curves" not in views
+    runs_given = [] if comparing else [Path(other) for other in others]
+    folders = _run_folders(name, runs_given, required=views == ["curves"])
+    question = _with_runs(question, folders)
+    text = reading.texts or None
+    runs = question.runs
     no_text = (
         "There is no text to read, and only the views positions, embeddings and curves need none"
     )
     if views == ["curves"] or (not views and text is None and runs):
         if not views:
             _remark(f"{no_text}; these are the training curves.")
-        return replace(question, runs=runs)
+        return question
     if text is None and not ({"positions", "embeddings", "curves"} & {*views}):
         raise UserError(f"{no_text}; give one with --source.")
-    task = load(name, device, dtype)
-    trace = None if text is None else _trace(task, text, target, second)
+    task = load(name, reading.device, reading.dtype)
+    trace = reading.trace(task)
+    if comparing and others:
+        second = load(others[0], reading.device, reading.dtype)
+        names = {"other_name": Path(others[0]).name}
+        question = replace(
+            question, other=replace(reading, silence=(), patch=()).trace(second), **names
+        )
     vocabularies = _vocabularies(task)
-    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies, runs=runs)
+    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies)
 
 
-def _runs(name: str, others: Sequence[Path], required: bool) -> Mapping[str, Sequence[Record]]:
-    """Read the logs of this run, if it has one or must have one, and of others."""
-    from qkv.inspect.answers.curves import read_logs
+def _with_runs(question: Question, folders: Sequence[Path]) -> Question:
+    from qkv.inspect.answers.curves import read_logs, read_smoothings
+
+    return replace(question, runs=read_logs(folders), smoothing=read_smoothings(folders))
+
+
+def _run_folders(name: str, others: Sequence[Path], required: bool) -> list[Path]:
+    """The folders of this run, if it has a log or must have one, and of others."""
     from qkv.shelf import find_model, split_adapter
 
     base, adapter = split_adapter(name)
     folder = adapter or (Path(base) if Path(base).is_dir() else find_model(base))
     if not (required or others or (folder / "log.jsonl").is_file()):
-        return {}
+        return []
     if folder.is_file() and folder.suffix == ".gguf":
         raise UserError(
             f"{name} is a model without a training log, so there are no curves; name a run folder."
         )
-    return read_logs([folder, *others])
+    return [folder, *others]
 
 
-def _trace(task: Any, text: str, target: str | None, second: str | None) -> Trace:
-    """Trace one text, or a pair if the task reads two."""
-    from qkv.tasks import Answerer, Classifier, Tagger
+def _trace(task: Any, texts: Sequence[str], target: str | None, second: str | None) -> Trace:
+    """Trace one text or several, or a pair if the task reads two."""
+    from qkv.tasks import Answerer, Classifier, ImageClassifier, Tagger
 
+    text = texts[0]
     source: Any = text
+    if len(texts) > 1:
+        if isinstance(task, Answerer | ImageClassifier | Tagger) or second is not None:
+            raise UserError("This model is looked into with one --source at a time; give one.")
+        if target is not None:
+            raise UserError("--target is for one --source; leave out one or the other.")
+        source = list(texts)
     if isinstance(task, Answerer):
         if second is None:
             raise UserError(
@@ -291,7 +405,17 @@ def _show(
 def _draw(answers: dict[str, Answer], out: Path) -> None:
     """Write a picture per view; several get the names of their views."""
     from qkv.inspect.draw.figure import save_figure
+    from qkv.inspect.draw.fonts import without_chinese
+    from qkv.inspect.draw.language import current_language, language
 
+    if current_language() == "zh" and out.suffix.lower() != ".svg" and without_chinese():
+        _remark(
+            "no font here has Chinese characters, so figures are labelled in English; install one "
+            "(Debian and Ubuntu: fonts-noto-cjk) or write .svg or .html"
+        )
+        with language("en"):
+            _draw(answers, out)
+        return
     for name, answer in answers.items():
         path = out if len(answers) == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
         note = save_figure(answer.draw(), path)
@@ -304,14 +428,15 @@ def _print(names: list[str], question: Question) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from qkv.inspect.draw import localized
     from qkv.inspect.views import VIEWS
 
     console = Console(highlight=False)
     for name in names:
         view = VIEWS[name]
         parts = list(view.answer(question).text(console.width))
-        console.print(Text(view.title, style="bold"))
-        console.print(Text(view.about, style="dim"), end="\n\n")
+        console.print(Text(localized(view.title), style="bold"))
+        console.print(Text(localized(view.about), style="dim"), end="\n\n")
         for part in parts:
             console.print(part, markup=False)
         console.print()

@@ -14,7 +14,16 @@ import tokenizers
 from qkv.errors import UserError
 from qkv.files import write_json, write_text
 from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
-from qkv.text.pieces import BOS, EOS, PAD, UNK, readable
+from qkv.text.pieces import (
+    BOS,
+    BYTE_LEVEL,
+    BYTE_PIECE,
+    EOS,
+    PAD,
+    UNK,
+    name_parts,
+    readable,
+)
 from qkv.text.words import Span, join_words
 
 # The usual names of special tokens by role, the likeliest first.
@@ -189,6 +198,10 @@ class Tokenizer:
         """Name the piece of each id, for people to read: "▁" is a space, "<0xE4>" a lone byte."""
         return [self._piece(id) for id in ids]
 
+    def sequence_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Name the pieces of a text; those that spell one character together bear its name."""
+        return name_parts(self.tokens(ids), [self._partial_bytes(id) for id in ids])
+
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json`, which the `tokenizers` library itself loads.
 
@@ -248,6 +261,20 @@ class Tokenizer:
     def _usual_name(self, role: str) -> str | None:
         usual = USUAL_NAMES[role]
         return next((name for name in usual if self._backend.token_to_id(name) is not None), None)
+
+    def _partial_bytes(self, id: int) -> bytes | None:
+        """The bytes of a piece that does not spell whole characters by itself."""
+        piece = self._backend.id_to_token(id)
+        if piece is None:
+            return None
+        if byte := BYTE_PIECE.fullmatch(piece):
+            number = int(byte[1], 16)
+            return bytes([number]) if number > 0x7F else None
+        byte_level = isinstance(self._backend.decoder, tokenizers.decoders.ByteLevel)
+        if not byte_level or not all(character in BYTE_LEVEL for character in piece):
+            return None
+        spelt = bytes(BYTE_LEVEL[character] for character in piece)
+        return spelt if "\ufffd" in spelt.decode(errors="replace") else None
 
     def _piece(self, id: int) -> str:
         piece = self._backend.id_to_token(id)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rich.console import RenderableType
 from torch import Tensor
 
+from qkv.errors import UserError
 from qkv.inspect.draw import HeatMap, Table, piece
 from qkv.model import Model
 from qkv.text import Tokenizer
@@ -40,12 +41,17 @@ class Question:
     trace: Trace | None = None
     vocabularies: Sequence[Vocabulary] = ()  # the source's first
     runs: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    smoothing: Mapping[str, float] = field(default_factory=dict)  # of the runs' training labels
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     attention: str = ""  # encoder, masked or cross
+    token: str = ""  # the position or the name of the token that a view is about
     beams: int | None = None
     top: int = 5
     words: tuple[str, ...] = ()
+    name: str = ""  # of the model
+    other: Trace | None = None  # the same text in a second model
+    other_name: str = ""
     remark: Callable[[str], None] = lambda text: None  # told what is left out
 
     @property
@@ -129,6 +135,26 @@ def lacks_probabilities(question: Question) -> str | None:
     if "probabilities" in the_trace(question):
         return None
     return "This model gives no probabilities; look at its flow, attention or drift instead."
+
+
+def token_position(question: Question, names: Sequence[str], default: int) -> int:
+    """The position of the token that a question names by its number or by itself."""
+    asked = question.token
+    if not asked:
+        return default
+    if asked.removeprefix("-").isdigit():
+        if not -len(names) <= int(asked) < len(names):
+            raise UserError(f"There is no token {asked}; the text has {len(names)}, from 0 on.")
+        return int(asked) % len(names)
+    plain = [bare(name) for name in names]
+    if bare(asked) not in plain:
+        raise UserError(f"The text has no token {asked!r}; it has {' '.join(names)}.")
+    return plain.index(bare(asked))
+
+
+def bare(name: str) -> str:
+    """A token's name without marks of spaces and of continued words, in lower case."""
+    return name.replace("▁", "").removeprefix("##").strip().casefold()
 
 
 def the_trace(question: Question) -> Trace:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, MapAnswer, Question, View, the_trace
-from qkv.inspect.draw import HeatMap
+from qkv.inspect.draw import HeatMap, localized
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,17 +43,22 @@ class AttentionMaps(MapAnswer):
 
     def parts(self) -> list[HeatMap]:
         """A map per head, layer by layer."""
-        names = [f"layer {layer}, head {head}" for layer in self.layers for head in self.heads]
-        title = self.title
+        names = [
+            localized("layer {layer}, head {head}", layer=layer, head=head)
+            for layer in self.layers
+            for head in self.heads
+        ]
+        title = localized(self.title)
         if len(names) == 1:
             title, names = f"{title}, {names[0]}", [""]
         return [HeatMap(self.weights, self.rows, self.columns, title, names, self.allowed)]
 
     def mean(self) -> HeatMap:
         """A map per layer: the mean over heads."""
-        names = [f"layer {layer}, mean of {len(self.heads)} heads" for layer in self.layers]
-        weights = self.weights.mean(dim=1, keepdim=True)
-        return HeatMap(weights, self.rows, self.columns, self.title, names, self.allowed)
+        name, count = "layer {layer}, mean of {count} heads", len(self.heads)
+        names = [localized(name, layer=layer, count=count) for layer in self.layers]
+        weights, title = self.weights.mean(dim=1, keepdim=True), localized(self.title)
+        return HeatMap(weights, self.rows, self.columns, title, names, self.allowed)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Attention(Answer):
         """Yield the named layers and heads, by default the mean over heads of the last layer."""
         trace, heads = the_trace(self.question), self.question.heads
         for kind in self.kinds.values():
-            layers = self.question.layers or [_n_layers(trace, kind) - 1]
+            layers = self.question.layers or [count_layers(trace, kind) - 1]
             maps = trace.maps(kind, layers, heads or None)
             yield from maps.text(width) if heads else maps.mean().text(width)
 
@@ -91,7 +96,7 @@ class Attention(Answer):
         """The named layers and heads, or the last layers if they are too many for a figure."""
         question, trace = self.question, the_trace(self.question)
         layers: Sequence[int] = question.layers
-        n_layers, n_heads = _n_layers(trace, kind), len(question.heads) or trace.sizes["H"]
+        n_layers, n_heads = count_layers(trace, kind), len(question.heads) or trace.sizes["H"]
         if not layers:
             many = n_layers * n_heads > MAX_PANELS
             fit = min(4, max(1, MAX_PANELS // n_heads)) if many else n_layers
@@ -111,13 +116,13 @@ def attention_maps(
     row: int = 0,
 ) -> AttentionMaps:
     """Collect maps of one kind ("encoder.self_attention"), by default the last one."""
-    kinds = [known for known in TITLES if _n_layers(trace, known)]
+    kinds = [known for known in TITLES if count_layers(trace, known)]
     kind = kind or kinds[-1]
     if kind not in kinds:
         raise UserError(f"This model has no {kind!r}; it has {', '.join(kinds)}.")
     stack, _, name = kind.partition(".")
-    layers = _choose(layers, _n_layers(trace, kind), "layer")
-    heads = _choose(heads, trace.sizes["H"], "head")
+    layers = check_choice(layers, count_layers(trace, kind), "layer")
+    heads = check_choice(heads, trace.sizes["H"], "head")
     parts = [_layer(trace, f"{stack}.{layer}.{name}", heads) for layer in layers]
     rows = trace.tokens("source" if stack == "encoder" else "target", row)
     columns = rows if name == "self_attention" else trace.tokens("source", row)
@@ -136,11 +141,12 @@ def attention_maps(
     )
 
 
-def _n_layers(trace: Trace, kind: str) -> int:
+def count_layers(trace: Trace, kind: str) -> int:
+    """Number of layers that have a kind of attention."""
     return len(trace.names(kind.replace(".", ".*.") + ".weights"))
 
 
-def _choose(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
+def check_choice(given: Sequence[int] | None, count: int, what: str) -> Sequence[int]:
     """Check the named layers or heads; by default all."""
     for number in given or ():
         if not 0 <= number < count:
@@ -164,16 +170,16 @@ def _layer(trace: Trace, at: str, heads: Sequence[int]) -> tuple[Tensor, Tensor]
 def _kinds(question: Question) -> dict[str, str]:
     """The named kind, or every kind that has the named layers."""
     trace = the_trace(question)
-    own = {name: kind for name, kind in KINDS.items() if _n_layers(trace, kind)}
+    own = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
     if asked := question.attention:
         if asked not in own:
             raise UserError(f"This model has no {asked} attention; it has {' and '.join(own)}.")
         own = {asked: own[asked]}
     highest = max(question.layers, default=-1)
-    deep = {name: kind for name, kind in own.items() if highest < _n_layers(trace, kind)} or own
+    deep = {name: kind for name, kind in own.items() if highest < count_layers(trace, kind)} or own
     for kind in deep.values():
-        _choose(question.layers, _n_layers(trace, kind), "layer")
-        _choose(question.heads, trace.sizes["H"], "head")
+        check_choice(question.layers, count_layers(trace, kind), "layer")
+        check_choice(question.heads, trace.sizes["H"], "head")
     return deep
 
 

@@ -21,9 +21,20 @@ from qkv.data import IGNORE
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
 from qkv.inspect.answers.steps import MAX_DRAWN, last_drawn
-from qkv.inspect.draw import DIVERGING, HeatMap, array, caption, new_figure, styled, visible
+from qkv.inspect.draw import (
+    DIVERGING,
+    HeatMap,
+    array,
+    caption,
+    clipping_note,
+    localized,
+    new_figure,
+    robust_limit,
+    styled,
+    visible,
+)
 from qkv.inspect.trace.edit import Edit
-from qkv.inspect.trace.outputs import by_position, output_names, row_labels
+from qkv.inspect.trace.outputs import by_position, label_name, row_labels
 from qkv.inspect.trace.probe import Ask, Probe, run
 
 if TYPE_CHECKING:
@@ -65,19 +76,29 @@ class Attribution(MapAnswer):
         """A sentence where the scores do not add up; else nothing."""
         if self.gap is None or self.gap <= SMALL_GAP:
             return ""
-        return f"Not converged: scores miss the change by up to {100 * self.gap:.0f} %."
+        warning = "Not converged: scores miss the change by up to {percent:.0f} %."
+        return localized(warning, percent=100 * self.gap)
 
     def parts(self) -> list[HeatMap]:
         """A map per side: outputs down, tokens across."""
         return [
-            HeatMap(scores, self.outputs, self.tokens[side], f"outputs down, {side} tokens across")
+            HeatMap(
+                scores,
+                self.outputs,
+                self.tokens[side],
+                localized("outputs down, {side} tokens across", side=localized(side)),
+                value="for (above 0) or against it",
+                down="output",
+                across="token",
+            )
             for side, scores in self.scores.items()
         ]
 
     def draw(self) -> Figure:
         """Draw one panel per side: outputs down, tokens across."""
         outputs = [visible(output) for output in self.outputs[-MAX_DRAWN:]]
-        limit = max(float(scores.abs().max()) for scores in self.scores.values()) or 1.0
+        every_score = array(torch.cat([x[-MAX_DRAWN:] for x in self.scores.values()], dim=1))
+        limit = robust_limit(every_score)
         count = sum(map(len, self.tokens.values()))
         every = max(1, count // 80)  # labels that fit
         scale: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
@@ -96,12 +117,15 @@ class Attribution(MapAnswer):
                 axes.set_xticks(places, tokens, rotation=60, ha="right", parse_math=False)
                 axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
                 axes.grid(False)
-                axes.set_title(f"{side} tokens")
-            panels[0].set_ylabel("output")
-            figure.colorbar(image, ax=panels.tolist(), label="for (above 0) or against it")
-            title = f"How much each token adds to each output, by {METHODS[self.method]}"
+                axes.set_title(localized(f"{side} tokens"))
+            panels[0].set_ylabel(localized("output"))
+            label = localized("for (above 0) or against it")
+            figure.colorbar(image, ax=panels.tolist(), label=label)
+            title = "How much each token adds to each output, by {method}"
+            title = localized(title, method=localized(METHODS[self.method]))
             left_out = last_drawn(len(self.outputs), MAX_DRAWN, "outputs")
-            caption(figure, title, " ".join(filter(None, [left_out, self.warning])))
+            beyond = clipping_note(every_score, limit)
+            caption(figure, title, left_out, self.warning, beyond)
         return figure
 
 
@@ -146,7 +170,8 @@ def attribution(
         total = _by_gradients(trace, row, tokens, chosen, ids, None)
     else:
         total, gap = _integrated(trace, row, tokens, chosen, ids, steps)
-    names = tuple(output_names(trace, ids, row))
+    pairs = zip(chosen, ids, strict=True)
+    names = tuple(label_name(trace, id, row, position) for position, id in pairs)
     return Attribution(method, names, tuple(chosen), tokens, total, gap)
 
 
@@ -351,7 +376,10 @@ def _answer(question: Question) -> Attribution:
 
 
 def _lack(question: Question) -> str | None:
-    if "logits" in the_trace(question):
+    trace = the_trace(question)
+    if trace.edits and trace.inputs.n_rows > 1:
+        return "Attribution of a changed pass explains one text at a time; give one --source."
+    if "logits" in trace:
         return None
     return "This model gives vectors and no output to explain; look at its attention instead."
 

@@ -17,7 +17,18 @@ from qkv.decode import Engine, Generative, Hypothesis, Request
 from qkv.decode.request import BeamStep, prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
-from qkv.inspect.draw import Table, caption, clipped, new_figure, styled, visible
+from qkv.inspect.draw import (
+    INK,
+    QUERY,
+    VALUE,
+    Table,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
 from qkv.inspect.trace.inputs import Inputs
 from qkv.model import Decoder, Encoder, EncoderDecoder
 
@@ -31,7 +42,7 @@ Fate = Literal["kept", "ended", "pruned"]
 MAX_LEAVES = 56  # drawn; of more, the least likely pruned candidates are left out
 MAX_LENGTH = 12  # tokens that the view lets a language model go on for
 TYPE = 7.5  # points
-COLOURS = {"best": "#0072B2", "kept": "#444444", "ended": "#009E73", "pruned": "#999999"}
+COLOURS = {"best": QUERY, "kept": INK, "ended": VALUE, "pruned": "#999999"}
 SIGNS = {"kept": " ", "ended": "■", "pruned": "✗"}
 
 
@@ -85,8 +96,8 @@ class BeamTree(Answer):
         room = max(0, MAX_LEAVES - sum(node.id not in parents for node in ways))
         nodes = sorted([*ways, *others[:room]], key=lambda node: node.id)
         left_out = len(self.nodes) - len(nodes)
-        note = f"{left_out} less likely candidates that were pruned are not shown."
-        return nodes, note if left_out else ""
+        note = "{count} less likely candidates that were pruned are not shown."
+        return nodes, localized(note, count=left_out) if left_out else ""
 
     def draw(self) -> Figure:
         """Draw the best path in blue, ended hypotheses in green, pruned candidates in grey."""
@@ -97,7 +108,7 @@ class BeamTree(Answer):
         depth = -min(lines.values())
         with styled():
             figure, axes = new_figure(max(6.0, wide * (steps + 0.4)), max(2.4, 0.2 * depth + 1.4))
-            axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel="step")
+            axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel=localized("step"))
             axes.set_yticks([])
             axes.set_xticks(range(steps))
             axes.grid(False)
@@ -105,7 +116,8 @@ class BeamTree(Answer):
             for node, label in zip(nodes, labels, strict=True):
                 _draw_node(axes, node, label, lines, 0.5 / wide)
             about = "Number: probability of the token after the hypothesis before it. ■ ended."
-            caption(figure, f"Beam search with {self._summary()}", about, left_out)
+            title = localized("Beam search with {summary}", summary=self._summary())
+            caption(figure, title, localized(about), left_out)
         return figure
 
     def parts(self) -> list[Table]:
@@ -121,15 +133,16 @@ class BeamTree(Answer):
                 visible(node.name),
                 f"{math.exp(node.log_probability):.3f}",
                 f"{node.score:.3f}",
-                "best" if node.best else node.fate,
+                localized("best" if node.best else node.fate),
                 node.why,
             )
             for node in self.nodes
         ]
         head = ("step", "after", "token", "P", "log P of all", "fate", "why")
+        title = localized("Beam search with {beams} beams", beams=self.beams)
         return [
-            Table(("output", "score", "P"), outputs, f"Beam search with {self.beams} beams"),
-            Table(head, candidates, "Every candidate"),
+            Table((localized("output"), localized("score"), "P"), outputs, title),
+            Table([localized(name) for name in head], candidates, localized("Every candidate")),
         ]
 
     def numbers(self) -> Any:
@@ -163,10 +176,12 @@ class BeamTree(Answer):
                 yield Text(note, style="dim")
         outputs = zip(self.names, self.outputs, strict=True)
         rows = [(f"{output.score:.3f}", name) for name, output in outputs]
-        yield from Table(("score", "output"), rows).text(width)
+        yield from Table((localized("score"), localized("output")), rows).text(width)
 
     def _summary(self) -> str:
-        return f"{self.beams} beams: {len(self.nodes)} candidates, {self.n_pruned} pruned"
+        summary = "{beams} beams: {count} candidates, {pruned} pruned"
+        counts = {"count": len(self.nodes), "pruned": self.n_pruned}
+        return localized(summary, beams=self.beams, **counts)
 
 
 class TreeBuilder:
@@ -356,6 +371,8 @@ def _lack(question: Question) -> str | None:
     trace = the_trace(question)
     if isinstance(trace.model, Encoder):
         return "An encoder writes nothing, so it has no beam search; look at its attention."
+    if trace.edits:
+        return "A search runs on the unchanged model; leave out --silence and --patch."
     full = trace.sizes["T"] >= trace.model.config.max_length
     if isinstance(trace.model, Decoder) and full:
         return "The text fills the model's context, so a search cannot go on; shorten it."

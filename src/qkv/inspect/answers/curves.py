@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,20 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, Record, View
-from qkv.inspect.draw import COLOURS, MARKERS, Numbers, Table, caption, new_figure, styled
+from qkv.inspect.draw import (
+    COLOURS,
+    MARKERS,
+    SOFT,
+    Numbers,
+    Table,
+    caption,
+    localized,
+    new_figure,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +46,19 @@ class Curves(Answer):
     """The logs of runs by name."""
 
     runs: Mapping[str, Sequence[Record]]
+    smoothing: Mapping[str, float] = field(default_factory=dict)  # of labels, by run
+
+    @property
+    def about_losses(self) -> str:
+        """A sentence where training and held-out loss are not the same measure; else nothing."""
+        smoothed = {f"{x:g}" for x in self.smoothing.values() if x}
+        if not smoothed:
+            return ""
+        about = (
+            "The training loss is measured against smoothed labels (label_smoothing = {share}), "
+            "the held-out loss against the labels themselves: compare each with itself."
+        )
+        return localized(about, share=" / ".join(sorted(smoothed)))
 
     def draw(self) -> Figure:
         """Draw loss, learning rate, speed and each score over the steps, a colour per run."""
@@ -55,7 +79,7 @@ class Curves(Answer):
                 handles = [_line(number, label=name) for number, name in enumerate(self.runs)]
                 columns = min(4, len(handles))
                 figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-            caption(figure, self._lowest())
+            caption(figure, self._lowest(), self.about_losses)
         return figure
 
     def numbers(self) -> Any:
@@ -73,6 +97,8 @@ class Curves(Answer):
             head = [key.replace("_", " ") for key in keys]
             cells = [[_number(row.get(key)) for key in keys] for row in rows]
             yield from Table(head, cells).text(width)
+        if self.about_losses:
+            yield Text(self.about_losses, style="dim")
 
     def _keys(self) -> list[str]:
         """Keys that have a panel: the usual three, then the scores in the order of the logs."""
@@ -95,10 +121,12 @@ class Curves(Answer):
             and math.isfinite(record["valid_loss"])
         ]
         if not losses:
-            return "Training curves"
+            return localized("Training curves")
         loss, step, name = min(losses)
-        lowest = f"{name}: lowest" if len(self.runs) > 1 else "Lowest"
-        return f"{lowest} held-out loss {loss:.3g} at step {step:,}"
+        if len(self.runs) > 1:
+            title = "{name}: lowest held-out loss {loss:.3g} at step {step:,}"
+            return localized(title, name=name, loss=loss, step=step)
+        return localized("Lowest held-out loss {loss:.3g} at step {step:,}", loss=loss, step=step)
 
 
 def read_log(path: Path) -> list[Record]:
@@ -125,6 +153,15 @@ def read_log(path: Path) -> list[Record]:
     return records
 
 
+def read_smoothing(path: Path) -> float:
+    """Label smoothing of a run, from its recipe; 0 where there is none to read."""
+    file = (path if path.is_dir() else path.parent) / "recipe.toml"
+    try:
+        return load_recipe(file).train.label_smoothing if file.is_file() else 0.0
+    except UserError:  # curves need no recipe, and an old one may have settings that are gone
+        return 0.0
+
+
 def _parse(line: str) -> Record | None:
     try:
         record = json.loads(line)
@@ -134,14 +171,23 @@ def _parse(line: str) -> Record | None:
 
 
 def read_logs(paths: Sequence[Path]) -> dict[str, list[Record]]:
-    """Read the logs of several runs, named by their folders or, where these agree, their paths."""
+    """Read the logs of several runs by their names."""
+    return {name: read_log(path) for name, path in zip(run_names(paths), paths, strict=True)}
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Name runs by their folders or, where these agree, by their paths."""
     folders = [path if path.is_dir() else path.parent for path in paths]
     short = [folder.resolve().name for folder in folders]
-    names = [
+    return [
         name if short.count(name) == 1 else str(folder)
         for name, folder in zip(short, folders, strict=True)
     ]
-    return {name: read_log(path) for name, path in zip(names, paths, strict=True)}
+
+
+def read_smoothings(paths: Sequence[Path]) -> dict[str, float]:
+    """Label smoothing of several runs, by the names that `read_logs` gives them."""
+    return dict(zip(run_names(paths), map(read_smoothing, paths), strict=True))
 
 
 def _series(records: Sequence[Record], key: str) -> tuple[Numbers, Numbers]:
@@ -166,7 +212,7 @@ def _curve(axes: Axes, key: str, records: Sequence[Record], number: int) -> None
 def _frame(axes: Axes, key: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set(xlabel="step", ylabel=NAMES.get(key, key.replace("_", " ")))
+    axes.set(xlabel=localized("step"), ylabel=localized(NAMES.get(key, key.replace("_", " "))))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if key == "loss":
         lines = [np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines]
@@ -174,10 +220,11 @@ def _frame(axes: Axes, key: str) -> None:
         values = values[np.isfinite(values)]
         if len(values) and values.min() > 0 and values.max() > 30 * values.min():
             axes.set_yscale("log")
-        grey: Any = {"color": "#555555"}
-        handles = [_line(label="training", marker=None, alpha=0.55, linewidth=1.0, **grey)]
+        grey: Any = {"color": SOFT}
+        training: Any = {"marker": None, "alpha": 0.55, "linewidth": 1.0}
+        handles = [_line(label=localized("training"), **training, **grey)]
         if any(map(len, lines[1::2])):
-            handles.append(_line(label="held-out", **grey))
+            handles.append(_line(label=localized("held-out"), **grey))
         axes.legend(handles=handles)
     elif key in NAMES:
         axes.set_ylim(bottom=0)
@@ -206,7 +253,7 @@ def _lack(question: Question) -> str | None:
 VIEW = View(
     "Training curves",
     "Loss, learning rate, speed and scores over the steps of training.",
-    lambda question: Curves(question.runs),
+    lambda question: Curves(question.runs, question.smoothing),
     _lack,
     needs_text=False,
 )

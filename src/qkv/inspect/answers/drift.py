@@ -11,8 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.answers.lens import layer_names, stack_of, stream_keys
-from qkv.inspect.draw import COLOURS, MARKERS, HeatMap, caption, new_figure, styled, visible
+from qkv.inspect.answers.lens import layer_names, localized_layers, stack_of, stream_keys
+from qkv.inspect.draw import (
+    COLOURS,
+    MARKERS,
+    HeatMap,
+    caption,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +46,9 @@ class Drift(Answer):
 
     def parts(self) -> list[HeatMap]:
         """The cosines: layers down, tokens across."""
-        layers = [layer.replace(" ", "\u00a0") for layer in self.layers]  # not a token's space
-        return [HeatMap(self.cosine, layers, self.tokens)]
+        layers = [layer.replace(" ", "\u00a0") for layer in localized_layers(self.layers)]
+        axes = {"value": "cosine", "down": "layer", "across": "token"}
+        return [HeatMap(self.cosine, layers, self.tokens, **axes)]
 
     def draw(self) -> Figure:
         """Draw cosine and distance over the layers."""
@@ -50,15 +60,16 @@ class Drift(Answer):
                 _lines(axes, values.cpu().T.tolist(), tokens, named)
                 every = -(-len(self.layers) // MAX_TICKS)
                 ticks = range(0, len(self.layers), every)
-                axes.set_xticks(ticks, self.layers[::every], rotation=45, ha="right")
+                names = localized_layers(self.layers)[::every]
+                axes.set_xticks(ticks, names, rotation=45, ha="right")
             lowest = min(-0.05, float(self.cosine.min()))
-            panels[0].set(ylabel="cosine to the input", ylim=(lowest, 1.05))
-            panels[1].set(ylabel="distance from the input / its length")
+            panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
+            panels[1].set(ylabel=localized("distance from the input / its length"))
             if float(self.distance.max()) > FAR:  # a few tokens would flatten all others
                 panels[1].set_yscale("symlog", linthresh=1.0)
             if named:
                 figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-            caption(figure, "How far the residual stream has moved from its input")
+            caption(figure, localized("How far the residual stream has moved from its input"))
         return figure
 
 

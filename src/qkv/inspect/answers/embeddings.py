@@ -14,12 +14,14 @@ from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, Vocabulary, the_trace
 from qkv.inspect.draw import (
     COLOURS,
+    INK,
     MARKERS,
     Numbers,
     Table,
     array,
     caption,
     clipped,
+    localized,
     new_figure,
     styled,
     visible,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 MAX_WORDS = 8  # of a text, if no words are named
 WIDTH, HEIGHT = 8.0, 6.0  # inches of the plane
 TYPE = 8.0  # points
+FAR = 3.0  # times the median distance from the middle, above which a vector is an outlier
 AROUND = ((1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (-1, 1), (-1, -1), (1, -1))  # best first
 Box = tuple[float, float, float, float]  # left, bottom, right, top in points
 
@@ -56,17 +59,17 @@ class Neighbours(Answer):
         return {id: nearest(self.vectors, id, self.top) for id in self.ids}
 
     def _name(self, id: int) -> str:
-        return self.vocabulary.tokenizer.tokens([id])[0]
+        return self.vocabulary.tokenizer.sequence_tokens([id])[0]
 
     def draw(self) -> Figure:
         """Draw tokens and neighbours on their principal plane, a colour per token."""
         groups: dict[int, str] = {}
         for id, near in self.nearest.items():
-            group = groups[id] = f"near {visible(self._name(id))}"
+            group = groups[id] = localized("near {word}", word=visible(self._name(id)))
             for other, _ in near:
                 groups.setdefault(other, group)
         names = [self._name(id) for id in groups]
-        title = "Words and their nearest neighbours in the embedding table"
+        title = localized("Words and their nearest neighbours in the embedding table")
         return draw_plane(self.vectors[list(groups)], names, list(groups.values()), title)
 
     def numbers(self) -> Any:
@@ -92,7 +95,7 @@ class Neighbours(Answer):
             )
             for id, near in self.nearest.items()
         ]
-        return [Table(("word", "nearest, by cosine"), rows)]
+        return [Table((localized("word"), localized("nearest, by cosine")), rows)]
 
 
 def nearest(vectors: Any, token_id: int, k: int = 10) -> list[tuple[int, float]]:
@@ -106,46 +109,69 @@ def nearest(vectors: Any, token_id: int, k: int = 10) -> list[tuple[int, float]]
     return [(id, float(cosines[id])) for id in order[:k]]
 
 
-def principal_plane(vectors: Any) -> tuple[Numbers, Numbers]:
-    """Project vectors (n, D) to where they vary most, (n, 2), with the axes' shares."""
+def principal_plane(vectors: Any, deciding: Any = slice(None)) -> tuple[Numbers, Numbers]:
+    """Project vectors (n, D) to where the deciding ones vary most, (n, 2), and the axes' shares."""
     values = array(vectors)
-    left, sizes, right = np.linalg.svd(values - values.mean(axis=0), full_matrices=False)
+    middle = values[deciding].mean(axis=0)
+    _, sizes, right = np.linalg.svd(values[deciding] - middle, full_matrices=False)
     # The sign of a singular vector is arbitrary: make its largest component positive.
     strongest = np.take_along_axis(right, np.abs(right).argmax(axis=1)[:, None], axis=1)[:, 0]
-    points = left * sizes * np.where(strongest < 0, -1.0, 1.0)
+    points = (values - middle) @ (right * np.where(strongest < 0, -1.0, 1.0)[:, None]).T
     shares = sizes**2 / ((sizes**2).sum() or 1.0)
     room = max(0, 2 - points.shape[1])
     return np.pad(points, ((0, 0), (0, room)))[:, :2], np.pad(shares, (0, room))[:2]
 
 
+def outliers(vectors: Any) -> Any:
+    """Which vectors are much farther from the middle than most, (n,) bool."""
+    values = array(vectors)
+    distances = np.linalg.norm(values - np.median(values, axis=0), axis=1)
+    return distances > FAR * np.median(distances)
+
+
 def draw_plane(vectors: Any, labels: Sequence[str], groups: Sequence[str], title: str) -> Figure:
     """Draw vectors (n, D) as labelled points on their principal plane, a colour per group."""
-    points, shares = principal_plane(vectors)
+    far = outliers(vectors)
+    points, shares = principal_plane(vectors, ~far)
     if not len(points) == len(labels) == len(groups):
         raise ValueError(f"{len(points)} vectors, {len(labels)} labels, {len(groups)} groups")
     with styled():
         figure, axes = new_figure(WIDTH + 0.8, HEIGHT + 0.9)
-        _scatter(axes, points, groups)
+        points = _scatter(axes, points, groups, far)
         left_out = _label(axes, points, [clipped(visible(label), 16) for label in labels])
+        about = "{name} principal component ({share:.0%} of the variance)"
         names = [
-            f"{name} principal component ({share:.0%} of the variance)"
+            localized(about, name=localized(name), share=share)
             for name, share in zip(("first", "second"), shares, strict=True)
         ]
         axes.set(xlabel=names[0], ylabel=names[1])
-        note = f"{left_out} labels are left out where they would cover others." if left_out else ""
-        caption(figure, title, note)
+        note = "{count} labels are left out where they would cover others."
+        beyond = "{count} vectors are far away from all others: a ring at the edge marks them."
+        notes = [
+            localized(text, count=count)
+            for text, count in ((note, left_out), (beyond, int(far.sum())))
+            if count
+        ]
+        caption(figure, title, *notes)
     return figure
 
 
-def _scatter(axes: Axes, points: Numbers, groups: Sequence[str]) -> None:
+def _scatter(axes: Axes, points: Numbers, groups: Sequence[str], far: Any) -> Numbers:
+    """Draw the points; outliers are ringed at the edge. Returns where the points are."""
+    near = points[~far]
+    margin = np.ptp(near, axis=0) * 0.08 + 1e-9
+    low, high = near.min(axis=0) - margin, near.max(axis=0) + margin
+    points = np.clip(points, low + margin * 0.3, high - margin * 0.3)
     for number, group in enumerate(dict.fromkeys(groups)):
         own = points[[name == group for name in groups]]
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         axes.scatter(own[:, 0], own[:, 1], s=22, color=colour, marker=marker, label=group)
-    margin = np.ptp(points, axis=0) * 0.08 + 1e-9
-    low, high = points.min(axis=0) - margin, points.max(axis=0) + margin
+    ring: Any = {"s": 90, "facecolors": "none", "edgecolors": INK, "linewidths": 1.0}
+    if far.any():
+        axes.scatter(points[far, 0], points[far, 1], **ring)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     axes.figure.legend(loc="outside right upper")  # beside the plane, where it covers no label
+    return points
 
 
 def _label(axes: Axes, points: Numbers, names: list[str]) -> int:

@@ -13,7 +13,16 @@ from torch import Tensor
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
 from qkv.inspect.answers.steps import IN_TERMINAL, MAX_DRAWN, last_drawn
-from qkv.inspect.draw import Table, array, caption, clipped, new_figure, styled, visible
+from qkv.inspect.draw import (
+    Table,
+    array,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
 from qkv.inspect.trace.outputs import (
     by_position,
     entropy,
@@ -69,25 +78,30 @@ class Lens(Answer):
                         ha="center",
                         va="center",
                         fontsize=7,
-                        color="white" if best[row, column] < 0.6 else "black",
+                        color="black" if best[row, column] < 0.5 else "white",
                         parse_math=False,
                     )
             tokens = list(map(visible, lens.tokens))
             axes.set_xticks(range(width), tokens, rotation=45 if width > 8 else 0, parse_math=False)
-            axes.set_yticks(range(len(lens.layers)), lens.layers)
+            axes.set_yticks(range(len(lens.layers)), localized_layers(lens.layers))
             axes.grid(False)
-            axes.set(xlabel="at this token")
-            figure.colorbar(image, ax=axes, label="probability of the best candidate")
+            axes.set(xlabel=localized("at this token"))
+            label = localized("probability of the best candidate")
+            figure.colorbar(image, ax=axes, label=label)
             note = last_drawn(len(self.tokens), MAX_ABREAST, "outputs")
-            caption(figure, "What each layer would predict if it were the last one", note)
+            title = localized("What each layer would predict if it were the last one")
+            caption(figure, title, note)
         return figure
 
     def parts(self) -> list[Table]:
         """The candidates of the last outputs, last layer first."""
         lens = self.last_outputs(MAX_DRAWN)
-        layers = zip(lens.layers, lens.candidates, lens.probabilities.tolist(), strict=True)
+        layers = zip(
+            localized_layers(lens.layers), lens.candidates, lens.probabilities.tolist(), strict=True
+        )
         rows = [(name, *map(_pairs, names, values)) for name, names, values in layers]
-        return [Table(("", *map(visible, lens.tokens)), rows[::-1], "Logit lens, last layer first")]
+        title = localized("Logit lens, last layer first")
+        return [Table(("", *map(visible, lens.tokens)), rows[::-1], title)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield tables with the last layer first, and as many outputs side by side as fit."""
@@ -104,7 +118,7 @@ class Lens(Answer):
                     ),
                 )
                 for layer, names, values in zip(
-                    lens.layers, lens.candidates, lens.probabilities, strict=True
+                    localized_layers(lens.layers), lens.candidates, lens.probabilities, strict=True
                 )
             ]
             heads = [clipped(visible(token), 13) for token in lens.tokens[part]]
@@ -130,7 +144,12 @@ def lens(trace: Trace, k: int = 1, stack: str | None = None, row: int = 0) -> Le
         probable = read(stream)
         best, ids = probable.topk(min(k, probable.shape[1]), dim=-1)
         values.append(best)
-        names.append(tuple(tuple(output_names(trace, row_ids, row)) for row_ids in ids.tolist()))
+        names.append(
+            tuple(
+                tuple(output_names(trace, row_ids, row, position))
+                for position, row_ids in enumerate(ids.tolist())
+            )
+        )
         of_last.append(probable.gather(1, winners)[:, 0])
         unsure.append(entropy(probable, trace.inputs))
     return Lens(
@@ -165,6 +184,16 @@ def stream_keys(trace: Trace, stack: str) -> list[str]:
 def layer_names(keys: list[str]) -> list[str]:
     """Names of the points of a residual stream."""
     return ["input", *(f"layer {key.split('.')[1]}" for key in keys[1:])]
+
+
+def localized_layers(names: Sequence[str]) -> list[str]:
+    """Names of the points of a residual stream in the current language."""
+    return [
+        localized("layer {layer}", layer=name.removeprefix("layer "))
+        if name.startswith("layer ")
+        else localized(name)
+        for name in names
+    ]
 
 
 def _reader(trace: Trace, stack: Stack, row: int) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""Positions: the table that is added to embeddings, and the dot products of its rows."""
+"""Positions: the table that is added to embeddings, or the angles that turn queries and keys."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View
-from qkv.inspect.draw import DIVERGING, HeatMap, Numbers, array, caption, new_figure, styled
+from qkv.inspect.draw import (
+    DIVERGING,
+    QUERY,
+    HeatMap,
+    Numbers,
+    Table,
+    array,
+    caption,
+    localized,
+    new_figure,
+    styled,
+)
 from qkv.model import Model
 from qkv.model.positions import Learned, Sinusoidal
+from qkv.model.positions.rotary import rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +35,6 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 128  # rows of the table
 INSTEAD = {
-    "rotary": "turns queries and keys by angles",
     "relative": "adds a bias for each distance to the scores",
     "disentangled": "scores distances with vectors of their own",
     "none": "knows order from its mask alone",
@@ -40,12 +52,15 @@ class PositionTable(Answer):
         values = array(self.table)
         with styled():
             figure, (left, right) = new_figure(9.6, 4.2, ncols=2, width_ratios=(1.25, 1))
-            _heat(left, values, "value", f"The table: {len(values)} positions × {values.shape[1]}")
-            left.set(xlabel="dimension", ylabel="position")
-            _heat(right, values @ values.T, "dot product", "Each position with each other")
-            right.set(xlabel="position", ylabel="position")
+            count, width = values.shape
+            title = localized("The table: {count} positions × {width}", count=count, width=width)
+            _heat(left, values, localized("value"), title)
+            left.set(xlabel=localized("dimension"), ylabel=localized("position"))
+            title = localized("Each position with each other")
+            _heat(right, values @ values.T, localized("dot product"), title)
+            right.set(xlabel=localized("position"), ylabel=localized("position"))
             right.set_box_aspect(1)
-            caption(figure, "Near positions have similar vectors")
+            caption(figure, localized("Near positions have similar vectors"))
         return figure
 
     def numbers(self) -> Any:
@@ -58,9 +73,69 @@ class PositionTable(Answer):
         fit = max(4, min(len(self.table), (width - 4) // 2, 32))
         names = [str(position) for position in range(fit)]
         rows = F.normalize(self.table[:fit])
-        yield from HeatMap(
-            rows @ rows.T, names, names, f"cosines of the first {fit} positions"
-        ).text(width)
+        title = localized("cosines of the first {count} positions", count=fit)
+        yield from HeatMap(rows @ rows.T, names, names, title).text(width)
+
+
+@dataclass(frozen=True)
+class RotaryAngles(Answer):
+    """Angles by which each pair of dimensions turns, and the product of two turned vectors."""
+
+    rates: Tensor  # (pairs,) radians per position
+    n_positions: int
+
+    @property
+    def angles(self) -> Tensor:
+        """Angle of each pair at each position in radians, (positions, pairs)."""
+        return torch.arange(self.n_positions)[:, None] * self.rates
+
+    @property
+    def products(self) -> Tensor:
+        """q·k of two equal vectors, all pairs of length 1, by their distance, divided by pairs."""
+        return self.angles.double().cos().mean(dim=1).float()
+
+    def numbers(self) -> Any:
+        """Return rates, angles and products."""
+        return {
+            "rates": self.rates.tolist(),
+            "angles": self.angles.tolist(),
+            "products": self.products.tolist(),
+        }
+
+    def parts(self) -> list[Table]:
+        """Some pairs with their rates and periods, and products by distance."""
+        count = len(self.rates)
+        pairs = sorted({*range(0, count, max(1, count // 8)), count - 1})
+        rows = [
+            (
+                str(pair),
+                f"{float(self.rates[pair]):.4g}",
+                f"{np.degrees(float(self.rates[pair])):.3g}°",
+                f"{2 * np.pi / float(self.rates[pair]):,.0f}",
+            )
+            for pair in pairs
+        ]
+        names = ("pair", "radians per position", "degrees", "positions for one turn")
+        distances = [x for x in (0, 1, 2, 4, 8, 16, 32, 64, 127) if x < self.n_positions]
+        products = [(str(x), f"{float(self.products[x]):.3f}") for x in distances]
+        about = [localized(name) for name in ("distance m − n", "q_m·k_n / q·k")]
+        return [Table([localized(name) for name in names], rows), Table(about, products)]
+
+    def draw(self) -> Figure:
+        """Draw the cosines of the angles, and the product of two positions by their distance."""
+        with styled():
+            figure, (left, right) = new_figure(9.6, 4.0, ncols=2, width_ratios=(1.1, 1))
+            title = localized("cos of each pair's angle")
+            _heat(left, array(self.angles.cos()), localized("cos(m·θ_i)"), title)
+            left.set(xlabel=localized("pair"), ylabel=localized("position"))
+            right.plot(self.products.tolist(), color=QUERY)
+            right.axhline(0, color="#808080", linewidth=0.6)
+            right.set(xlabel=localized("distance m − n"), ylabel=localized("q_m·k_n / q·k"))
+            right.set_title(localized("Two equal vectors, turned by their positions"))
+            caption(
+                figure, localized("Rotary positions: the product depends on the distance alone")
+            )
+        return figure
 
 
 def _heat(axes: Axes, values: Numbers, name: str, title: str) -> None:
@@ -86,7 +161,11 @@ def _table(model: Model | None) -> Tensor | None:
     return scheme.table if isinstance(scheme, Sinusoidal) else None
 
 
-def _answer(question: Question) -> PositionTable:
+def _answer(question: Question) -> PositionTable | RotaryAngles:
+    assert question.model is not None
+    config = question.model.config
+    if config.positions == "rotary":
+        return RotaryAngles(rates(config).float().cpu(), min(MAX_SHOWN, config.max_length))
     table = _table(question.model)
     assert table is not None
     if len(table) > MAX_SHOWN:
@@ -96,9 +175,9 @@ def _answer(question: Question) -> PositionTable:
 
 def _lack(question: Question) -> str | None:
     assert question.model is not None
-    if _table(question.model) is not None:
-        return None
     scheme = question.model.config.positions
+    if scheme == "rotary" or _table(question.model) is not None:
+        return None
     return (
         f"This model has no table of positions to show: it "
         f"{INSTEAD.get(scheme, 'adds nothing to embeddings')} (positions = {scheme!r}); choose "
@@ -108,7 +187,8 @@ def _lack(question: Question) -> str | None:
 
 VIEW = View(
     "Positions",
-    "The table that is added to embeddings, and how similar its rows are.",
+    "The table that is added to embeddings, and how similar its rows are; or, with rotary "
+    "positions, the angles that turn queries and keys, and what a distance makes of a product.",
     _answer,
     _lack,
     needs_text=False,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import MapAnswer, Question, View, the_trace
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap
+from qkv.inspect.draw import HeatMap, localized
 from qkv.model import EncoderDecoder
 
 if TYPE_CHECKING:
@@ -44,12 +44,13 @@ class Rollout(MapAnswer):
 
     def parts(self) -> list[HeatMap]:
         """One map; an attention sink is named."""
-        title = "Attention multiplied through all layers"
+        title = localized("Attention multiplied through all layers")
         if self.sink is not None:
-            title += (
-                f"; {self.sink!r} is an attention sink: heads with nothing to do look at it, so "
-                f"its share says little"
+            about = (
+                "; {token!r} is an attention sink: heads with nothing to do look at it, so its "
+                "share says little"
             )
+            title += localized(about, token=self.sink)
         return [HeatMap(self.shares, self.rows, self.columns, title, value="share")]
 
 

@@ -14,8 +14,26 @@ from torch import Tensor
 from qkv.data import IGNORE
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, View, lacks_probabilities, the_trace
-from qkv.inspect.draw import COLOURS, Table, caption, clipped, new_figure, styled, visible
-from qkv.inspect.trace.outputs import by_position, entropy, output_names, position_names, row_labels
+from qkv.inspect.draw import (
+    COLOURS,
+    ON_BAR,
+    PAPER,
+    Table,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
+from qkv.inspect.trace.outputs import (
+    by_position,
+    entropy,
+    label_name,
+    output_names,
+    position_names,
+    row_labels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +73,9 @@ class Prediction:
             visible(self.after),
             "  ".join(f"{visible(x.name)} {x.probability:.3f}" for x in self.candidates),
             f"{self.entropy:.3f}",
-            "" if self.label is None else f"{visible(self.label.name)} (rank {self.rank})",
+            ""
+            if self.label is None
+            else localized("{name} (rank {rank})", name=visible(self.label.name), rank=self.rank),
         )
 
 
@@ -66,36 +86,41 @@ class Steps(tuple[Prediction, ...], Answer):
         """Draw bars of the candidates' probabilities side by side, one row per step."""
         drawn = self[-MAX_DRAWN:]
         with styled():
-            figure, axes = new_figure(8.4, max(2.0, 0.42 * len(drawn) + 1.1))
+            figure, axes = new_figure(8.4, max(2.0, 0.62 * len(drawn) + 1.1))
             for line, step in enumerate(drawn):
                 _bars(axes, -line, step)
                 axes.text(1.01, -line, f"{step.entropy:.2f}", va="center", fontsize=8)
-            axes.text(1.01, 0.75, "entropy (nats)", va="center", fontsize=8)
-            names = [f"{step.position}: after {visible(step.after)}" for step in drawn]
+            axes.text(1.01, 0.6, localized("entropy (nats)"), va="center", fontsize=8)
+            names = [
+                localized("{position}: after {token}", position=x.position, token=visible(x.after))
+                for x in drawn
+            ]
             axes.set_yticks([-line for line in range(len(drawn))], names, parse_math=False)
-            axes.set(xlim=(0, 1), ylim=(0.4 - len(drawn), 1.1))
+            axes.set(xlim=(0, 1), ylim=(0.4 - len(drawn), 0.8))
             most = max(len(step.candidates) for step in drawn)
-            axes.set(xlabel=f"probability of the {most} best candidates, side by side")
+            about = "probability of the {count} best candidates, side by side"
+            axes.set(xlabel=localized(about, count=most))
             axes.grid(False)
-            title = "Each step: the wider the first bar, the surer the model"
+            title = localized("Each step: the wider the first bar, the surer the model")
             caption(figure, title, last_drawn(len(self), MAX_DRAWN, "steps"))
         return figure
 
     def parts(self) -> list[Table]:
         """The table of all steps."""
-        return [Table(HEAD, [step.cells() for step in self])]
+        return [Table(list(map(localized, HEAD)), [step.cells() for step in self])]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the table, with as many candidates in a line as fit."""
         shown = self[-IN_TERMINAL:]
         if len(self) > len(shown):
-            yield Text(f"The last {len(shown)} of {len(self):,} steps.", style="italic")
+            note = "The last {shown} of {count:,} steps."
+            yield Text(localized(note, shown=len(shown), count=len(self)), style="italic")
         rows = []
         for step in shown:
             position, after, _, unsure, label = step.cells()
             packed = _pack(step, max(20, width - 54))  # what the other columns leave
             rows.append((position, clipped(after, 14), packed, unsure, clipped(label, 22)))
-        yield from Table(HEAD, rows).text(width)
+        yield from Table(list(map(localized, HEAD)), rows).text(width)
 
 
 def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:
@@ -112,28 +137,34 @@ def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:
 
 def last_drawn(count: int, most: int, what: str) -> str:
     """A note about the outputs that a figure leaves out."""
-    return f"The last {most} of {count:,} {what} are drawn." if count > most else ""
+    if count <= most:
+        return ""
+    note = "The last {most} of {count:,} {what} are drawn."
+    return localized(note, most=most, count=count, what=localized(what))
 
 
 def _prediction(
     trace: Trace, position: int, after: str, probable: Tensor, label: int, k: int, row: int
 ) -> Prediction:
     values, ids = probable.topk(min(k, len(probable)))
-    names = output_names(trace, ids.tolist(), row)
+    names = output_names(trace, ids.tolist(), row, position)
     candidates = tuple(map(Candidate, ids.tolist(), names, values.tolist()))
     unsure = float(entropy(probable, trace.inputs))
     if label == IGNORE:
         return Prediction(position, after, candidates, unsure, None, None)
-    chosen = Candidate(label, output_names(trace, [label], row)[0], float(probable[label]))
+    chosen = Candidate(label, label_name(trace, label, row, position), float(probable[label]))
     rank = 1 + int((probable > probable[label]).sum())
     return Prediction(position, after, candidates, unsure, chosen, rank)
 
 
 def _bars(axes: Axes, y: int, step: Prediction) -> None:
-    left = 0.0
+    """Draw a bar per candidate, and their names and probabilities in a line below."""
+    left = written = 0.0
     for rank, candidate in enumerate(step.candidates):
         share, name = candidate.probability, visible(candidate.name)
-        axes.barh(y, share, left=left, color=COLOURS[rank % 6], edgecolor="white")
+        colour = COLOURS[rank % 6]
+        axes.barh(y, share, 0.46, left=left, color=colour, edgecolor=PAPER)
+        written = _legend(axes, written, y - 0.4, f"{clipped(name, 14)} {share:.3f}", colour)
         if share > 0.012 * (cell_len(name) + 3):  # there is room for the name
             axes.text(
                 left + 0.005,
@@ -141,11 +172,20 @@ def _bars(axes: Axes, y: int, step: Prediction) -> None:
                 name,
                 va="center",
                 fontsize=8,
-                color="white",
+                color=ON_BAR,
                 weight="bold",
                 parse_math=False,
             )
         left += share
+
+
+def _legend(axes: Axes, x: float, y: float, text: str, colour: str) -> float:
+    """Write a candidate with a square of its colour, if there is room; returns where it ends."""
+    end = x + 0.022 + 0.0105 * (cell_len(text) + 2)
+    if end <= 1.02:
+        axes.text(x, y, "■", va="center", fontsize=8, color=colour)
+        axes.text(x + 0.018, y, text, va="center", fontsize=7.5, parse_math=False)
+    return end
 
 
 def _pack(step: Prediction, room: int) -> str:

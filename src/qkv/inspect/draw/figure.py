@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.files import replacing
 from qkv.inspect.draw.fonts import code_points, number_missing
 from qkv.inspect.draw.page import page
-from qkv.inspect.draw.style import caption, styled
+from qkv.inspect.draw.style import DARK, INK, caption, styled
 
 ENDINGS = (".png", ".svg", ".pdf", ".html")
 # No date and no version, so that equal figures give equal files.
@@ -27,6 +27,7 @@ METADATA = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+NEGATIVE = "filter:invert(1) hue-rotate(180deg)"
 VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 
 
@@ -69,16 +70,35 @@ def save_figure(figure: Figure, path: Path) -> str | None:
 
 
 def svg(figure: Figure) -> str:
-    """Render as SVG whose text stays text, in fonts that its viewer has."""
+    """Render as SVG whose text stays text, in the viewer's fonts, and whose colours follow dark."""
     rendered = _render(figure, "svg").decode()
-    return re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", rendered)
+    rendered = re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", rendered)
+    rendered = rendered.replace("<svg ", '<svg class="qkv-chart" ', 1)
+    return rendered.replace("<defs>", f"<style>{dark_rules()}</style>\n <defs>", 1)
+
+
+def dark_rules() -> str:
+    """Style sheet of a chart where the viewer prefers dark: ink and paper change places.
+
+    A map becomes its negative with the hues kept, and so does the type on its cells.
+    """
+    rules = [f".qkv-chart text{{fill:{DARK[INK]}}}", f".qkv-chart image{{{NEGATIVE}}}"]
+    swaps = {"#ffffff": "#000000", "#000000": "#ffffff"}
+    rules += [
+        f'.qkv-chart text[style*="fill: {a}"]{{fill:{b}!important}}' for a, b in swaps.items()
+    ]
+    for light, dark in DARK.items():
+        for paint in ("fill", "stroke"):
+            drawn = f'.qkv-chart [style*="{paint}: {light}"],.qkv-chart [{paint}="{light}"]'
+            rules.append(f"{drawn}{{{paint}:{dark}!important}}")
+    return f"@media(prefers-color-scheme:dark){{{''.join(rules)}}}"
 
 
 def svg_html(figure: Figure) -> Markup:
     """Render as SVG without its XML head, to be part of a page."""
     rendered = svg(figure)
     body = Markup(rendered[rendered.index("<svg") :])  # matplotlib escapes the texts in it
-    return Markup('<div style="overflow-x:auto;background:#fff">{}</div>').format(body)
+    return Markup('<div style="overflow-x:auto">{}</div>').format(body)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -23,6 +24,18 @@ def families() -> list[str]:
     """Font families in the order in which a character is looked up."""
     chinese = chinese_font()
     return [LATIN] if chinese is None else [LATIN, chinese]
+
+
+@cache
+def accept_regular_weight() -> None:
+    """Let a Chinese font without a bold face be drawn in its regular one without a warning."""
+    logger = logging.getLogger("matplotlib.font_manager")
+    logger.addFilter(lambda record: "Failed to find font weight" not in str(record.msg))
+
+
+def without_chinese() -> bool:
+    """Whether no font of this machine has Chinese characters."""
+    return chinese_font() is None
 
 
 @cache

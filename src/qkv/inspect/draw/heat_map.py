@@ -15,9 +15,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.page import piece
 from qkv.inspect.draw.style import (
+    ATTENTION,
+    CHANGE,
     DIVERGING,
+    HATCH,
+    MASK,
     SEQUENTIAL,
     Numbers,
     array,
@@ -36,14 +41,18 @@ SMALLEST_TYPE = 5.0  # points
 IN_TERMINAL = 32  # tokens along an axis; of longer texts the last tokens are shown
 NARROW_HEAD = 8  # letters below each other over a narrow column
 BLOCKS = " ░▒▓█"
-RAMP = ("#440154", "#3b528b", "#21918c", "#5ec962", "#fde725")  # viridis, one per block
+MUCH = 0.7  # share of the strongest colour above which type on it is light
+# Where the largest value is more than OUTLYING times the median of the rows' largest ones, colours
+# end at STRONGEST times that median.
+OUTLYING, STRONGEST = 6.0, 3.0
 
 
 @dataclass(frozen=True)
 class HeatMap:
     """Maps (T, S), (H, T, S) or (L, H, T, S) in one colour scale; rows look at columns.
 
-    Cells that `allowed` (True: may be seen) shuts, or that are −∞ or NaN, are shown as masked.
+    Cells that `allowed` (True: may be seen) shuts, or that are −∞ or NaN, are shown as masked. A
+    row of outliers does not pale all others: colours end at `limit`, and a note says so.
     """
 
     values: Any
@@ -53,6 +62,8 @@ class HeatMap:
     names: Sequence[str] = ("",)  # of the maps, layer by layer
     allowed: Any = None
     value: str = "attention weight"
+    down: str = "query"  # what a row is
+    across: str = "key"  # what a column is
 
     @cached_property
     def cells(self) -> Numbers:
@@ -73,16 +84,26 @@ class HeatMap:
         return shut | ~seen.reshape(shut.shape)
 
     @property
-    def strongest(self) -> float:
-        """The largest absolute value that is not masked."""
-        return float(np.abs(self.cells[~self.shut]).max(initial=0)) or 1.0
+    def limit(self) -> float:
+        """The absolute value of the strongest colour."""
+        return robust_limit(np.where(self.shut, 0.0, self.cells))
+
+    @property
+    def clipping(self) -> str:
+        """A note about cells that are beyond the strongest colour; else nothing."""
+        return clipping_note(np.where(self.shut, 0.0, self.cells), self.limit)
+
+    @property
+    def n_across(self) -> int:
+        """Panels side by side: all heads of a layer, where values are by layer and head."""
+        layered = np.ndim(self.values) == 4
+        return len(self.values[0]) if layered else _across(len(self.names))
 
     def draw(self) -> Figure:
         """Draw a panel per map, a row of panels per layer; a single small map shows its numbers."""
         values, shut = self.cells, self.shut
         n_maps, n_rows, n_columns = values.shape
-        layered = np.ndim(self.values) == 4 and len(self.values) > 1
-        across = n_maps // len(self.values) if layered else _across(n_maps)
+        across = self.n_across
         down = math.ceil(n_maps / across)
         cell = _cell_inches(max(n_rows, n_columns), max(across, down))
         with styled():
@@ -96,7 +117,7 @@ class HeatMap:
                 sharey=True,
             )
             # Weights from 0 up in one hue; scores, which may be negative, symmetric around 0.
-            most, signed = self.strongest, values[~shut].min(initial=0) < 0
+            most, signed = self.limit, values[~shut].min(initial=0) < 0
             scale = {
                 "cmap": DIVERGING if signed else SEQUENTIAL,
                 "vmin": -most * signed,
@@ -106,24 +127,27 @@ class HeatMap:
                 image = _panel(axes, panel, closed, scale, name)
             rows, columns = (_labels(tokens) for tokens in (self.rows, self.columns))
             _label_outside(grid, n_maps, rows, columns, cell)
+            _name_axes(grid, n_maps, localized(self.down), localized(self.across))
             if n_maps == 1 and values.size <= VALUES_SHOWN:
                 _write_values(grid[0, 0], values[0], shut[0], image)
-            figure.colorbar(image, ax=grid, label=self.value, shrink=0.85, aspect=30, pad=0.02)
-            hatched = "Hatched: the query may not see this key (masked)." if shut.any() else ""
-            caption(figure, self.title, hatched)
+            figure.colorbar(
+                image, ax=grid, label=localized(self.value), shrink=0.85, aspect=30, pad=0.02
+            )
+            hatched = localized("Hatched: the query may not see this key (masked).")
+            caption(figure, self.title, hatched if shut.any() else "", self.clipping)
         return figure
 
     def html(self) -> Markup:
         """Return a table per map; each cell shows its value under the mouse."""
         rows, columns = list(map(visible, self.rows)), list(map(visible, self.columns))
-        strongest, few = self.strongest, self.cells[0].size <= VALUES_SHOWN
+        strongest, few = self.limit, self.cells[0].size <= VALUES_SHOWN
 
         def cell(row: str, column: str, value: float, masked: bool) -> dict[str, str]:
             if masked:
-                return {"marks": "shut", "hint": f"{row} → {column}: masked"}
-            share = abs(value) / strongest
+                return {"marks": "shut", "hint": f"{row} → {column}: {localized('masked')}"}
+            share = min(1.0, abs(value) / strongest)
             return {
-                "marks": " ".join(["minus"] * (value < 0) + ["much"] * (share > 0.55)),
+                "marks": " ".join(["minus"] * (value < 0) + ["much"] * (share > MUCH)),
                 "share": f"{share:.0%}",
                 "hint": f"{row} → {column}: {value:.4g}",
                 "text": f"{value:.2f}" if few else "",
@@ -139,7 +163,7 @@ class HeatMap:
             )
             for name, values, shut in zip(self.names, self.cells, self.shut, strict=True)
         ]
-        return piece("heat_maps", self.title, columns, maps, few)
+        return piece("heat_maps", self.title, columns, maps, few, self.n_across, self.clipping)
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield each map in shaded blocks below its title; of a long text, the last tokens."""
@@ -147,13 +171,40 @@ class HeatMap:
         cut = max(len(self.rows), len(self.columns)) > IN_TERMINAL
         for name, values, shut in zip(self.names, self.cells, self.shut, strict=True):
             title = ", ".join(filter(None, [self.title, name]))
-            title = f"{title} (the last {IN_TERMINAL} tokens)".strip() if cut else title
+            last_ones = localized("(the last {count} tokens)", count=IN_TERMINAL)
+            title = f"{title} {last_ones}".strip() if cut else title
             if title:
                 yield Text(title, style="italic")
             yield shaded(
                 values[last, last], shut[last, last], self.rows[last], self.columns[last], width
             )
             yield ""
+        if self.clipping:
+            yield Text(self.clipping, style="dim")
+
+
+def robust_limit(values: Numbers) -> float:
+    """The largest absolute value, unless few rows (…, rows, columns) are far above the others."""
+    largest = np.abs(values).max(axis=-1, initial=0).ravel()
+    largest = largest[largest > 0]
+    if not len(largest):
+        return 1.0
+    usual, most = float(np.median(largest)), float(largest.max())
+    return most if most <= OUTLYING * usual else STRONGEST * usual
+
+
+def clipping_note(values: Numbers, limit: float) -> str:
+    """A note about values beyond a limit of colours; else nothing."""
+    sizes = np.abs(values)
+    count = int((sizes > limit * (1 + 1e-9)).sum())
+    if not count:
+        return ""
+    return localized(
+        "Colours end at {limit:.3g}; {count} cells are beyond, up to {most:.3g}.",
+        limit=limit,
+        count=count,
+        most=float(sizes.max()),
+    )
 
 
 def _labels(tokens: Sequence[str]) -> list[str]:
@@ -175,7 +226,7 @@ def _panel(axes: Axes, values: Numbers, shut: Any, scale: dict[str, Any], name: 
     axes.grid(False)
     axes.spines[:].set_visible(False)
     # Masked cells are not drawn, so that the hatched background shows through.
-    axes.patch.set(facecolor="#eeeeee", edgecolor="#aaaaaa", hatch="/////", linewidth=0)
+    axes.patch.set(facecolor=MASK, edgecolor=HATCH, hatch="/////", linewidth=0)
     if name:
         axes.set_title(name, fontsize=8, pad=3)
     image = np.ma.masked_array(values, shut)
@@ -193,8 +244,14 @@ def _label_outside(grid: Any, count: int, rows: list[str], columns: list[str], c
         _ticks(axes.yaxis, rows, cell, turn=False)
         lowest, leftmost = number + across >= count, number % across == 0
         axes.tick_params(length=0, labelbottom=lowest, labelleft=leftmost)
-        axes.set_xlabel("key" if lowest else "")
-        axes.set_ylabel("query" if leftmost else "")
+
+
+def _name_axes(grid: Any, count: int, down: str, across: str) -> None:
+    """Say what rows and columns are, at the outer axes."""
+    n_across = grid.shape[1]
+    for number, axes in enumerate(grid.flat[:count]):
+        axes.set_xlabel(across if number + n_across >= count else "")
+        axes.set_ylabel(down if number % n_across == 0 else "")
 
 
 def _ticks(axis: Any, labels: list[str], cell: float, turn: bool) -> None:
@@ -226,7 +283,7 @@ def shaded(
 
     Columns that do not fit side by side continue in further bands below.
     """
-    most = float(np.abs(values[~shut]).max(initial=0)) or 1.0
+    most = robust_limit(np.where(shut, 0.0, values))
     left, heads = _labels(rows), _labels(columns)
     margin = max(map(cell_len, left), default=0) + 1
     room = max(4, width - margin)
@@ -267,6 +324,6 @@ def _write_cell(text: Text, value: float, shut: bool, most: float, step: int) ->
         text.append(set_cell_size("·", step), style="dim")
         return
     level = min(4, math.ceil(abs(value) / most * 4 - 0.5))
-    text.append(BLOCKS[level] * min(step, 2), style=RAMP[level] if value >= 0 else "red")
+    text.append(BLOCKS[level] * min(step, 2), style=ATTENTION if value >= 0 else CHANGE)
     if step > 2:
         text.append(set_cell_size(f" {value:.2f}", step - 2), style="dim")

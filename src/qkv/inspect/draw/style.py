@@ -1,32 +1,55 @@
-"""Style of figures: one palette that colour-blind readers can tell apart, one type size."""
+"""Style of figures: what each colour means in light and dark, one type size."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.inspect.draw.fonts import families
+from qkv.inspect.draw.fonts import accept_regular_weight, families
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = NDArray[np.float64]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+# What a colour means, in every figure and page. The hues are Okabe and Ito's, which colour-blind
+# readers can tell apart.
+QUERY, KEY, VALUE, ATTENTION, CHANGE = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
+INK, SOFT, LINE = "#1a1a1a", "#555555", "#b0b0b0"  # type and the residual stream; notes; frames
+MASK, HATCH = "#eeeeee", "#aaaaaa"
+# Unlike pure white and black, which are type on a map's cells, so that dark pages can tell them.
+PAPER, ON_BAR = "#fefefe", "#fcfcfc"
+COLOURS = (QUERY, KEY, VALUE, ATTENTION, CHANGE, "#56B4E9", "#333333", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # so that lines differ without colour too
-SEQUENTIAL = "viridis"  # from little to much
+SEQUENTIAL = "qkv"  # from little to much, through the colour of attention
+SEQUENCE = ("#ffffff", "#edd0e1", ATTENTION, "#8f3f6d", "#3d0f2b")
 DIVERGING = "PuOr"  # from negative through zero to positive
+# In a dark page these colours of a figure become others; maps are inverted, hues kept.
+DARK = {INK: "#e8e8e8", SOFT: "#a8a8a8", LINE: "#5a5e66", PAPER: "#16181c", "#333333": "#d0d0d0"}
+DARK |= {MASK: "#2a2d33", HATCH: "#5a5e66"}
 
 STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
+    "grid.color": "#808080",
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": "none",
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": SOFT,
+    "xtick.labelcolor": INK,
+    "ytick.color": SOFT,
+    "ytick.labelcolor": INK,
     "axes.axisbelow": True,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
@@ -37,7 +60,6 @@ STYLE: dict[str, Any] = {
     "ytick.labelsize": 8,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "image.cmap": SEQUENTIAL,
     "figure.dpi": 100,
     "savefig.dpi": 150,
     "svg.fonttype": "none",
@@ -51,10 +73,21 @@ def styled() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
+    _register_maps()
+    accept_regular_weight()
     cycle = cycler(color=COLOURS)
     settings: Any = {**STYLE, "axes.prop_cycle": cycle, "font.family": families()}
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context({**settings, "image.cmap": SEQUENTIAL}):
         yield
+
+
+@cache
+def _register_maps() -> None:
+    """Make the sequential colour map known to matplotlib."""
+    import matplotlib
+    from matplotlib.colors import LinearSegmentedColormap
+
+    matplotlib.colormaps.register(LinearSegmentedColormap.from_list(SEQUENTIAL, SEQUENCE))
 
 
 def new_figure(width: float = 7.2, height: float = 3.6, **subplots: Any) -> tuple[Figure, Any]:
@@ -73,7 +106,7 @@ def caption(figure: Figure, title: str, *notes: str) -> None:
         figure.suptitle(head, fontsize=11, parse_math=False)
     if note := " ".join(filter(None, notes)):
         foot = textwrap.fill(note, max(36, int(width * 18)), break_on_hyphens=False)
-        figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color="#555555", parse_math=False)
+        figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color=SOFT, parse_math=False)
 
 
 def array(values: Any) -> Numbers:

@@ -49,10 +49,11 @@ def trace_translation(
     sources = [[*tokens, *framing.after] for tokens in encoded]
     shifted = [[framing.start, *tokens[:-1]] for tokens in outputs]
     inputs = Inputs(
-        source=Side.pad(sources, config.pad_id, tokenizers.source.tokens, device),
-        target=Side.pad(shifted, config.pad_id, tokenizers.target.tokens, device),
+        source=Side.pad(sources, config.pad_id, tokenizers.source.sequence_tokens, device),
+        target=Side.pad(shifted, config.pad_id, tokenizers.target.sequence_tokens, device),
         labels=pad_labels(outputs, device),
         name=tokenizers.target.tokens,
+        spell=tokenizers.target.sequence_tokens,
         decode=decode,
         suppress=suppressed(decode, config),
         prompt=(framing.start, *framing.given),
@@ -78,13 +79,14 @@ def trace_language(
             for start, tokens in zip(starts, whole, strict=True)
         ]
         rows = whole
-    config, name = language.model.config, language.tokenizer.tokens
+    config, spell = language.model.config, language.tokenizer.sequence_tokens
     _check_lengths(rows, config.max_length, "text")
     device = next(language.model.parameters()).device
     inputs = Inputs(
-        target=Side.pad(rows, config.pad_id, name, device),
+        target=Side.pad(rows, config.pad_id, spell, device),
         labels=_unless_empty(pad_labels(labels, device)),
-        name=name,
+        name=language.tokenizer.tokens,
+        spell=spell,
         decode=language.decode,
         suppress=suppressed(language.decode, config),
     )
@@ -260,7 +262,7 @@ def _trace(
 ) -> Trace:
     """Trace framed texts; outputs are tokens unless they have names."""
     tokens, layout, segments = reader.pad(framed)
-    spelt = [reader.tokenizer.tokens(text.tokens) for text in framed]
+    spelt = [reader.tokenizer.sequence_tokens(text.tokens) for text in framed]
     width = tokens.shape[1]
     source = Side(tokens, tuple((*row, *[""] * (width - len(row))) for row in spelt), layout)
     padded = None

@@ -82,7 +82,8 @@ class Inputs:
     segments: Tensor | None = None  # (B, S): which of two texts a token belongs to
     output_kind: OutputKind = "tokens"
     pooling: Pooling = "mean"  # of an encoder without a head
-    name: Namer = numbered  # names of the outputs
+    name: Namer = numbered  # names of the outputs, each by itself
+    spell: Namer | None = None  # names of tokens in a row, where several may be one character
     decode: DecodeConfig = field(default_factory=DecodeConfig)  # the model's own decoding settings
     suppress: tuple[int, ...] = ()  # tokens that are never generated
     prompt: tuple[int, ...] = ()  # what an encoder-decoder's output begins with; (): BOS

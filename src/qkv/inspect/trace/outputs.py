@@ -88,12 +88,30 @@ def position_names(trace: Trace, row: int) -> list[str]:
     return _output_tokens(trace, row) if len(trace.axes("logits")) == 3 else ["the text"]
 
 
-def output_names(trace: Trace, ids: list[int], row: int = 0) -> list[str]:
-    """Names of outputs: tokens, labels or, for spans, tokens with their positions."""
+def output_names(
+    trace: Trace, ids: list[int], row: int = 0, position: int | None = None
+) -> list[str]:
+    """Names of outputs: tokens, labels or, for spans, tokens with their positions.
+
+    A token after the one at `position` that completes a character bears that character's name.
+    """
+    spell, target = trace.inputs.spell, trace.inputs.target
+    if spell is not None and target is not None and position is not None:
+        before = target.tokens[row, max(0, position - 2) : position + 1].tolist()
+        return [spell([*before, id])[-1] for id in ids]
     if trace.inputs.output_kind == "span":
         tokens = trace.tokens("source", row)
         return [f"{tokens[id]} ({id})" for id in ids]
     return trace.inputs.name(ids)
+
+
+def label_name(trace: Trace, id: int, row: int, position: int) -> str:
+    """Name of the label after a position, as part of a character that later tokens complete."""
+    target = trace.inputs.target
+    has_next = target is not None and position + 1 < target.row_length(row)
+    if target is not None and has_next and int(target.tokens[row, position + 1]) == id:
+        return target.names[row][position + 1]
+    return output_names(trace, [id], row, position)[0]
 
 
 def row_labels(trace: Trace, row: int, count: int) -> list[int]:

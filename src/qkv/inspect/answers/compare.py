@@ -1,0 +1,163 @@
+"""Two models on one text: what each token may see in either, and what each predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from qkv.inspect.answers.answer import Answer, Question, View, the_trace
+from qkv.inspect.answers.attention import count_layers
+from qkv.inspect.answers.mask import turn_labels
+from qkv.inspect.draw import (
+    ATTENTION,
+    Table,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
+from qkv.inspect.draw.style import HATCH, MASK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One model's side: its tokens, what they may see, and its best outputs at each."""
+
+    model: str
+    tokens: tuple[str, ...]
+    allowed: Tensor  # (N, N) bool: which tokens (columns) each token (row) sees
+    predictions: tuple[tuple[tuple[str, float], ...], ...]  # by token; () where it predicts none
+
+
+@dataclass(frozen=True)
+class SideBySide(Answer):
+    """Two readings of one text, and how far quantities of both have moved, if they are alike."""
+
+    readings: tuple[Reading, Reading]
+    moved: tuple[tuple[str, float, float | None], ...]  # key, largest difference, cosine
+
+    def parts(self) -> list[Table]:
+        """A table per model, and one of differences."""
+        tables = [
+            Table(
+                [localized(name) for name in ("token", "sees", "predicts")],
+                [
+                    (
+                        visible(token),
+                        localized("{count} of {all}", count=int(seen.sum()), all=len(seen)),
+                        "  ".join(f"{visible(name)} {value:.3f}" for name, value in best),
+                    )
+                    for token, seen, best in zip_longest(
+                        reading.tokens, reading.allowed, reading.predictions, fillvalue=()
+                    )
+                ],
+                reading.model,
+            )
+            for reading in self.readings
+        ]
+        if self.moved:
+            rows = [
+                (key, f"{largest:.3g}", "" if cosine is None else f"{cosine:.4f}")
+                for key, largest, cosine in self.moved
+            ]
+            head = [localized(name) for name in ("quantity", "largest difference", "cosine")]
+            tables.append(Table(head, rows, localized("How far each quantity has moved")))
+        return tables
+
+    def draw(self) -> Figure:
+        """Draw what each token may see in either model, with the best prediction beside it."""
+        most = max(len(reading.tokens) for reading in self.readings)
+        with styled():
+            figure, panels = new_figure(
+                max(9.0, 0.62 * most + 5.0), max(3.2, 0.26 * most + 1.9), ncols=2
+            )
+            for axes, reading in zip(panels, self.readings, strict=True):
+                _panel(axes, reading)
+            note = "Filled: a row's token may see a column's. Right: its best prediction."
+            caption(figure, localized("One text in two models"), localized(note))
+        return figure
+
+
+def compare_readings(
+    trace: Trace, other: Trace, names: tuple[str, str], top: int = 3
+) -> SideBySide:
+    """Put two models' readings of one text side by side."""
+    readings = (_reading(trace, names[0], top), _reading(other, names[1], top))
+    moved: list[tuple[str, float, float | None]] = []
+    if trace.model.config == other.model.config:
+        found = trace.compare(other, "*.residual")
+        moved = [(x.key, x.largest, x.cosine) for x in found.differences if x.largest is not None]
+    return SideBySide(readings, tuple(moved))
+
+
+def _reading(trace: Trace, name: str, top: int) -> Reading:
+    side = "encoder" if count_layers(trace, "encoder.self_attention") else "decoder"
+    key = f"{side}.0.self_attention.scores"
+    tokens = trace.tokens("source" if side == "encoder" else "target")
+    allowed = ~trace.peek([key], head=0)[key][0, 0].isneginf().cpu()
+    count = len(tokens)
+    allowed = allowed.expand(max(count, len(allowed)), -1)[:count, :count].clone()
+    predictions: tuple[Any, ...] = ()
+    if "probabilities" in trace and trace.shape("probabilities")[1] == trace.shape(key)[2]:
+        predictions = tuple(
+            tuple((best.name, best.probability) for best in step.candidates)
+            for step in trace.steps(top)
+        )
+    return Reading(name, tuple(tokens), allowed, predictions)
+
+
+def _panel(axes: Axes, reading: Reading) -> None:
+    from matplotlib.patches import Rectangle
+
+    count = len(reading.tokens)
+    axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    for row in range(count):
+        for column in range(count):
+            fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
+            if not reading.allowed[row, column]:
+                fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
+            axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
+        if row < len(reading.predictions) and reading.predictions[row]:
+            name, value = reading.predictions[row][0]
+            text = f"{clipped(visible(name), 12)} {value:.2f}"
+            axes.text(count - 0.3, row, text, va="center", fontsize=7.5, parse_math=False)
+    names = [clipped(visible(name), 12) for name in reading.tokens]
+    axes.set_xticks(range(count), names, fontsize=7, parse_math=False)
+    turn_labels(axes)
+    axes.set_yticks(range(count), names, fontsize=7, parse_math=False)
+    axes.tick_params(length=0)
+    axes.set_title(reading.model, loc="left")
+
+
+def _answer(question: Question) -> SideBySide:
+    assert question.other is not None
+    names = (question.name or "model", question.other_name or "other")
+    return compare_readings(the_trace(question), question.other, names, min(3, question.top))
+
+
+def _lack(question: Question) -> str | None:
+    if question.other is None:
+        return "The compare view needs a second model; name it with --with."
+    return None
+
+
+VIEW = View(
+    "Two models side by side",
+    "One text in two models: which tokens each token may see, and what is predicted there. Of "
+    "models alike, before and after tuning, also how far each layer's stream has moved.",
+    _answer,
+    _lack,
+)

@@ -1,0 +1,268 @@
+"""Masks: which keys each query may see, as a boolean matrix and as what is added to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from markupsafe import Markup
+from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
+from rich.text import Text
+from torch import Tensor
+
+from qkv.inspect.answers.answer import Answer, View, the_trace
+from qkv.inspect.answers.attention import KINDS, count_layers
+from qkv.inspect.draw import (
+    ATTENTION,
+    Table,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    styled,
+    visible,
+)
+from qkv.inspect.draw.style import HATCH, MASK
+from qkv.model import Layout
+from qkv.model.mask import cross_mask, self_mask
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+PADDING = "<pad>"
+MAX_SHOWN = 24  # tokens of a matrix; of more, the first ones
+MAX_TEXTS = 3  # whose matrices are shown
+KIND_NAMES = {
+    "encoder": "self-attention of the encoder",
+    "masked": "self-attention of the decoder",
+    "cross": "cross-attention",
+}
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One mask: True where the query of a row may see the key of a column."""
+
+    name: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    allowed: Tensor  # (T, S) bool
+    group: str = ""  # masks of one attention, of which a figure shows one
+
+    @property
+    def additive(self) -> Tensor:
+        """M: 0 where a query may see a key, else −∞."""
+        return torch.zeros(self.allowed.shape).masked_fill(~self.allowed, float("-inf"))
+
+
+@dataclass(frozen=True)
+class Masks(Answer):
+    """The masks of a pass, attention by attention and text by text."""
+
+    matrices: tuple[Matrix, ...]
+
+    def numbers(self) -> Any:
+        """Return the boolean matrices, and the additive ones with null for −∞."""
+        return [
+            {
+                "name": x.name,
+                "rows": list(x.rows),
+                "columns": list(x.columns),
+                "boolean": x.allowed.tolist(),
+                "additive": [[0.0 if cell else None for cell in row] for row in x.allowed.tolist()],
+            }
+            for x in self.matrices
+        ]
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield each mask as 1 and 0, and beside it as 0 and −∞ where there is room."""
+        for matrix in self.matrices:
+            yield Text(matrix.name, style="italic")
+            boolean = _grid(matrix, "1", "0")
+            additive = _grid(matrix, "0", "−∞", labelled=False)
+            both = [f"{a}     {b}" for a, b in zip(boolean, additive, strict=True)]
+            fits = max(map(cell_len, both)) <= width
+            lines = both if fits else [*boolean, "", *_grid(matrix, "0", "−∞")]
+            yield Text("\n".join(lines), no_wrap=True, overflow="crop")
+            yield ""
+
+    def html(self) -> Markup:
+        """Return a table per mask and form."""
+        parts = Markup()
+        for matrix in self.matrices:
+            head = ("", *map(visible, matrix.columns))
+            for form, (yes, no) in (("boolean", ("1", "0")), ("M, additive", ("0", "−∞"))):
+                rows = [
+                    (visible(name), *(yes if cell else no for cell in line))
+                    for name, line in zip(matrix.rows, matrix.allowed.tolist(), strict=True)
+                ]
+                parts += Table(head, rows, f"{matrix.name}: {localized(form)}").html()
+        return parts
+
+    @property
+    def drawn(self) -> list[Matrix]:
+        """One mask per attention, of a text with padding if there is one."""
+        groups = dict.fromkeys(matrix.group for matrix in self.matrices)
+        of_group = [[x for x in self.matrices if x.group == group] for group in groups]
+        return [max(same, key=lambda matrix: PADDING in matrix.columns) for same in of_group]
+
+    def draw(self) -> Figure:
+        """Draw a row of panels per attention: boolean on the left, additive on the right."""
+        matrices = self.drawn
+        tall = [max(0.9, 0.24 * len(matrix.rows)) for matrix in matrices]
+        wide = max(0.3 * len(matrix.columns) for matrix in matrices)
+        with styled():
+            figure, grid = new_figure(
+                max(6.0, 2 * wide + 2.6),
+                sum(tall) + 0.75 * len(tall) + 0.9,
+                nrows=len(tall),
+                ncols=2,
+                squeeze=False,
+                height_ratios=tall,
+            )
+            for (left, right), matrix in zip(grid, matrices, strict=True):
+                _panel(left, matrix, ("1", "0"))
+                _panel(right, matrix, ("0", "−∞"))
+                left.set_title(matrix.name, fontsize=9, loc="left")
+            note = "Left: may the query (row) see the key (column)? Right: M, added to scores."
+            caption(figure, localized("What each token may see"), localized(note))
+        return figure
+
+
+def masks(trace: Trace) -> Masks:
+    """Draw the masks of each attention, of each text, and of all texts packed end to end."""
+    found = []
+    for option, kind in KINDS.items():
+        if count_layers(trace, kind):
+            found += _of_kind(trace, option, kind)
+    if trace.inputs.n_rows > 1:
+        found += _packed(trace)
+    return Masks(tuple(found))
+
+
+def _of_kind(trace: Trace, option: str, kind: str) -> Iterator[Matrix]:
+    """The mask of one kind of attention for each text, padding included."""
+    stack, _, name = kind.partition(".")
+    key = f"{stack}.0.{name}.scores"
+    allowed = ~trace.peek([key], head=0)[key].isneginf().cpu()
+    for row in range(min(MAX_TEXTS, trace.inputs.n_rows)):
+        queries = _names(trace, "source" if stack == "encoder" else "target", row)
+        keys = queries if name == "self_attention" else _names(trace, "source", row)
+        causal = getattr(trace.model, stack).causal and name == "self_attention"
+        says = [localized("causal" if causal else "everything is visible")]
+        if PADDING in keys and not causal:
+            says = [localized("padding is hidden")]
+        title = localized(KIND_NAMES[option])
+        if trace.inputs.n_rows > 1:
+            title += localized(", text {number}", number=row + 1)
+        yield _cut(f"{title}: {', '.join(says)}", queries, keys, allowed[row, 0], option)
+
+
+def _packed(trace: Trace) -> Iterator[Matrix]:
+    """The masks of all texts in one row, as training packs them."""
+    sides = trace.inputs.sides
+    layouts = {
+        name: Layout(offsets=torch.tensor([0, *np.cumsum(_lengths(side, trace.inputs.n_rows))]))
+        for name, side in sides.items()
+    }
+    names = {
+        side: [name for row in range(trace.inputs.n_rows) for name in trace.tokens(side, row)]
+        for side in sides
+    }
+    for side, layout in layouts.items():
+        stack = "encoder" if side == "source" else "decoder"
+        causal = getattr(trace.model, stack).causal
+        count = len(names[side])
+        allowed = self_mask(layout, causal).boolean(count, count, CPU)[0, 0]
+        option = "encoder" if side == "source" else "masked"
+        title = localized(KIND_NAMES[option]) + localized(", texts packed end to end")
+        yield _cut(title, names[side], names[side], allowed, f"{option}, packed")
+    if len(layouts) == 2:
+        target, source = layouts["target"], layouts["source"]
+        allowed = cross_mask(target, source).boolean(
+            len(names["target"]), len(names["source"]), CPU
+        )
+        title = localized(KIND_NAMES["cross"]) + localized(", texts packed end to end")
+        yield _cut(title, names["target"], names["source"], allowed[0, 0], "cross, packed")
+
+
+def _lengths(side: Any, n_rows: int) -> list[int]:
+    return [side.row_length(row) for row in range(n_rows)]
+
+
+def _names(trace: Trace, side: str, row: int) -> list[str]:
+    """Tokens of a row, with padding to the batch's length."""
+    read = trace.inputs.sides.get(side) or next(iter(trace.inputs.sides.values()))
+    names = list(read.names[row])
+    return [*names[: read.row_length(row)], *[PADDING] * (read.length - read.row_length(row))]
+
+
+def _cut(
+    name: str, rows: Sequence[str], columns: Sequence[str], allowed: Tensor, group: str
+) -> Matrix:
+    """Make a matrix of the first tokens."""
+    rows, columns = tuple(rows[:MAX_SHOWN]), tuple(columns[:MAX_SHOWN])
+    allowed = allowed.expand(max(len(rows), len(allowed)), -1)  # rows alike are drawn once
+    return Matrix(name, rows, columns, allowed[: len(rows), : len(columns)].clone(), group)
+
+
+def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]:
+    """Lines of a matrix: column heads letter below letter, then a row per query."""
+    left = [clipped(visible(name), 12) if labelled else "" for name in matrix.rows]
+    margin = max(map(cell_len, left)) + 1 if labelled else 0
+    heads = [clipped(visible(name), 7) for name in matrix.columns]
+    tall = max(map(len, heads))
+    lines = []
+    for i in range(tall):
+        cells = [set_cell_size(head.rjust(tall)[i], 3) for head in heads]
+        lines.append(" " * margin + "".join(cells))
+    for label, row in zip(left, matrix.allowed.tolist(), strict=True):
+        cells = [set_cell_size(yes if cell else no, 3) for cell in row]
+        pad = " " * (margin - 1 - cell_len(label)) + label + " " if labelled else ""
+        lines.append(pad + "".join(cells))
+    return lines
+
+
+def turn_labels(axes: Axes) -> None:
+    """Write column heads upwards, single characters aside."""
+    for label in axes.get_xticklabels():
+        if len(label.get_text()) > 1:
+            label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
+
+
+def _panel(axes: Axes, matrix: Matrix, signs: tuple[str, str]) -> None:
+    from matplotlib.patches import Rectangle
+
+    n_rows, n_columns = matrix.allowed.shape
+    axes.set(xlim=(-0.5, n_columns - 0.5), ylim=(n_rows - 0.5, -0.5))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    for (row, column), cell in np.ndenumerate(matrix.allowed.numpy()):
+        fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
+        if not cell:
+            fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
+        axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
+        axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
+    columns = [clipped(visible(name), 10) for name in matrix.columns]
+    axes.set_xticks(range(n_columns), columns, fontsize=7, parse_math=False)
+    turn_labels(axes)
+    rows = [clipped(visible(name), 12) for name in matrix.rows]
+    axes.set_yticks(range(n_rows), rows, fontsize=7, parse_math=False)
+    axes.tick_params(length=0)
+
+
+VIEW = View(
+    "Masks",
+    "Which tokens (columns) each token (row) may see: as 1 and 0, and as M, which is added to the "
+    "scores: 0 changes nothing, −∞ makes the weight 0. Several texts also show padding and "
+    "packing.",
+    lambda question: masks(the_trace(question)),
+)

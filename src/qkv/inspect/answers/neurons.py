@@ -1,0 +1,150 @@
+"""Neurons of a feed-forward layer: which fire at each token, and which words they promote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qkv.inspect.answers.answer import Answer, Question, View, the_trace
+from qkv.inspect.answers.attention import check_choice
+from qkv.inspect.answers.lens import stack_of
+from qkv.inspect.draw import HeatMap, Table, localized, visible
+from qkv.model import Encoder
+
+if TYPE_CHECKING:
+    from qkv.inspect.trace.trace import Trace
+
+MAX_NEURONS = 16  # in a map
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """One neuron: where it fires most, and the words whose logits its output raises most."""
+
+    number: int
+    token: str
+    activation: float
+    effect: float  # |activation| · |row of W₂|: what it adds to the stream at that token
+    words: tuple[tuple[str, float], ...]  # with what an activation of 1 adds to their logits
+
+
+@dataclass(frozen=True)
+class Neurons(Answer):
+    """Activations (tokens, neurons) of the neurons that add most to the stream."""
+
+    layer: int
+    stack: str
+    tokens: tuple[str, ...]
+    activations: Tensor
+    neurons: tuple[Neuron, ...]
+    share_above_zero: float
+
+    def parts(self) -> list[HeatMap | Table]:
+        """The map of activations, and a row per neuron."""
+        title = "{stack}, layer {layer}: {share:.0%} of all activations are above 0"
+        stack = localized(self.stack)
+        title = localized(title, stack=stack, layer=self.layer, share=self.share_above_zero)
+        heat = HeatMap(
+            self.activations,
+            self.tokens,
+            [f"#{neuron.number}\u00a0→\u00a0{neuron.words[0][0]}" for neuron in self.neurons],
+            title,
+            value="activation",
+            down="token",
+            across="neuron",
+        )
+        rows = [
+            (
+                f"#{neuron.number}",
+                f"{visible(neuron.token)} {neuron.activation:+.2f}",
+                "  ".join(f"{visible(word)} {value:+.2f}" for word, value in neuron.words),
+            )
+            for neuron in self.neurons
+        ]
+        head = ("neuron", "fires most at", "and moves these words' logits most")
+        return [heat, Table([localized(name) for name in head], rows)]
+
+
+def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
+    """Find the neurons of a layer that add most to the stream at any token."""
+    stack = stack_of(trace, None)
+    key = f"{stack}.{layer}.feed_forward.hidden"
+    names = trace.tokens("source" if stack == "encoder" else "target", row)
+    hidden = trace.peek([key])[key][row, : len(names)].detach().float().cpu()  # (N, F)
+    blocks = getattr(trace.model, stack).blocks
+    outer = blocks[layer % len(blocks)].feed_forward.outer.weight.detach().float().cpu()  # (D, F)
+    effects = hidden.abs() * outer.norm(dim=0)  # (N, F)
+    strongest = effects.amax(dim=0).topk(min(MAX_NEURONS, effects.shape[1])).indices
+    chosen = []
+    for number in strongest.tolist():
+        at = int(effects[:, number].argmax())
+        activation = float(hidden[at, number])
+        words = _words(trace, outer[:, number], activation, top)
+        effect = float(effects[at, number])
+        chosen.append(Neuron(number, names[at], activation, effect, words))
+    share = float((hidden > 0).float().mean())
+    picked = hidden[:, strongest]
+    return Neurons(layer, stack, tuple(names), picked, tuple(chosen), share)
+
+
+def _words(
+    trace: Trace, direction: Tensor, activation: float, top: int
+) -> tuple[tuple[str, float], ...]:
+    """The words that a neuron of this activation promotes, with what it adds to their logits."""
+    table = _output_table(trace)
+    moved = table @ direction.to(table) * activation
+    values, ids = moved.float().topk(top)
+    name = trace.inputs.spell or trace.inputs.name
+    names = [name([id])[0] for id in ids.tolist()]
+    return tuple(zip(names, values.tolist(), strict=True))
+
+
+def _output_table(trace: Trace) -> Tensor:
+    """W_out or, of an encoder, the embedding of words, (V, D)."""
+    model: Any = trace.model
+    if isinstance(model, Encoder):
+        return model.embedding.table.weight.detach()
+    matrix: Tensor = model.output.projection.weight.detach()
+    norm = model.decoder.norm
+    gain = getattr(norm, "weight", None)  # of the last norm, which stands before W_out
+    return matrix if gain is None else matrix * gain.detach()
+
+
+def _answer(question: Question) -> Neurons:
+    trace = the_trace(question)
+    count = _n_layers(trace)
+    layer = check_choice(question.layers[:1] or (count - 1,), count, "layer")[0]
+    if not question.layers:
+        question.remark(f"neurons: of layer {layer}; --layer shows others")
+    with torch.no_grad():
+        return neurons(trace, layer, question.top)
+
+
+def _n_layers(trace: Trace) -> int:
+    return len(trace.names(f"{stack_of(trace, None)}.*.feed_forward.output"))
+
+
+def _lack(question: Question) -> str | None:
+    trace = the_trace(question)
+    if not trace.names("*.feed_forward.hidden"):
+        return "This model's feed-forward layers are experts, each with its own neurons; see flow."
+    if isinstance(trace.model, Encoder):
+        if trace.model.config.patch_size or trace.model.config.d_embedding:
+            return "This model has no words as wide as its stream to read neurons by; see drift."
+        if trace.inputs.output_kind not in ("tokens", "none"):
+            return "This model says labels and no words, so its neurons promote none; see drift."
+    if question.layers:
+        check_choice(question.layers[:1], _n_layers(trace), "layer")
+    return None
+
+
+VIEW = View(
+    "Neurons",
+    "Which neurons of a feed-forward layer fire at each token, and which words each of them "
+    "promotes there: its row of W₂ times W_out (of an encoder: times the embedding).",
+    _answer,
+    _lack,
+)

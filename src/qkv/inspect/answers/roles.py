@@ -1,0 +1,239 @@
+"""Roles of heads: who looks at the token before, at repetitions, at the first token, at its source.
+
+Self-attentions are scored on random tokens that come twice, so that nothing but their role can
+guide them; cross-attentions on the text, against the source token whose removal costs most.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+
+from qkv.inspect.answers.answer import Answer, Question, View, the_trace
+from qkv.inspect.answers.attention import KINDS, count_layers
+from qkv.inspect.draw import HeatMap, Table, array, caption, localized, new_figure, styled
+from qkv.inspect.trace.inputs import Inputs, Side
+from qkv.model import Encoder, EncoderDecoder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from qkv.inspect.trace.trace import Trace
+
+N_RANDOM = 16  # random tokens, which come twice
+SEED = 0
+BEST = 3  # heads of each role in the table
+ROLES = {
+    "previous": "looks at the token before",
+    "next": "looks at the token after",
+    "duplicate": "looks at the same token earlier",
+    "induction": "looks at what came after the same token earlier",
+    "sink": "looks at the first token",
+    "alignment": "looks at the source token that the output comes from",
+}
+KIND_NAMES = {
+    "encoder": "encoder",
+    "masked": "decoder",
+    "cross": "cross-attention",
+}
+
+
+@dataclass(frozen=True)
+class RoleMap:
+    """Scores of the heads of one kind of attention in one role, (layers, heads)."""
+
+    kind: str
+    role: str
+    scores: Tensor  # mean weight on the tokens that the role is about
+    chance: float  # the same of a head that looks at all tokens alike
+
+
+@dataclass(frozen=True)
+class Roles(Answer):
+    """A map of scores per role and kind of attention."""
+
+    maps: tuple[RoleMap, ...]
+
+    def parts(self) -> list[Table]:
+        """The best heads of each role."""
+        rows = []
+        for found in self.maps:
+            best = found.scores.flatten().topk(min(BEST, found.scores.numel()))
+            width = found.scores.shape[1]
+            heads = [
+                f"{id // width}.{id % width} {value:.2f}"
+                for value, id in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            ]
+            kind = localized(KIND_NAMES[found.kind])
+            chance = f"{found.chance:.2f}"
+            rows.append((kind, localized(ROLES[found.role]), "  ".join(heads), chance))
+        names = ("attention", "role", "best heads (layer.head)", "even head")
+        return [Table([localized(name) for name in names], rows)]
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the table, and a map per role and attention."""
+        yield from super().text(width)
+        for heat in self.heat_maps():
+            yield ""
+            yield from heat.text(width)
+
+    def heat_maps(self) -> list[HeatMap]:
+        """Layers down, heads across."""
+        return [
+            HeatMap(
+                found.scores,
+                [str(layer) for layer in range(len(found.scores))],
+                [str(head) for head in range(found.scores.shape[1])],
+                f"{localized(KIND_NAMES[found.kind])}: {localized(ROLES[found.role])}",
+                value="mean weight",
+                down="layer",
+                across="head",
+            )
+            for found in self.maps
+        ]
+
+    def draw(self) -> Figure:
+        """Draw a panel per role: layers down, heads across; a row of panels per attention."""
+        kinds = list(dict.fromkeys(found.kind for found in self.maps))
+        rows = [[found for found in self.maps if found.kind == kind] for kind in kinds]
+        across = max(map(len, rows))
+        n_layers = max(len(found.scores) for found in self.maps)
+        with styled():
+            figure, grid = new_figure(
+                2.5 * across + 0.8,
+                len(rows) * max(1.6, min(5.0, 0.22 * n_layers + 0.9)) + 0.8,
+                nrows=len(rows),
+                ncols=across,
+                squeeze=False,
+            )
+            for line, panels in zip(rows, grid, strict=True):
+                for axes in panels[len(line) :]:
+                    axes.set_visible(False)
+                for axes, found in zip(panels, line, strict=False):
+                    image = axes.imshow(array(found.scores), aspect="auto", vmin=0, vmax=1)
+                    axes.grid(False)
+                    kind = localized(KIND_NAMES[found.kind])
+                    about = textwrap.fill(localized(ROLES[found.role]), 30)
+                    axes.set_title(f"{kind}:\n{about}", fontsize=7.5)
+                    n_layers, n_heads = found.scores.shape
+                    axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
+                    axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
+                    axes.set_xlabel(localized("head"))
+                panels[0].set_ylabel(localized("layer"))
+            figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)
+            caption(figure, localized("Which head does what"))
+        return figure
+
+
+def roles(trace: Trace) -> Roles:
+    """Score the heads of every attention in the roles that it can have."""
+    found: list[RoleMap] = []
+    probe = _repeated(trace)
+    for name, kind in KINDS.items():
+        if count_layers(trace, kind) and name != "cross":
+            found += _self_roles(probe, name, kind)
+    if count_layers(trace, KINDS["cross"]):
+        found.append(_alignment(trace))
+    return Roles(tuple(found))
+
+
+def _repeated(trace: Trace) -> Trace:
+    """A pass over random tokens that come twice."""
+    from qkv.inspect.trace.trace import Trace
+
+    config, generator = trace.model.config, torch.Generator().manual_seed(SEED)
+    size = min(N_RANDOM, (config.max_length - 1) // 2)
+
+    def side(vocabulary: int, first: list[int], device: torch.device) -> Side:
+        low = min(100, vocabulary // 2)  # the first ids are often special
+        ids = (torch.randperm(vocabulary - low, generator=generator)[:size] + low).tolist()
+        tokens = torch.tensor([[*first, *ids, *ids]], device=device)
+        return Side(tokens, (tuple(map(str, tokens[0].tolist())),))
+
+    given, sides = trace.inputs.sides, {}
+    for name, old in given.items():
+        own = config.source_vocab_size if name == "source" else 0
+        first = old.tokens[0, :1].tolist()
+        sides[name] = side(own or config.vocab_size, first, old.tokens.device)
+    segments = None
+    if trace.inputs.segments is not None:
+        segments = torch.zeros_like(sides["source"].tokens)
+    inputs: Inputs = replace(
+        trace.inputs,
+        source=sides.get("source"),
+        target=sides.get("target"),
+        labels=None,
+        segments=segments,
+    )
+    return Trace(trace.model, inputs, trace.edits)
+
+
+def _self_roles(trace: Trace, name: str, kind: str) -> Iterator[RoleMap]:
+    """Roles of a self-attention on tokens that come twice: first, a₁ … aₙ, a₁ … aₙ."""
+    stack, _, attention = kind.partition(".")
+    length = next(iter(trace.inputs.sides.values())).length
+    size = (length - 1) // 2
+    second = torch.arange(size + 1, length)  # queries that have come before
+    every = torch.arange(2, length)
+    targets = {"previous": (every, every - 1)}
+    causal = getattr(trace.model, stack).causal
+    if not causal:
+        inner = torch.arange(1, length - 1)
+        targets["next"] = (inner, inner + 1)
+    targets["duplicate"] = (second, second - size)
+    if causal:
+        targets["induction"] = (second, second - size + 1)
+    targets["sink"] = (every, torch.zeros_like(every))
+    keys = [f"{stack}.{layer}.{attention}.weights" for layer in range(count_layers(trace, kind))]
+    scores: dict[str, list[Tensor]] = {role: [] for role in targets}
+    for key in keys:
+        weights = trace.peek([key])[key][0].detach().float().cpu()  # (H, T, T)
+        for role, (queries, looked_at) in targets.items():
+            scores[role].append(weights[:, queries, looked_at].mean(dim=1))
+    for role, (queries, _) in targets.items():
+        seen = (queries + 1).float() if causal else torch.full(queries.shape, float(length))
+        yield RoleMap(name, role, torch.stack(scores[role]), float((1 / seen).mean()))
+
+
+def _alignment(trace: Trace) -> RoleMap:
+    """Mean weight of cross-attentions on the source token whose removal costs an output most."""
+    truth = trace.attribution(method="removal").scores["source"].argmax(dim=1)
+    keys = trace.names("decoder.*.cross_attention.weights")
+    rows = torch.arange(len(truth))
+    scores = [
+        trace.peek([key])[key][0, :, : len(truth)]
+        .detach()
+        .float()
+        .cpu()[:, rows, truth]
+        .mean(dim=1)
+        for key in keys
+    ]
+    return RoleMap("cross", "alignment", torch.stack(scores), 1 / len(trace.tokens("source")))
+
+
+def _lack(question: Question) -> str | None:
+    trace = the_trace(question)
+    if isinstance(trace.model, Encoder) and trace.model.config.patch_size:
+        return "This model reads images, so its heads have no roles among tokens; see attention."
+    if trace.model.config.max_length < 9:
+        return "This model's context is too short to repeat tokens in; see attention."
+    if isinstance(trace.model, EncoderDecoder) and trace.inputs.n_rows > 1 and trace.edits:
+        return "Roles of a changed pass are shown of one text at a time; give one --source."
+    return None
+
+
+VIEW = View(
+    "Roles of heads",
+    "A score for each head (layers down, heads across): its mean weight on the token before, on a "
+    "repeated token, on what followed it (induction), on the first token (sink), all on random "
+    "tokens that come twice; and of cross-attention, on the source token that an output comes "
+    "from.",
+    lambda question: roles(the_trace(question)),
+    _lack,
+)

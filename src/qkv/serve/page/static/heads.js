@@ -6,6 +6,7 @@ import { t } from "./i18n.js";
 import { drawMap } from "./map.js";
 import { paintMap, prepare } from "./paint.js";
 
+const FEW_LAYERS = 16; // attentions whose heads are named unasked; it takes a pass for each layer
 const FADED = 0.06; // opacity of lines of other words
 
 /** Mount the section. */
@@ -20,13 +21,15 @@ export function mount(element, state, api) {
     view.about = about;
     view.roles = [];
     drawAll(view);
-    nameHeads();
+    if (about.kinds.flatMap(({ keys }) => keys).length <= FEW_LAYERS) setTimeout(nameHeads, 300); // after the maps
   }, (error) => show(grid, el("p", { class: "error" }, error.message)));
   const nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
     view.roles = heads;
+    drawControls(view, currentKind(view));
     for (const cell of grid.querySelectorAll(".head-cell")) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
     drawLarge(view);
   });
+  view.nameHeads = nameHeads;
   const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
   state.page.on(refresh);
   state.on(["at", "head"], () => state.section === "heads" && view.about && drawLarge(view));
@@ -62,7 +65,9 @@ function drawControls(view, kind) {
       el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => again({ threshold: Number(event.target.value) }) }),
       el("output", { class: "number" }, view.threshold.toFixed(2))),
     kind.sinks.length ? el("label", { class: "toggle" },
-      el("input", { type: "checkbox", checked: view.hideSinks, onchange: (event) => again({ hideSinks: event.target.checked }) }), t("heads.sinks", { sinks })) : null);
+      el("input", { type: "checkbox", checked: view.hideSinks, onchange: (event) => again({ hideSinks: event.target.checked }) }), t("heads.sinks", { sinks })) : null,
+    about.kinds.flatMap(({ keys }) => keys).length > FEW_LAYERS && !view.roles.length
+      ? el("button", { type: "button", class: "chip", onclick: (event) => { event.target.disabled = true; event.target.textContent = t("loading"); view.nameHeads(); } }, t("heads.name")) : null);
 }
 
 /** A row of small maps for each layer, fetched when it comes into view. */
@@ -74,6 +79,7 @@ function drawGrid(view, kind) {
   }, { rootMargin: "200px" });
   const heads = Array.from({ length: kind.n_heads }, (_, head) => head);
   grid.style.setProperty("--heads", kind.n_heads);
+  grid.style.setProperty("--widest", kind.keys.length > 12 ? "52px" : "136px");
   show(grid, el("span", {}), ...heads.map((head) => el("span", { class: "quiet head-number" }, String(head))),
     ...kind.keys.flatMap((key) => {
       const layer = key.split(".")[1];
@@ -96,6 +102,7 @@ function paintCells(view, kind, cells, answer, key) {
     const width = cell.clientWidth - 8;
     const height = Math.min(width, Math.max(8, (width * rows) / columns));
     const own = shownWeights(view, kind, data.subarray(head * rows * columns, (head + 1) * rows * columns), columns);
+    canvas.style.aspectRatio = "auto";
     paintMap(prepare(canvas, width, height), own, rows, columns, 1, "attention", { x: 0, y: 0, width, height });
     cell.classList.toggle("changed", view.state.changes.includes(`off:${key.replace(/\.weights$/, "")}:head=${head}`));
   });

@@ -3,7 +3,7 @@ import { math } from "./dom.js";
 
 const SUPERSCRIPTS = { "ᵀ": "T", "²": "2" };
 const SUBSCRIPTS = { "₁": "1", "₂": "2" };
-const TOKEN = /\s+|√|[A-Za-zθμσγβεΣ∂Ŷ]+[′″‴⁗]*|x̂|[\d.]+|[ᵀ²]|[₁₂]|⁽.⁾|_\w+|[^\s]/gu;
+const TOKEN = /\s+|√|[a-z]{2,}_[a-z]{3,}|[A-Za-zθμσγβεΣ∂Ŷ]+[′″‴⁗]*|x̂|[\d.]+|[ᵀ²]|[₁₂]|⁽.⁾|_\w+|[^\s]/gu;
 
 /** A formula such as "softmax(QKᵀ/√d_k + M)" as a MathML element. */
 export function formula(text) {
@@ -39,6 +39,7 @@ function readItem(reader) {
     item = math("mrow", {}, math("mo", { stretchy: "false" }, token), inside, math("mo", { stretchy: "false" }, closing));
     item.bracket = inside;
   } else if (/^[\d.]+$/.test(token)) item = math("mn", {}, token);
+  else if (/^[a-z]+_[a-z]+$/.test(token)) item = math("mtext", {}, token.replace("_", " "));
   else if (/^\p{L}|^x̂/u.test(token)) item = letters(token);
   else item = math("mo", {}, token);
   return attach(item, reader);

@@ -135,7 +135,7 @@ async function drawLarge(view) {
   const [stack, layer, sublayer] = key.split(".");
   const button = (lines, label) => el("button", { type: "button", role: "radio", "aria-checked": String(view.lines === lines), onclick: () => { view.lines = lines; drawLarge(view); } }, label);
   const picture = view.lines ? drawLines(quantity, queries, keys)
-    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(400, large.clientWidth), label: `${kindName(kind.name)} ${layer} ${head}`,
+    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, label: `${kindName(kind.name)} ${layer} ${head}`,
       selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
   show(large,
     el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
@@ -149,9 +149,9 @@ async function drawLarge(view) {
 
 /** Lines from each word to those that it looks at; a hovered word keeps its own. */
 function drawLines({ shape: [rows, columns], data }, queries, keys) {
-  const step = 26;
+  const step = 32;
   const height = Math.max(rows, columns) * step + 8;
-  const [left, right, width] = [96, 264, 360];
+  const [left, right, width] = [110, 330, 440];
   const at = (count, n) => (n + 0.5) * ((height - 8) / count) + 4;
   const paths = [];
   for (let row = 0; row < rows; row++)
@@ -165,7 +165,7 @@ function drawLines({ shape: [rows, columns], data }, queries, keys) {
   const light = (test) => { for (const one of paths) one.path.setAttribute("stroke-opacity", test(one) ? 0.15 + 0.75 * one.weight : FADED); };
   const word = (text, x, y, anchor, test) => svg("text", { x, y: y + 4, "text-anchor": anchor, tabindex: 0, class: "line-word",
     onmouseenter: () => light(test), onfocus: () => light(test), onmouseleave: () => light(() => true), onblur: () => light(() => true) }, visible(text));
-  return el("div", { class: "lines" }, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("heads.lines") },
+  return el("div", { class: "lines" }, svg("svg", { class: "fits", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("heads.lines") },
     ...paths.map(({ path }) => path),
     ...queries.map((text, row) => word(text, left - 8, at(rows, row), "end", (one) => one.row === row)),
     ...keys.map((text, column) => word(text, right + 8, at(columns, column), "start", (one) => one.column === column))));

@@ -5,12 +5,12 @@ import { paintMap, prepare, strength } from "./paint.js";
 const MOST_LABELS = 40;
 
 /** Draw a map of `quantity` (rows × columns); `choose(row, column)` is called on a click. */
-export function drawMap(quantity, { colour, rowNames, columnNames, selected, choose, width = 336, scale, label, onHover }) {
+export function drawMap(quantity, { colour, rowNames, columnNames, selected, choose, width = 336, scale, label, onHover, most = 34 }) {
   const [rows, columns] = quantity.shape;
   const square = Boolean(columnNames);
   const left = rowNames ? Math.min(76, 10 + 7 * Math.max(...rowNames.map((name) => spread(visible(name))))) : 0;
   const wide = Math.max(40, width - left - (square ? 24 : 2));
-  const cell = square ? Math.max(2, Math.min(34, wide / columns)) : wide / columns;
+  const cell = square ? Math.max(2, Math.min(most, wide / columns)) : wide / columns;
   const tall = square ? cell : Math.max(3, Math.min(22, 260 / rows));
   const [mapWidth, mapHeight] = [cell * columns, tall * rows];
   const top = square && columns <= MOST_LABELS && cell >= 10 ? 10 + 6.4 * Math.min(9, Math.max(...columnNames.map((name) => spread(visible(name))))) * 0.8 : 0;

@@ -15,11 +15,11 @@ export function mount(element, state, api) {
   const scroller = el("div", { class: "scroller" }, stage);
   const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
   element.append(scroller, empty);
-  const river = { state, stage, values: {}, hovered: null };
+  const river = { state, stage, values: {}, difference: false, hovered: null };
 
   const load = newest(
     () => fetchStrips(state, api, keysOf(river)),
-    (values) => { river.values = values; paint(river); drawRibbons(river); },
+    ({ values, difference }) => { Object.assign(river, { values, difference }); paint(river); drawRibbons(river); },
     (error) => state.page.failed(error.message),
   );
   const draw = () => {
@@ -29,7 +29,8 @@ export function mount(element, state, api) {
     build(river, scroller.clientWidth);
     paint(river);
     if (!river.shown) reveal(river);
-    river.shown = true;
+    else if (state.changes.length > river.n_changes) reveal(river, ".node.changed");
+    Object.assign(river, { shown: true, n_changes: state.changes.length });
     load();
   };
   document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river") refresh(river); });
@@ -60,7 +61,7 @@ async function fetchStrips(state, api, keys) {
   const head = state.head === null ? {} : { head: state.head };
   const difference = state.changes.length > 0 && state.difference;
   const { quantities } = await api.trace(state, keys, { lanes: true, cells: CELLS, difference, ...head });
-  return quantities;
+  return { values: quantities, difference };
 }
 
 /** Lay out and draw everything that does not depend on numbers. */
@@ -150,7 +151,7 @@ function drawLayers(river, stack) {
 
 function drawStackName(river, stack) {
   const [, y] = place(river, stack, 0, 0);
-  return svg("text", { class: "stack-name", x: 2, y: y + 15 }, t(`stack.${stack.stack.name}`),
+  return svg("text", { class: "stack-name", x: river.flow === "down" && river.stacks.length > 1 ? 20 : 2, y: y + 15 }, t(`stack.${stack.stack.name}`),
     river.state.page.structure.facts.shared_layers ? svg("tspan", { dx: 8, "font-weight": 400 }, t("shared")) : null);
 }
 
@@ -308,7 +309,6 @@ function drawBridges(river) {
 function paint(river) {
   const { width, height } = river.size;
   const context = prepare(river.canvas, width, height);
-  const changed = river.state.changes.length > 0 && river.state.difference;
   for (const stack of river.stacks) {
     paintBands(context, river, stack);
     paintLanes(context, river, stack);
@@ -316,7 +316,7 @@ function paint(river) {
     const shared = Math.max(0, ...inputs.map((key) => (river.values[key] ? strength(river.values[key].data) : 0)));
     for (const column of stack.columns) {
       if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
-      paintColumn(context, river, stack, column, changed, shared);
+      paintColumn(context, river, stack, column, river.difference, shared);
     }
   }
 }
@@ -408,7 +408,7 @@ function ribbonsOf(river, stack, column) {
       const lit = focus === null || focus.query === query || focus.key === key;
       const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
       const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));
-      group.append(svg("path", { class: `ribbon ${lit ? "" : "dim"}`, d: ribbon(x1, y1, x2, y2, right),
+      group.append(svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right),
         "stroke-width": 0.5 + 5 * Math.min(1, weight), "stroke-opacity": lit ? 0.25 + 0.65 * Math.min(1, weight) : 0.06 }));
     }
   return group;
@@ -440,10 +440,9 @@ function mark(river) {
   for (const element of river.names.querySelectorAll("[data-lane]")) element.classList.toggle("lit", lit.includes(element.dataset.lane));
 }
 
-/** Scroll to what is selected. */
-function reveal(river) {
-  const { at } = river.state;
-  const element = at && river.svg?.querySelector(`[data-at="${CSS.escape(at)}"]`);
+/** Scroll to what is selected, or to the first element of a kind. */
+function reveal(river, selector = `[data-at="${CSS.escape(river.state.at)}"]`) {
+  const element = river.state.at && river.svg?.querySelector(selector);
   const scroller = river.stage.parentElement;
   if (!element) return;
   if (river.flow === "down") return window.scrollBy(0, element.getBoundingClientRect().top - 120);

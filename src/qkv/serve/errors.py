@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from qkv.errors import UserError
-from qkv.serve.models import BusyError, NoMemoryError, UnknownModelError
+from qkv.serve.models import BusyError, UnavailableError, UnknownModelError
 
 RETRY_SECONDS = 1  # after which somebody who was turned away may try again
 TYPES = {
@@ -59,8 +59,8 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(404, str(error), "model_not_found")
     if isinstance(error, BusyError):
         return ApiError(429, str(error), "rate_limit_exceeded")
-    if isinstance(error, NoMemoryError):
-        return ApiError(503, str(error), "no_memory")
+    if isinstance(error, UnavailableError):
+        return ApiError(503, str(error), "model_unavailable")
     if isinstance(error, UserError):
         return ApiError(422, str(error))
     if isinstance(error, TimeoutError):
@@ -81,6 +81,8 @@ def install(app: FastAPI) -> None:
 
     async def refuse_path(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # FastAPI's for a body that JSON's reader gives up on
+            return error_response(422, "The body cannot be read as JSON; send an object.")
         sentence = {
             404: "There is nothing at this path; /docs lists what there is.",
             405: "This path cannot be asked in this way; /docs lists how it can.",

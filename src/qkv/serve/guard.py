@@ -44,7 +44,10 @@ class Guard:
             if scope["path"] in KEY_IN_BODY:
                 self._check_key(headers, body)
         except ApiError as error:
-            await error_response(error.status, error.message, error.code)(scope, receive, send)
+            # The rest of a body that was not read to its end must not be waited for.
+            hangs_up = {"Connection": "close"} if error.status in (408, 413) else None
+            answer = error_response(error.status, error.message, error.code, hangs_up)
+            await answer(scope, receive, send)
             return
         await self.app(scope, _replay(body, receive), send)
 
@@ -81,10 +84,11 @@ class Guard:
         key = self.settings.api_key
         if key is None:
             return
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, in_header = headers.get("authorization", "").partition(" ")
+        given = in_header.encode("latin-1")  # as bytes of headers are read
         if kind.lower() != "bearer":
-            given = _key_in(body)
-        if not hmac.compare_digest(given.strip().encode(), key.encode()):
+            given = _key_in(body).encode("utf-8", "surrogatepass")
+        if not hmac.compare_digest(given, key.encode()):
             raise ApiError(
                 401,
                 "This server needs its API key; send it as `Authorization: Bearer KEY`.",

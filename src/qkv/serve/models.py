@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from qkv.serve.worker import Worker
 from qkv.tasks import load
 from qkv.text.languages import THREE_LETTERS, Languages
 
+LOG = logging.getLogger("qkv.serve")
 BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.1, "int4": 0.65, None: 4.0}  # of a weight in memory
 PAIR = re.compile(r"(?:^|[-_])([a-z]{2})[-_]([a-z]{2})$")
 
@@ -34,8 +36,8 @@ class BusyError(UserError):
     """A model that has too much to do already."""
 
 
-class NoMemoryError(UserError):
-    """A model that there is no memory for."""
+class UnavailableError(UserError):
+    """A model that there is no memory for, or that cannot be loaded."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +142,21 @@ class Models:
                     f"The model {name!r} has {self.settings.max_queue} requests to answer already; "
                     f"try again in a moment."
                 )
-            yield await worker.loaded()
-        except BaseException:
-            if worker.is_loaded.done() and worker.is_loaded.exception():
-                self._workers.pop(name, None)  # the next request tries again
-            raise
+            yield await self._loaded(worker)
         finally:
             worker.n_users -= 1
+
+    async def _loaded(self, worker: Worker) -> Worker:
+        """Wait until a model is loaded; its clients need not know what is wrong with its files."""
+        try:
+            return await worker.loaded()
+        except Exception as error:
+            if self._workers.get(worker.name) is worker:
+                del self._workers[worker.name]  # the next request tries again
+            LOG.error("not loaded", extra={"facts": {"model": worker.name, "reason": str(error)}})
+            raise UnavailableError(
+                f"The model {worker.name!r} cannot be loaded; the server's log says why."
+            ) from error
 
     async def close(self, timeout: float | None = None) -> None:
         """Let all models finish what they were given."""
@@ -175,14 +185,14 @@ class Models:
         if not budget:
             return
         if offer.n_bytes > budget:
-            raise NoMemoryError(
+            raise UnavailableError(
                 f"The model {offer.name!r} needs about {offer.n_bytes:,} bytes, but --memory "
                 f"allows {budget:,}; raise it, or load the model in fewer bits."
             )
         while self._n_bytes() + offer.n_bytes > budget:
             idle = [name for name, worker in self._workers.items() if not worker.n_users]
             if not idle:
-                raise NoMemoryError(
+                raise UnavailableError(
                     f"There is no memory for {offer.name!r} while the other models answer; try "
                     f"again in a moment."
                 )

@@ -19,6 +19,7 @@ from qkv.serve.models import Models
 from qkv.serve.observe import log_as_json
 from qkv.serve.settings import ServeSettings
 
+BACKLOG = 512  # connections that wait to be accepted
 ENDED_BY = 128  # added to a signal's number: the exit code of a process that it ended
 
 
@@ -57,6 +58,7 @@ def listen(settings: ServeSettings) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((settings.host, settings.port))
+        bound.listen(BACKLOG)  # so that those who come before all is ready wait
     except (OSError, OverflowError) as error:
         bound.close()
         reason = getattr(error, "strerror", None) or str(error)
@@ -67,21 +69,25 @@ def listen(settings: ServeSettings) -> socket.socket:
     return bound
 
 
-def serve(models: Models, settings: ServeSettings) -> None:
-    """Listen and answer until a signal comes."""
-    bound = listen(settings)
-    app = create_app(models, settings)
+def make_server(models: Models, settings: ServeSettings) -> Server:
+    """Build the server of an application, which neither names itself nor writes uvicorn's logs."""
     config = uvicorn.Config(
-        app,
+        create_app(models, settings),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=15,
-        h11_max_incomplete_event_size=64 * 2**10,
     )
+    return Server(config, models)
+
+
+def serve(models: Models, settings: ServeSettings) -> None:
+    """Listen and answer until a signal comes."""
+    bound = listen(settings)
+    server = make_server(models, settings)
     log_as_json()
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"Serving {', '.join(models.names())} at http://{shown}:{port}", flush=True)
-    asyncio.run(Server(config, models).serve([bound]))
+    asyncio.run(server.serve([bound]))

@@ -24,6 +24,10 @@ class TokenTexts:
             self._known[token] = self._spell(token)
         return self._known[token]
 
+    def is_text(self, token: int) -> bool:
+        """Whether a token adds to the text, as special ones do not."""
+        return token not in self._special
+
     def bytes(self, token: int) -> list[int] | None:
         """The UTF-8 bytes of a token; None where they are not known."""
         text = self.text(token)

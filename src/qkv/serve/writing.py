@@ -14,6 +14,7 @@ from qkv.errors import UserError
 from qkv.serve.api.openai_shapes import LEAST_TEMPERATURE, ChatRequest, CompletionRequest, Sampling
 from qkv.serve.worker import Worker
 from qkv.tasks import LanguageModel, Translator
+from qkv.tasks.texts import listed_texts
 from qkv.text import TextStream
 
 
@@ -118,6 +119,7 @@ def plan_chat(task: Any, body: ChatRequest) -> Plan:
     if limit == 0:
         raise UserError("max_tokens is 0, but an answer needs at least one token; raise it.")
     messages = [message.plain() for message in body.messages]
+    listed_texts(message["content"] for message in messages)  # refuses what is no Unicode
     if isinstance(task, Translator):
         if body.logprobs:
             raise UserError("A beam search has no log-probabilities of tokens; leave logprobs out.")
@@ -211,6 +213,8 @@ def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
     """What differs from the model's own settings: to name a temperature is to ask for draws."""
     if refused := body.refused():
         raise UserError(f"{refused[0]} is not known here; leave it out.")
+    if "" in body.stops:  # found here, and not in the middle of a stream
+        raise UserError("A stop string is empty; give it a character, or leave it out.")
     names = ("temperature", "top_p", "top_k", "min_p")
     given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
     found: dict[str, Any] = {}

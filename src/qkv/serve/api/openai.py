@@ -40,6 +40,7 @@ from qkv.serve.writing import (
     plan_completion,
 )
 from qkv.tasks import Encoder
+from qkv.tasks.texts import listed_texts
 
 WRITING = ("generate", "translate", "denoise")
 EMBEDDING = ("embed", "fill")
@@ -198,8 +199,8 @@ def check_size(settings: ServeSettings, n_rows: int, n_tokens: int) -> None:
 
 
 def count_tokens(tokenizer: Any, texts: Sequence[str]) -> int:
-    """Number of tokens of texts."""
-    return sum(map(len, tokenizer.encode_many(texts)))
+    """Number of tokens of texts; refuses those that are no Unicode."""
+    return sum(map(len, tokenizer.encode_many(listed_texts(texts))))
 
 
 def embed_texts(task: Encoder, texts: list[str]) -> list[Tensor]:
@@ -326,9 +327,9 @@ class _CompletionShape(_Shape):
             return None
         spelt = [self._texts.text(token.token) for token in tokens]
         offsets, offset = [], self._offsets.get(index, 0)
-        for text in spelt:
+        for text, token in zip(spelt, tokens, strict=True):
             offsets.append(offset)
-            offset += len(text)
+            offset += len(text) if self._texts.is_text(token.token) else 0
         self._offsets[index] = offset
         return {
             "tokens": spelt,

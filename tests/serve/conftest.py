@@ -1,0 +1,110 @@
+"""A server with a tiny model of each kind, in this process, at a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from qkv.config import TokenizerConfig
+from qkv.serve.models import Models
+from qkv.serve.server import listen, make_server
+from qkv.serve.settings import ServeSettings
+from qkv.tasks import Encoder, Prompting
+from qkv.text import TEMPLATES, train_tokenizer
+from tests.proofs.models import KINDS, folder_of
+from tests.run.language_tiny import speaker, vocabulary
+from tests.tasks.understand_tiny import SENTENCE, encoder
+
+SPEAKER = {"letters": "abcdefgh ijklmnop", "max_length": 200, "eos": -2.0}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs, and its models."""
+
+    url: str
+    models: Models
+
+    def client(self, **settings: object) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **settings)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A number of /metrics; 0 where it is not there yet."""
+        with self.client() as client:
+            lines = client.get("/metrics").text.splitlines()
+        for line in lines:
+            wanted = all(f'{label}="{value}"' in line for label, value in labels.items())
+            if line.partition("{")[0].partition(" ")[0] == name and wanted:
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def until(self, name: str, value: float, **labels: str) -> None:
+        """Wait until a metric has a value."""
+        end = time.monotonic() + 60
+        while self.metric(name, **labels) != value:
+            assert time.monotonic() < end, f"{name} is {self.metric(name, **labels)}"
+            time.sleep(0.02)
+
+
+@contextmanager
+def running(given: list[str], **settings: object) -> Iterator[Running]:
+    """Serve models in a thread until the block ends."""
+    told = ServeSettings(port=0, device="cpu", **settings)
+    models = Models(given, told)
+    bound = listen(told)
+    server = make_server(models, told)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield Running(f"http://127.0.0.1:{bound.getsockname()[1]}", models)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def filler() -> Encoder:
+    """An encoder that fills gaps, with a token for them."""
+    tokenizer = train_tokenizer([SENTENCE] * 9, TokenizerConfig(kind="char", vocab_size=300))
+    tokenizer.add_special(["<mask>"])
+    return Encoder(encoder(head="masked", vocab_size=len(tokenizer)), tokenizer)
+
+
+@pytest.fixture(scope="package")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of models that have learnt nothing, by name."""
+    root = tmp_path_factory.mktemp("models")
+    made = {
+        "speaker": speaker(vocabulary("bpe"), **SPEAKER),
+        "talker": speaker(vocabulary(), Prompting(chat_template=TEMPLATES["plain"]), **SPEAKER),
+        "embedder": KINDS["embed"](),
+        "filler": filler(),
+        "labeller": KINDS["class"](),
+        "tagger": KINDS["tag"](),
+        "answerer": KINDS["answer"](),
+        "spelling": KINDS["translator"](),
+    }
+    return {name: folder_of(model, root / name) for name, model in made.items()}
+
+
+@pytest.fixture(scope="package")
+def server(folders: dict[str, Path]) -> Iterator[Running]:
+    """A server of the packaged translator and a tiny model of each other kind."""
+    with running(["zh-en", *map(str, folders.values())]) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with server.client() as found:
+        yield found

@@ -1,0 +1,182 @@
+"""Tasks over HTTP give what the Python API gives, alone or beside others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import qkv
+from qkv.serve.api.docs import example_of
+from qkv.tasks import Translator
+from tests.serve.conftest import Running
+
+SENTENCES = ["我爱你", "我爱学习", "今天天气很好"]
+
+
+def same(found: Any, expected: Any) -> None:
+    """Equal, but for rounding: a text in another batch is multiplied in another order."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-4)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            same(found[name], value)
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert found == expected
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return qkv.load("zh-en", device="cpu")
+
+
+@pytest.fixture
+def load(folders: dict[str, Path]) -> Any:
+    return lambda name: qkv.load(folders[name], device="cpu")
+
+
+def test_classify(client: httpx.Client, load: Any) -> None:
+    texts = ["the cat", ["a dog", "no fish"], " "]
+    found = client.post("/classify", json={"texts": texts}).json()
+    expected = load("labeller").classify(["the cat", ("a dog", "no fish"), " "])
+    assert found["model"] == "labeller"
+    for result, one in zip(found["results"], expected, strict=True):
+        assert (result["label"], tuple(result["labels"])) == (one.label, one.labels)
+        same(result["probabilities"], one.probabilities)
+
+
+def test_tag(client: httpx.Client, load: Any) -> None:
+    texts = ["the cat sees", ["a", "dog"]]
+    found = client.post("/tag", json={"texts": texts}).json()["results"]
+    expected = load("tagger").tag(["the cat sees", ("a", "dog")])
+    same(found, [dataclasses.asdict(tagging) for tagging in expected])
+
+
+def test_answer(client: httpx.Client, load: Any) -> None:
+    asked = {"question": "who sees", "context": "the cat sees a dog", "n_best": 3}
+    found = client.post("/answer", json=asked).json()
+    expected = load("answerer").answer("who sees", "the cat sees a dog", 3)
+    assert found.pop("model") == "answerer"
+    same(found, {**dataclasses.asdict(expected), "n_best": found["n_best"]})
+    same(found["n_best"], [dataclasses.asdict(one) for one in expected.n_best])
+
+
+def test_fill(client: httpx.Client, load: Any) -> None:
+    found = client.post("/fill", json={"texts": "the <mask> sees", "top_k": 2}).json()["results"]
+    same(found, [dataclasses.asdict(load("filler").fill("the <mask> sees", 2))])
+
+
+def test_embed(client: httpx.Client, load: Any) -> None:
+    asked = {"texts": ["the cat", "a"], "model": "embedder"}
+    found = client.post("/embed", json=asked).json()["results"]
+    same(found, load("embedder").embed(["the cat", "a"]).tolist())
+
+
+def test_score(client: httpx.Client, load: Any) -> None:
+    found = client.post("/score", json={"texts": ["the cat sees the dog."]}).json()["results"][0]
+    expected = load("speaker").score("the cat sees the dog.")
+    same(found["log_probability"], expected.log_probability)
+    same(found["perplexity"], expected.perplexity)
+    same(found["bits_per_byte"], expected.bits_per_byte)
+    assert found["tokens"] == expected.tokens
+
+
+def test_libretranslate_works_unchanged(server: Running, translator: Translator) -> None:
+    library = pytest.importorskip("libretranslatepy", reason="needs libretranslatepy")
+    client = library.LibreTranslateAPI(server.url)
+    assert client.translate("我爱你", "zh", "en") == translator.translate("我爱你")
+    assert client.detect("我爱你")[0]["language"] == "zh"
+    assert {"code": "zh", "name": "Chinese", "targets": ["en"]} in client.languages()
+
+
+def test_translate_takes_forms_lists_and_alternatives(
+    client: httpx.Client, translator: Translator
+) -> None:
+    form = client.post("/translate", data={"q": "我爱你", "source": "auto", "target": "en"}).json()
+    assert form["translatedText"] == translator.translate("我爱你")
+    assert form["detectedLanguage"] == {"language": "zh", "confidence": 100.0}
+    asked = {"q": SENTENCES, "source": "zh-Hans", "alternatives": 2, "model": "zh-en"}
+    found = client.post("/translate", json=asked).json()
+    expected = translator.n_best(SENTENCES, n_best=3)
+    assert found["translatedText"] == [best[0].text for best in expected]
+    assert found["alternatives"] == [[one.text for one in best[1:]] for best in expected]
+    refused = client.post("/translate", json={"q": "a", "source": "de", "model": "zh-en"})
+    assert refused.status_code == 422
+    assert "zh→en" in refused.json()["error"]["message"]
+
+
+def test_clients_at_once_get_what_they_get_alone(
+    server: Running, load: Any, translator: Translator
+) -> None:
+    """Requests of all kinds join and leave the running batches beside each other."""
+    labeller, speaker = load("labeller"), load("speaker")
+    asked: list[tuple[str, dict[str, Any], Any]] = []
+    for sentence in SENTENCES:
+        asked.append(("/translate", {"q": sentence}, translator.translate(sentence)))
+    for text in ("the cat", "a dog", "no fish but birds", "sees"):
+        asked.append(("/classify", {"texts": text}, labeller.classify(text).label))
+        body = {"prompt": text, "max_tokens": 5 * len(text), "model": "speaker"}
+        expected = speaker.generate(text, max_length=5 * len(text))
+        asked.append(("/v1/completions", body, expected))
+
+    def ask(item: tuple[str, dict[str, Any], Any]) -> tuple[Any, Any]:
+        path, body, expected = item
+        with server.client() as client:
+            found = client.post(path, json=body).json()
+        if path == "/v1/completions":
+            return found["choices"][0]["text"], expected
+        return found.get("translatedText") or found["results"][0]["label"], expected
+
+    with ThreadPoolExecutor(16) as pool:
+        for found, expected in pool.map(ask, asked * 2):
+            assert found == expected
+
+
+def test_each_example_of_the_description_runs(client: httpx.Client, server: Running) -> None:
+    description = client.get("/openapi.json").json()
+    n_examples = 0
+    for path, methods in description["paths"].items():
+        if path.startswith(("/page", "/trace")) or path.endswith("/structure"):
+            continue  # the page's own
+        for method, operation in methods.items():
+            example = example_of(description, operation)
+            if method == "post":
+                assert example is not None, f"{path} has no example"
+                n_examples += 1
+                if path == "/v1/chat/completions":
+                    example = {**example, "model": "talker"}
+            answer = client.request(method, path.replace("{model}", "zh-en"), json=example)
+            assert answer.status_code == 200, (path, answer.text)
+    assert n_examples >= 11
+
+
+def test_the_page_of_the_api_needs_nothing_from_elsewhere(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    assert "http-equiv" not in page.text and "<script" not in page.text and "src=" not in page.text
+    assert "curl" in page.text and "/v1/chat/completions" in page.text
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+
+
+def test_nothing_of_a_text_is_logged(
+    client: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="qkv.serve"):
+        client.post("/translate", json={"q": "秘密的话"})
+        client.post("/translate?q=secret", json={"q": "秘密的话", "target": "secret"})
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        written = json.dumps({**vars(record), "args": str(record.args)}, default=str)
+        assert "secret" not in written
+        assert "秘密" not in written and "\\u79d8" not in written
+        assert record.facts["path"] == "/translate"

@@ -219,6 +219,11 @@ def test_the_river_is_walked_with_the_keyboard(reader: Reader) -> None:
     reader.until("new URLSearchParams(location.search).get('row') === '1'")
     assert "at=source." in page.url
     page.wait_for_selector("#inspector .map")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#inspector .map canvas:focus")
+    page.keyboard.press("ArrowRight")
+    reader.until("location.search.includes('column=1')")
+    page.wait_for_selector("#inspector .map canvas:focus")
 
 
 def test_heads_are_shown_as_maps_and_as_lines(reader: Reader, trace: Trace) -> None:

@@ -15,7 +15,11 @@ const COARSE = { logits: 256, probabilities: 256 }; // pooled columns of what is
 export function mountInspector(element, state, api) {
   const load = newest(
     () => content(state, api),
-    (parts) => { element.removeAttribute("aria-busy"); show(element, ...parts); element.classList.toggle("open", Boolean(state.at)); },
+    (parts) => {
+      element.removeAttribute("aria-busy");
+      renew(element, parts);
+      element.classList.toggle("open", Boolean(state.at));
+    },
     (error) => show(element, el("p", { class: "error" }, error.message)),
   );
   const draw = () => {
@@ -32,6 +36,17 @@ export function mountInspector(element, state, api) {
     if (open) open.open = false;
     else goOut(state);
   });
+}
+
+/** Put new content in place of the old; what had the focus, and what was folded, stays so. */
+function renew(element, parts) {
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const again = element.dataset.focus ?? (active?.matches("canvas") ? ".map canvas" : active?.dataset.change ? `[data-change="${CSS.escape(active.dataset.change)}"]` : null);
+  const folds = Object.fromEntries([...element.querySelectorAll("details")].map(({ className, open }) => [className, open]));
+  show(element, ...parts);
+  for (const details of element.querySelectorAll("details")) details.open = folds[details.className] ?? details.open;
+  if (again) element.querySelector(again)?.focus();
+  delete element.dataset.focus;
 }
 
 /** What stands in the inspector for the present selection. */
@@ -226,7 +241,7 @@ function workedLine({ symbol, value, terms, rest, n_rest, operand }) {
   if (terms.length && operand !== null) parts.push(`${t("cell.bias")} ${bracket(operand)}`);
   const inner = terms.length ? parts.join(" + ") : operand === null ? "" : number(Number(operand), 3);
   return el("li", {}, el("span", { class: "symbol" }, symbol),
-    el("span", { class: "terms" }, inner), el("span", { class: "number" }, `${inner && !/^[÷+·⊙]/.test(symbol) ? "= " : "→ "}${number(Number(value), 4)}`));
+    el("span", { class: "terms" }, inner), el("span", { class: "number" }, `${/^[÷+·⊙]/.test(symbol) ? "→ " : "= "}${number(Number(value), 4)}`));
 }
 
 const bracket = (value) => (value < 0 ? `(${number(value, 2)})` : number(value, 2));

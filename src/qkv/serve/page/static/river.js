@@ -15,7 +15,7 @@ export function mount(element, state, api) {
   const scroller = el("div", { class: "scroller" }, stage);
   const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
   element.append(scroller, empty);
-  const river = { state, stage, values: {}, difference: false, hovered: null };
+  const river = { state, stage, values: {}, difference: false, hovered: null, shown: false, n_changes: 0 };
 
   const load = newest(
     () => fetchStrips(state, api, keysOf(river)),
@@ -28,14 +28,15 @@ export function mount(element, state, api) {
     if (!state.page.structure || !state.page.answer) return;
     build(river, scroller.clientWidth);
     paint(river);
-    if (!river.shown) reveal(river);
-    else if (state.changes.length > river.n_changes) reveal(river, ".node.changed");
+    const isStation = /\.\d+\.\w+\./.test(state.at);
+    if (state.changes.length > river.n_changes && !(isStation && !river.shown)) reveal(river, ".node.changed");
+    else if (!river.shown) reveal(river);
     Object.assign(river, { shown: true, n_changes: state.changes.length });
     load();
   };
   document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river") refresh(river); });
   stage.addEventListener("keydown", (event) => onKey(event, river));
-  state.page.on(draw);
+  state.page.on(() => state.page.busy || draw());
   state.on(["open", "head", "difference"], draw);
   state.on(["at", "row", "column"], (changed) => { refresh(river); if (changed.includes("at")) reveal(river); });
   scroller.addEventListener("scroll", () => requestAnimationFrame(() => follow(river, scroller)));
@@ -442,13 +443,20 @@ function mark(river) {
 
 /** Scroll to what is selected, or to the first element of a kind. */
 function reveal(river, selector = `[data-at="${CSS.escape(river.state.at)}"]`) {
-  const element = river.state.at && river.svg?.querySelector(selector);
+  const element = (river.state.at || river.state.changes.length) && river.svg?.querySelector(selector);
   const scroller = river.stage.parentElement;
   if (!element) return;
   if (river.flow === "down") return window.scrollBy(0, element.getBoundingClientRect().top - 120);
   const [box, view] = [element.getBoundingClientRect(), scroller.getBoundingClientRect()];
   if (box.left < view.left + 40 || box.right > view.right - 120)
     scroller.scrollLeft += box.left - view.left - view.width / 2;
+}
+
+/** Enter opens a layer, or the first cell of a station, where arrows go on. */
+function enter(state) {
+  if (!state.at.split(".").some((part) => part.endsWith("_attention") || part === "feed_forward") && /\.\d+$/.test(state.at)) return goIn(state, state.at);
+  state.set({ row: state.row ?? 0, column: state.column ?? 0, head: state.head ?? (/(query|key|value|products|scores|weights|heads)$/.test(state.at) ? 0 : null) }, { push: true });
+  document.querySelector("#inspector").dataset.focus = ".map canvas";
 }
 
 /** Arrows move through stations and tokens, Enter goes in. */
@@ -465,7 +473,7 @@ function onKey(event, river) {
     const stack = river.stacks.find(({ stack: { name, side } }) => state.at.startsWith(name) || state.at.startsWith(side)) ?? river.stacks.at(-1);
     const step = event.key === across[1] ? 1 : -1;
     select(state, { row: Math.max(0, Math.min(stack.tokens.length - 1, (state.row ?? -1) + step)) });
-  } else if (event.key === "Enter") goIn(state, state.at);
+  } else if (event.key === "Enter") enter(state);
   else return;
   event.preventDefault();
 }

@@ -9,6 +9,7 @@ from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
+from qkv.serve.page.sections import sections_router
 from qkv.serve.page.structure import structure
 
 STATIC = Path(__file__).parent / "static"
@@ -58,6 +59,7 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
         content = await models.run(model, quantities, ask)
         return Response(content, media_type="application/octet-stream")
 
+    router.include_router(sections_router(models, settings))
     return router
 
 

@@ -327,3 +327,40 @@ def test_a_request_may_be_cancelled_while_its_prompt_is_read():
         engine.step()
     assert (reading.tokens, reading.reason) == ([], "cancelled")
     assert_same(running, alone(model, running.request))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_likeliest_tokens_are_reported_to_those_who_ask(fixed):
+    model = MODELS["llama"]
+    engine = Engine(model, fixed=fixed)
+    rules = DecodeConfig(beams=1)
+    ends = (model.config.eos_id,)
+    plain = Request((7, 8, 9), 6, ends, rules)
+    asked = Request((7, 8, 9), 6, ends, rules, suppress=(11,), n_top=3)
+    first, second = engine.submit(plain), engine.submit(asked)
+    while not (first.is_done and second.is_done):
+        engine.step()
+    assert all(event.top == () for event in first.events)
+    tokens = list(asked.prompt)
+    for event in second.events:
+        with torch.no_grad():
+            expected = model(torch.tensor([tokens]))[0, -1].float().log_softmax(-1)
+        expected[11] = -torch.inf
+        values, ids = expected.topk(3)
+        assert [token for token, _ in event.top] == ids.tolist()
+        assert [value for _, value in event.top] == pytest.approx(values.tolist(), abs=1e-5)
+        assert event.top[0] == (event.token, event.log_probability)  # greedy: the likeliest
+        tokens.append(event.token)
+
+
+def test_rows_and_those_that_wait_are_counted():
+    model = MODELS["llama"]
+    engine = Engine(model, max_rows=2)
+    requests = [Request((7, 8), 4, (99,), DecodeConfig(beams=1)) for _ in range(3)]
+    handles = [engine.submit(request) for request in requests]
+    assert (engine.n_rows, engine.n_waiting) == (0, 3)
+    engine.step()
+    assert (engine.n_rows, engine.n_waiting) == (2, 1)
+    while not all(handle.is_done for handle in handles):
+        engine.step()
+    assert (engine.n_rows, engine.n_waiting) == (0, 0)

@@ -11,6 +11,7 @@ import torch
 
 from qkv.errors import UserError
 from qkv.tasks import LanguageModel, Prompting, likelihood
+from qkv.tasks.likelihood import ranked_log_probabilities
 from tests.run.language_tiny import SPOKEN, sentences, speaker, vocabulary
 
 TEXTS = [*SPOKEN, "", "t", "the", *sentences(5)]
@@ -216,3 +217,19 @@ def test_a_stopped_text_is_as_likely_as_its_tokens(ways: dict) -> None:
     (whole,) = model.likelihoods([[*prompt, *found.tokens]])
     expected = sum(whole.log_probabilities[len(prompt) - 1 :])
     assert found.log_probability == pytest.approx(expected, abs=1e-6)
+
+
+def test_ranked_tokens_are_the_scores_and_the_likeliest_ones() -> None:
+    model = speaker(vocabulary())
+    sequences = [model.encode(text) for text in ("the cat", "a", "the dog sees")]
+    ranked = ranked_log_probabilities(model.model, sequences, 2)
+    for tokens, found in zip(sequences, ranked, strict=True):
+        (scored,) = model.likelihoods([tokens])
+        gained = [token.log_probability for token in found]
+        assert gained == pytest.approx(scored.log_probabilities, abs=1e-6)
+        logits = model.model(torch.tensor([tokens]))[0, :-1].log_softmax(-1)
+        values, ids = logits.topk(2)
+        assert [[id for id, _ in token.top] for token in found] == ids.tolist()
+        assert [[x for _, x in token.top] for token in found] == [
+            pytest.approx(row, abs=1e-5) for row in values.tolist()
+        ]

@@ -53,6 +53,7 @@ def _show(run: Run) -> None:
     print(f'  {program()} translate --model {run.folder} "我爱你"')
     print(f"  {program()} inspect {run.folder} --source 我爱你")
     print(f'  {python()} -c "{ask}"')
+    print(f"Try it in the browser: {program()} serve {run.folder}")
 
 
 def _samples(run: Run) -> list[str]:

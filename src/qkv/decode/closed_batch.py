@@ -96,11 +96,9 @@ def run(
     is_over: Callable[[Event], bool] | None = None,
 ) -> list[list[Handle]]:
     """Run requests to their ends: the handles of each, one for every text that it samples."""
-    draws = [
-        [replace(request, draw=draw) for draw in range(_draws(request))] for request in requests
-    ]
-    handles = iter(engine.run((draw for group in draws for draw in group), progress, is_over))
-    return [[next(handles) for _ in group] for group in draws]
+    groups = [draws(request) for request in requests]
+    handles = iter(engine.run((draw for group in groups for draw in group), progress, is_over))
+    return [[next(handles) for _ in group] for group in groups]
 
 
 def join(handles: Sequence[Handle]) -> list[Hypothesis]:
@@ -109,5 +107,7 @@ def join(handles: Sequence[Handle]) -> list[Hypothesis]:
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
-def _draws(request: Request) -> int:
-    return request.rules.n_best if request.rules.sample else 1
+def draws(request: Request) -> list[Request]:
+    """The requests that a request is run as: one for every text that it samples."""
+    n_draws = request.rules.n_best if request.rules.sample else 1
+    return [replace(request, draw=draw) for draw in range(n_draws)]

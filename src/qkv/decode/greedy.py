@@ -11,6 +11,8 @@ from torch import Tensor
 from qkv.batching import on_device
 from qkv.decode.request import Event, Handle, check_numbers
 from qkv.decode.row_rules import History, RowRules, Sampling
+from qkv.decode.rules import HIDDEN
+from qkv.decode.sizes import power_of_two
 
 
 def likeliest(scores: Tensor) -> Tensor:
@@ -26,7 +28,8 @@ class GreedyState:
     step: Tensor  # (B,) int64: tokens generated so far
     rules: RowRules
     sampling: Sampling | None
-    report: Tensor  # (2, B) float64: the newest tokens, and log P of each
+    n_top: int  # likeliest tokens to report
+    report: Tensor  # (2 + 2 n_top, B) float64: the newest tokens, log P of each; the likeliest ones
 
     def advance(self, logits: Tensor) -> None:
         """Choose the next token of every row from logits (B, 1, V)."""
@@ -41,7 +44,11 @@ class GreedyState:
         self.rules.push(tokens)
         self.newest.copy_(tokens)
         self.step.add_(1)
-        self.report.copy_(torch.cat([tokens, gains], dim=1).t())
+        columns = [tokens, gains]
+        if self.n_top:
+            likely = log_probabilities[:, 0].topk(self.n_top)
+            columns += [likely.indices, likely.values]
+        self.report.copy_(torch.cat(columns, dim=1).t())
 
 
 class GreedySearch:
@@ -62,29 +69,46 @@ class GreedySearch:
         rows = [*self.handles, *self.handles[:1] * (n_rows - len(self.handles))]
         requests = [handle.request for handle in rows]
         newest = [(*x.request.prompt[-1:], *x.tokens[-1:])[-1:] for x in rows]
+        n_top = max(request.n_top for request in requests)
+        n_top = min(power_of_two(n_top), self.vocab_size) if n_top else 0
         self.state = GreedyState(
             newest=on_device(newest, self.device),
             step=on_device([len(handle.tokens) for handle in rows], self.device),
             rules=RowRules.of(requests, lambda: _history(rows), self.vocab_size, self.device),
             sampling=Sampling.of(requests, self.device),
-            report=torch.zeros((2, len(rows)), dtype=torch.float64, device=self.device),
+            n_top=n_top,
+            report=torch.zeros((2 + 2 * n_top, len(rows)), dtype=torch.float64, device=self.device),
         )
 
     def collect(self, report: list[list[float]]) -> list[Event]:
         """Hand out the tokens of a step from its report; rows that are done get none."""
-        chosen, log_p = report
+        chosen, log_p, *likeliest = report
+        n_top = len(likeliest) // 2
         rows = [row for row, handle in enumerate(self.handles) if not handle.is_done]
         check_numbers([log_p[row] for row in rows])
-        return [self._add(self.handles[row], int(chosen[row]), log_p[row]) for row in rows]
+        events = []
+        for row in rows:
+            handle = self.handles[row]
+            pairs = zip(likeliest[:n_top], likeliest[n_top:], strict=True)
+            top = [(int(ids[row]), values[row]) for ids, values in pairs]
+            possible = (pair for pair in top[: handle.request.n_top] if pair[1] > HIDDEN)
+            events.append(self._add(handle, int(chosen[row]), log_p[row], tuple(possible)))
+        return events
 
-    def _add(self, handle: Handle, token: int, log_probability: float) -> Event:
+    def _add(
+        self,
+        handle: Handle,
+        token: int,
+        log_probability: float,
+        top: tuple[tuple[int, float], ...],
+    ) -> Event:
         handle.tokens.append(token)
         handle.log_probabilities.append(log_probability)
         if token in handle.request.ends:
             handle.finish("end")
         elif len(handle.tokens) == handle.request.limit:
             handle.finish("limit")
-        return Event(handle, token, log_probability)
+        return Event(handle, token, log_probability, top)
 
 
 def _history(handles: Sequence[Handle]) -> History:

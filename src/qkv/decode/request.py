@@ -31,6 +31,7 @@ class Request:
     n_given: int = 0  # tokens of the prompt that count as generated in a length penalty
     keep: bool = False  # keep what was read for later prompts that begin with the same tokens
     record: bool = False  # write down every step of a beam search
+    n_top: int = 0  # likeliest tokens to report with each token; a beam search reports none
 
     @property
     def beams(self) -> int:
@@ -50,6 +51,7 @@ class Event:
     handle: Handle
     token: int
     log_probability: float
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, with log P; best first
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,14 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 import qkv
-from qkv.serve.api import health
+from qkv.serve import errors
+from qkv.serve.api import docs, health, libretranslate, openai, tasks
+from qkv.serve.guard import Guard
 from qkv.serve.models import Models
+from qkv.serve.observe import Metrics, Observer
 from qkv.serve.settings import ServeSettings
 
 
@@ -24,10 +28,34 @@ def create_app(models: Models, settings: ServeSettings) -> FastAPI:
         await models.close()
 
     app = FastAPI(
-        title="qkv", version=qkv.__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="qkv",
+        summary="Transformers of this machine: an API shaped like OpenAI's, and tasks.",
+        version=qkv.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
-    app.include_router(health.router(models, settings))
+    metrics = Metrics(models)
+    errors.install(app)
+    for routes in (
+        openai.router(models, settings),
+        libretranslate.router(models, settings),
+        tasks.router(models, settings),
+        health.router(models, metrics),
+    ):
+        app.include_router(routes)
     if find_spec("qkv.serve.page") and find_spec("qkv.serve.page.routes"):
         page = import_module("qkv.serve.page.routes")
         app.include_router(page.page_router(models, settings))
+    docs.install(app, models.names()[0])
+    # The last one added is the first that a request meets.
+    app.add_middleware(Guard, settings=settings)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors,
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    app.add_middleware(Observer, metrics=metrics)
     return app

@@ -31,7 +31,11 @@ class UnknownModelError(UserError):
 
 
 class BusyError(UserError):
-    """A model that has too much to do, or no memory to be loaded into."""
+    """A model that has too much to do already."""
+
+
+class NoMemoryError(UserError):
+    """A model that there is no memory for."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Models:
             self._offers[offer.name] = offer
         self._workers: dict[str, Worker] = {}  # the most recently used last
         self._loading = asyncio.Lock()
+        self.is_closing = False
 
     def names(self) -> list[str]:
         """Names of all models, in the order in which they were given."""
@@ -102,14 +107,14 @@ class Models:
         """
         wanted = set(tasks)
         if name is not None:
-            if self.offer(name).task not in wanted:
+            if self.offer(name).task not in wanted or self.offer(name).config.patch_size:
                 raise UserError(
                     f"The model {name!r} is made to {self.offer(name).task}, so that it cannot "
                     f"{doing}; name another one."
                 )
             return name
         for offer in self._offers.values():
-            if offer.task in wanted:
+            if offer.task in wanted and not offer.config.patch_size:
                 return offer.name
         raise UnknownModelError(
             f"No model of this server can {doing}; start it with one that can: `qkv serve MODEL`."
@@ -145,6 +150,7 @@ class Models:
 
     async def close(self, timeout: float | None = None) -> None:
         """Let all models finish what they were given."""
+        self.is_closing = True
         workers = list(self._workers.values())
         for worker in workers:
             worker.close()
@@ -169,14 +175,14 @@ class Models:
         if not budget:
             return
         if offer.n_bytes > budget:
-            raise BusyError(
+            raise NoMemoryError(
                 f"The model {offer.name!r} needs about {offer.n_bytes:,} bytes, but --memory "
                 f"allows {budget:,}; raise it, or load the model in fewer bits."
             )
         while self._n_bytes() + offer.n_bytes > budget:
             idle = [name for name, worker in self._workers.items() if not worker.n_users]
             if not idle:
-                raise BusyError(
+                raise NoMemoryError(
                     f"There is no memory for {offer.name!r} while the other models answer; try "
                     f"again in a moment."
                 )

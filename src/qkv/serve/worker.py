@@ -44,7 +44,7 @@ class Generation:
         try:
             self.handles += map(engine.submit, requests)
         except UserError:
-            self.cancel()
+            self.cancel(self.handles)
             raise
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -61,9 +61,9 @@ class Generation:
             if handle.error is not None:
                 raise handle.error
 
-    def cancel(self) -> None:
-        """Give up what is not done; its rows are free at the next step."""
-        self._worker.cancel(self)
+    def cancel(self, handles: Sequence[Handle] | None = None) -> None:
+        """Give up some requests, or all that are not done; rows are free at the next step."""
+        self._worker.cancel(self.handles if handles is None else handles)
 
     def hand_over(self) -> bool:
         """Pass the events that have come to the client's event loop; say whether all are done."""
@@ -89,7 +89,7 @@ class Worker:
         self.n_users = 0  # clients that hold it; it is not unloaded meanwhile
         self._jobs: deque[Job] = deque()
         self._generations: list[Generation] = []
-        self._cancelled: deque[Generation] = deque()
+        self._cancelled: deque[Sequence[Handle]] = deque()
         self._closing = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"qkv {name}", daemon=True)
@@ -121,10 +121,10 @@ class Worker:
             self._wake.notify()
         return generation
 
-    def cancel(self, generation: Generation) -> None:
-        """Give up a client's requests."""
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Give up requests."""
         with self._wake:
-            self._cancelled.append(generation)
+            self._cancelled.append(handles)
             self._wake.notify()
 
     def close(self) -> None:
@@ -181,11 +181,9 @@ class Worker:
         return True
 
     def _give_up(self) -> None:
-        assert self.engine is not None or not self._cancelled
-        while self._cancelled:
-            generation = self._cancelled.popleft()
-            for handle in generation.handles:
-                self.engine.cancel(handle)  # type: ignore[union-attr]
+        while self._cancelled and self.engine is not None:
+            for handle in self._cancelled.popleft():
+                self.engine.cancel(handle)
 
     def _step(self) -> None:
         assert self.engine is not None

@@ -118,10 +118,7 @@ class Conversation:
         before, self.messages = self.messages, messages
         answer: list[str] = []
         try:
-            prompt = self._prompt()
-            room = self._room(prompt)
-            stops = (*self.settings.stop, self.end_text) if self.end_text else self.settings.stop
-            settings = dataclasses.replace(self.settings, max_length=room, stop=stops)
+            prompt, settings = self.next_prompt()
             self.n_written, self._n_retries = 0, n_retries
             pieces = self.speaker.flow(
                 prompt,
@@ -143,8 +140,16 @@ class Conversation:
             if self.messages is messages:
                 self.messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
         is_full = self.n_seen >= self.context
-        if is_full and room != self.settings.max_length:  # else it is as long as was asked for
+        if (
+            is_full and settings.max_length != self.settings.max_length
+        ):  # else it is as long as was asked for
             self.tell("the answer was cut off: the model's context is full")
+
+    def next_prompt(self) -> tuple[list[int], DecodeConfig]:
+        """The tokens that the next answer continues, and its settings: its room, what ends it."""
+        prompt = self._prompt()
+        stops = (*self.settings.stop, self.end_text) if self.end_text else self.settings.stop
+        return prompt, dataclasses.replace(self.settings, max_length=self._room(prompt), stop=stops)
 
     def _wanted(self) -> int:
         """Tokens to reserve for an answer: as many as asked for, at most half the context."""

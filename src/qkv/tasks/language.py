@@ -121,11 +121,11 @@ class LanguageModel:
         index of the first prompt, where these go on from others: it decides random draws.
         """
         config = self.settings(settings)
-        encoded = self._encode([prompts] if isinstance(prompts, str) else prompts, truncate)
+        encoded = self.encode_prompts([prompts] if isinstance(prompts, str) else prompts, truncate)
         ids = range(first, first + len(encoded))
         results = self.writer.complete(encoded, ids, config, progress=progress)
         found = [
-            [self._read(best, prompt, config) for best in hypotheses]
+            [self.read(best, prompt, config) for best in hypotheses]
             for prompt, hypotheses in zip(encoded, results, strict=True)
         ]
         self._warn_if_full(
@@ -165,7 +165,7 @@ class LanguageModel:
             [prompts[row] for row in fitting], fitting, config, end_ids, progress
         )
         for row, (best, *_) in zip(fitting, results, strict=True):
-            found[row] = self._read(best, [], config).text
+            found[row] = self.read(best, [], config).text
         return found
 
     def stream(
@@ -185,7 +185,7 @@ class LanguageModel:
             )
         if config.n_best > 1:
             raise UserError("decode: a stream is one text; stream with n_best = 1.")
-        [tokens] = self._encode([prompt], truncate)
+        [tokens] = self.encode_prompts([prompt], truncate)
         remembered = remembered or Remembered()
         yield from self.flow(tokens, config, after=tokens, remembered=remembered, id=first)
         length = len(remembered.tokens) + 1
@@ -312,7 +312,8 @@ class LanguageModel:
         known = (id for id in (special.eos_id, special.bos_id, 0) if id < special.vocab_size)
         return tokens or [next(known)]
 
-    def _encode(self, prompts: Iterable[str], truncate: bool) -> list[list[int]]:
+    def encode_prompts(self, prompts: Iterable[str], truncate: bool = False) -> list[list[int]]:
+        """Tokens of prompts, which must leave room for another; `truncate` drops beginnings."""
         limit = self.model.config.max_length - 1
         encoded = [self._start(tokens) for tokens in self._tokens(prompts)]
         for number, tokens in enumerate(encoded, start=1):
@@ -324,7 +325,8 @@ class LanguageModel:
                 )
         return [tokens[-limit:] for tokens in encoded]
 
-    def _read(self, output: Hypothesis, prompt: list[int], config: DecodeConfig) -> Completion:
+    def read(self, output: Hypothesis, prompt: Sequence[int], config: DecodeConfig) -> Completion:
+        """The text of a hypothesis after a prompt, up to the first stop string."""
         tokens, text, stopped = cut_at_stop(self.tokenizer, output.tokens, config.stop, prompt)
         if not stopped:
             return Completion(text, tokens, output.log_probability, output.finished, stopped)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -49,6 +49,13 @@ class Likelihood:
     def bits_per_byte(self) -> float:
         """Loss of a byte in bits, which compares models whatever their vocabularies."""
         return -self.log_probability / math.log(2) / max(self.n_bytes, 1)
+
+
+class RankedToken(NamedTuple):
+    """How likely a token is after those before it, and which ones are likeliest there."""
+
+    log_probability: float
+    top: tuple[tuple[int, float], ...]  # tokens with log P, best first
 
 
 def likelihoods(
@@ -105,15 +112,59 @@ def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> li
     return [values[: max(length - 1, 0)] for values, length in zip(gained, lengths, strict=True)]
 
 
-def _of_labels(model: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """Log-probability of labels (B, T), computing the logits of a few at a time."""
+def ranked_log_probabilities(
+    model: Decoder, sequences: Sequence[Sequence[int]], n_top: int
+) -> list[list[RankedToken]]:
+    """Score each token but the first of every sequence, beside the `n_top` likeliest ones.
+
+    No sequence may be longer than the context.
+    """
+    found: list[list[RankedToken]] = [[] for _ in sequences]
+    budget = BATCH_TOKENS[next(model.parameters()).device.type]
+    for rows in batches(list(map(len, sequences)), budget):
+        ranked = _ranked(model, [sequences[row] for row in rows], n_top)
+        for row, values in zip(rows, ranked, strict=True):
+            found[row] = values
+    return found
+
+
+@torch.inference_mode()
+def _ranked(model: Decoder, rows: Sequence[Sequence[int]], n_top: int) -> list[list[RankedToken]]:
+    device = next(model.parameters()).device
+    lengths = [len(row) for row in rows]
+    table = pad_rows(rows).to(device)
+    n_top = min(n_top, model.config.vocab_size)
+    with evaluating(model):
+        hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
+        values = _of_labels(model, hidden[:, :-1], table[:, 1:], n_top).tolist()
+    found = []
+    for length, of_row in zip(lengths, values, strict=True):
+        tokens = []
+        for log_probability, *likely in of_row[: length - 1]:
+            pairs = zip(map(int, likely[:n_top]), likely[n_top:], strict=True)
+            tokens.append(RankedToken(log_probability, tuple(pairs)))
+        found.append(tokens)
+    return found
+
+
+def _of_labels(model: Decoder, hidden: Tensor, labels: Tensor, n_top: int = 0) -> Tensor:
+    """Log-probability of labels (B, T), computing the logits of a few at a time.
+
+    With `n_top`, (B, T, 1 + 2 n_top): also the likeliest tokens, and log P of each.
+    """
     size = max(1, LOGITS // model.config.vocab_size)
     chunks = zip(hidden.flatten(0, 1).split(size), labels.flatten().split(size), strict=True)
-    parts = [
-        model.output(vectors).float().log_softmax(dim=-1).gather(1, label[:, None])[:, 0]
-        for vectors, label in chunks
-    ]
-    return torch.cat(parts).view_as(labels) if parts else hidden.new_zeros(labels.shape)
+    parts = []
+    for vectors, label in chunks:
+        log_probabilities = model.output(vectors).float().log_softmax(dim=-1)
+        columns = [log_probabilities.gather(1, label[:, None]).double()]
+        if n_top:
+            likely = log_probabilities.topk(n_top)
+            columns += [likely.indices.double(), likely.values.double()]
+        parts.append(torch.cat(columns, dim=1))
+    shape = (*labels.shape, 1 + 2 * n_top)
+    found = torch.cat(parts).view(shape) if parts else hidden.new_zeros(shape)
+    return found if n_top else found[..., 0]
 
 
 def choices(

@@ -20,7 +20,7 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.decode import Engine, Hypothesis, Request
+from qkv.decode import Engine, Handle, Hypothesis, Request
 from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
@@ -126,24 +126,55 @@ class Translator:
         too long. `progress` is called with the number of texts done since the last call. `first` is
         the index of the first text, where these go on from others: it decides random draws.
         """
+        requests = self.requests(
+            texts,
+            prefix=prefix,
+            source_language=source_language,
+            target_language=target_language,
+            truncate=truncate,
+            first=first,
+            **settings,
+        )
+        rows = [row for row, request in enumerate(requests) if request]
+        found: list[list[Translation]] = [[] for _ in requests]
+        asked = [request for request in requests if request]
+        for row, handles in zip(rows, run(self.engine, asked, progress), strict=True):
+            found[row] = self.read(handles)
+        return found
+
+    def requests(
+        self,
+        texts: str | Iterable[str],
+        *,
+        prefix: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        truncate: bool = False,
+        first: int = 0,
+        **settings: Unpack[DecodeSettings],
+    ) -> list[Request | None]:
+        """The engine's requests for the translations of `n_best`; a blank text has none."""
         config = self.settings(settings)
         framing = self.framing(config, source_language, target_language)
         begun = self.tokenizers.target.encode(prefix) if prefix else []
         texts = [texts] if isinstance(texts, str) else texts
         sources = self.encode(texts, truncate, source_language)
         rows = [row for row, tokens in enumerate(sources) if tokens]
-        results = self._search(
-            [sources[row] for row in rows],
-            [first + row for row in rows],
-            config,
-            framing,
-            begun,
-            progress,
+        asked = iter(
+            self._requests(
+                [sources[row] for row in rows],
+                [first + row for row in rows],
+                config,
+                framing,
+                begun,
+            )
         )
-        found: list[list[Translation]] = [[] for _ in sources]
-        for row, hypotheses in zip(rows, results, strict=True):
-            found[row] = [self._read(hypothesis) for hypothesis in hypotheses]
-        return found
+        return [next(asked) if tokens else None for tokens in sources]
+
+    def read(self, handles: Sequence[Handle]) -> list[Translation]:
+        """The translations that a request, or all its draws, has come to, best first."""
+        prefix = handles[0].request.prompt[1:]
+        return [self._read(replace(x, tokens=[*prefix, *x.tokens])) for x in join(handles)]
 
     def trace(
         self,
@@ -233,10 +264,23 @@ class Translator:
         ids: Sequence[int],
         config: DecodeConfig,
         framing: Framing,
-        begun: Sequence[int] = (),
-        progress: Progress | None = None,
     ) -> list[list[Hypothesis]]:
         """Search for the translations of sources without EOS; each begins as the framing says."""
+        requests = self._requests(sources, ids, config, framing)
+        return [
+            [replace(best, tokens=[*framing.given, *best.tokens]) for best in join(handles)]
+            for handles in run(self.engine, requests)
+        ]
+
+    def _requests(
+        self,
+        sources: Sequence[Sequence[int]],
+        ids: Sequence[int],
+        config: DecodeConfig,
+        framing: Framing,
+        begun: Sequence[int] = (),
+    ) -> list[Request]:
+        """The engine's requests for sources without EOS."""
         model, prefix = self.model.config, (*framing.given, *begun)
         whole = [(*source, *framing.after) for source in sources]
         lengths = list(map(len, whole))
@@ -244,13 +288,9 @@ class Translator:
         suppress = suppressed(config, model)
         n_given = len(framing.given)
         prompt = (framing.start, *prefix)
-        requests = [
+        return [
             Request(prompt, limit, model.ends, config, source, suppress, id, n_given=n_given)
             for source, limit, id in zip(whole, limits, ids, strict=True)
-        ]
-        return [
-            [replace(best, tokens=[*prefix, *best.tokens]) for best in join(handles)]
-            for handles in run(self.engine, requests, progress)
         ]
 
     def _read(self, hypothesis: Hypothesis) -> Translation:

@@ -40,7 +40,7 @@ class Writer:
         """Complete each prompt, up to its limit or as far as the context reaches."""
         limits = prompt_limits(self.model.config, config, prompts)
         rows = zip(prompts, limits, ids, strict=True)
-        requests = [self._request(prompt, limit, config, ends, id) for prompt, limit, id in rows]
+        requests = [self.request(prompt, limit, config, ends, id) for prompt, limit, id in rows]
         handles = run(self.engine, requests, progress, self._is_over(config))
         return [join(of_prompt) for of_prompt in handles]
 
@@ -59,7 +59,7 @@ class Writer:
         """
         (limit,) = prompt_limits(self.model.config, config, [prompt])
         remembered = remembered or Remembered()
-        request = self._request(prompt, limit, config, ends, id)
+        request = self.request(prompt, limit, config, ends, id)
         handle = self.engine.submit(replace(request, draw=draw, keep=True))
         remembered.tokens = prompt[:-1]
         newest = prompt[-1]
@@ -72,7 +72,7 @@ class Writer:
         finally:
             remembered.n_read += handle.n_read
 
-    def _request(
+    def request(
         self,
         prompt: Sequence[int],
         limit: int,
@@ -80,6 +80,7 @@ class Writer:
         ends: Sequence[int],
         id: int,
     ) -> Request:
+        """The engine's request for what comes after a prompt."""
         return Request(
             tuple(prompt),
             limit,

@@ -47,7 +47,7 @@ class Languages:
                 f"{role}_language ({option}): {self._known()}."
             )
         same = [code for code in self.ids if _plain(code) == _plain(name)]
-        alike = same or [code for code in self.ids if _language(code) == _language(name)]
+        alike = same or [code for code in self.ids if language_of(code) == language_of(name)]
         chosen = [code for code in alike if code in USUAL] or alike
         if len(chosen) != 1:
             several = f"is one of {', '.join(chosen)}" if chosen else "is not known"
@@ -80,7 +80,7 @@ def _plain(code: str) -> str:
     return code.replace("-", "_").lower()
 
 
-def _language(code: str) -> str:
+def language_of(code: str) -> str:
     """The language of a code without its country or script: "de" of de_DE and of deu_Latn."""
     first = _plain(code).partition("_")[0]
     return TWO_LETTERS.get(first, first)

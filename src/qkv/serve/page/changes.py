@@ -2,18 +2,16 @@
 
 A change is a verb, a key and options, separated by colons; `text=` comes last and may hold colons.
 
-off:KEY[:head=H]             set a head, a sublayer or a quantity to 0
+off:KEY[:head=H]             switch off a head, sublayer, layer or quantity; a scale becomes 1
+hide:SIDE:position=I         hide a token: no token looks at it in any layer
 set:KEY:head=H:row=I:column=J:to=X   set one attention weight; the others of its row share the rest
 from:KEY[:head=H][:position=I]:text=TEXT   take a quantity from the pass of another text
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-import torch
-from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.trace.trace import Trace
@@ -60,7 +58,7 @@ def parse_change(written: str) -> Change:
     return Change(written, verb, key, found | ({"text": text} if mark else {}))
 
 
-def apply_changes(trace: Trace, written: list[str], other: Other) -> Trace:
+def apply_changes(trace: Trace, written: Sequence[str], other: Other) -> Trace:
     """Trace the pass with all changes, in their order."""
     for change in map(parse_change, written):
         trace = VERBS[change.verb](trace, change, other)
@@ -68,11 +66,19 @@ def apply_changes(trace: Trace, written: list[str], other: Other) -> Trace:
 
 
 def _off(trace: Trace, change: Change, other: Other) -> Trace:
+    if change.key.endswith(".scale"):
+        return trace.change(change.key, 1.0)
     return trace.silence(change.key, head=change.number("head"))
 
 
+def _hide(trace: Trace, change: Change, other: Other) -> Trace:
+    if change.key not in trace.inputs.sides:
+        sides = " and ".join(trace.inputs.sides)
+        raise UserError(f"{change.written}: this pass has no {change.key}; it has {sides}.")
+    return trace.hide(change.needed("position"), change.key)
+
+
 def _set_weight(trace: Trace, change: Change, other: Other) -> Trace:
-    """Set one weight of a row; the others keep their proportions and share the rest."""
     row, column = change.needed("row"), change.needed("column")
     try:
         share = float(change.options.get("to", ""))
@@ -82,20 +88,14 @@ def _set_weight(trace: Trace, change: Change, other: Other) -> Trace:
         raise UserError(f"{change.written}: an attention weight is from 0 to 1, not {share:g}.")
     if not change.key.endswith(".weights"):
         raise UserError(f"{change.written}: only attention weights can be set to a number.")
-    if not 0 <= column < trace.shape(change.key)[-1]:
-        raise UserError(f"{change.written}: there is no token {column} to look at.")
-
-    def share_rest(weights: Tensor) -> Tensor:
-        others = weights.clone()
-        others[..., column] = 0
-        rest = others.sum(dim=-1, keepdim=True)
-        even = torch.ones_like(others) / max(1, others.shape[-1] - 1)
-        even[..., column] = 0
-        others = torch.where(rest > 0, others / rest, even) * (1 - share)
-        others[..., column] = share
-        return others
-
-    return trace.change(change.key, share_rest, head=change.needed("head"), positions=[row])
+    return trace.change(
+        change.key,
+        share,
+        head=change.needed("head"),
+        positions=[row],
+        keys=[column],
+        renormalise=True,
+    )
 
 
 def _patch(trace: Trace, change: Change, other: Other) -> Trace:
@@ -108,6 +108,7 @@ def _patch(trace: Trace, change: Change, other: Other) -> Trace:
 
 VERBS: dict[str, Callable[[Trace, Change, Other], Trace]] = {
     "off": _off,
+    "hide": _hide,
     "set": _set_weight,
     "from": _patch,
 }

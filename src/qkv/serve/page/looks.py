@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 
 from qkv.errors import UserError
@@ -13,18 +13,9 @@ from qkv.inspect.answers.steps import Prediction
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.actions import Done
 from qkv.serve.page.blocks import encode_blocks, pool_cells
-from qkv.serve.page.traces import passes
+from qkv.serve.page.traces import Ask, traced, untouched
 
 MAX_VALUES = 8_000_000  # in one response
-
-
-class Ask(BaseModel):
-    """A text, what to do with it, and how the pass is changed."""
-
-    action: str
-    text: str = Field(max_length=4000)
-    second: str = Field("", max_length=20_000)
-    changes: list[str] = Field(default_factory=list, max_length=64)
 
 
 class AnswerAsk(Ask):
@@ -49,9 +40,8 @@ class TraceAsk(Ask):
 
 def answer(task: Any, ask: AnswerAsk) -> dict[str, Any]:
     """Do an action; give its text and the candidates of each output, before and after changes."""
-    recent = passes(task)
-    done = recent.done(ask.action, ask.text, ask.second)
-    changed = recent.trace(ask.action, ask.text, ask.second, ask.changes) if ask.changes else None
+    done = untouched(task, ask)
+    changed = traced(task, ask) if ask.changes else None
     trace = done.trace
     return {
         "action": ask.action,
@@ -93,11 +83,10 @@ def prediction(step: Prediction) -> dict[str, Any]:
 
 def quantities(task: Any, ask: TraceAsk) -> bytes:
     """Quantities of a pass as binary blocks."""
-    recent = passes(task)
-    trace = recent.trace(ask.action, ask.text, ask.second, ask.changes)
+    trace = traced(task, ask)
     values = _values(trace, ask.keys, ask.head)
     if ask.difference:
-        plain = _values(recent.trace(ask.action, ask.text, ask.second, []), ask.keys, ask.head)
+        plain = _values(untouched(task, ask).trace, ask.keys, ask.head)
         values = {key: value - plain[key] for key, value in values.items()}
     own = {key: _own(value, trace.axes(key)).float() for key, value in values.items()}
     if ask.lanes:

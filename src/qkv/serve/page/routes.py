@@ -8,11 +8,14 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
+from qkv.serve.page.heads import heads
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
 from qkv.serve.page.sections import sections_router
 from qkv.serve.page.structure import structure
+from qkv.serve.page.traces import Ask
+from qkv.serve.page.worked import CellAsk, worked
 
-STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {
     ".html": "text/html",
     ".js": "text/javascript",
@@ -58,6 +61,16 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
         """Quantities of a pass: a header's length, the header as JSON, little-endian blocks."""
         content = await models.run(model, quantities, ask)
         return Response(content, media_type="application/octet-stream")
+
+    @router.post("/v1/models/{model:path}/cell")
+    async def cell_of(model: str, ask: CellAsk) -> dict[str, Any]:
+        """One cell of a quantity with the numbers of its formula."""
+        return await models.run(model, worked, ask)
+
+    @router.post("/v1/models/{model:path}/heads")
+    async def heads_of(model: str, ask: Ask) -> dict[str, Any]:
+        """Kinds of attention, their sinks, and what heads do."""
+        return await models.run(model, heads, ask)
 
     router.include_router(sections_router(models, settings))
     return router

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 
 from qkv.config import ModelConfig
 from qkv.inspect.trace.inputs import Inputs, OutputKind, Side
-from qkv.inspect.trace.notation import Quantity, quantities
+from qkv.inspect.trace.notation import Quantity
+from qkv.inspect.trace.trace import Trace
+from qkv.model import Model, parameter_shapes
 from qkv.serve.page.actions import actions, examples
 
 FACTS = (
@@ -39,12 +43,12 @@ FACTS = (
 def structure(name: str, task: Any) -> dict[str, Any]:
     """Describe a model: its facts, stacks with the stations of a layer, and outputs."""
     config = task.model.config
-    every = quantities(config, _unread(config))
+    every = _quantities(task.model)
     return {
         "model": name,
         "actions": actions(task),
         "examples": examples(task),
-        "parameters": sum(weight.numel() for weight in task.model.parameters()),
+        "parameters": _n_parameters(config),
         "facts": {fact: getattr(config, fact) for fact in FACTS} | _position_facts(config),
         "stacks": list(_stacks(config, every)),
         "outputs": [_station(every[key]) for key in OUTPUTS if key in every],
@@ -52,6 +56,16 @@ def structure(name: str, task: Any) -> dict[str, Any]:
 
 
 OUTPUTS = ("pooled", "logits", "probabilities")
+
+
+def _quantities(model: Model) -> dict[str, Quantity]:
+    """Quantities of any pass, without the weights."""
+    every = Trace(model, _unread(model.config)).quantities
+    return {key: found for key, found in every.items() if not getattr(found, "is_weight", False)}
+
+
+def _n_parameters(config: ModelConfig) -> int:
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
 def _unread(config: ModelConfig) -> Inputs:
@@ -80,7 +94,7 @@ def _stacks(config: ModelConfig, every: dict[str, Quantity]) -> Iterator[dict[st
     for name, side in (("encoder", "source"), ("decoder", "target")):
         if f"{name}.output" not in every:
             continue
-        inside = [key for key in every if key.startswith(f"{name}.") and key.count(".") >= 3]
+        inside = [key for key in every if re.match(rf"{name}\.\d+\.\w+\.", key)]
         yield {
             "name": name,
             "side": side,
@@ -112,4 +126,5 @@ def _station(quantity: Quantity) -> dict[str, Any]:
         "axes": list(quantity.axes),
         "has_heads": quantity.has_heads,
         "computed": quantity.make is not None,
+        "detail": getattr(quantity, "is_detail", False),
     }

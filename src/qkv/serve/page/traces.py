@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, Field
 
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.actions import Done, act
@@ -15,27 +17,41 @@ N_KEPT = 12  # passes per model
 Kept = TypeVar("Kept")
 
 
-class Passes:
-    """The most recent passes of a model, with and without changes."""
+class Ask(BaseModel):
+    """A text, what to do with it, and how the pass is changed."""
 
-    def __init__(self, task: Any) -> None:
-        self._task = task
+    action: str
+    text: str = Field(max_length=4000)
+    second: str = Field("", max_length=20_000)
+    changes: list[str] = Field(default_factory=list, max_length=64)
+
+
+class Passes:
+    """The most recent passes of a model, with and without changes.
+
+    They hold no task, so that a model which is unloaded takes its passes with it.
+    """
+
+    def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def done(self, action: str, text: str, second: str = "") -> Done:
+    def done(self, task: Any, action: str, text: str, second: str = "") -> Done:
         """Do what is asked with a text, or take it from the recent ones."""
-        return self._recent((action, text, second), lambda: act(self._task, action, text, second))
+        return self._recent((action, text, second), lambda: act(task, action, text, second))
 
-    def trace(self, action: str, text: str, second: str, changes: list[str]) -> Trace:
+    def trace(self, task: Any, ask: Ask, changes: Sequence[str]) -> Trace:
         """Trace the pass of an action with changes."""
-        plain = self.done(action, text, second).trace
+        action, text, second = ask.action, ask.text, ask.second
+        plain = self.done(task, action, text, second).trace
         if not changes:
             return plain
-        asked = (action, text, second, *changes)
-        return self._recent(asked, lambda: self._changed(plain, action, second, changes))
 
-    def _changed(self, plain: Trace, action: str, second: str, changes: list[str]) -> Trace:
-        return apply_changes(plain, changes, lambda text: self.done(action, text, second).trace)
+        def other(text: str) -> Trace:
+            return self.done(task, action, text, second).trace
+
+        return self._recent(
+            (action, text, second, *changes), lambda: apply_changes(plain, changes, other)
+        )
 
     def _recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
         if asked not in self._kept:
@@ -53,5 +69,15 @@ _PASSES: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
 def passes(task: Any) -> Passes:
     """The recent passes of a loaded model."""
     if task not in _PASSES:
-        _PASSES[task] = Passes(task)
+        _PASSES[task] = Passes()
     return _PASSES[task]
+
+
+def traced(task: Any, ask: Ask) -> Trace:
+    """Trace the pass that a question is about, with its changes."""
+    return passes(task).trace(task, ask, ask.changes)
+
+
+def untouched(task: Any, ask: Ask) -> Done:
+    """Do what a question is about without changes."""
+    return passes(task).done(task, ask.action, ask.text, ask.second)

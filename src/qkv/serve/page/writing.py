@@ -15,8 +15,8 @@ from qkv.decode.row_rules import Sampling
 from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Side
 from qkv.inspect.trace.trace import Trace
-from qkv.serve.page.looks import Ask, prediction
-from qkv.serve.page.traces import passes
+from qkv.serve.page.looks import prediction
+from qkv.serve.page.traces import Ask, passes
 from qkv.tasks import LanguageModel, Translator
 
 BYTES = 4  # of a number in the cache, as the page's models are loaded

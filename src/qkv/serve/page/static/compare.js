@@ -18,16 +18,20 @@ export function mount(element, state, api) {
   const sentences = el("textarea", { rows: 4, class: "wide", "aria-label": t("compare.sentences") });
   sentences.value = (state.sentences.length ? state.sentences : example.sentences).join("\n");
 
-  const renew = async () => {
-    const ids = state.page.models.map((model) => model.id);
-    const other = ids.includes(state.other) ? state.other : ids.find((id) => id !== state.model) ?? "";
-    const sides = [state.model, other].filter(Boolean);
-    show(columns, sides.map((model, n) => {
-      const body = el("div", { class: "scroll" });
+  const renew = () => {
+    const models = state.page.models;
+    const ids = models.map((model) => model.id);
+    const known = (wanted) => models.find((model) => wanted(model))?.id;
+    const encoder = known((model) => model.family === "encoder");
+    const left = encoder ?? state.model;
+    const others = ids.filter((id) => id !== left);
+    const right = others.includes(state.other) ? state.other : known((model) => model.family === "decoder" && model.id !== left) ?? others[0];
+    show(columns, [left, right].filter(Boolean).map((model, n) => {
+      const body = el("div", { class: "scroll" }, el("p", { class: "quiet" }, t("loading")));
       filled(body, () => api.ask({ ...state, model }, "predictions", { text: text.value }), drawSide)();
-      const name = n ? choice(t("compare.other"), ids.filter((id) => id !== state.model), other, (to) => state.set({ other: to }, { push: true })) : el("h3", {}, model);
+      const name = n ? choice(t("compare.other"), others, right, (to) => state.set({ other: to }, { push: true })) : el("h3", {}, model);
       return el("div", {}, name, body);
-    }), sides.length < 2 ? el("p", { class: "quiet" }, t("compare.alone")) : null);
+    }), right ? null : el("p", { class: "quiet" }, t("compare.alone")));
   };
   const renewWord = filled(words, () => api.ask(state, "word", { word: word.value, sentences: lines() }), (answer) => drawWord(answer, lines()));
   const lines = () => sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);

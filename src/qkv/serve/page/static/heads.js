@@ -1,7 +1,156 @@
-/** All heads at once. */
-import { el } from "./dom.js";
-import { t } from "./i18n.js";
+/** All heads at once, layers × heads as small maps; one enlarged as a map or as lines between words. */
+import { switchFor } from "./change.js";
+import { el, newest, percent, show, svg, visible } from "./dom.js";
+import { exportButtons } from "./export.js";
+import { t, tOr } from "./i18n.js";
+import { drawMap } from "./map.js";
+import { paintMap, prepare } from "./paint.js";
 
-export function mount(element) {
-  element.append(el("p", { class: "empty" }, t("section.missing")));
+const FADED = 0.06; // opacity of lines of other words
+
+/** Mount the section. */
+export function mount(element, state, api) {
+  const grid = el("div", { class: "head-grid" });
+  const controls = el("div", { class: "head-controls" });
+  const large = el("div", { class: "head-large" });
+  element.append(controls, el("div", { class: "head-panes" }, grid, large));
+  const view = { state, api, grid, controls, large, kind: null, about: null, lines: false, threshold: 0.05, hideSinks: false };
+
+  const load = newest(() => api.ask(state, "heads"), (about) => {
+    view.about = about;
+    drawAll(view);
+  }, (error) => show(grid, el("p", { class: "error" }, error.message)));
+  const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
+  state.page.on(refresh);
+  state.on(["at", "head"], () => state.section === "heads" && view.about && drawLarge(view));
+  refresh();
+  return { show: refresh };
+}
+
+/** The kind of attention that is shown: the selected one, or the last. */
+function currentKind({ state, about, kind }) {
+  const selected = about.kinds.find(({ keys }) => keys.includes(state.at));
+  return about.kinds.find(({ name }) => name === kind) ?? selected ?? about.kinds.at(-1);
+}
+
+function drawAll(view) {
+  const kind = currentKind(view);
+  drawControls(view, kind);
+  drawGrid(view, kind);
+  drawLarge(view);
+}
+
+const kindName = (name) => `${t(`stack.${name.split(".")[0]}`)} · ${t(`sublayer.${name.split(".")[1]}`)}`;
+
+function drawControls(view, kind) {
+  const { about, controls } = view;
+  const again = (fields) => { Object.assign(view, fields); drawAll(view); };
+  const tokens = view.state.page.answer.tokens[kind.looked_at];
+  const sinks = kind.sinks.map((position) => visible(tokens[position] ?? "")).join(" ");
+  show(controls,
+    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.kind") }, ...about.kinds.map(({ name }) => el("button", {
+      type: "button", role: "radio", "aria-checked": String(name === kind.name), onclick: () => { view.state.set({ at: "", head: null }); again({ kind: name }); },
+    }, kindName(name)))),
+    el("label", { class: "toggle" }, t("heads.threshold"),
+      el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => again({ threshold: Number(event.target.value) }) }),
+      el("output", { class: "number" }, view.threshold.toFixed(2))),
+    kind.sinks.length ? el("label", { class: "toggle" },
+      el("input", { type: "checkbox", checked: view.hideSinks, onchange: (event) => again({ hideSinks: event.target.checked }) }), t("heads.sinks", { sinks })) : null);
+}
+
+/** A row of small maps for each layer, fetched when it comes into view. */
+function drawGrid(view, kind) {
+  const { grid, state } = view;
+  view.watcher?.disconnect();
+  view.watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { view.watcher.unobserve(entry.target); entry.target.load(); }
+  }, { rootMargin: "200px" });
+  const heads = Array.from({ length: kind.n_heads }, (_, head) => head);
+  grid.style.setProperty("--heads", kind.n_heads);
+  show(grid, el("span", {}), ...heads.map((head) => el("span", { class: "quiet head-number" }, String(head))),
+    ...kind.keys.flatMap((key) => {
+      const layer = key.split(".")[1];
+      const cells = heads.map((head) => el("button", {
+        type: "button", class: "head-cell", "data-key": key, "data-head": head, "aria-label": `${t("river.layer", { layer })}, ${t("head", { head })}`,
+        onclick: () => state.set({ at: key, head, row: null, column: null }, { push: true }),
+      }, el("canvas", {}), el("span", { class: "role" }, roleOf(view, key, head))));
+      cells[0].load = async () => paintCells(view, kind, cells, await view.api.trace(state, [key]).catch(() => null), key);
+      view.watcher.observe(cells[0]);
+      return [el("span", { class: "quiet layer-number" }, layer), ...cells];
+    }));
+}
+
+/** Paint the small maps of a layer, below the threshold and sinks left out. */
+function paintCells(view, kind, cells, answer, key) {
+  if (!answer) return;
+  const { data, shape: [, rows, columns] } = answer.quantities[key];
+  cells.forEach((cell, head) => {
+    const canvas = cell.querySelector("canvas");
+    const width = cell.clientWidth - 8;
+    const height = Math.min(width, Math.max(8, (width * rows) / columns));
+    const own = shownWeights(view, kind, data.subarray(head * rows * columns, (head + 1) * rows * columns), columns);
+    paintMap(prepare(canvas, width, height), own, rows, columns, 1, "attention", { x: 0, y: 0, width, height });
+    cell.classList.toggle("changed", view.state.changes.includes(`off:${key.replace(/\.weights$/, "")}:head=${head}`));
+  });
+}
+
+const shownWeights = ({ threshold, hideSinks }, { sinks }, data, columns) =>
+  data.map((weight, n) => (weight < threshold || hideSinks && sinks.includes(n % columns) ? 0 : weight));
+
+/** What a head does, where the server can tell. */
+function roleOf({ about }, key, head) {
+  const found = about.roles?.heads?.find?.((one) => one.key === key && one.head === head) ?? about.roles?.[key]?.[head];
+  const name = found?.role ?? found?.name ?? (typeof found === "string" ? found : "");
+  return name ? tOr(`role.${name}`, name) : "";
+}
+
+/** The chosen head, large. */
+async function drawLarge(view) {
+  const { state, large, api, grid } = view;
+  const kind = currentKind(view);
+  for (const cell of grid.querySelectorAll(".head-cell"))
+    cell.setAttribute("aria-pressed", String(cell.dataset.key === state.at && Number(cell.dataset.head) === state.head));
+  const key = kind.keys.includes(state.at) ? state.at : kind.keys.at(-1);
+  const head = kind.keys.includes(state.at) && state.head !== null ? state.head : 0;
+  const answer = await api.trace(state, [key], { head }).catch(() => null);
+  if (!answer) return;
+  const found = answer.quantities[key];
+  const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, kind, found.data, found.shape.at(-1)) };
+  const [queries, keys] = [answer.tokens[kind.queries], answer.tokens[kind.looked_at]];
+  const [stack, layer, sublayer] = key.split(".");
+  const button = (lines, label) => el("button", { type: "button", role: "radio", "aria-checked": String(view.lines === lines), onclick: () => { view.lines = lines; drawLarge(view); } }, label);
+  const picture = view.lines ? drawLines(quantity, queries, keys)
+    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(400, large.clientWidth), label: `${kindName(kind.name)} ${layer} ${head}`,
+      selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
+  show(large,
+    el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
+    el("p", { class: "quiet" }, roleOf(view, key, head) || t(`heads.about.${sublayer}`)),
+    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
+    picture,
+    el("div", { class: "switches" }, switchFor(state, `off:${stack}.${layer}.${sublayer}:head=${head}`, t("switch.head", { head }))),
+    exportButtons(state, () => large.querySelector(".map canvas") ?? large.querySelector(".lines")));
+}
+
+/** Lines from each word to those that it looks at; a hovered word keeps its own. */
+function drawLines({ shape: [rows, columns], data }, queries, keys) {
+  const step = 26;
+  const height = Math.max(rows, columns) * step + 8;
+  const [left, right, width] = [96, 264, 360];
+  const at = (count, n) => (n + 0.5) * ((height - 8) / count) + 4;
+  const paths = [];
+  for (let row = 0; row < rows; row++)
+    for (let column = 0; column < columns; column++) {
+      const weight = data[row * columns + column];
+      if (weight > 0) paths.push({ row, column, weight, path: svg("path", {
+        class: "ribbon", d: `M${left},${at(rows, row)}C${(left + right) / 2},${at(rows, row)} ${(left + right) / 2},${at(columns, column)} ${right},${at(columns, column)}`,
+        "stroke-width": 0.5 + 6 * weight, "stroke-opacity": 0.15 + 0.75 * weight,
+      }, svg("title", {}, `${visible(queries[row])} → ${visible(keys[column])} ${percent(weight)}`)) });
+    }
+  const light = (test) => { for (const one of paths) one.path.setAttribute("stroke-opacity", test(one) ? 0.15 + 0.75 * one.weight : FADED); };
+  const word = (text, x, y, anchor, test) => svg("text", { x, y: y + 4, "text-anchor": anchor, tabindex: 0, class: "line-word",
+    onmouseenter: () => light(test), onfocus: () => light(test), onmouseleave: () => light(() => true), onblur: () => light(() => true) }, visible(text));
+  return el("div", { class: "lines" }, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("heads.lines") },
+    ...paths.map(({ path }) => path),
+    ...queries.map((text, row) => word(text, left - 8, at(rows, row), "end", (one) => one.row === row)),
+    ...keys.map((text, column) => word(text, right + 8, at(columns, column), "start", (one) => one.column === column))));
 }

@@ -13,10 +13,10 @@ const SIZES = {
 const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU" };
 
 /** All columns, nodes and edges of one stack. */
-export function layoutStack(structure, stack, open, flow, isLast) {
-  const build = builder(structure.facts, stack, SIZES[flow]);
-  build.inputs();
-  const thin = stack.n_layers > 8;
+export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
+  const build = builder(structure.facts, stack, stretched(SIZES[flow], stretch), flow);
+  build.inputs(open.length > 0);
+  const thin = stack.n_layers > 8 || open.length > 0;
   for (let layer = 0; layer < stack.n_layers; layer++) {
     if (open.includes(`${stack.name}.${layer}`)) build.open(layer);
     else build.closed(layer, thin);
@@ -25,11 +25,15 @@ export function layoutStack(structure, stack, open, flow, isLast) {
   return build.done();
 }
 
-function builder(facts, stack, sizes) {
+/** Sizes with strips that are wider where there is room. */
+const stretched = (sizes, by) => ({ ...sizes, strip: sizes.strip * by, thin: sizes.thin * by, qkv: sizes.qkv * by, gap: sizes.gap * Math.min(by, 1.3) });
+
+function builder(facts, stack, sizes, flow) {
   const columns = [], nodes = [], edges = [], layers = [];
   let position = 0;
   let stream; // the node that the residual stream has come to
-  const norm = facts.norm === "layer" ? "LayerNorm" : "RMSNorm";
+  const norm = flow === "down" ? "Norm" : facts.norm === "layer" ? "LayerNorm" : "RMSNorm";
+  const heading = flow === "down" ? 20 : 0; // room for the name of an open layer
 
   const column = (kind, fields) => {
     const made = { kind, start: position, size: sizes[kind], keys: [], ...fields };
@@ -57,13 +61,14 @@ function builder(facts, stack, sizes) {
     return next;
   };
 
-  const inputs = () => {
+  const inputs = (thin) => {
+    const kind = thin ? "thin" : "strip";
     column("token", { side: stack.side });
     for (const { key } of stack.inputs) {
       const part = key.split(".")[1];
-      if (part === "embedding") onStream("strip", "E", key);
-      if (part === "positions") onStream("strip", "PE", key, { own: true });
-      if (part === "input") onStream("strip", facts.adds_positions ? "+ PE" : "H⁰", key);
+      if (part === "embedding") onStream(kind, "E", key);
+      if (part === "positions") onStream(kind, "PE", key);
+      if (part === "input") onStream(kind, facts.adds_positions ? "+" : "H⁰", key);
     }
   };
 
@@ -76,6 +81,7 @@ function builder(facts, stack, sizes) {
 
   const open = (layer) => {
     const start = position;
+    position += heading;
     const entry = stream;
     for (const sublayer of stack.sublayers) {
       if (!sublayer.layers.includes(layer)) continue;
@@ -92,8 +98,8 @@ function builder(facts, stack, sizes) {
   /** A norm before a sublayer, on its branch. */
   const before = (from, layer, level, at, has) => {
     if (facts.norm_position === "post") return from;
-    const key = has("norm.output") ? `${at}.norm.output` : null;
-    return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, help: "norm", sublayer: at });
+    const key = has("norm") ? `${at}.norm` : null;
+    return onBranch(key ? "strip" : "op", norm, level, key, [from], { layer, sublayer: at });
   };
 
   const attention = (at, layer, has, from, cross) => {
@@ -108,21 +114,21 @@ function builder(facts, stack, sizes) {
     let [left, right] = [q, k];
     if (facts.turns_positions && !cross) {
       const turn = column("op", { sublayer: at });
-      left = node(turn, "↻", 1, fields("q", { help: "turn" }));
-      right = node(turn, "↻", 2, fields("k", { help: "turn" }));
+      left = node(turn, "↻", 1, fields("q", { key: `${at}.rotation` }));
+      right = node(turn, "↻", 2, fields("k", { key: `${at}.rotation` }));
       edge(q, left, "q"); edge(k, right, "k");
     }
-    const row = (label, part, fromNodes, more = {}) =>
-      onBranch(has(part) || more.key ? "row" : "op", label, 1.5, more.key ?? (has(part) ? `${at}.${part}` : null), fromNodes, fields("attention", { rows: true, part, ...more }));
+    const row = (label, part, from) =>
+      onBranch(has(part) ? "row" : "op", label, 1.5, has(part) ? `${at}.${part}` : null, from, fields("attention"));
     const product = row("QKᵀ", "products", [left, right]);
-    const scaled = facts.score_division ? row("÷√d", "scaled", [product], { help: "scale" }) : product;
-    const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled], { help: "bias" }) : scaled;
+    const scaled = facts.score_division ? onBranch("op", "÷√d", 1.5, has("scale") ? `${at}.scale` : null, [product], fields("attention")) : product;
+    const biased = facts.biases_scores && !cross ? row("+ b", "bias", [scaled]) : scaled;
     const scores = row("+ M", "scores", [biased]);
     const weights = row("softmax", "weights", [scores]);
-    column("ribbon", { keys: [`${at}.weights`], colour: "attention", cross, sublayer: at, at: `${at}.weights` });
+    column("ribbon", { keys: [`${at}.weights`], colour: "attention", cross, sublayer: at });
     const sum = onBranch("strip", "Σ a·v", 2, `${at}.heads`, [weights], fields("attention"));
     edge(v, sum, "v");
-    let result = onBranch("strip", "W_O", 2, `${at}.output`, [sum], fields("stream"));
+    const result = onBranch("strip", "W_O", 2, `${at}.output`, [sum], fields("stream"));
     after(at, layer, has, from, result);
   };
 
@@ -135,9 +141,9 @@ function builder(facts, stack, sizes) {
       hidden = onBranch("strip", "Router", 1.5, `${at}.shares`, [read], fields());
     } else if (facts.gated) {
       const up = onBranch(has("inner") ? "strip" : "op", "W₁", 1.5, has("inner") ? `${at}.inner` : null, [read], fields());
-      const gate = node(up.column, "W_gate", 3, fields());
+      const gate = node(up.column, "W_gate", 3, fields({ key: has("gate") ? `${at}.gate` : null }));
       edge(read, gate);
-      const bent = node(column("op", {}), activation, 3, fields({ help: "activation" }));
+      const bent = node(column("op", {}), activation, 3, fields());
       edge(gate, bent);
       hidden = onBranch("strip", "⊙", 2, `${at}.hidden`, [up, bent], fields());
     } else {
@@ -150,12 +156,12 @@ function builder(facts, stack, sizes) {
 
   /** The sum with the stream, and the norms after a sublayer. */
   const after = (at, layer, has, from, result) => {
-    if (facts.norm_position === "both") result = onBranch("op", norm, 2, null, [result], { layer, help: "norm", sublayer: at });
+    if (facts.norm_position === "both") result = onBranch(has("output_norm") ? "strip" : "op", norm, 2, has("output_norm") ? `${at}.output_norm` : null, [result], { layer, sublayer: at });
     const post = facts.norm_position === "post";
     const sumKey = post ? (has("sum") ? `${at}.sum` : null) : `${at}.residual`;
-    onStream(sumKey ? "strip" : "op", "+", sumKey, { layer, sublayer: at, part: "sum", help: "sum" });
+    onStream(sumKey ? "strip" : "op", "+", sumKey, { layer, sublayer: at });
     edge(result, stream);
-    if (post) onStream("strip", norm, `${at}.residual`, { layer, sublayer: at, help: "norm" });
+    if (post) onStream("strip", norm, `${at}.residual`, { layer, sublayer: at });
   };
 
   const end = (structure, isLast) => {
@@ -163,7 +169,7 @@ function builder(facts, stack, sizes) {
     onStream("strip", facts.norm_position === "post" ? "H" : norm, last, { end: true });
     if (!isLast) return;
     const keys = structure.outputs.map(({ key }) => key);
-    if (keys.includes("pooled")) onStream("op", "pool", "pooled", { own: true });
+    if (keys.includes("pooled")) onStream("op", "pool", "pooled");
     if (keys.includes("logits")) onStream("strip", "logits", "logits");
     if (keys.includes("logits")) onStream("word", "P", "probabilities");
   };

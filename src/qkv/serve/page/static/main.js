@@ -33,7 +33,7 @@ const SECTIONS = {
   training: () => import("./training.js"),
   tour: () => import("./tour.js"),
 };
-const INSPECTED = ["river", "heads"]; // sections with the inspector beside them
+const INSPECTED = ["river"]; // sections with the inspector beside them
 
 const state = createState();
 state.page = createPage(state, api);

@@ -6,7 +6,7 @@ import { goIn, select } from "./navigate.js";
 import { paintStrip, prepare, strength } from "./paint.js";
 
 const CELLS = 48; // of a strip
-const NARROW = 700; // pixels; below, the river flows down
+const NARROW = 560; // pixels; below, the river flows down
 const LABELS = 22; // room for the names of layers
 
 /** Mount the river into its section. */
@@ -25,19 +25,31 @@ export function mount(element, state, api) {
     if (state.section !== "river" || !state.page.structure || !state.page.answer) return;
     build(river, scroller.clientWidth);
     paint(river);
+    if (!river.shown) reveal(river);
+    river.shown = true;
     load();
   };
   stage.addEventListener("keydown", (event) => onKey(event, river));
   state.page.on(draw);
   state.on(["open", "head", "difference"], draw);
-  state.on(["at", "row", "column"], () => { mark(river); drawRibbons(river); });
+  state.on(["at", "row", "column"], (changed) => { refresh(river); if (changed.includes("at")) reveal(river); });
+  scroller.addEventListener("scroll", () => requestAnimationFrame(() => follow(river, scroller)));
   new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
   draw();
   return { show: draw };
 }
 
-const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys, own }) =>
-  kind === "word" || kind === "op" && !own ? [] : keys)))];
+/** Keep the shorter river in view while the longer one scrolls. */
+function follow(river, scroller) {
+  if (river.flow !== "right" || river.stacks.length < 2 || river.scrolled === scroller.scrollLeft) return;
+  river.scrolled = scroller.scrollLeft;
+  build(river, river.width);
+  paint(river);
+  drawRibbons(river);
+}
+
+const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys }) =>
+  ["word", "op", "token"].includes(kind) ? [] : keys)))];
 
 /** Ask for the strips of all visible stations, in one request. */
 async function fetchStrips(state, api, keys) {
@@ -53,21 +65,23 @@ function build(river, width) {
   const { structure, answer } = state.page;
   const flow = width < NARROW ? "down" : "right";
   Object.assign(river, { width, flow, stacks: [] });
+  const stretch = stretchOf(structure, state.open, flow, width);
   let offset = 0;
   for (const stack of structure.stacks) {
-    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1));
+    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1), stretch);
     const tokens = answer.tokens[stack.side] ?? [];
     const lane = laneSize(flow, tokens.length, width);
     const isOpen = layout.layers.some(({ open }) => open);
     const level = flow === "right" ? 25 : 27;
-    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? level * 4 : 52;
+    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? 132 : 72;
     const across = head + tokens.length * lane;
-    const placed = { ...layout, stack, tokens, lane, head, across, offset, level, isOpen };
+    const placed = { ...layout, stack, tokens, lane, head, across, offset, level, isOpen, shift: 0 };
     river.stacks.push(placed);
     offset += (flow === "right" ? across : layout.length) + 48;
   }
   const length = Math.max(...river.stacks.map((stack) => stack.length));
   const across = Math.max(...river.stacks.map((stack) => stack.across));
+  for (const stack of river.stacks) stack.shift = Math.max(0, Math.min(river.scrolled ?? 0, length - stack.length));
   const [w, h] = flow === "right" ? [Math.max(length, 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
   river.size = { width: w, height: h };
   stage.style.width = `${w}px`;
@@ -75,24 +89,35 @@ function build(river, width) {
   river.canvas = el("canvas", { "aria-hidden": "true" });
   river.svg = svg("svg", { width: w, height: h, viewBox: `0 0 ${w} ${h}`, class: `flow-${flow}` });
   river.ribbons = svg("g", { class: "ribbons" });
-  river.svg.append(...river.stacks.flatMap((stack) => [drawLayers(river, stack), drawLanes(river, stack)]));
+  const wide = river.stacks[0].columns[0].size;
+  river.names = flow === "right" ? svg("svg", { class: "names", width: wide, height: h }) : svg("g", {});
+  river.names.append(...river.stacks.flatMap((stack) => [drawStackName(river, stack), drawNames(river, stack)]));
+  river.svg.append(...river.stacks.flatMap((stack) => [drawLayers(river, stack), drawWords(river, stack)]));
   if (river.stacks.length > 1) river.svg.append(drawBridges(river));
   river.svg.append(river.ribbons);
   for (const stack of river.stacks) river.svg.append(drawGraph(river, stack), drawHits(river, stack));
-  stage.replaceChildren(river.canvas, river.svg);
+  if (flow === "down") river.svg.append(river.names);
+  stage.replaceChildren(river.canvas, river.svg, ...(flow === "right" ? [river.names] : []));
   mark(river);
+}
+
+/** How much wider strips can be, so that closed layers fill the width. */
+function stretchOf(structure, open, flow, width) {
+  if (flow === "down") return 1;
+  const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
+  return Math.max(1, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
 }
 
 function laneSize(flow, count, width) {
   if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
-  return count > 40 ? 16 : count > 16 ? 20 : 28;
+  return count > 40 ? 16 : count > 16 ? 20 : count > 8 ? 28 : 32;
 }
 
 /** Coordinates of a point: along the flow, and across it, in a stack. */
 const place = (river, stack, along, across) =>
-  river.flow === "right" ? [along, stack.offset + across] : [across, stack.offset + along];
+  river.flow === "right" ? [along + stack.shift, stack.offset + across] : [across, stack.offset + along];
 const levelAt = (river, stack, level) =>
-  river.flow === "right" ? LABELS + 13 + level * stack.level : 20 + level * (stack.level * 0.9);
+  river.flow === "right" ? LABELS + 13 + level * stack.level : 34 + level * stack.level;
 /** The rectangle of a column's cell in a lane. */
 function cellAt(river, stack, column, lane) {
   const across = stack.head + lane * stack.lane;
@@ -106,46 +131,51 @@ function cellAt(river, stack, column, lane) {
 function drawLayers(river, stack) {
   const { state } = river;
   const group = svg("g", { class: "layers" });
-  for (const { layer, start, end, open } of stack.layers) {
+  for (const { layer, start, open } of stack.layers) {
     const at = `${stack.stack.name}.${layer}`;
-    const [x, y] = place(river, stack, start - 4, 0);
-    const long = end - start + 8;
-    if (open) group.append(svg("rect", { class: "band", x: river.flow === "right" ? x : 0, y: river.flow === "right" ? y : y,
-      width: river.flow === "right" ? long : river.size.width, height: river.flow === "right" ? stack.across : long, rx: 6 }));
     if (!open) continue;
+    const [x, y] = place(river, stack, start - 4, 0);
     const [tx, ty] = river.flow === "right" ? [x + 8, y + 15] : [river.size.width - 8, y + 15];
     group.append(svg("text", {
       class: "layer-name", x: tx, y: ty, "text-anchor": river.flow === "right" ? "start" : "end", role: "button", tabindex: -1,
       onclick: () => goIn(state, at),
     }, `${t("river.layer", { layer })} −`));
   }
-  const [x, y] = place(river, stack, 0, 0);
-  if (river.stacks.length) group.append(svg("text", { class: "stack-name", x: x + 2, y: y + 15 }, t(`stack.${stack.stack.name}`)));
   return group;
 }
 
-/** A faint line for each token, with its name, and the words that come out. */
-function drawLanes(river, stack) {
-  const group = svg("g", { class: "lanes" });
-  const words = new Map(river.state.page.answer.outputs.map((word) => [word.position, word]));
-  stack.tokens.forEach((token, lane) => {
-    const across = stack.head + (lane + 0.5) * stack.lane;
-    const token_column = stack.columns[0];
-    const [x1, y1] = place(river, stack, token_column.start + token_column.size, across);
-    const [x2, y2] = place(river, stack, stack.length - 10, across);
-    group.append(svg("line", { class: "lane", x1, y1, x2, y2, "data-lane": lane }));
-    const right = river.flow === "right";
-    const [x, y] = place(river, stack, right ? token_column.size - 8 : 16, across);
-    group.append(svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": lane },
-      clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token))));
-    const word = words.get(lane);
-    const column = stack.columns.at(-1);
-    if (column.kind !== "word" || !word) return;
-    const [wx, wy] = place(river, stack, right ? column.start : column.start + 12, across);
-    group.append(svg("text", { class: "word-out", x: wx, y: wy + (right ? 4 : 0), "text-anchor": right ? "start" : "middle" },
-      clip(visible(word.output.name), right ? 9 : 6),
-      svg("tspan", right ? { class: "number", dx: 6 } : { class: "number", x: wx, dy: 14 }, percent(word.output.probability))));
-  });
+function drawStackName(river, stack) {
+  const [, y] = place(river, stack, 0, 0);
+  return svg("text", { class: "stack-name", x: 2, y: y + 15 }, t(`stack.${stack.stack.name}`));
+}
+
+/** The names of the tokens; where the river flows right they stay in view. */
+function drawNames(river, stack) {
+  const right = river.flow === "right";
+  return svg("g", { class: "lanes" }, ...stack.tokens.map((token, lane) => {
+    const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
+    const x = right ? stack.columns[0].size - 8 : stack.head + (lane + 0.5) * stack.lane;
+    return svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": `${stack.stack.side}:${lane}` },
+      clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token)));
+  }));
+}
+
+/** The words that come out, at the end of their lanes. */
+function drawWords(river, stack) {
+  const column = stack.columns.at(-1);
+  const group = svg("g", { class: "words-out" });
+  if (column.kind !== "word") return group;
+  const right = river.flow === "right";
+  const { answer } = river.state.page;
+  for (const word of answer.changed ?? answer.outputs) {
+    if (word.position >= stack.tokens.length) continue;
+    const best = answer.changed ? word.candidates[0] : word.output;
+    const before = answer.outputs.find(({ position }) => position === word.position);
+    const [x, y] = place(river, stack, right ? column.start : column.start + 12, stack.head + (word.position + 0.5) * stack.lane);
+    group.append(svg("text", { class: `word-out ${best.id === before.output.id ? "" : "moved"}`, x, y: y + (right ? 4 : 0), "text-anchor": right ? "start" : "middle" },
+      clip(visible(best.name), right ? 9 : 6),
+      svg("tspan", right ? { class: "number", dx: 6 } : { class: "number", x, dy: 14 }, percent(best.probability))));
+  }
   return group;
 }
 
@@ -185,11 +215,20 @@ function drawNode(river, stack, node, [x, y]) {
   svg("title", {}, at));
 }
 
-/** Whether a change concerns a station. */
+/** Whether a change is made at a station, or somewhere in a closed layer. */
 const changeOf = (node, changes) => changes.some((change) => {
   const key = change.split(":")[1];
-  return node.key === key || node.sublayer === key || node.at && key.startsWith(`${node.at}.`) || node.key && `${key}.heads` === node.key;
+  if (node.closed) return key === node.at || key.startsWith(`${node.at}.`);
+  return node.key && (changedStation(key, node.key) || /^\w+\.\d+$/.test(key) && node.key.startsWith(`${key}.`) && node.label === "+");
 });
+
+/** Where a change shows: an attention at its heads, a mask at the scores, a skip at the sum. */
+function changedStation(changed, key) {
+  const shown = { mask: ["scores"], skip: ["residual", "sum"], attention: ["heads"], forward: ["output"] };
+  const [, at, last] = changed.match(/^(.*?)\.?([a-z]+)$/i) ?? [];
+  if (/(attention|feed_forward)$/.test(changed)) return shown[/attention$/.test(changed) ? "attention" : "forward"].some((part) => key === `${changed}.${part}`);
+  return changed === key || (shown[last] ?? []).some((part) => key === `${at}.${part}`);
+}
 
 /** Transparent rectangles that hear the mouse. */
 function drawHits(river, stack) {
@@ -218,8 +257,15 @@ function hover(river, stack, lane) {
   const name = stack && `${stack.stack.side}:${lane}`;
   if (name === river.hovered) return;
   river.hovered = name;
-  drawRibbons(river);
+  refresh(river);
+}
+
+/** Draw again what depends on the selection. */
+function refresh(river) {
+  if (!river.svg) return;
   mark(river);
+  paint(river);
+  drawRibbons(river);
 }
 
 /** The bridges: K and V go from the encoder's output into every decoder layer. */
@@ -228,19 +274,20 @@ function drawBridges(river) {
   const group = svg("g", { class: "bridges" });
   const end = encoder.nodes.at(-1);
   const right = river.flow === "right";
-  const [ex, ey] = right ? [end.position, encoder.offset + encoder.across] : [8, encoder.offset + end.position];
+  const [ex, ey] = right ? [end.position + encoder.shift, encoder.offset + encoder.across] : [8, encoder.offset + end.position];
   const bus = right ? encoder.offset + encoder.across + 18 : 8;
   const ends = { K: [], V: [] };
   for (const node of decoder.nodes) {
     const [x, y] = place(river, decoder, node.position, levelAt(river, decoder, decoder.isOpen || node.level === 0 ? node.level : 0));
     if (node.closed) { ends.K.push([x - 4, y]); ends.V.push([x + 4, y]); }
-    if (node.bridge) ends[node.label].push([x, y]);
+    if (node.bridge) ends[node.label].push([x, y, true]);
   }
   for (const [name, points] of Object.entries(ends)) {
     const at = bus + (name === "K" ? 0 : 6);
-    const shift = name === "K" ? -4 : 4;
-    for (const [x, y] of points) {
-      const d = right ? `M${ex + shift},${ey}V${at}H${x}V${y - 9}` : `M${ex + 12},${ey + shift}H${at}V${y + shift}H${x - 10}`;
+    const shift = name === "K" ? -4 : 4; // keeps the two lines apart
+    for (const [x, y, isOpen] of points) {
+      const drop = isOpen ? x - 18 + 1.5 * shift : x; // beside the queries
+      const d = right ? `M${ex + shift},${ey}V${at}H${drop}V${y}H${x}` : `M${ex + 12},${ey + shift}H${at}V${y + shift}H${x - 10}`;
       group.append(svg("path", { class: `edge ${name.toLowerCase()}`, d }));
     }
   }
@@ -253,21 +300,64 @@ function paint(river) {
   const { width, height } = river.size;
   const context = prepare(river.canvas, width, height);
   const changed = river.state.changes.length > 0 && river.state.difference;
-  for (const stack of river.stacks)
+  for (const stack of river.stacks) {
+    paintBands(context, river, stack);
+    paintLanes(context, river, stack);
+    const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
+    const shared = Math.max(0, ...inputs.map((key) => (river.values[key] ? strength(river.values[key].data) : 0)));
     for (const column of stack.columns) {
       if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
-      paintColumn(context, river, stack, column, changed);
+      paintColumn(context, river, stack, column, changed, shared);
     }
+  }
+}
+
+/** A band behind each open layer. */
+function paintBands(context, river, stack) {
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--band");
+  for (const { start, end, open } of stack.layers) {
+    if (!open) continue;
+    const [x, y] = place(river, stack, start - 4, 0);
+    const long = end - start + 8;
+    if (river.flow === "right") context.fillRect(x, y, long, stack.across);
+    else context.fillRect(0, y, river.size.width, long);
+  }
+}
+
+/** The residual stream of each token: a faint line, stronger for the one that is looked at. */
+function paintLanes(context, river, stack) {
+  const style = getComputedStyle(document.documentElement);
+  stack.tokens.forEach((_, lane) => {
+    const lit = litLane(river, stack) === lane;
+    const across = stack.head + (lane + 0.5) * stack.lane;
+    context.strokeStyle = style.getPropertyValue(lit ? "--ink" : "--line");
+    context.lineWidth = lit ? 1.5 : 1;
+    context.beginPath();
+    context.moveTo(...place(river, stack, stack.columns[0].start + stack.columns[0].size, across));
+    context.lineTo(...place(river, stack, stack.length - 10 - (stack.columns.at(-1).kind === "word" ? stack.columns.at(-1).size : 0), across));
+    context.stroke();
+  });
+}
+
+/** The lane of a stack that is hovered or selected. */
+function litLane(river, stack) {
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  if (side) return side === stack.stack.side ? Number(lane) : null;
+  const { at, row } = river.state;
+  const isLast = stack === river.stacks.at(-1);
+  const mine = at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (isLast && !at.includes("."));
+  return mine && row !== null ? row : null;
 }
 
 const COLOURS = ["q", "k", "v"];
 
-function paintColumn(context, river, stack, column, changed) {
+function paintColumn(context, river, stack, column, changed, shared) {
   column.keys.forEach((key, n) => {
     const quantity = river.values[key];
     if (!quantity) return;
     const [rows, cells] = quantity.shape;
-    const scale = column.kind === "row" && key.endsWith("weights") && !changed ? 1 : strength(quantity.data);
+    const input = key.startsWith(`${stack.stack.side}.`) && !changed;
+    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strength(quantity.data);
     const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
     for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
       const box = cellAt(river, stack, column, lane);
@@ -331,21 +421,25 @@ function focusOf(river, stack, column) {
 
 /** Mark what is selected and hovered. */
 function mark(river) {
-  if (!river.svg) return;
-  const { at, row } = river.state;
+  const { at } = river.state;
   for (const element of river.svg.querySelectorAll("[data-at], [data-column]")) {
     const own = element.dataset.at ?? element.dataset.column;
     element.classList.toggle("selected", Boolean(at) && own === at);
   }
-  const [side, lane] = river.hovered?.split(":") ?? [];
-  river.stacks.forEach((stack, n) => {
-    const lanes = river.svg.querySelectorAll(".lanes")[n].querySelectorAll("[data-lane]");
-    const current = at === "" || at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (n === river.stacks.length - 1 && !at.includes("."));
-    for (const element of lanes) {
-      const mine = Number(element.dataset.lane);
-      element.classList.toggle("lit", side ? side === stack.stack.side && Number(lane) === mine : current && row === mine && at !== "");
-    }
-  });
+  const lit = river.stacks.map((stack) => `${stack.stack.side}:${litLane(river, stack)}`);
+  for (const element of river.names.querySelectorAll("[data-lane]")) element.classList.toggle("lit", lit.includes(element.dataset.lane));
+}
+
+/** Scroll to what is selected. */
+function reveal(river) {
+  const { at } = river.state;
+  const element = at && river.svg?.querySelector(`[data-at="${CSS.escape(at)}"]`);
+  const scroller = river.stage.parentElement;
+  if (!element) return;
+  if (river.flow === "down") return window.scrollBy(0, element.getBoundingClientRect().top - 120);
+  const [box, view] = [element.getBoundingClientRect(), scroller.getBoundingClientRect()];
+  if (box.left < view.left + 40 || box.right > view.right - 120)
+    scroller.scrollLeft += box.left - view.left - view.width / 2;
 }
 
 /** Arrows move through stations and tokens, Enter goes in. */
@@ -358,7 +452,6 @@ function onKey(event, river) {
     const step = event.key === along[1] ? 1 : -1;
     const next = stations[Math.max(0, Math.min(stations.length - 1, stations.indexOf(state.at) + step))];
     select(state, { at: next });
-    river.svg.querySelector(`[data-at="${CSS.escape(next)}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   } else if (across.includes(event.key)) {
     const stack = river.stacks.find(({ stack: { name, side } }) => state.at.startsWith(name) || state.at.startsWith(side)) ?? river.stacks.at(-1);
     const step = event.key === across[1] ? 1 : -1;

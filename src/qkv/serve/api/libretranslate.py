@@ -1,0 +1,205 @@
+"""Translation in LibreTranslate's shapes: /translate, /languages, /detect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qkv.decode.closed_batch import draws
+from qkv.errors import UserError
+from qkv.serve.api.openai import check_size
+from qkv.serve.hang_up import answer
+from qkv.serve.language_names import guess_language, language_name
+from qkv.serve.models import Models, Offer, UnknownModelError
+from qkv.serve.observe import note
+from qkv.serve.settings import ServeSettings
+from qkv.serve.worker import Worker
+from qkv.tasks import Translation, Translator
+from qkv.text.languages import language_of
+
+UNKNOWN = "und"  # the language of a translator that nobody named
+TRANSLATING = ("translate", "denoise")
+
+
+class TranslateRequest(BaseModel):
+    """Text to translate."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"q": "我爱你", "source": "zh", "target": "en"}]}
+    )
+
+    q: str | list[str]
+    source: str = Field("auto", description="A language's code; auto: by the text's script.")
+    target: str = Field("", description="A language's code; by default the model's own.")
+    format: Literal["text"] = "text"
+    alternatives: int = Field(0, ge=0, le=16)
+    model: str | None = None
+    beams: int | None = Field(None, ge=1, le=64)
+    api_key: str = ""
+
+
+class DetectRequest(BaseModel):
+    """Text whose language is wanted."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"q": "我爱你"}]})
+
+    q: str
+    api_key: str = ""
+
+
+def _documented(kind: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body that comes as JSON or as a form."""
+    content = {"schema": kind.model_json_schema()}
+    forms = ("application/json", "application/x-www-form-urlencoded")
+    return {"requestBody": {"required": True, "content": dict.fromkeys(forms, content)}}
+
+
+def router(models: Models, settings: ServeSettings) -> APIRouter:
+    """Routes for LibreTranslate's clients."""
+    routes = APIRouter(tags=["translate"])
+
+    @routes.post("/translate", openapi_extra=_documented(TranslateRequest))
+    async def translate(request: Request) -> dict[str, Any]:
+        """Translate a text, or several."""
+        body = await _body(request, TranslateRequest)
+        return await answer(request, _translate(models, settings, body, request))
+
+    @routes.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        """List the languages that can be translated, and into which."""
+        targets: dict[str, list[str]] = {}
+        for offer in _translators(models):
+            sources, into = _sides(offer)
+            for code in sources:
+                known = targets.setdefault(code, [])
+                known += [other for other in into if other not in known]
+        # A client looks up its target among these, so that it must be named too.
+        for code in [code for into in targets.values() for code in into]:
+            targets.setdefault(code, [])
+        return [
+            {"code": code, "name": language_name(code), "targets": into}
+            for code, into in targets.items()
+        ]
+
+    @routes.post("/detect", openapi_extra=_documented(DetectRequest))
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        """Guess the language of a text by its script."""
+        body = await _body(request, DetectRequest)
+        code, share = guess_language(body.q)
+        return [{"language": code, "confidence": round(100 * share, 1)}]
+
+    return routes
+
+
+async def _translate(
+    models: Models, settings: ServeSettings, body: TranslateRequest, request: Request
+) -> dict[str, Any]:
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    guessed = guess_language("\n".join(texts)) if body.source == "auto" else None
+    source = guessed[0] if guessed else body.source
+    offer = _choose(models, body, "" if guessed else source)
+    async with models.use(offer.name) as worker, asyncio.timeout(settings.max_seconds):
+        found, n_read = await _translations(worker, settings, offer, body, texts, source)
+    note(request, model=offer.name, prompt_tokens=n_read)
+    best = [[translation.text for translation in of_text] or [""] for of_text in found]
+    many = not isinstance(body.q, str)
+    content: dict[str, Any] = {"translatedText": [one[0] for one in best] if many else best[0][0]}
+    if body.alternatives:
+        content["alternatives"] = [one[1:] for one in best] if many else best[0][1:]
+    if guessed:
+        detected = {"language": guessed[0], "confidence": round(100 * guessed[1], 1)}
+        content["detectedLanguage"] = [detected] * len(texts) if many else detected
+    return content
+
+
+async def _translations(
+    worker: Worker,
+    settings: ServeSettings,
+    offer: Offer,
+    body: TranslateRequest,
+    texts: Sequence[str],
+    source: str,
+) -> tuple[list[list[Translation]], int]:
+    """The translations of texts, run together with those of other clients; tokens read."""
+    task: Translator = worker.task
+    asked: dict[str, Any] = {"n_best": 1 + body.alternatives}
+    asked["beams"] = max(body.beams or task.decode.beams, asked["n_best"])
+    if offer.languages is not None:
+        asked |= {"source_language": source, "target_language": body.target}
+    found = await asyncio.to_thread(task.requests, list(texts), **asked)
+    groups = [draws(request) if request else [] for request in found]
+    requests = [request for group in groups for request in group]
+    n_read = sum(len(request.source) for request in requests)
+    check_size(settings, len(texts) * asked["n_best"], n_read)
+    if not requests:
+        return [[] for _ in texts], 0
+    generation = worker.generate(requests)
+    try:
+        async for _ in generation:
+            pass
+    finally:
+        generation.cancel()
+    handles = iter(generation.handles)
+    ready = [[next(handles) for _ in group] for group in groups]
+    return [task.read(group) if group else [] for group in ready], n_read
+
+
+async def _body(request: Request, kind: type[Any]) -> Any:
+    """Read a body that is JSON, or else a form."""
+    content = await request.body()
+    try:
+        if request.headers.get("content-type", "").startswith("application/json"):
+            return kind.model_validate(json.loads(content))
+        return kind.model_validate(dict(parse_qsl(content.decode(), keep_blank_values=True)))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError("The body is neither JSON nor a form; send one of them.") from error
+
+
+def _translators(models: Models) -> list[Offer]:
+    offers = [models.offer(name) for name in models.names()]
+    return [offer for offer in offers if offer.task in TRANSLATING]
+
+
+def _sides(offer: Offer) -> tuple[list[str], list[str]]:
+    """The languages that a translator reads and writes."""
+    if offer.languages is not None:
+        codes = list(dict.fromkeys(language_of(code) for code in offer.languages.ids))
+        return codes, codes
+    source, target = offer.pair or (UNKNOWN, UNKNOWN)
+    return [source], [target]
+
+
+def _choose(models: Models, body: TranslateRequest, source: str) -> Offer:
+    """The translator that is named, or the first that knows both languages."""
+    if body.model is not None:
+        offers = [models.offer(models.choose(body.model, TRANSLATING, "translate"))]
+    else:
+        offers = _translators(models)
+    if not offers:
+        raise UnknownModelError(
+            "No model of this server can translate; start it with one: `qkv serve zh-en`."
+        )
+    for offer in offers:
+        sources, targets = _sides(offer)
+        if _knows(sources, source) and _knows(targets, body.target):
+            return offer
+    known = ", ".join(
+        "/".join(sources) + "→" + "/".join(targets) for sources, targets in map(_sides, offers)
+    )
+    raise UserError(
+        f"No model here translates from {source or 'auto'!r} to {body.target or 'any'!r}; there is "
+        f"{known}."
+    )
+
+
+def _knows(codes: Sequence[str], asked: str) -> bool:
+    return not asked or UNKNOWN in codes or language_of(asked) in codes

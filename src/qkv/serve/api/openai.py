@@ -1,0 +1,394 @@
+"""The API shaped like OpenAI's: models, completions, chats, embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from torch import Tensor
+
+from qkv.errors import UserError
+from qkv.serve.api.openai_shapes import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Sampling,
+)
+from qkv.serve.errors import as_api_error, error_content
+from qkv.serve.hang_up import EventStream, answer
+from qkv.serve.models import Models
+from qkv.serve.observe import note
+from qkv.serve.settings import ServeSettings
+from qkv.serve.token_texts import TokenTexts
+from qkv.serve.worker import Worker
+from qkv.serve.writing import (
+    Answer,
+    Choice,
+    Piece,
+    Plan,
+    ScoredToken,
+    check_tokens,
+    plan_chat,
+    plan_completion,
+)
+from qkv.tasks import Encoder
+
+WRITING = ("generate", "translate", "denoise")
+EMBEDDING = ("embed", "fill")
+STARTED = int(time.time())
+
+
+def router(models: Models, settings: ServeSettings) -> APIRouter:
+    """Routes under /v1, as OpenAI's clients ask them."""
+    routes = APIRouter(prefix="/v1", tags=["OpenAI"])
+    server = _Server(models, settings)
+
+    @routes.get("/models")
+    async def list_models() -> dict[str, Any]:
+        """List the models of this server."""
+        return {"object": "list", "data": [_model(models, name) for name in models.names()]}
+
+    @routes.get("/models/{model}")
+    async def get_model(model: str) -> dict[str, Any]:
+        """Describe one model."""
+        return _model(models, model)
+
+    @routes.post("/completions")
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Continue prompts, with log-probabilities on demand; a translator translates them."""
+        return await server.write(body, request, plan_completion, _CompletionShape)
+
+    @routes.post("/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """Answer the last message of a conversation; a translator translates it."""
+        return await server.write(body, request, plan_chat, _ChatShape)
+
+    @routes.post("/embeddings")
+    async def embeddings(body: EmbeddingRequest, request: Request) -> JSONResponse:
+        """Embed texts as vectors."""
+        return await answer(request, server.embed(body, request))
+
+    return routes
+
+
+def _model(models: Models, name: str) -> dict[str, Any]:
+    about = models.describe(name)
+    return {"object": "model", "created": STARTED, "owned_by": "qkv", **about}
+
+
+class _Server:
+    """What the routes share: models and limits."""
+
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        self.models, self.settings = models, settings
+
+    async def write(
+        self,
+        body: Sampling,
+        request: Request,
+        plan: Callable[[Any, Any], Plan],
+        shape: type[_Shape],
+    ) -> Response:
+        """Answer a request for text, at once or as a stream."""
+        name = self.models.choose(body.model, WRITING, "write text")
+        note(request, model=name)
+        if not body.stream:
+            return await answer(request, self._whole(name, body, request, plan, shape))
+        stack = AsyncExitStack()
+        try:
+            # What the client did wrong must be found before the stream begins.
+            ready = self._ready(stack, name, body, plan)
+            worker, planned = await answer(request, ready)
+        except BaseException:
+            await stack.aclose()
+            raise
+        written = Answer(worker, planned)
+        events = self._events(stack, written, shape(name, body, worker), request)
+        return EventStream(events, stack)
+
+    async def _ready(
+        self,
+        stack: AsyncExitStack,
+        name: str,
+        body: Sampling,
+        plan: Callable[[Any, Any], Plan],
+    ) -> tuple[Worker, Plan]:
+        """Load the model, and plan what to do within the limits."""
+        worker = await stack.enter_async_context(self.models.use(name))
+        planned = await asyncio.to_thread(plan, worker.task, body)
+        check_size(self.settings, planned.n_rows, planned.n_tokens)
+        return worker, planned
+
+    async def _whole(
+        self,
+        name: str,
+        body: Sampling,
+        request: Request,
+        plan: Callable[[Any, Any], Plan],
+        shape: type[_Shape],
+    ) -> JSONResponse:
+        async with AsyncExitStack() as stack, asyncio.timeout(self.settings.max_seconds):
+            worker, planned = await self._ready(stack, name, body, plan)
+            written = Answer(worker, planned)
+            await written.finish()
+            content = shape(name, body, worker).whole(written)
+        _count(request, written)
+        return JSONResponse(content)
+
+    async def _events(
+        self, stack: AsyncExitStack, written: Answer, shape: _Shape, request: Request
+    ) -> AsyncGenerator[str]:
+        """Server-sent events of a text as it grows."""
+        try:
+            async with stack, asyncio.timeout(self.settings.max_seconds):
+                for chunk in shape.start(written):
+                    yield _event(chunk)
+                async with aclosing(written.pieces()) as pieces:
+                    async for piece in pieces:
+                        if piece.text or piece.tokens or piece.choice.finish:
+                            yield _event(shape.chunk(piece))
+                if shape.body.includes_usage:
+                    yield _event(shape.usage_chunk(written))
+        except Exception as error:
+            known = as_api_error(error)
+            yield _event(error_content(known.status, known.message, known.code))
+        finally:
+            _count(request, written)
+        yield "data: [DONE]\n\n"
+
+    async def embed(self, body: EmbeddingRequest, request: Request) -> JSONResponse:
+        """Embed texts."""
+        if body.dimensions is not None:
+            raise UserError("dimensions: these vectors have one size alone; leave it out.")
+        name = self.models.choose(body.model, EMBEDDING, "embed texts")
+        async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
+            texts = _embedded_texts(worker.task, body.input)
+            n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, texts)
+            check_size(self.settings, len(texts), n_tokens)
+            vectors = await worker.gather(embed_texts, texts)
+        note(request, model=name, prompt_tokens=n_tokens)
+        data = [
+            {"object": "embedding", "index": index, "embedding": _vector(vector, body)}
+            for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+def check_size(settings: ServeSettings, n_rows: int, n_tokens: int) -> None:
+    """Refuse a request that is larger than the server allows."""
+    if n_rows > settings.max_rows:
+        raise UserError(
+            f"This request is for {n_rows:,} texts, but the server takes at most "
+            f"{settings.max_rows:,} at a time; ask for fewer."
+        )
+    if n_tokens > settings.max_tokens:
+        raise UserError(
+            f"This request takes {n_tokens:,} tokens, but the server takes at most "
+            f"{settings.max_tokens:,} at a time; shorten it, or lower max_tokens."
+        )
+
+
+def count_tokens(tokenizer: Any, texts: Sequence[str]) -> int:
+    """Number of tokens of texts."""
+    return sum(map(len, tokenizer.encode_many(texts)))
+
+
+def embed_texts(task: Encoder, texts: list[str]) -> list[Tensor]:
+    """The vector of each text."""
+    return list(task.embed(texts))
+
+
+def _embedded_texts(task: Encoder, given: Any) -> list[str]:
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise UserError("input is an empty list; give a text, or a list of them.")
+    if all(isinstance(text, str) for text in given):
+        return list(given)
+    rows = [given] if isinstance(given[0], int) else given
+    size = len(task.tokenizer)
+    return [task.tokenizer.decode(check_tokens(row, size)) for row in rows]
+
+
+def _vector(vector: Tensor, body: EmbeddingRequest) -> list[float] | str:
+    if body.encoding_format == "float":
+        numbers: list[float] = vector.tolist()
+        return numbers
+    return base64.b64encode(vector.numpy().astype("<f4").tobytes()).decode()
+
+
+def _count(request: Request, written: Answer) -> None:
+    note(
+        request,
+        prompt_tokens=written.plan.n_prompt_tokens,
+        completion_tokens=written.n_generated,
+    )
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+class _Shape:
+    """How the texts of one request are written as JSON."""
+
+    kind, chunk_kind, prefix = "", "", ""
+
+    def __init__(self, name: str, body: Any, worker: Worker) -> None:
+        self.body = body
+        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time())}
+        self._name = name
+        self._texts = (
+            TokenTexts(worker.task.tokenizer) if body.logprobs not in (None, False) else None
+        )
+        self._offsets: dict[int, int] = {}
+
+    def whole(self, written: Answer) -> dict[str, Any]:
+        """All texts at once."""
+        return {
+            **self._head,
+            "object": self.kind,
+            "model": self._name,
+            "choices": [self.choice(choice) for choice in written.choices],
+            "usage": usage(written),
+        }
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """A whole text."""
+        raise NotImplementedError
+
+    def start(self, written: Answer) -> list[dict[str, Any]]:
+        """What a stream begins with."""
+        return []
+
+    def chunk(self, piece: Piece) -> dict[str, Any]:
+        """A part of a stream."""
+        return self._chunk([self.part(piece)])
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """What a choice has grown by."""
+        raise NotImplementedError
+
+    def usage_chunk(self, written: Answer) -> dict[str, Any]:
+        """The last part of a stream, on demand: the number of tokens."""
+        return {**self._chunk([]), "usage": usage(written)}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        content = {**self._head, "object": self.chunk_kind, "model": self._name, "choices": choices}
+        return {**content, "usage": None} if self.body.includes_usage else content
+
+
+def usage(written: Answer) -> dict[str, int]:
+    """Numbers of tokens read and generated."""
+    read, generated = written.plan.n_prompt_tokens, written.n_generated
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": generated,
+        "total_tokens": read + generated,
+    }
+
+
+class _CompletionShape(_Shape):
+    kind = chunk_kind = "text_completion"
+    prefix = "cmpl"
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """A whole text."""
+        return {
+            "index": choice.index,
+            "text": choice.text,
+            "logprobs": self._log_probabilities(choice.index, choice.tokens),
+            "finish_reason": choice.finish,
+        }
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """What a choice has grown by."""
+        return {
+            "index": piece.choice.index,
+            "text": piece.text,
+            "logprobs": self._log_probabilities(piece.choice.index, piece.tokens),
+            "finish_reason": piece.choice.finish,
+        }
+
+    def _log_probabilities(
+        self, index: int, tokens: Sequence[ScoredToken]
+    ) -> dict[str, Any] | None:
+        if self._texts is None:
+            return None
+        spelt = [self._texts.text(token.token) for token in tokens]
+        offsets, offset = [], self._offsets.get(index, 0)
+        for text in spelt:
+            offsets.append(offset)
+            offset += len(text)
+        self._offsets[index] = offset
+        return {
+            "tokens": spelt,
+            "token_logprobs": [token.log_probability for token in tokens],
+            "top_logprobs": [self._top(token) for token in tokens],
+            "text_offset": offsets,
+        }
+
+    def _top(self, token: ScoredToken) -> dict[str, float] | None:
+        """The likeliest tokens, and the one that is there."""
+        assert self._texts is not None
+        if token.log_probability is None:
+            return None
+        found: dict[str, float] = {}
+        for other, value in (*token.top, (token.token, token.log_probability)):
+            found.setdefault(self._texts.text(other), value)
+        return found
+
+
+class _ChatShape(_Shape):
+    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """A whole answer."""
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": self._log_probabilities(choice.tokens),
+            "finish_reason": choice.finish,
+        }
+
+    def start(self, written: Answer) -> list[dict[str, Any]]:
+        """Say who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        return [
+            self._chunk(
+                [{"index": x.index, "delta": delta, "logprobs": None, "finish_reason": None}]
+            )
+            for x in written.choices
+        ]
+
+    def part(self, piece: Piece) -> dict[str, Any]:
+        """What an answer has grown by."""
+        return {
+            "index": piece.choice.index,
+            "delta": {"content": piece.text} if piece.text else {},
+            "logprobs": self._log_probabilities(piece.tokens),
+            "finish_reason": piece.choice.finish,
+        }
+
+    def _log_probabilities(self, tokens: Sequence[ScoredToken]) -> dict[str, Any] | None:
+        if self._texts is None:
+            return None
+        return {"content": [self._token(token) for token in tokens], "refusal": None}
+
+    def _token(self, token: ScoredToken) -> dict[str, Any]:
+        top = [self._one(other, value) for other, value in token.top]
+        return {**self._one(token.token, token.log_probability), "top_logprobs": top}
+
+    def _one(self, token: int, log_probability: float | None) -> dict[str, Any]:
+        assert self._texts is not None
+        spelt, content = self._texts.text(token), self._texts.bytes(token)
+        return {"token": spelt, "logprob": log_probability, "bytes": content}

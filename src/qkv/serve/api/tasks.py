@@ -1,0 +1,208 @@
+"""Tasks other than writing: classify, tag, answer, fill, embed and score texts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from qkv.errors import UserError
+from qkv.serve.api.openai import check_size, count_tokens, embed_texts
+from qkv.serve.hang_up import answer
+from qkv.serve.models import Models
+from qkv.serve.observe import note
+from qkv.serve.settings import ServeSettings
+from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger
+
+Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+def _example(**content: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [content]})
+
+
+class TextsRequest(BaseModel):
+    """One text or several, for one model."""
+
+    model: str | None = Field(None, description="By default the first that fits.")
+    texts: str | list[str]
+
+
+class ClassifyRequest(BaseModel):
+    """Texts, or pairs of texts, to label."""
+
+    model_config = _example(texts=["the cat sees a dog"])
+
+    model: str | None = None
+    texts: str | list[str | Pair]
+    threshold: float | None = Field(None, ge=0, le=1, description="Of a model of several classes.")
+
+
+class TagRequest(BaseModel):
+    """Texts, or lists of words, whose words are to be labelled."""
+
+    model_config = _example(texts=["the cat sees a dog"])
+
+    model: str | None = None
+    texts: str | list[str | list[str]]
+
+
+class AnswerRequest(BaseModel):
+    """A question, and a text that answers it."""
+
+    model_config = _example(question="who sees a dog", context="the cat sees a dog")
+
+    model: str | None = None
+    question: str
+    context: str
+    n_best: int = Field(1, ge=1, le=100)
+
+
+class FillRequest(TextsRequest):
+    """Texts with gaps, written `<mask>`."""
+
+    model_config = _example(texts=["the <mask> sees a dog"])
+
+    top_k: int = Field(5, ge=1, le=1000)
+
+
+class EmbedRequest(TextsRequest):
+    """Texts to embed."""
+
+    model_config = _example(texts=["the cat", "a dog"])
+
+
+class ScoreRequest(TextsRequest):
+    """Texts whose likelihood is wanted."""
+
+    model_config = _example(texts=["the cat sees the dog."])
+
+
+def router(models: Models, settings: ServeSettings) -> APIRouter:
+    """Routes of the tasks."""
+    routes = APIRouter(tags=["tasks"])
+    server = _Server(models, settings)
+
+    @routes.post("/classify")
+    async def classify(body: ClassifyRequest, request: Request) -> dict[str, Any]:
+        """Label texts, or pairs of texts, with probabilities."""
+        work = server.ask("classify", body, _classified, threshold=body.threshold)
+        return await answer(request, work(request))
+
+    @routes.post("/tag")
+    async def tag(body: TagRequest, request: Request) -> dict[str, Any]:
+        """Label the words of texts, and name the entities that they spell."""
+        return await answer(request, server.ask("tag", body, _tagged)(request))
+
+    @routes.post("/answer")
+    async def answer_question(body: AnswerRequest, request: Request) -> dict[str, Any]:
+        """Find the span of a text that answers a question."""
+        pairs = [(body.question, body.context)]
+        work = server.ask("answer", body, _answered, pairs, n_best=body.n_best)
+        found = await answer(request, work(request))
+        best, *_ = found["results"][0]
+        return {"model": found["model"], **best, "n_best": found["results"][0]}
+
+    @routes.post("/fill")
+    async def fill(body: FillRequest, request: Request) -> dict[str, Any]:
+        """Fill the gaps of texts, with the candidates of each gap."""
+        return await answer(request, server.ask("fill", body, _filled, top_k=body.top_k)(request))
+
+    @routes.post("/embed")
+    async def embed(body: EmbedRequest, request: Request) -> dict[str, Any]:
+        """Embed texts as vectors."""
+        return await answer(request, server.ask("embed", body, _embedded)(request))
+
+    @routes.post("/score")
+    async def score(body: ScoreRequest, request: Request) -> dict[str, Any]:
+        """Say how likely texts are to a language model."""
+        return await answer(request, server.ask("score", body, _scored)(request))
+
+    return routes
+
+
+KINDS = {
+    "classify": (("classify",), "classify texts"),
+    "tag": (("tag",), "tag words"),
+    "answer": (("answer",), "answer questions about a text"),
+    "fill": (("fill",), "fill gaps"),
+    "embed": (("embed", "fill"), "embed texts"),
+    "score": (("generate",), "score texts"),
+}
+"""The tasks of the models that can do something, and what it is called."""
+
+
+class _Server:
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        self.models, self.settings = models, settings
+
+    def ask(
+        self,
+        kind: str,
+        body: Any,
+        function: Callable[..., list[Any]],
+        texts: Sequence[Any] | None = None,
+        **settings: Hashable,
+    ) -> Callable[[Request], Any]:
+        """Return a coroutine function that gives texts to a model of the right kind."""
+        given = texts if texts is not None else body.texts
+        listed = [given] if isinstance(given, str) else list(given)
+
+        async def work(request: Request) -> dict[str, Any]:
+            name = self.models.choose(body.model, *KINDS[kind])
+            if not listed:
+                raise UserError("texts is an empty list; give a text, or a list of them.")
+            async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
+                flat = [part for text in listed for part in _parts(text)]
+                n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, flat)
+                check_size(self.settings, len(listed), n_tokens)
+                results = await worker.gather(function, listed, **settings)
+            note(request, model=name, prompt_tokens=n_tokens)
+            return {"model": name, "results": results}
+
+        return work
+
+
+def _parts(text: str | Sequence[str]) -> list[str]:
+    return [text] if isinstance(text, str) else list(text)
+
+
+def _classified(task: Classifier, texts: list[Any], threshold: float | None) -> list[Any]:
+    whole = [text if isinstance(text, str) else tuple(text) for text in texts]
+    return [
+        {**dataclasses.asdict(found), "label": found.label, "probability": found.probability}
+        for found in task.classify(whole, threshold)
+    ]
+
+
+def _tagged(task: Tagger, texts: list[Any]) -> list[Any]:
+    whole = [text if isinstance(text, str) else tuple(text) for text in texts]
+    return [dataclasses.asdict(found) for found in task.tag(whole)]
+
+
+def _answered(task: Answerer, texts: list[Any], n_best: int) -> list[Any]:
+    found = task.answers(texts, n_best)
+    return [[dataclasses.asdict(answer) for answer in answers] for answers in found]
+
+
+def _filled(task: Encoder, texts: list[str], top_k: int) -> list[Any]:
+    return [dataclasses.asdict(found) for found in task.fill(texts, top_k)]
+
+
+def _embedded(task: Encoder, texts: list[str]) -> list[Any]:
+    return [vector.tolist() for vector in embed_texts(task, texts)]
+
+
+def _scored(task: LanguageModel, texts: list[str]) -> list[Any]:
+    return [
+        {
+            **dataclasses.asdict(found),
+            "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte,
+        }
+        for found in task.score(texts)
+    ]

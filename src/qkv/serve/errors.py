@@ -1,0 +1,103 @@
+"""Errors in OpenAI's shape: a status, and one sentence that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from qkv.errors import UserError
+from qkv.serve.models import BusyError, NoMemoryError, UnknownModelError
+
+RETRY_SECONDS = 1  # after which somebody who was turned away may try again
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is refused, with its status and a sentence."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+
+
+def error_content(status: int, message: str, code: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = TYPES.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def error_response(
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Build the response for an error; those who come too often are told when to try again."""
+    headers = dict(headers or {})
+    if status in (429, 503):
+        headers.setdefault("Retry-After", str(RETRY_SECONDS))
+    if status == 401:
+        headers.setdefault("WWW-Authenticate", "Bearer")
+    return JSONResponse(error_content(status, message, code), status, headers)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The status and the sentence of an exception."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, UnknownModelError):
+        return ApiError(404, str(error), "model_not_found")
+    if isinstance(error, BusyError):
+        return ApiError(429, str(error), "rate_limit_exceeded")
+    if isinstance(error, NoMemoryError):
+        return ApiError(503, str(error), "no_memory")
+    if isinstance(error, UserError):
+        return ApiError(422, str(error))
+    if isinstance(error, TimeoutError):
+        return ApiError(503, "The request took too long; ask for less at a time.", "timeout")
+    return ApiError(500, "The server made a mistake; its log has the details.")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception that stands for a mistake of the client in OpenAI's shape."""
+
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        known = as_api_error(error)
+        return error_response(known.status, known.message, known.code)
+
+    async def refuse_body(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return error_response(422, _sentence(error))
+
+    async def refuse_path(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        sentence = {
+            404: "There is nothing at this path; /docs lists what there is.",
+            405: "This path cannot be asked in this way; /docs lists how it can.",
+        }.get(error.status_code, str(error.detail))
+        return error_response(error.status_code, sentence, headers=error.headers)
+
+    for kind in (ApiError, UserError, TimeoutError):
+        app.add_exception_handler(kind, refuse)
+    app.add_exception_handler(RequestValidationError, refuse_body)
+    app.add_exception_handler(HTTPException, refuse_path)
+
+
+def _sentence(error: RequestValidationError) -> str:
+    """Name the first value that does not fit, and the rule; the value itself is not repeated."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f"The body is not JSON ({first['ctx']['error']}); send an object."
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    rule = str(first["msg"]).rstrip(".")
+    return f"{where or 'The body'}: {rule}."

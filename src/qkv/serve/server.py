@@ -1,0 +1,87 @@
+"""The process: it listens, finishes what runs when it is asked to end, and then ends well."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from qkv.errors import UserError
+from qkv.serve.app import create_app
+from qkv.serve.models import Models
+from qkv.serve.observe import log_as_json
+from qkv.serve.settings import ServeSettings
+
+ENDED_BY = 128  # added to a signal's number: the exit code of a process that it ended
+
+
+class Server(uvicorn.Server):
+    """A server that ends with code 0 when it has finished what ran; a second signal ends it now."""
+
+    def __init__(self, config: uvicorn.Config, models: Models) -> None:
+        super().__init__(config)
+        self.models = models
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Listen to signals, and do not raise them again at the end, as uvicorn would."""
+        if threading.current_thread() is not threading.main_thread():  # which alone can
+            yield
+            return
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end, or end at once."""
+        if self.should_exit:
+            os._exit(ENDED_BY + sig)
+        self.should_exit = self.models.is_closing = True
+
+
+def listen(settings: ServeSettings) -> socket.socket:
+    """Bind the address, or say in a sentence why that cannot be done."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        bound.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"The address {settings.host}:{settings.port} cannot be listened on ({reason}); choose "
+            f"another with --host and --port."
+        ) from error
+    return bound
+
+
+def serve(models: Models, settings: ServeSettings) -> None:
+    """Listen and answer until a signal comes."""
+    bound = listen(settings)
+    app = create_app(models, settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=15,
+        h11_max_incomplete_event_size=64 * 2**10,
+    )
+    log_as_json()
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    print(f"Serving {', '.join(models.names())} at http://{shown}:{port}", flush=True)
+    asyncio.run(Server(config, models).serve([bound]))

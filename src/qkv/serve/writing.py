@@ -1,0 +1,403 @@
+"""From what a client asks for to the engine's requests, and from their tokens back to text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qkv.config import DecodeConfig
+from qkv.decode import Event, Handle, Request
+from qkv.decode.closed_batch import draws, join
+from qkv.decode.request import prompt_limits
+from qkv.errors import UserError
+from qkv.serve.api.openai_shapes import LEAST_TEMPERATURE, ChatRequest, CompletionRequest, Sampling
+from qkv.serve.worker import Worker
+from qkv.tasks import LanguageModel, Translator
+from qkv.text import TextStream
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token with its log-probability, and the likeliest ones in its place."""
+
+    token: int
+    log_probability: float | None  # None: the first of a prompt
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass
+class Choice:
+    """One of the texts that a client gets."""
+
+    index: int
+    text: str = ""
+    finish: str | None = None
+    tokens: list[ScoredToken] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a choice has grown by."""
+
+    choice: Choice
+    text: str
+    tokens: Sequence[ScoredToken] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One prompt of a client: the requests that are made of it, and its choices."""
+
+    prompt: tuple[int, ...]  # tokens of the prompt, or of a translator's source
+    shown: str  # the prompt as text
+    requests: list[Request]
+    first: int  # index of its first choice
+    n_choices: int
+    stops: tuple[str, ...] = ()
+    after: tuple[int, ...] = ()  # tokens after which the text is spelt
+    drops_space: bool = False  # of the answer's beginning, which the template put there
+    read: Callable[[Any, Sequence[Handle]], list[str]] | None = None
+    """Read all choices when all is done, where nothing can be shown before."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a client asks for."""
+
+    asked: list[Asked]
+    n_top: int | None = None  # likeliest tokens beside each token; None: no log-probabilities
+    echo: bool = False
+    n_generated: int | None = None  # 0: prompts alone
+
+    @property
+    def requests(self) -> list[Request]:
+        """The engine's requests, in order."""
+        return [request for asked in self.asked for request in asked.requests]
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(len(asked.prompt) for asked in self.asked)
+
+    @property
+    def n_tokens(self) -> int:
+        """Most tokens that are read and generated."""
+        return self.n_prompt_tokens + sum(request.limit for request in self.requests)
+
+    @property
+    def n_rows(self) -> int:
+        """Texts that come out."""
+        return sum(asked.n_choices for asked in self.asked)
+
+
+# Plans
+
+
+def plan_completion(task: Any, body: CompletionRequest) -> Plan:
+    """Plan what comes after prompts, or the translations of texts."""
+    if isinstance(task, Translator):
+        if body.logprobs is not None or body.echo:
+            raise UserError(
+                "A translator's text is not a continuation; leave logprobs and echo out."
+            )
+        return plan_translations(task, _texts(task, body.prompt), body)
+    prompts, shown = _prompts(task, body)
+    config = settings_of(task, body, body.max_tokens)
+    plan = Plan([], body.logprobs, body.echo, body.max_tokens)
+    for number, prompt in enumerate(prompts):
+        requests = [] if body.max_tokens == 0 else _written(task, prompt, config, (), number, body)
+        asked = _asked(prompt, shown[number], requests, number * body.n, body.n, config)
+        plan.asked.append(replace(asked, after=tuple(prompt)))
+    return plan
+
+
+def plan_chat(task: Any, body: ChatRequest) -> Plan:
+    """Plan the answer to the last message of a conversation, or its translation."""
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if limit == 0:
+        raise UserError("max_tokens is 0, but an answer needs at least one token; raise it.")
+    messages = [message.plain() for message in body.messages]
+    if isinstance(task, Translator):
+        if body.logprobs:
+            raise UserError("A beam search has no log-probabilities of tokens; leave logprobs out.")
+        return plan_translations(task, [messages[-1]["content"]], body, limit)
+    settings = _differences(body, limit)
+    conversation = task.conversation(messages=messages, tell=lambda sentence: None, **settings)
+    prompt, config = conversation.next_prompt()
+    n_top = (body.top_logprobs or 0) if body.logprobs else None
+    requests = _written(task, prompt, config, conversation.ends, len(messages), body, n_top or 0)
+    requests = [replace(request, keep=True) for request in requests]
+    asked = _asked(prompt, "", requests, 0, body.n, config)
+    space = conversation.template.answer_space
+    return Plan([replace(asked, drops_space=space)], n_top)
+
+
+def plan_translations(
+    task: Translator, texts: Sequence[str], body: Sampling, limit: int | None = None
+) -> Plan:
+    """Plan the translations of texts: the `n` best of each."""
+    settings = _differences(body, body.max_tokens if limit is None else limit)
+    if not settings.get("sample", task.decode.sample):
+        settings = {name: settings[name] for name in settings if name not in ("sample", "beams")}
+        settings["beams"] = max(task.decode.beams, body.n)
+    settings["n_best"] = body.n
+    if body.stops:
+        raise UserError("A translator knows no stop strings; leave stop out.")
+    found = task.requests(texts, **settings)
+    asked = []
+    for number, request in enumerate(found):
+        requests = draws(request) if request else []
+        source = request.source if request else ()
+        asked.append(
+            Asked(source, texts[number], requests, number * body.n, body.n, read=_translations)
+        )
+    return Plan(asked)
+
+
+def _translations(task: Translator, handles: Sequence[Handle]) -> list[str]:
+    return [translation.text for translation in task.read(handles)] if handles else []
+
+
+def _written(
+    task: LanguageModel,
+    prompt: Sequence[int],
+    config: DecodeConfig,
+    ends: Sequence[int],
+    id: int,
+    body: Sampling,
+    n_top: int = 0,
+) -> list[Request]:
+    """The requests of one prompt: one for each choice, or one search for all."""
+    (limit,) = prompt_limits(task.model.config, config, [list(prompt)])
+    request = task.writer.request(prompt, limit, config, ends, id)
+    if isinstance(body, CompletionRequest):
+        n_top = body.logprobs or 0
+    request = replace(request, n_top=n_top)
+    if request.beams > 1:
+        return [request]
+    return [replace(request, draw=draw) for draw in range(body.n)]
+
+
+def _asked(
+    prompt: Sequence[int],
+    shown: str,
+    requests: list[Request],
+    first: int,
+    n_choices: int,
+    config: DecodeConfig,
+) -> Asked:
+    is_search = bool(requests) and requests[0].beams > 1
+    read = _completions if is_search else None
+    return Asked(tuple(prompt), shown, requests, first, n_choices, config.stop, read=read)
+
+
+def _completions(task: LanguageModel, handles: Sequence[Handle]) -> list[str]:
+    request = handles[0].request
+    return [task.read(best, request.prompt, request.rules).text for best in join(handles)]
+
+
+def settings_of(task: LanguageModel, body: Sampling, limit: int | None) -> DecodeConfig:
+    """The settings of decoding that a client asks for."""
+    config = task.settings(_differences(body, limit))
+    if config.beams > 1 and not config.sample:
+        return task.settings(
+            {**_differences(body, limit), "n_best": body.n, "beams": max(config.beams, body.n)}
+        )
+    return replace(config, n_best=1)
+
+
+def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
+    """What differs from the model's own settings: to name a temperature is to ask for draws."""
+    if refused := body.refused():
+        raise UserError(f"{refused[0]} is not known here; leave it out.")
+    names = ("temperature", "top_p", "top_k", "min_p")
+    given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    found: dict[str, Any] = {}
+    if given:
+        is_drawn = given.get("temperature", 1.0) >= LEAST_TEMPERATURE
+        found = {**given, "sample": True} if is_drawn else {"sample": False, "beams": 1}
+    if body.seed is not None:
+        found["seed"] = body.seed
+    if body.stops:
+        found["stop"] = body.stops
+    if limit:
+        found["max_length"] = limit
+    if body.repetition_penalty is not None:
+        found["repetition_penalty"] = body.repetition_penalty
+    return found
+
+
+def _texts(task: Any, prompt: str | Sequence[Any]) -> list[str]:
+    """Prompts as texts; tokens are spelt."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if all(isinstance(part, str) for part in prompt):
+        return list(prompt)
+    rows: Any = [prompt] if isinstance(prompt[0], int) else prompt
+    tokenizer = task.tokenizers.source if isinstance(task, Translator) else task.tokenizer
+    return [tokenizer.decode(check_tokens(row, len(tokenizer))) for row in rows]
+
+
+def _prompts(task: LanguageModel, body: CompletionRequest) -> tuple[list[list[int]], list[str]]:
+    """The tokens of prompts, and their texts."""
+    if not isinstance(body.prompt, str) and not body.prompt:
+        raise UserError("prompt is an empty list; give a text, or a list of them.")
+    texts = _texts(task, body.prompt)
+    context = task.model.config.max_length
+    if isinstance(body.prompt, str) or isinstance(body.prompt[0], str):
+        if body.max_tokens == 0:
+            prompts = [task.encode(text) for text in texts]
+        else:
+            prompts = task.encode_prompts(texts)
+    else:
+        rows: Any = [body.prompt] if isinstance(body.prompt[0], int) else body.prompt
+        prompts = [list(row) for row in rows]
+    for tokens in prompts:
+        if len(tokens) > context - (body.max_tokens != 0):
+            raise UserError(
+                f"A prompt has {len(tokens):,} tokens, but the model's context of {context:,} must "
+                f"hold it and what comes after; shorten it."
+            )
+    return prompts, texts
+
+
+def check_tokens(tokens: Sequence[int], vocab_size: int) -> Sequence[int]:
+    """Refuse tokens that a vocabulary does not have."""
+    if max(tokens) >= vocab_size:
+        raise UserError(
+            f"A prompt has the token {max(tokens)}, but those of the model go from 0 to "
+            f"{vocab_size - 1}."
+        )
+    return tokens
+
+
+# Tokens back to text
+
+
+class _Growing:
+    """A choice that is read as its tokens come."""
+
+    def __init__(self, task: LanguageModel, asked: Asked, choice: Choice, scored: bool) -> None:
+        self.choice, self._asked, self._scored = choice, asked, scored
+        self._stream = TextStream(task.tokenizer, asked.stops, asked.after)
+        self._n_tokens = 0
+
+    def push(self, event: Event) -> Piece | None:
+        """Take the next token; None: the text has ended before it."""
+        choice, request = self.choice, event.handle.request
+        if choice.finish:
+            return None
+        self._n_tokens += 1
+        scored = []
+        if event.token in request.ends:
+            choice.finish, text = "stop", self._stream.finish()
+        else:
+            text = self._stream.push([event.token])
+            if self._scored:
+                scored = [ScoredToken(event.token, event.log_probability, event.top)]
+            if not self._stream.stopped and self._n_tokens == request.limit:
+                choice.finish, text = "length", text + self._stream.finish()
+        if self._stream.stopped:
+            choice.finish = "stop"
+        if self._asked.drops_space and not choice.text:
+            text = text.removeprefix(" ")
+        choice.text += text
+        choice.tokens += scored
+        return Piece(choice, text, scored)
+
+
+class Answer:
+    """The choices of one client, which grow while its requests run."""
+
+    def __init__(self, worker: Worker, plan: Plan) -> None:
+        self.worker, self.plan = worker, plan
+        self.n_generated = 0
+        self.choices = [
+            Choice(asked.first + number)
+            for asked in plan.asked
+            for number in range(asked.n_choices)
+        ]
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield what the choices grow by, until all have ended."""
+        async for piece in self._echoes():
+            yield piece
+        if self.plan.n_generated == 0:
+            for choice in self.choices:
+                choice.finish = "length"
+                yield Piece(choice, "")
+            return
+        generation = self.worker.generate(self.plan.requests)
+        try:
+            readers = self._readers(generation.handles)
+            async for event in generation:
+                self.n_generated += 1 if event.handle.request.beams == 1 else 0
+                if growing := readers.get(event.handle):
+                    grown = growing.push(event)
+                    if grown is None:
+                        continue
+                    if growing.choice.finish and not event.handle.is_done:
+                        generation.cancel([event.handle])
+                    yield grown
+            async for piece in self._read_at_the_end(generation.handles):
+                yield piece
+        finally:
+            generation.cancel()
+
+    async def finish(self) -> None:
+        """Wait for the whole texts."""
+        async for _ in self.pieces():
+            pass
+
+    async def _echoes(self) -> AsyncIterator[Piece]:
+        """Give every choice its prompt, with the log-probabilities of its tokens."""
+        if not self.plan.echo:
+            return
+        n_top = self.plan.n_top
+        scored: list[list[ScoredToken]] = [[] for _ in self.plan.asked]
+        if n_top is not None:
+            prompts = [list(asked.prompt) for asked in self.plan.asked]
+            ranked = await self.worker.gather(_ranked, prompts, n_top=n_top)
+            scored = [
+                [
+                    ScoredToken(prompt[0], None),
+                    *(ScoredToken(token, *of) for token, of in zip(prompt[1:], row, strict=True)),
+                ]
+                for prompt, row in zip(prompts, ranked, strict=True)
+            ]
+        for asked, tokens in zip(self.plan.asked, scored, strict=True):
+            for choice in self.choices[asked.first : asked.first + asked.n_choices]:
+                choice.text, choice.tokens = asked.shown, list(tokens)
+                yield Piece(choice, asked.shown, tokens)
+
+    def _readers(self, handles: Sequence[Handle]) -> dict[Handle, _Growing]:
+        task, left, found = self.worker.task, iter(handles), {}
+        for asked in self.plan.asked:
+            of_prompt = [next(left) for _ in asked.requests]
+            if asked.read is None:
+                for handle, choice in zip(of_prompt, self.choices[asked.first :], strict=False):
+                    found[handle] = _Growing(task, asked, choice, self.plan.n_top is not None)
+        return found
+
+    async def _read_at_the_end(self, handles: Sequence[Handle]) -> AsyncIterator[Piece]:
+        """Read searches, whose texts are known when all is done."""
+        left = iter(handles)
+        for asked in self.plan.asked:
+            of_prompt = [next(left) for _ in asked.requests]
+            if asked.read is None:
+                continue
+            texts = await self.worker.run(asked.read, of_prompt)
+            ended = any(best.finished for handle in of_prompt for best in handle.hypotheses)
+            self.n_generated += sum(len(h.hypotheses[0].tokens) for h in of_prompt if h.hypotheses)
+            for number, choice in enumerate(self.choices[asked.first :][: asked.n_choices]):
+                text = texts[number] if number < len(texts) else ""
+                choice.text += text
+                choice.finish = "stop" if ended or not of_prompt else "length"
+                yield Piece(choice, text)
+
+
+def _ranked(task: LanguageModel, prompts: list[list[int]], n_top: int) -> list[Any]:
+    from qkv.tasks.likelihood import ranked_log_probabilities
+
+    return ranked_log_probabilities(task.model, prompts, n_top)

@@ -152,7 +152,7 @@ EXAMPLES = {
     "translate": [["我爱你"], ["你叫什么名字？"], ["他昨天没有来学校。"]],
     "continue": [["The capital of France is"], ["Once upon a time"]],
     "chat": [["What is the capital of France?"]],
-    "fill": [["The capital of France is <mask>."]],
+    "fill": [["I <mask> you very much."]],
     "embed": [["A cat sits on the mat.", "There is a cat on the rug."]],
     "classify": [["I love this film."]],
     "tag": [["Marie Curie was born in Warsaw."]],

@@ -20,7 +20,8 @@ from qkv import shelf
 from qkv.errors import UserError
 from qkv.inspect.trace.probe import forward
 from qkv.inspect.trace.trace import Trace
-from qkv.tasks import Translator, load
+from qkv.serve.page.actions import act, actions, examples
+from qkv.tasks import load
 
 DEMO = "demo"  # the run that the page starts, and its recipe
 MAX_RECORDS = 4000  # of a log in one response
@@ -135,24 +136,29 @@ class Runs:
         }
 
     def sample(self, name: str, text: str) -> dict[str, Any]:
-        """What the run's best weights so far make of a text: output, attention, gradients."""
+        """What the run's best weights so far make of a text: output, attention, gradients.
+
+        Without a text, an example that suits the task is taken.
+        """
         folder = self.folder(name)
         weights = folder / "model.safetensors"
         if not weights.is_file():
-            return {"text": "", "step": None}
+            return {"text": "", "time": 0, "asked": text}
         with self._lock:
             task = self._task(folder, weights.stat().st_mtime)
-        if not isinstance(task, Translator):
-            raise UserError("Only the samples of a translator can be watched; look at its curves.")
-        trace = task.trace(text)
-        maps = trace[trace.names("decoder.*.cross_attention.weights")[-1]]
+        action = actions(task)[0]
+        text = text.strip() or examples(task)[action][0][0]
+        done = act(task, action, text)
+        key = done.trace.names("*_attention.weights")[-1]
+        rows, columns = done.trace.labels(key)[2:]
         return {
-            "text": task.translate(text),
+            "asked": text,
+            "text": done.text,
             "time": weights.stat().st_mtime,
-            "source": trace.tokens("source"),
-            "target": trace.tokens("target"),
-            "attention": maps[0].mean(0).tolist(),
-            "gradients": gradient_norms(trace),
+            "rows": rows,
+            "columns": columns,
+            "attention": done.trace[key][0].mean(0).tolist(),
+            "gradients": gradient_norms(done.trace),
         }
 
     def _task(self, folder: Path, changed: float) -> Any:
@@ -162,9 +168,10 @@ class Runs:
 
 
 def gradient_norms(trace: Trace) -> list[dict[str, Any]]:
-    """The norm of the loss' gradient in each layer's weights."""
+    """The norm of the loss' gradient in each layer's weights; none without labels of tokens."""
     model, labels = trace.model, trace.inputs.labels
-    assert labels is not None
+    if labels is None or trace.inputs.output_kind != "tokens":
+        return []
     weights = {name: x for name, x in model.named_parameters() if x.is_floating_point()}
     before = {name: x.requires_grad for name, x in weights.items()}
     try:

@@ -21,7 +21,7 @@ Length = Annotated[int, Query(ge=2, le=256)]
 class SampleAsk(BaseModel):
     """A text for the weights that a run has so far."""
 
-    text: str = Field(min_length=1, max_length=400)
+    text: str = Field("", max_length=400)
 
 
 def sections_router(models: Any, settings: Any = None) -> APIRouter:

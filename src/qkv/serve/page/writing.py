@@ -82,7 +82,7 @@ def _after(task: Any, ask: Ask, written: list[int]) -> tuple[Trace, list[int]]:
     """Trace the pass that has read the prompt and these tokens."""
     if not isinstance(task, Translator | LanguageModel):
         raise UserError("This model does not write; choose a translator or a language model.")
-    done = passes(task).done(ask.action, ask.text, ask.second)
+    done = passes(task).done(task, ask.action, ask.text, ask.second)
     config, inputs = task.model.config, done.trace.inputs
     if any(not 0 <= id < config.vocab_size for id in written):
         raise UserError(f"A token's number is from 0 to {config.vocab_size - 1}.")
@@ -135,7 +135,7 @@ def forced(task: Any, ask: ForcedAsk) -> dict[str, Any]:
     """Predict each token of a given output, beside what the model writes by itself."""
     if not isinstance(task, Translator | LanguageModel):
         raise UserError("This model does not write; choose a translator or a language model.")
-    own = passes(task).done(ask.action, ask.text, ask.second).trace
+    own = passes(task).done(task, ask.action, ask.text, ask.second).trace
     given = task.trace(ask.text, ask.target)
     return {
         "given": [prediction(step) for step in given.steps(ask.top) if step.label is not None],

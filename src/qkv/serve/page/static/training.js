@@ -5,12 +5,13 @@ import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
 
 const PAUSE = 1500; // milliseconds between looks at a run
-const SHOWN = 600; // points of a curve
+const SHOWN = 300; // points of a curve, each the mean of the steps between
 
 export function mount(element, state, api) {
   let records = [];
   let next = 0;
   let timer = null;
+  let looking = false;
   let newestSample = 0;
   const samples = [];
   const head = el("div", { class: "row" });
@@ -18,7 +19,7 @@ export function mount(element, state, api) {
   const said = el("ol", { class: "samples" });
   const forming = el("div", { class: "scroll" });
   const gradients = el("div", { class: "scroll" });
-  const text = el("input", { class: "wide", value: "我爱你", "aria-label": t("training.text") });
+  const text = el("input", { class: "wide", "aria-label": t("training.text") });
   text.onchange = () => { samples.length = 0; newestSample = 0; sample(); };
 
   const choose = async () => {
@@ -44,9 +45,12 @@ export function mount(element, state, api) {
 
   const look = async () => {
     clearTimeout(timer);
-    if (state.section !== "training" || !state.run) return;
+    if (state.section !== "training" || !state.run || looking) return;
+    looking = true;
     try {
-      const answer = await api.fetch(`/v1/runs/${encodeURIComponent(state.run)}/log?after=${next}`);
+      const run = state.run;
+      const answer = await api.fetch(`/v1/runs/${encodeURIComponent(run)}/log?after=${next}`);
+      if (run !== state.run) return;
       records.push(...answer.records);
       next = answer.next;
       drawCurves(curves, records);
@@ -56,12 +60,15 @@ export function mount(element, state, api) {
       if (answer.running || answer.records.length) timer = setTimeout(look, PAUSE);
     } catch (error) {
       status(error.message);
+    } finally {
+      looking = false;
     }
   };
   const sample = async () => {
     const found = await api.fetch(`/v1/runs/${encodeURIComponent(state.run)}/sample`, { text: text.value }).catch(() => null);
     if (!found?.time || found.time === newestSample) return;
     newestSample = found.time;
+    if (!text.value) text.value = found.asked;
     const step = records.findLast((record) => "valid_loss" in record)?.step ?? "";
     samples.push({ step, text: found.text });
     show(said, samples.map((one) => el("li", {}, el("span", { class: "number quiet" }, one.step), ` ${one.text}`)));
@@ -82,7 +89,8 @@ function drawCurves(element, records) {
   if (!records.length) return show(element, el("p", { class: "empty" }, t("training.empty")));
   const [width, height] = [820, 240];
   const every = Math.ceil(records.length / SHOWN);
-  const train = records.filter((record, n) => "loss" in record && n % every === 0).map((record) => [record.step, record.loss]);
+  const losses = records.filter((record) => "loss" in record);
+  const train = losses.filter((_, n) => n % every === 0).map((record, n) => [record.step, mean(losses.slice(n * every, (n + 1) * every))]);
   const valid = records.filter((record) => "valid_loss" in record).map((record) => [record.step, record.valid_loss]);
   const values = [...train, ...valid].map((point) => point[1]).filter(Number.isFinite);
   const [low, high, last] = [Math.min(...values), Math.max(...values), Math.max(...records.map((record) => record.step))];
@@ -99,8 +107,10 @@ function drawCurves(element, records) {
   el("p", { class: "quiet" }, scores.map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")));
 }
 
-/** The mean cross-attention of the last layer. */
-function drawAttention(element, { source, target, attention }) {
+const mean = (records) => records.reduce((sum, record) => sum + record.loss, 0) / records.length;
+
+/** The mean of the heads of the last attention. */
+function drawAttention(element, { columns: source, rows: target, attention }) {
   const size = 26;
   const canvas = el("canvas", { role: "img", "aria-label": t("training.attention") });
   const [width, height] = [size * source.length, size * target.length];
@@ -112,6 +122,7 @@ function drawAttention(element, { source, target, attention }) {
 
 /** A bar per layer: the norm of the gradient in its weights. */
 function drawGradients(element, norms) {
+  element.closest(".panel").hidden = !norms.length;
   const most = Math.max(...norms.map((one) => one.norm), 1e-12);
   show(element, el("ol", { class: "choices still" }, norms.map((one) => el("li", {}, el("span", { class: "name" }, one.name),
     el("span", { class: "double" }, el("i", { class: "ruled", style: { width: `${(100 * one.norm) / most}%` } })), el("span", { class: "number" }, number(one.norm))))));

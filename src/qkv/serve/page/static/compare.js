@@ -18,12 +18,12 @@ export function mount(element, state, api) {
   const sentences = el("textarea", { rows: 4, class: "wide", "aria-label": t("compare.sentences") });
   sentences.value = (state.sentences.length ? state.sentences : example.sentences).join("\n");
 
+  const reader = () => state.page.models.find((model) => model.family === "encoder")?.id ?? state.model;
   const renew = () => {
     const models = state.page.models;
     const ids = models.map((model) => model.id);
     const known = (wanted) => models.find((model) => wanted(model))?.id;
-    const encoder = known((model) => model.family === "encoder");
-    const left = encoder ?? state.model;
+    const left = reader();
     const others = ids.filter((id) => id !== left);
     const right = others.includes(state.other) ? state.other : known((model) => model.family === "decoder" && model.id !== left) ?? others[0];
     show(columns, [left, right].filter(Boolean).map((model, n) => {
@@ -33,7 +33,7 @@ export function mount(element, state, api) {
       return el("div", {}, name, body);
     }), right ? null : el("p", { class: "quiet" }, t("compare.alone")));
   };
-  const renewWord = filled(words, () => api.ask(state, "word", { word: word.value, sentences: lines() }), (answer) => drawWord(answer, lines()));
+  const renewWord = filled(words, () => api.ask({ ...state, model: reader() }, "word", { word: word.value, sentences: lines() }), (answer) => drawWord(answer, lines()));
   const lines = () => sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   text.oninput = paused(250, renew);
   word.oninput = sentences.oninput = paused(250, () => { state.set({ word: word.value, sentences: lines() }); renewWord(); });

@@ -24,6 +24,7 @@ class Done:
     text: str = ""
     positions: Sequence[int] | None = None  # of outputs that make the text; None: all with a label
     marks: list[dict[str, Any]] = field(default_factory=list)  # labels, entities or spans
+    prompt: Sequence[int] = ()  # tokens that the output of a model that writes begins after
 
 
 def actions(task: Any) -> list[str]:
@@ -45,7 +46,8 @@ def _translate(task: Translator, text: str, second: str) -> Done:
     trace = task.trace(text)
     labels = trace["target.labels"][0].tolist()
     written = [id for id in labels if id != task.model.config.eos_id]
-    return Done(trace, task.tokenizers.target.decode(written))
+    prompt = trace.inputs.prompt or (task.model.config.bos_id,)
+    return Done(trace, task.tokenizers.target.decode(written), prompt=prompt)
 
 
 def _continue(task: LanguageModel, text: str, second: str) -> Done:
@@ -81,7 +83,8 @@ def _written(task: LanguageModel, prompt: list[int], added: Sequence[int]) -> Do
         suppress=suppressed(task.decode, task.model.config),
     )
     whole = task.tokenizer.decode(tokens)
-    return Done(Trace(task.model, inputs), whole[len(task.tokenizer.decode(prompt)) :])
+    text = whole[len(task.tokenizer.decode(prompt)) :]
+    return Done(Trace(task.model, inputs), text, prompt=prompt)
 
 
 def _fill(task: Encoder, text: str, second: str) -> Done:
@@ -150,7 +153,7 @@ EXAMPLES = {
     "translate": [["我爱你"], ["你叫什么名字？"], ["他昨天没有来学校。"]],
     "continue": [["The capital of France is"], ["Once upon a time"]],
     "chat": [["What is the capital of France?"]],
-    "fill": [["The capital of France is <mask>."]],
+    "fill": [["I <mask> you very much."]],
     "embed": [["A cat sits on the mat.", "There is a cat on the rug."]],
     "classify": [["I love this film."]],
     "tag": [["Marie Curie was born in Warsaw."]],

@@ -62,10 +62,10 @@ def _outputs(done: Done, trace: Trace, top: int) -> list[dict[str, Any]]:
     if wanted is None:
         wanted = [step.position for step in steps if step.label is not None]
         wanted = wanted or [len(steps) - 1]
-    return [_prediction(steps[position]) for position in wanted if position < len(steps)]
+    return [prediction(steps[position]) for position in wanted if position < len(steps)]
 
 
-def _prediction(step: Prediction) -> dict[str, Any]:
+def prediction(step: Prediction) -> dict[str, Any]:
     """A step as JSON; `output` is the label, or the best candidate where there is none."""
     output = step.label or step.candidates[0]
     return {

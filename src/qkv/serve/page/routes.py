@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse
 
 from qkv.serve.page.heads import heads, roles
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
+from qkv.serve.page.sections import sections_router
 from qkv.serve.page.structure import structure
 from qkv.serve.page.traces import Ask
 from qkv.serve.page.worked import CellAsk, worked
@@ -76,6 +77,7 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
         """What each head does: it looks at the token before, at repetitions, at its source …"""
         return await models.run(model, roles, ask)
 
+    router.include_router(sections_router(models, settings))
     return router
 
 

@@ -20,6 +20,7 @@ import { el, show } from "./dom.js";
 import { t, translatePage, useLanguage } from "./i18n.js";
 import { mountInspector } from "./inspector.js";
 import { createPage } from "./page.js";
+import { mountPath } from "./path.js";
 import { createState } from "./state.js";
 import { mountTop } from "./top.js";
 
@@ -124,6 +125,7 @@ async function start() {
   mountTop(state, api);
   mountChanges(document.querySelector("#changes"), state, api);
   mountInspector(document.querySelector("#inspector"), state, api);
+  mountPath(document.querySelector("#path"), state);
   await state.page.start();
   await showSection();
   document.body.dataset.ready = "true";

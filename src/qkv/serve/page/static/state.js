@@ -10,9 +10,15 @@ const FIELDS = {
   changes: [], // changes of the pass, as the server reads them
   difference: true, // with changes: strips show what moved
   language: "", theme: "",
+  written: [], // ids of the tokens written so far, in the section Write
+  rules: "", // sampling rules, as "temperature=0.8 top_k=40"
+  beams: 3, reference: "", // the beam search; a given output to predict
+  other: "", word: "", sentences: [], // the second model, and one word in several sentences
+  width: 64, length: 48, // of the table of positions
+  run: "", stop: 0, // the run that is watched; the stop of the tour
 };
-const NUMBERS = ["head", "row", "column"];
-const LISTS = ["open", "changes"];
+const NUMBERS = ["head", "row", "column", "beams", "width", "length", "stop"];
+const LISTS = ["open", "changes", "written", "sentences"];
 
 /** Make the state from the address; `set` changes it, `on` hears of changes. */
 export function createState() {
@@ -58,7 +64,7 @@ function read(search) {
     if (LISTS.includes(name)) fields[name] = given.getAll(name);
     else if (NUMBERS.includes(name)) fields[name] = Number.parseInt(given.get(name), 10);
     else fields[name] = typeof usual === "boolean" ? given.get(name) === "true" : given.get(name);
-    if (Number.isNaN(fields[name])) fields[name] = null;
+    if (Number.isNaN(fields[name])) fields[name] = usual;
   }
   return fields;
 }

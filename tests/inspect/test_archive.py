@@ -17,6 +17,7 @@ def test_a_saved_trace_is_the_trace(trace, tmp_path):
     assert path == tmp_path / "before.npz"
     saved = load_trace(tmp_path / "before")
     assert saved.keys() == trace.names("*")
+    trace.many(["*"])
     for key in saved:
         assert torch.equal(saved[key], trace[key])
         assert saved.shape(key) == trace.shape(key) and saved.axes(key) == trace.axes(key)

@@ -26,6 +26,7 @@ def test_every_quantity_is_a_stage_with_its_own_shape(trace: Trace) -> None:
     stages = flow(trace)
     main = [key for key in trace.names("*") if not trace.find(key).is_detail]
     assert sorted(stage.key for stage in stages) == sorted(main)
+    trace.many(main)
     for stage in stages:
         assert stage.shape == trace.shape(stage.key) == tuple(trace[stage.key].shape)
         assert stage.formula == trace.formula(stage.key)

@@ -29,7 +29,7 @@ class Recording(dict):
         return super().get(key, default)
 
 
-@pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder"])
+@pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
 def test_every_text_of_every_view_is_in_the_table(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,12 +43,12 @@ def test_every_text_of_every_view_is_in_the_table(
         names = [name for name in applicable(VIEWS, question) if name != "flow"]
         assert len(names) >= 9
         answers = {name: VIEWS[name].answer(question) for name in names}
-        page = report_page("m", question, answers)
         for answer in answers.values():
             answer.draw()
             assert list(answer.text(80))
+        page = report_page("m", question, {"mask": answers["mask"], "hand": answers["hand"]})
     assert table.missed == set()
-    assert "m 的内部" in page and "注意力" in page
+    assert "m 的内部" in page and "<h2>手算一遍</h2>" in page
 
 
 def test_other_answers_have_their_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:

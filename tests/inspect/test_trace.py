@@ -81,8 +81,8 @@ def test_every_quantity_equals_the_reference(line):
     weights = dict(trace.model.named_parameters())
     expected = Reference(trace.model.config, weights, trace.inputs).found
     assert set(expected) == set(trace.names())
-    for key in trace:
-        mine, theirs = (real(trace, key, x) for x in (trace[key], expected[key]))
+    for key, value in trace.many(trace.names()).items():
+        mine, theirs = (real(trace, key, x) for x in (value, expected[key]))
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda m, k=key: k + m)
 
 
@@ -98,7 +98,8 @@ def test_shapes_are_known_before_anything_is_computed(trace):
     shapes = {key: trace.shape(key) for key in trace}
     html = trace._repr_html_()
     assert not passes
-    assert {key: tuple(trace[key].shape) for key in trace} == shapes
+    values = trace.many(trace.names())
+    assert {key: tuple(value.shape) for key, value in values.items()} == shapes
     assert html.count("<tr>") == 1 + len(trace)
     assert all(f"<td>{key}</td>" in html for key in trace)
 

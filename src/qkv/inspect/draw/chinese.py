@@ -22,8 +22,8 @@ TITLES = {
     "Training curves": "训练曲线",
 }
 ABOUTS = {
-    "Every quantity in the order of the formulas, with its shape.": (
-        "按公式的顺序列出每个量及其形状。"
+    "The main quantities in the order of the formulas, with their shapes.": (
+        "按公式的顺序列出主要的量及其形状。"
     ),
     "The likeliest outputs at each step; entropy 0 is certain, ln V is a uniform guess.": (
         "每一步概率最高的候选；熵为 0 表示完全确定，ln V 表示均匀乱猜。"
@@ -224,6 +224,7 @@ HAND = {
     "q·k_j for each j": "对每个 j 求 q·k_j",
     "weighted values": "值的加权和",
     "all heads together": "所有头合并",
+    "head {head}: {own} + others: {rest}": "头 {head}：{own} + 其余：{rest}",
     "residual connection": "残差连接",
     "after cross-attention": "经过交叉注意力之后",
     "first neuron": "第一个神经元",

@@ -18,7 +18,7 @@ from qkv.errors import UserError
 from qkv.files import replacing
 from qkv.inspect.draw.fonts import code_points, number_missing
 from qkv.inspect.draw.page import page
-from qkv.inspect.draw.style import DARK, INK, caption, styled
+from qkv.inspect.draw.style import DARK, DARK_TYPE, INK, caption, styled
 
 ENDINGS = (".png", ".svg", ".pdf", ".html")
 # No date and no version, so that equal figures give equal files.
@@ -86,6 +86,10 @@ def dark_rules() -> str:
     swaps = {"#ffffff": "#000000", "#000000": "#ffffff"}
     rules += [
         f'.qkv-chart text[style*="fill: {a}"]{{fill:{b}!important}}' for a, b in swaps.items()
+    ]
+    rules += [
+        f'.qkv-chart text[style*="fill: {light.lower()}"]{{fill:{dark}!important}}'
+        for light, dark in DARK_TYPE.items()
     ]
     for light, dark in DARK.items():
         for paint in ("fill", "stroke"):

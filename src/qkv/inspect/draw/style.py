@@ -32,6 +32,7 @@ SEQUENCE = ("#ffffff", "#edd0e1", ATTENTION, "#8f3f6d", "#3d0f2b")
 DIVERGING = "PuOr"  # from negative through zero to positive
 # In a dark page these colours of a figure become others; maps are inverted, hues kept.
 DARK = {INK: "#e8e8e8", SOFT: "#a8a8a8", LINE: "#5a5e66", PAPER: "#16181c", "#333333": "#d0d0d0"}
+DARK_TYPE = {QUERY: "#6cb8ea", KEY: "#ff9a5c", VALUE: "#3fcfa6"}  # these are too dark as type
 DARK |= {MASK: "#2a2d33", HATCH: "#5a5e66"}
 
 STYLE: dict[str, Any] = {

@@ -138,6 +138,20 @@ class Trace(Quantities):
         (of the tokens that an attention looks at) limit the change to that part. Weights are taken
         as they are given, unless `renormalise` scales the others of a row to what is left of 1.
         """
+        return self._changed([self._edit(key, to, head, positions, keys, renormalise)])
+
+    def _changed(self, edits: Sequence[Edit]) -> Trace:
+        return Trace(self.model, self.inputs, [*self.edits, *edits])
+
+    def _edit(
+        self,
+        key: str,
+        to: Replacement,
+        head: int | None = None,
+        positions: Sequence[int] | None = None,
+        keys: Sequence[int] | None = None,
+        renormalise: bool = False,
+    ) -> Edit:
         quantity = self.find(key)
         if quantity.key.startswith(GRADIENT) or quantity.is_weight:
             what = "a weight" if quantity.is_weight else "a gradient"
@@ -151,8 +165,7 @@ class Trace(Quantities):
             raise UserError(f"{quantity.key} does not sum to 1; renormalise attention weights.")
         self._ask(quantity.key, head)
         part = part_index(quantity, head, positions, self.sizes, keys)
-        edit = replace_part(quantity, part, to, renormalise)
-        return Trace(self.model, self.inputs, [*self.edits, edit])
+        return replace_part(quantity, part, to, renormalise)
 
     def silence(self, key: str, head: int | None = None) -> Trace:
         """Trace the pass with a quantity set to 0: one head, a whole attention, or any other.
@@ -172,12 +185,10 @@ class Trace(Quantities):
         return self.change(key, torch.zeros_like, head=head)
 
     def _silence_layer(self, layer: str) -> Trace:
-        changed = self
-        for key in self.names(f"{layer}.*.output"):
-            changed = changed.silence(self._added(key.removesuffix(".output")))
-        if f"{layer}.convolution.inner" in self.quantities:
-            changed = changed.silence(f"{layer}.convolution.inner")
-        return changed
+        outputs = self.names(f"{layer}.*.output")
+        added = [self._added(key.removesuffix(".output")) for key in outputs]
+        added += self.names(f"{layer}.convolution.inner")
+        return self._changed([self._edit(key, torch.zeros_like) for key in added])
 
     def _added(self, sublayer: str) -> str:
         """Key of what a sublayer adds to the stream."""
@@ -192,11 +203,9 @@ class Trace(Quantities):
         positions = [positions] if isinstance(positions, int) else list(positions)
         letter = "S" if side != "target" and self.inputs.source is not None else "T"
         self._side(side or ("source" if letter == "S" else "target"))
-        changed = self
-        for key in self.names("*.mask"):
-            if self.axes(key)[-1] == letter:
-                changed = changed.change(key, float("-inf"), keys=positions)
-        return changed
+        masks = [key for key in self.names("*.mask") if self.axes(key)[-1] == letter]
+        edits = [self._edit(key, float("-inf"), keys=positions) for key in masks]
+        return self._changed(edits)
 
     def patch(
         self,

@@ -65,7 +65,9 @@ def test_the_demo_runs_from_end_to_end_and_its_last_lines_as_printed(tmp_path: P
     samples = [line for line in lines if " → " in line]
     assert len(samples) == 10
     assert [line.split(" → ")[0].strip() for line in samples[:3]] == list(NAMED)
-    translate, inspect, python = lines[-3:]
+    translate, inspect, python, browser = lines[-4:]
+    assert browser.startswith("Try it in the browser: ")
+    assert browser.endswith(f"qkv serve {tmp_path / 'demo'}")
     assert translate.endswith(f'qkv translate --model {tmp_path / "demo"} "我爱你"')
     assert inspect.endswith(f"qkv inspect {tmp_path / 'demo'} --source 我爱你")
     assert python.strip().startswith(f'{sys.executable} -c "import qkv; ')

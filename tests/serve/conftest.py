@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qkv.config import TokenizerConfig
+from qkv.config import DecodeConfig, TokenizerConfig
 from qkv.serve.models import Models
 from qkv.serve.server import listen, make_server
 from qkv.serve.settings import ServeSettings
-from qkv.tasks import Encoder, Prompting
+from qkv.tasks import Encoder, LanguageModel, Prompting
 from qkv.text import TEMPLATES, train_tokenizer
 from tests.proofs.models import KINDS, folder_of
 from tests.run.language_tiny import speaker, vocabulary
@@ -80,6 +80,12 @@ def filler() -> Encoder:
     return Encoder(encoder(head="masked", vocab_size=len(tokenizer)), tokenizer)
 
 
+def searcher() -> LanguageModel:
+    """A language model that searches with beams."""
+    plain = speaker(vocabulary("bpe"), **SPEAKER)
+    return LanguageModel(plain.model, plain.tokenizer, DecodeConfig(beams=3, max_length=8))
+
+
 @pytest.fixture(scope="package")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of models that have learnt nothing, by name."""
@@ -93,6 +99,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "tagger": KINDS["tag"](),
         "answerer": KINDS["answer"](),
         "spelling": KINDS["translator"](),
+        "searcher": searcher(),
     }
     return {name: folder_of(model, root / name) for name, model in made.items()}
 

@@ -191,6 +191,21 @@ def test_a_translator_translates(client: Any, translator: Translator) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks) == expected[0]
 
 
+def test_a_beam_search_is_that_of_python(client: Any, folders: dict[str, Path]) -> None:
+    searcher = qkv.load(folders["searcher"], device="cpu")
+    asked = {"model": "searcher", "prompt": "the cat", "n": 2}
+    expected = [best.text for best in searcher.n_best("the cat", n_best=2)[0]]
+    found = client.completions.create(**asked)
+    assert [choice.text for choice in found.choices] == expected
+    streamed = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
+    assert streamed == expected  # which are known at the end alone
+    stop = expected[0][2:4]
+    cut = client.completions.create(**{**asked, "n": 1}, stop=stop).choices[0].text
+    assert cut == searcher.generate("the cat", stop=stop)
+    with pytest.raises(openai.UnprocessableEntityError, match="no log-probabilities of tokens"):
+        client.completions.create(**asked, logprobs=1)
+
+
 def test_embeddings_are_those_of_embed(client: Any, folders: dict[str, Path]) -> None:
     encoder = qkv.load(folders["embedder"], device="cpu")
     texts = ["the cat", "a dog and a bird"]

@@ -9,50 +9,57 @@ import typer
 
 from qkv.cli import options
 from qkv.errors import UserError, missing_package
+from qkv.serve.settings import ServeSettings
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+USUAL = ServeSettings()
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="M",
+        help="Model folders, GGUF files, or packaged or pulled names; NAME=M gives another name "
+        "[default: zh-en].",
+        autocompletion=options.complete_model,
+    ),
+]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="QKV_API_KEY", help="Key that every request must bring.")
+]
+NoApiKey = Annotated[bool, typer.Option("--no-api-key", help="Serve others without a key.")]
+Cors = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ORIGIN", help="Let pages of this origin ask; repeatable."),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Further name in the Host header; repeatable."),
+]
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Most weights in memory, such as 8G.")]
+MaxBody = Annotated[int, typer.Option(min=1, help="Most bytes of a request.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a request.")]
+MaxRows = Annotated[int, typer.Option(min=1, help="Most texts of a request.")]
+MaxQueue = Annotated[int, typer.Option(min=1, help="Most requests of a model at the same time.")]
+MaxSeconds = Annotated[float, typer.Option(min=0.1, help="Most seconds until an answer.")]
 
 
 def serve(
-    model: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[M]...",
-            help="Model folders, GGUF files, or packaged or pulled names; NAME=M gives another "
-            "name [default: zh-en].",
-            autocompletion=options.complete_model,
-        ),
-    ] = None,
+    model: Models = None,
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8000,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="QKV_API_KEY", help="Key that every request must bring."),
-    ] = None,
-    no_api_key: Annotated[
-        bool, typer.Option("--no-api-key", help="Serve others without a key.")
-    ] = False,
-    cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Let pages of this origin ask; repeatable."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Further name in the Host header; repeatable."),
-    ] = None,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Weights in memory at most, such as 8G.")
-    ] = "0",
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2**20,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a request.")] = 16_384,
-    max_rows: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 64,
-    max_queue: Annotated[
-        int, typer.Option(min=1, help="Requests that a model has at the same time.")
-    ] = 256,
-    max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a request must be answered.")
-    ] = 300.0,
+    host: Host = USUAL.host,
+    port: Port = USUAL.port,
+    api_key: ApiKey = None,
+    no_api_key: NoApiKey = False,
+    cors: Cors = None,
+    allow_host: AllowHost = None,
+    memory: Memory = "0",
+    max_body: MaxBody = USUAL.max_body,
+    max_tokens: MaxTokens = USUAL.max_tokens,
+    max_rows: MaxRows = USUAL.max_rows,
+    max_queue: MaxQueue = USUAL.max_queue,
+    max_seconds: MaxSeconds = USUAL.max_seconds,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
@@ -63,17 +70,6 @@ def serve(
     Example: qkv serve runs/demo --port 9000
     Example: qkv serve zh-en runs/poetry_zh --memory 2G
     """
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise missing_package("qkv serve", "FastAPI and uvicorn", "serve") from error
-    from qkv.serve.models import Models
-    from qkv.serve.server import serve as run
-    from qkv.serve.settings import ServeSettings
-    from qkv.shelf import TRANSLATOR
-
     settings = ServeSettings(
         host=host,
         port=port,
@@ -94,7 +90,22 @@ def serve(
             f"--host {host} can be reached from other machines, so that a key is needed; give one "
             f"with --api-key or QKV_API_KEY, or say --no-api-key."
         )
-    run(Models(model or [TRANSLATOR], settings), settings)
+    run(model, settings)
+
+
+def run(given: list[str] | None, settings: ServeSettings) -> None:
+    """Serve models, by default the packaged translator, until a signal comes."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise missing_package("qkv serve", "FastAPI and uvicorn", "serve") from error
+    from qkv.serve import server
+    from qkv.serve.models import Models
+    from qkv.shelf import TRANSLATOR
+
+    server.serve(Models(given or [TRANSLATOR], settings), settings)
 
 
 def parse_size(text: str) -> int:

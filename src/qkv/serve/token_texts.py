@@ -24,6 +24,10 @@ class TokenTexts:
             self._known[token] = self._spell(token)
         return self._known[token]
 
+    def first_text(self, token: int) -> str:
+        """The text of a token that a text begins with: a decoder may drop the space before it."""
+        return self._tokenizer.decode([token]) or self.text(token)
+
     def is_text(self, token: int) -> bool:
         """Whether a token adds to the text, as special ones do not."""
         return token not in self._special

@@ -177,6 +177,11 @@ def _written(
         n_top = body.logprobs or 0
     request = replace(request, n_top=n_top)
     if request.beams > 1:
+        if n_top or getattr(body, "logprobs", None) not in (None, False):
+            raise UserError(
+                "A beam search has no log-probabilities of tokens; set temperature to 0, or leave "
+                "logprobs out."
+            )
         return [request]
     return [replace(request, draw=draw) for draw in range(body.n)]
 

@@ -106,8 +106,9 @@ class _Server:
         stack = AsyncExitStack()
         try:
             # What the client did wrong must be found before the stream begins.
-            ready = self._ready(stack, name, body, plan)
-            worker, planned = await answer(request, ready)
+            async with asyncio.timeout(self.settings.max_seconds):
+                ready = self._ready(stack, name, body, plan)
+                worker, planned = await answer(request, ready)
         except BaseException:
             await stack.aclose()
             raise
@@ -325,11 +326,14 @@ class _CompletionShape(_Shape):
     ) -> dict[str, Any] | None:
         if self._texts is None:
             return None
-        spelt = [self._texts.text(token.token) for token in tokens]
-        offsets, offset = [], self._offsets.get(index, 0)
-        for text, token in zip(spelt, tokens, strict=True):
+        spelt, offsets, offset = [], [], self._offsets.get(index, 0)
+        for token in tokens:
+            is_text = self._texts.is_text(token.token)
+            begins = is_text and not offset and self.body.echo
+            spell = self._texts.first_text if begins else self._texts.text
+            spelt.append(spell(token.token))
             offsets.append(offset)
-            offset += len(text) if self._texts.is_text(token.token) else 0
+            offset += len(spelt[-1]) if is_text else 0
         self._offsets[index] = offset
         return {
             "tokens": spelt,

@@ -106,6 +106,8 @@ def test_words_are_tagged() -> None:
     assert len(found["outputs"]) == 3
     entities = task.tag("the cat sees").entities
     assert [mark["name"] for mark in found["marks"]] == [entity.text for entity in entities]
+    with pytest.raises(UserError, match="blank"):
+        answer(task, "tag", " ")
 
 
 def test_a_question_is_answered() -> None:

@@ -113,8 +113,9 @@ def _tag(task: Tagger, text: str, second: str) -> Done:
         {"name": entity.text, "label": entity.type, "value": entity.probability}
         for entity in tagging.entities
     ]
-    (window,) = task.frame([text.split()])[:1]
-    return Done(task.trace(text), "", window.places, marks)
+    trace = task.trace(text)  # refuses a blank text, and one of several windows
+    (window,) = task.frame([text.split()])
+    return Done(trace, "", window.places, marks)
 
 
 def _answer(task: Answerer, text: str, second: str) -> Done:

@@ -1,0 +1,162 @@
+"""What can be done with a loaded model on the page, and the pass that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qkv.data import IGNORE
+from qkv.decode.request import suppressed
+from qkv.errors import UserError
+from qkv.inspect.trace.inputs import Inputs, Side, pad_labels
+from qkv.inspect.trace.trace import Trace
+from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger, Translator
+
+N_CONTINUED, N_CHATTED = 8, 24  # tokens that a language model adds while somebody types
+
+
+@dataclass(frozen=True)
+class Done:
+    """An action's pass, the text that came out, and the outputs that are part of it."""
+
+    trace: Trace
+    text: str = ""
+    positions: Sequence[int] | None = None  # of outputs that make the text; None: all with a label
+    marks: list[dict[str, Any]] = field(default_factory=list)  # labels, entities or spans
+    prompt: Sequence[int] = ()  # tokens that the output of a model that writes begins after
+
+
+def actions(task: Any) -> list[str]:
+    """Names of what a model can do."""
+    return [
+        name for name, (kind, _, can) in ACTIONS.items() if isinstance(task, kind) and can(task)
+    ]
+
+
+def act(task: Any, action: str, text: str, second: str = "") -> Done:
+    """Do what is asked with a text."""
+    known = actions(task)
+    if action not in known:
+        raise UserError(f"This model cannot {action}; it can {', '.join(known) or 'do nothing'}.")
+    return ACTIONS[action][1](task, text, second)
+
+
+def _translate(task: Translator, text: str, second: str) -> Done:
+    trace = task.trace(text)
+    labels = trace["target.labels"][0].tolist()
+    written = [id for id in labels if id != task.model.config.eos_id]
+    prompt = trace.inputs.prompt or (task.model.config.bos_id,)
+    return Done(trace, task.tokenizers.target.decode(written), prompt=prompt)
+
+
+def _continue(task: LanguageModel, text: str, second: str) -> Done:
+    prompt = task.encode(text)
+    config = task.settings({"max_length": N_CONTINUED, "sample": False, "beams": 1, "n_best": 1})
+    [[best]] = task.writer.complete([prompt], [0], config)
+    return _written(task, prompt, best.tokens)
+
+
+def _chat(task: LanguageModel, text: str, second: str) -> Done:
+    template = task.prompting.chat
+    assert template is not None
+    messages = [{"role": "user", "content": text}]
+    prompt = template.prompt(messages, task.tokenizer, task.prompting.talk_bos)
+    config = task.settings({"max_length": N_CHATTED, "sample": False, "beams": 1, "n_best": 1})
+    ends = sorted(template.ends(task.tokenizer).ids | {*task.model.config.ends})
+    [[best]] = task.writer.complete([prompt], [0], config, ends)
+    return _written(task, prompt, best.tokens)
+
+
+def _written(task: LanguageModel, prompt: list[int], added: Sequence[int]) -> Done:
+    """Trace a prompt with what was written after it; only that has labels."""
+    tokens = [*prompt, *added]
+    labels = [*[IGNORE] * (len(prompt) - 1), *added, IGNORE]
+    device, name = next(task.model.parameters()).device, task.tokenizer.tokens
+    if len(tokens) > task.model.config.max_length:
+        raise UserError(f"The text has {len(tokens):,} tokens, more than the model reads.")
+    inputs = Inputs(
+        target=Side.pad([tokens], task.model.config.pad_id, name, device),
+        labels=pad_labels([labels], device) if added else None,
+        name=name,
+        decode=task.decode,
+        suppress=suppressed(task.decode, task.model.config),
+    )
+    whole = task.tokenizer.decode(tokens)
+    text = whole[len(task.tokenizer.decode(prompt)) :]
+    return Done(Trace(task.model, inputs), text, prompt=prompt)
+
+
+def _fill(task: Encoder, text: str, second: str) -> Done:
+    trace = task.trace(text)
+    mask = task.tokenizer.mask_id
+    gaps = [n for n, id in enumerate(trace["source.tokens"][0].tolist()) if id == mask]
+    return Done(trace, task.fill(text).text, gaps)
+
+
+def _embed(task: Encoder, text: str, second: str) -> Done:
+    marks = []
+    if second.strip():
+        cosine = float(task.similarity(text, second)[0, 0])
+        marks = [{"name": "cosine", "value": cosine}]
+    return Done(task.trace(text), "", [], marks)
+
+
+def _classify(task: Classifier, text: str, second: str) -> Done:
+    texts: Any = (text, second) if second.strip() else text
+    return Done(task.trace(texts), task.classify([texts])[0].label, [0])
+
+
+def _tag(task: Tagger, text: str, second: str) -> Done:
+    tagging = task.tag(text)
+    marks = [
+        {"name": entity.text, "label": entity.type, "value": entity.probability}
+        for entity in tagging.entities
+    ]
+    trace = task.trace(text)  # refuses a blank text, and one of several windows
+    (window,) = task.frame([text.split()])
+    return Done(trace, "", window.places, marks)
+
+
+def _answer(task: Answerer, text: str, second: str) -> Done:
+    if not second.strip():
+        raise UserError("There is no question; type one beside the text.")
+    found = task.answer(second, text)
+    return Done(task.trace((second, text)), found.text, [0, 1])
+
+
+Can = Callable[[Any], bool]
+
+
+def _always(task: Any) -> bool:
+    return True
+
+
+ACTIONS: dict[str, tuple[type, Callable[[Any, str, str], Done], Can]] = {
+    "translate": (Translator, _translate, _always),
+    "continue": (LanguageModel, _continue, _always),
+    "chat": (LanguageModel, _chat, lambda task: task.prompting.chat is not None),
+    "fill": (Encoder, _fill, lambda task: task.model.config.head == "masked"),
+    "embed": (Encoder, _embed, _always),
+    "classify": (Classifier, _classify, _always),
+    "tag": (Tagger, _tag, _always),
+    "answer": (Answerer, _answer, _always),
+}
+"""By name: the task's class, the function, and whether a model can do it."""
+
+
+def examples(task: Any) -> dict[str, list[list[str]]]:
+    """Texts to begin with, by action: [text] or [text, second]."""
+    return {action: EXAMPLES.get(action, [["Hello, world."]]) for action in actions(task)}
+
+
+EXAMPLES = {
+    "translate": [["我爱你"], ["你叫什么名字？"], ["他昨天没有来学校。"]],
+    "continue": [["The capital of France is"], ["Once upon a time"]],
+    "chat": [["What is the capital of France?"]],
+    "fill": [["I <mask> you very much."]],
+    "embed": [["A cat sits on the mat.", "There is a cat on the rug."]],
+    "classify": [["I love this film."]],
+    "tag": [["Marie Curie was born in Warsaw."]],
+    "answer": [["Marie Curie was born in Warsaw in 1867.", "Where was Marie Curie born?"]],
+}

@@ -1,0 +1,157 @@
+"""Routes of the page's sections beside the river: writing, comparing, positions, training, labs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, Field
+
+from qkv import shelf
+from qkv.errors import UserError
+from qkv.serve.page import comparing, writing
+from qkv.serve.page.jobs import Jobs, Runs, lab_figure, lab_list, lab_state
+
+Length = Annotated[int, Query(ge=2, le=256)]
+
+
+class SampleAsk(BaseModel):
+    """A text for the weights that a run has so far."""
+
+    text: str = Field("", max_length=400)
+
+
+def sections_router(models: Any, settings: Any = None) -> APIRouter:
+    """Routes for the models that a server offers."""
+    router = APIRouter(tags=["page"])
+    _model_routes(router, models)
+    jobs = Jobs()
+    _training_routes(router, Runs(_folders(models), jobs), settings)
+    _lab_routes(router, jobs, settings)
+    return router
+
+
+def _model_routes(router: APIRouter, models: Any) -> None:
+    at = "/v1/models/{model:path}"
+
+    @router.post(f"{at}/next")
+    async def next_of(model: str, ask: writing.NextAsk) -> dict[str, Any]:
+        """Candidates for the next token, before and after sampling rules."""
+        return await models.run(model, writing.next_token, ask)
+
+    @router.post(f"{at}/beam")
+    async def beam_of(model: str, ask: writing.BeamAsk) -> dict[str, Any]:
+        """A beam search with every candidate, and why it was kept or pruned."""
+        return await models.run(model, writing.beam, ask)
+
+    @router.post(f"{at}/forced")
+    async def forced_of(model: str, ask: writing.ForcedAsk) -> dict[str, Any]:
+        """Teacher forcing beside free running."""
+        return await models.run(model, writing.forced, ask)
+
+    @router.post(f"{at}/predictions")
+    async def predictions_of(model: str, ask: comparing.PredictionsAsk) -> dict[str, Any]:
+        """What each position may see and what it predicts."""
+        return await models.run(model, comparing.predictions, ask)
+
+    @router.post(f"{at}/word")
+    async def word_of(model: str, ask: comparing.WordAsk) -> dict[str, Any]:
+        """One word in several sentences, by layer."""
+        return await models.run(model, comparing.word_in_sentences, ask)
+
+    @router.post(f"{at}/neighbours")
+    async def neighbours_of(model: str, ask: comparing.NeighboursAsk) -> dict[str, Any]:
+        """Nearest tokens in the embedding table, on a plane."""
+        return await models.run(model, comparing.neighbours, ask)
+
+    @router.get(f"{at}/rotary")
+    async def rotary_of(model: str, length: Length = 32) -> dict[str, Any]:
+        """Angles of rotary positions."""
+        return await models.run(model, comparing.rotary_angles, length)
+
+    @router.get("/v1/positions")
+    async def positions(length: Length = 64, width: Length = 64) -> dict[str, Any]:
+        """Sinusoidal position vectors and their products."""
+        if width % 2:
+            raise UserError("The width of a position's vector is even: sines and cosines in pairs.")
+        return comparing.position_table(length, width)
+
+
+def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
+    @router.get("/v1/runs")
+    async def list_runs() -> dict[str, Any]:
+        """Runs that can be watched."""
+        return {"data": runs.names(), "running": runs.jobs.running()}
+
+    @router.get("/v1/runs/{name}/log")
+    async def log_of(name: str, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
+        """New records of a run's log."""
+        return await asyncio.to_thread(runs.log, name, after)
+
+    @router.post("/v1/runs/{name}/sample")
+    async def sample_of(name: str, ask: SampleAsk) -> dict[str, Any]:
+        """What the weights so far make of a text."""
+        return await asyncio.to_thread(runs.sample, name, ask.text)
+
+    @router.post("/v1/runs/demo/start")
+    async def start_demo() -> dict[str, Any]:
+        """Train the packaged recipe on this machine."""
+        _check_local(settings)
+        await asyncio.to_thread(runs.jobs.start_demo)
+        return {"running": runs.jobs.running()}
+
+    @router.post("/v1/runs/stop")
+    async def stop() -> dict[str, Any]:
+        """Stop what the page has started."""
+        _check_local(settings)
+        await asyncio.to_thread(runs.jobs.stop)
+        return {"running": runs.jobs.running()}
+
+
+def _lab_routes(router: APIRouter, jobs: Jobs, settings: Any) -> None:
+    @router.get("/v1/labs")
+    async def list_labs(language: str = "en") -> dict[str, Any]:
+        """Labs with their claims, and which have a result here."""
+        return {"data": await asyncio.to_thread(lab_list, jobs, language)}
+
+    @router.get("/v1/labs/{name}")
+    async def lab_of(name: str) -> dict[str, Any]:
+        """Whether a lab is running, and what it has found."""
+        lab_figure(jobs, name)
+        return lab_state(jobs, name)
+
+    @router.post("/v1/labs/{name}/start")
+    async def start_lab(name: str, language: str = "en") -> dict[str, Any]:
+        """Run a lab on this machine."""
+        _check_local(settings)
+        lab_figure(jobs, name)
+        if language not in ("en", "zh"):
+            raise UserError(f"Unknown language {language!r}; the labs speak en and zh.")
+        await asyncio.to_thread(jobs.start_lab, name, language)
+        return lab_state(jobs, name)
+
+    @router.get("/v1/labs/{name}/figure", response_class=FileResponse)
+    async def figure_of(name: str) -> FileResponse:
+        """The figure of a lab that was run here."""
+        path = lab_figure(jobs, name)
+        if not path.is_file():
+            raise HTTPException(404, f"The lab {name!r} has no figure yet; run it.")
+        return FileResponse(path, media_type="image/png", headers={"Cache-Control": "no-cache"})
+
+
+def _check_local(settings: Any) -> None:
+    """Only a server of this machine alone may be told to start work."""
+    if settings is not None and not settings.is_local:
+        raise HTTPException(403, "Work can be started only where the server serves this machine.")
+
+
+def _folders(models: Any) -> dict[str, Path]:
+    """Folders of the served models, by name."""
+    found = {}
+    for name in models.names():
+        path = Path(models.offer(name).path)
+        found[name] = path if path.is_dir() else shelf.find_model(str(path))
+    return found

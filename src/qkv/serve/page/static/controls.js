@@ -1,0 +1,35 @@
+/** Controls that the sections share: sliders, choices, headings, a section that renews itself. */
+import { el, newest } from "./dom.js";
+import { t } from "./i18n.js";
+
+/** A slider with its name and its value. */
+export function slider(name, { low, high, step, value, format = String }, changed) {
+  const shown = el("output", { class: "number" }, format(value));
+  const input = el("input", { type: "range", min: low, max: high, step, value, "aria-label": t(name) });
+  input.oninput = () => {
+    shown.textContent = format(Number(input.value));
+    changed(Number(input.value));
+  };
+  const label = el("label", { class: "slider" }, el("span", {}, t(name)), input, shown);
+  label.set = (to) => { input.value = to; shown.textContent = format(to); };
+  return label;
+}
+
+/** A choice of names. */
+export function choice(label, names, value, changed) {
+  const select = el("select", { "aria-label": label }, names.map((name) => el("option", { value: name, selected: name === value }, name)));
+  select.onchange = () => changed(select.value);
+  return select;
+}
+
+/** A button. */
+export const button = (text, onclick, attributes = {}) => el("button", { type: "button", class: "chip", onclick, ...attributes }, text);
+
+/** A part of a section: heading, one sentence about it, content. */
+export const panel = (key, ...content) =>
+  el("section", { class: "panel", "aria-label": t(key) }, el("h2", {}, t(key)), el("p", { class: "quiet about" }, t(`${key}.about`)), ...content);
+
+/** Fill an element with the newest answer of a question, or with the sentence of its error. */
+export const filled = (element, ask, draw) =>
+  newest(ask, (answer) => element.replaceChildren(...[draw(answer)].flat(3).filter(Boolean)),
+    (error) => element.replaceChildren(el("p", { class: "error" }, error.message)));

@@ -1,0 +1,65 @@
+/** Small helpers for elements, tokens and numbers. */
+
+const SVG = "http://www.w3.org/2000/svg";
+const MATH = "http://www.w3.org/1998/Math/MathML";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [property, to] of Object.entries(value)) element.style.setProperty(property, to);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An HTML element; attributes that begin with "on" are listeners. */
+export const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
+/** An SVG element. */
+export const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+/** A MathML element. */
+export const math = (name, attributes, ...children) => fill(document.createElementNS(MATH, name), attributes, children);
+
+/** A token as a reader sees it: spaces and line breaks visible. */
+export const visible = (token) => token.replace(/^▁(?=.)/, "").replace(/▁/g, "␣").replace(/\n/g, "↵").replace(/^Ġ(?=.)/, "").replace(/Ġ/g, "␣");
+/** Whether a token begins a new word. */
+export const beginsWord = (token) => /^[▁Ġ ]/.test(token);
+
+/** A number with a sensible count of digits. */
+export function number(value, digits = 3) {
+  if (value === Infinity) return "∞";
+  if (value === -Infinity) return "−∞";
+  if (Number.isNaN(value)) return "—";
+  const size = Math.abs(value);
+  const text = size !== 0 && (size < 0.0005 || size >= 1e5) ? value.toExponential(1) : value.toFixed(size >= 100 ? 1 : digits);
+  return text.replace("-", "−");
+}
+export const percent = (value) => `${(100 * value).toFixed(value > 0.995 || value < 0.0995 ? 1 : 0)} %`;
+
+/** Call a function once calls have paused for `delay` milliseconds. */
+export function paused(delay, call) {
+  let timer;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => call(...given), delay);
+  };
+}
+
+/** Run asynchronous work of which only the newest result counts. */
+export function newest(work, done, failed = () => {}) {
+  let turn = 0;
+  return async (...given) => {
+    const mine = ++turn;
+    try {
+      const result = await work(...given);
+      if (mine === turn) done(result);
+    } catch (error) {
+      if (mine === turn) failed(error);
+    }
+  };
+}
+
+/** Put children, those that are there, into an element in place of its own. */
+export const show = (element, ...children) =>
+  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));

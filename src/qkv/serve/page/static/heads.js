@@ -1,0 +1,172 @@
+/** All heads at once, layers × heads as small maps; one enlarged as a map or as lines between words. */
+import { switchFor } from "./change.js";
+import { el, newest, percent, show, svg, visible } from "./dom.js";
+import { exportButtons } from "./export.js";
+import { t } from "./i18n.js";
+import { drawMap } from "./map.js";
+import { paintMap, prepare } from "./paint.js";
+
+const FEW_LAYERS = 16; // attentions whose heads are named unasked; it takes a pass for each layer
+const FADED = 0.06; // opacity of lines of other words
+
+/** Mount the section. */
+export function mount(element, state, api) {
+  const grid = el("div", { class: "head-grid" });
+  const controls = el("div", { class: "head-controls" });
+  const large = el("div", { class: "head-large" });
+  element.append(controls, el("div", { class: "head-panes" }, grid, large));
+  const view = { state, api, grid, controls, large, kind: null, about: null, roles: [], lines: false, threshold: 0.05, hideSinks: false };
+
+  const load = newest(() => api.ask(state, "heads"), (about) => {
+    view.about = about;
+    view.roles = [];
+    drawAll(view);
+    if (about.kinds.flatMap(({ keys }) => keys).length <= FEW_LAYERS) setTimeout(nameHeads, 300); // after the maps
+  }, (error) => show(grid, el("p", { class: "error" }, error.message)));
+  const nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
+    view.roles = heads;
+    drawControls(view, currentKind(view));
+    for (const cell of grid.querySelectorAll(".head-cell")) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
+    drawLarge(view);
+  });
+  view.nameHeads = nameHeads;
+  const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
+  state.page.on(refresh);
+  state.on(["at", "head"], () => state.section === "heads" && view.about && drawLarge(view));
+  refresh();
+  return { show: refresh };
+}
+
+/** The kind of attention that is shown: the selected one, or the last. */
+function currentKind({ state, about, kind }) {
+  const selected = about.kinds.find(({ keys }) => keys.includes(state.at));
+  return about.kinds.find(({ name }) => name === kind) ?? selected ?? about.kinds.at(-1);
+}
+
+function drawAll(view) {
+  const kind = currentKind(view);
+  drawControls(view, kind);
+  drawGrid(view, kind);
+  drawLarge(view);
+}
+
+const kindName = (name) => `${t(`stack.${name.split(".")[0]}`)} · ${t(`sublayer.${name.split(".")[1]}`)}`;
+
+function drawControls(view, kind) {
+  const { about, controls } = view;
+  const again = (fields) => { Object.assign(view, fields); drawAll(view); };
+  const tokens = view.state.page.answer.tokens[kind.looked_at];
+  const sinks = kind.sinks.map((position) => visible(tokens[position] ?? "")).join(" ");
+  show(controls,
+    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.kind") }, ...about.kinds.map(({ name }) => el("button", {
+      type: "button", role: "radio", "aria-checked": String(name === kind.name), onclick: () => { view.state.set({ at: "", head: null }); again({ kind: name }); },
+    }, kindName(name)))),
+    el("label", { class: "toggle" }, t("heads.threshold"),
+      el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => again({ threshold: Number(event.target.value) }) }),
+      el("output", { class: "number" }, view.threshold.toFixed(2))),
+    kind.sinks.length ? el("label", { class: "toggle" },
+      el("input", { type: "checkbox", checked: view.hideSinks, onchange: (event) => again({ hideSinks: event.target.checked }) }), t("heads.sinks", { sinks })) : null,
+    about.kinds.flatMap(({ keys }) => keys).length > FEW_LAYERS && !view.roles.length
+      ? el("button", { type: "button", class: "chip", onclick: (event) => { event.target.disabled = true; event.target.textContent = t("loading"); view.nameHeads(); } }, t("heads.name")) : null);
+}
+
+/** A row of small maps for each layer, fetched when it comes into view. */
+function drawGrid(view, kind) {
+  const { grid, state } = view;
+  view.watcher?.disconnect();
+  view.watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { view.watcher.unobserve(entry.target); entry.target.load(); }
+  }, { rootMargin: "200px" });
+  const heads = Array.from({ length: kind.n_heads }, (_, head) => head);
+  grid.style.setProperty("--heads", kind.n_heads);
+  grid.style.setProperty("--widest", kind.keys.length > 12 ? "52px" : "136px");
+  show(grid, el("span", {}), ...heads.map((head) => el("span", { class: "quiet head-number" }, String(head))),
+    ...kind.keys.flatMap((key) => {
+      const layer = key.split(".")[1];
+      const cells = heads.map((head) => el("button", {
+        type: "button", class: "head-cell", "data-key": key, "data-head": head, "aria-label": `${t("river.layer", { layer })}, ${t("head", { head })}`,
+        onclick: () => state.set({ at: key, head, row: null, column: null }, { push: true }),
+      }, el("canvas", {}), el("span", { class: "role" }, roleOf(view, key, head))));
+      cells[0].load = async () => paintCells(view, kind, cells, await view.api.trace(state, [key]).catch(() => null), key);
+      view.watcher.observe(cells[0]);
+      return [el("span", { class: "quiet layer-number" }, layer), ...cells];
+    }));
+}
+
+/** Paint the small maps of a layer, below the threshold and sinks left out. */
+function paintCells(view, kind, cells, answer, key) {
+  if (!answer) return;
+  const { data, shape: [, rows, columns] } = answer.quantities[key];
+  cells.forEach((cell, head) => {
+    const canvas = cell.querySelector("canvas");
+    const width = cell.clientWidth - 8;
+    const height = Math.min(width, Math.max(8, (width * rows) / columns));
+    const own = shownWeights(view, kind, data.subarray(head * rows * columns, (head + 1) * rows * columns), columns);
+    canvas.style.aspectRatio = "auto";
+    paintMap(prepare(canvas, width, height), own, rows, columns, 1, "attention", { x: 0, y: 0, width, height });
+    cell.classList.toggle("changed", view.state.changes.includes(`off:${key.replace(/\.weights$/, "")}:head=${head}`));
+  });
+}
+
+const shownWeights = ({ threshold, hideSinks }, { sinks }, data, columns) =>
+  data.map((weight, n) => (weight < threshold || hideSinks && sinks.includes(n % columns) ? 0 : weight));
+
+const roleAt = ({ roles }, key, head) => roles.find((one) => one.key === key && one.head === head);
+
+/** What a head does, where the server can tell. */
+function roleOf(view, key, head) {
+  const found = roleAt(view, key, head);
+  return found ? t(`role.${found.role}`) : "";
+}
+
+/** The chosen head, large. */
+async function drawLarge(view) {
+  const { state, large, api, grid } = view;
+  const kind = currentKind(view);
+  for (const cell of grid.querySelectorAll(".head-cell"))
+    cell.setAttribute("aria-pressed", String(cell.dataset.key === state.at && Number(cell.dataset.head) === state.head));
+  const key = kind.keys.includes(state.at) ? state.at : kind.keys.at(-1);
+  const head = kind.keys.includes(state.at) && state.head !== null ? state.head : 0;
+  const answer = await api.trace(state, [key], { head }).catch(() => null);
+  if (!answer) return;
+  const found = answer.quantities[key];
+  const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, kind, found.data, found.shape.at(-1)) };
+  const [queries, keys] = [answer.tokens[kind.queries], answer.tokens[kind.looked_at]];
+  const [stack, layer, sublayer] = key.split(".");
+  const button = (lines, label) => el("button", { type: "button", role: "radio", "aria-checked": String(view.lines === lines), onclick: () => { view.lines = lines; drawLarge(view); } }, label);
+  const picture = view.lines ? drawLines(quantity, queries, keys)
+    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, label: `${kindName(kind.name)} ${layer} ${head}`,
+      selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
+  show(large,
+    el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),
+    roleOf(view, key, head) ? el("p", {}, t(`role.about.${roleAt(view, key, head).role}`, { share: percent(roleAt(view, key, head).score) })) : null,
+    el("p", { class: "quiet" }, t(`heads.about.${sublayer}`)),
+    el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
+    picture,
+    el("div", { class: "switches" }, switchFor(state, `off:${stack}.${layer}.${sublayer}:head=${head}`, t("switch.head", { head }))),
+    exportButtons(state, () => large.querySelector(".map canvas") ?? large.querySelector(".lines")));
+}
+
+/** Lines from each word to those that it looks at; a hovered word keeps its own. */
+function drawLines({ shape: [rows, columns], data }, queries, keys) {
+  const step = 32;
+  const height = Math.max(rows, columns) * step + 8;
+  const [left, right, width] = [110, 330, 440];
+  const at = (count, n) => (n + 0.5) * ((height - 8) / count) + 4;
+  const paths = [];
+  for (let row = 0; row < rows; row++)
+    for (let column = 0; column < columns; column++) {
+      const weight = data[row * columns + column];
+      if (weight > 0) paths.push({ row, column, weight, path: svg("path", {
+        class: "ribbon", d: `M${left},${at(rows, row)}C${(left + right) / 2},${at(rows, row)} ${(left + right) / 2},${at(columns, column)} ${right},${at(columns, column)}`,
+        "stroke-width": 0.5 + 6 * weight, "stroke-opacity": 0.15 + 0.75 * weight,
+      }, svg("title", {}, `${visible(queries[row])} → ${visible(keys[column])} ${percent(weight)}`)) });
+    }
+  const light = (test) => { for (const one of paths) one.path.setAttribute("stroke-opacity", test(one) ? 0.15 + 0.75 * one.weight : FADED); };
+  const word = (text, x, y, anchor, test) => svg("text", { x, y: y + 4, "text-anchor": anchor, tabindex: 0, class: "line-word",
+    onmouseenter: () => light(test), onfocus: () => light(test), onmouseleave: () => light(() => true), onblur: () => light(() => true) }, visible(text));
+  return el("div", { class: "lines" }, svg("svg", { class: "fits", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t("heads.lines") },
+    ...paths.map(({ path }) => path),
+    ...queries.map((text, row) => word(text, left - 8, at(rows, row), "end", (one) => one.row === row)),
+    ...keys.map((text, column) => word(text, right + 8, at(columns, column), "start", (one) => one.column === column))));
+}

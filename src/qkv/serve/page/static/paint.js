@@ -1,0 +1,84 @@
+/** Values as colours on a canvas: strips, rows and maps. */
+
+const NEGATIVE = { light: [176, 132, 92], dark: [190, 150, 110] };
+const NAMES = { q: "--q", k: "--k", v: "--v", attention: "--attention", stream: "--ink", change: "--change" };
+const known = new Map();
+
+/** The colours of the present theme, as numbers. */
+export function palette() {
+  const theme = document.documentElement.dataset.theme;
+  if (!known.has(theme)) {
+    const style = getComputedStyle(document.documentElement);
+    const parse = (name) => style.getPropertyValue(name).trim().match(/\w\w/g).map((hex) => parseInt(hex, 16));
+    const colours = Object.fromEntries(Object.entries(NAMES).map(([key, name]) => [key, parse(name)]));
+    known.set(theme, { ...colours, paper: parse("--cell"), mask: parse("--mask"), negative: NEGATIVE[theme] });
+  }
+  return known.get(theme);
+}
+
+const mix = (from, to, share) => from.map((value, n) => Math.round(value + (to[n] - value) * share));
+
+/** The colour of a value: paper at 0, its own hue above, brown below; `scale` is full strength. */
+export function colourOf(value, scale, colour, colours = palette()) {
+  if (!Number.isFinite(value)) return colours.mask;
+  const share = Math.min(1, Math.abs(value) / (scale || 1)) ** 0.8;
+  return mix(colours.paper, value < 0 && colour !== "change" ? colours.negative : colours[colour], share);
+}
+
+/** A canvas' context, sized in CSS pixels. */
+export function prepare(canvas, width, height) {
+  const ratio = Math.min(window.devicePixelRatio || 1, 8192 / Math.max(width, height, 1));
+  canvas.width = Math.max(1, Math.round(width * ratio));
+  canvas.height = Math.max(1, Math.round(height * ratio));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}
+
+/** Paint one row of values as a strip of cells. */
+export function paintStrip(context, values, scale, colour, { x, y, width, height }) {
+  const colours = palette();
+  const cell = width / values.length;
+  values.forEach((value, n) => {
+    context.fillStyle = `rgb(${colourOf(value, scale, colour, colours)})`;
+    const from = Math.round(x + n * cell);
+    context.fillRect(from, y, Math.max(1, Math.round(x + (n + 1) * cell) - from), height);
+    if (!Number.isFinite(value)) hatch(context, from, y, cell, height);
+  });
+}
+
+/** Hatch a masked cell. */
+function hatch(context, x, y, width, height) {
+  context.save();
+  context.beginPath();
+  context.rect(x, y, width, height);
+  context.clip();
+  context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--soft");
+  context.globalAlpha = 0.5;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let offset = -height; offset < width; offset += 4) {
+    context.moveTo(x + offset, y + height);
+    context.lineTo(x + offset + height, y);
+  }
+  context.stroke();
+  context.restore();
+}
+
+/** Paint a matrix as a map of cells. */
+export function paintMap(context, data, rows, columns, scale, colour, { x, y, width, height }) {
+  const tall = height / rows;
+  for (let row = 0; row < rows; row++) {
+    const top = Math.round(y + row * tall);
+    const values = data.subarray(row * columns, (row + 1) * columns);
+    paintStrip(context, values, scale, colour, { x, y: top, width, height: Math.round(y + (row + 1) * tall) - top });
+  }
+}
+
+/** The size that colours at full strength: most values are below it, a few outliers above. */
+export function strength(data, share = 0.98) {
+  const sizes = Float32Array.from(data, Math.abs).filter(Number.isFinite).sort();
+  return sizes.length ? sizes[Math.min(sizes.length - 1, Math.floor(sizes.length * share))] : 0;
+}

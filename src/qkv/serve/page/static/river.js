@@ -1,0 +1,479 @@
+/** The river: tokens are lanes, stations are columns, numbers are strips; drawn from the structure. */
+import { el, newest, percent, svg, visible } from "./dom.js";
+import { t } from "./i18n.js";
+import { layoutStack } from "./layout.js";
+import { goIn, select } from "./navigate.js";
+import { paintStrip, prepare, strength } from "./paint.js";
+
+const CELLS = 48; // of a strip
+const NARROW = 560; // pixels; below, the river flows down
+const LABELS = 22; // room for the names of layers
+
+/** Mount the river into its section. */
+export function mount(element, state, api) {
+  const stage = el("div", { class: "stage", tabindex: 0, role: "application", "aria-label": t("river.label") });
+  const scroller = el("div", { class: "scroller" }, stage);
+  const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
+  element.append(scroller, empty);
+  const river = { state, stage, values: {}, difference: false, hovered: null, shown: false, n_changes: 0 };
+
+  const load = newest(
+    () => fetchStrips(state, api, keysOf(river)),
+    ({ values, difference }) => { Object.assign(river, { values, difference }); paint(river); drawRibbons(river); },
+    (error) => state.page.failed(error.message),
+  );
+  const draw = () => {
+    if (state.section !== "river") return;
+    empty.hidden = Boolean(state.page.answer) || state.page.busy;
+    if (!state.page.structure || !state.page.answer) return;
+    build(river, scroller.clientWidth);
+    paint(river);
+    const isStation = /\.\d+\.\w+\./.test(state.at);
+    if (state.changes.length > river.n_changes && !(isStation && !river.shown)) reveal(river, ".node.changed");
+    else if (!river.shown) reveal(river);
+    Object.assign(river, { shown: true, n_changes: state.changes.length });
+    load();
+  };
+  document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river") refresh(river); });
+  stage.addEventListener("keydown", (event) => onKey(event, river));
+  state.page.on(() => state.page.busy || draw());
+  state.on(["open", "head", "difference"], draw);
+  state.on(["at", "row", "column"], (changed) => { refresh(river); if (changed.includes("at")) reveal(river); });
+  scroller.addEventListener("scroll", () => requestAnimationFrame(() => follow(river, scroller)));
+  new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
+  draw();
+  return { show: draw };
+}
+
+/** Keep the shorter river in view while the longer one scrolls. */
+function follow(river, scroller) {
+  if (river.flow !== "right" || river.stacks.length < 2 || river.scrolled === scroller.scrollLeft) return;
+  river.scrolled = scroller.scrollLeft;
+  build(river, river.width);
+  paint(river);
+  drawRibbons(river);
+}
+
+const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys }) =>
+  ["word", "op", "token"].includes(kind) ? [] : keys)))];
+
+/** Ask for the strips of all visible stations, in one request. */
+async function fetchStrips(state, api, keys) {
+  const head = state.head === null ? {} : { head: state.head };
+  const difference = state.changes.length > 0 && state.difference;
+  const { quantities } = await api.trace(state, keys, { lanes: true, cells: CELLS, difference, ...head });
+  return { values: quantities, difference };
+}
+
+/** Lay out and draw everything that does not depend on numbers. */
+function build(river, width) {
+  const { state, stage } = river;
+  const { structure, answer } = state.page;
+  const flow = width < NARROW ? "down" : "right";
+  Object.assign(river, { width, flow, stacks: [] });
+  const stretch = stretchOf(structure, state.open, flow, width);
+  let offset = 0;
+  for (const stack of structure.stacks) {
+    const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1), stretch);
+    const tokens = answer.tokens[stack.side] ?? [];
+    const lane = laneSize(flow, tokens.length, width);
+    const isOpen = layout.layers.some(({ open }) => open);
+    const level = flow === "right" ? 25 : 27;
+    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? 132 : 72;
+    const across = head + tokens.length * lane;
+    const placed = { ...layout, stack, tokens, lane, head, across, offset, level, isOpen, shift: 0 };
+    river.stacks.push(placed);
+    offset += (flow === "right" ? across : layout.length) + 48;
+  }
+  const length = Math.max(...river.stacks.map((stack) => stack.length));
+  const across = Math.max(...river.stacks.map((stack) => stack.across));
+  for (const stack of river.stacks) stack.shift = Math.max(0, Math.min(river.scrolled ?? 0, length - stack.length));
+  const [w, h] = flow === "right" ? [Math.max(length, 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
+  river.size = { width: w, height: h };
+  stage.style.width = `${w}px`;
+  stage.style.height = `${h}px`;
+  river.canvas = el("canvas", { "aria-hidden": "true" });
+  river.svg = svg("svg", { width: w, height: h, viewBox: `0 0 ${w} ${h}`, class: `flow-${flow}` });
+  river.ribbons = svg("g", { class: "ribbons" });
+  const wide = river.stacks[0].columns[0].size;
+  river.names = flow === "right" ? svg("svg", { class: "names", width: wide, height: h }) : svg("g", {});
+  river.names.append(...river.stacks.flatMap((stack) => [drawStackName(river, stack), drawNames(river, stack)]));
+  river.svg.append(...river.stacks.flatMap((stack) => [drawLayers(river, stack), drawWords(river, stack)]));
+  if (river.stacks.length > 1) river.svg.append(drawBridges(river));
+  river.svg.append(river.ribbons);
+  for (const stack of river.stacks) river.svg.append(drawGraph(river, stack), drawHits(river, stack));
+  if (flow === "down") river.svg.append(river.names);
+  stage.replaceChildren(river.canvas, river.svg, ...(flow === "right" ? [river.names] : []));
+  mark(river);
+}
+
+/** How much wider strips can be, so that closed layers fill the width. */
+function stretchOf(structure, open, flow, width) {
+  if (flow === "down") return 1;
+  const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
+  return Math.max(open.length ? 1 : 0.5, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+}
+
+function laneSize(flow, count, width) {
+  if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
+  return count > 40 ? 16 : count > 16 ? 20 : count > 8 ? 28 : 32;
+}
+
+/** Coordinates of a point: along the flow, and across it, in a stack. */
+const place = (river, stack, along, across) =>
+  river.flow === "right" ? [along + stack.shift, stack.offset + across] : [across, stack.offset + along];
+const levelAt = (river, stack, level) =>
+  river.flow === "right" ? LABELS + 13 + level * stack.level : 34 + level * stack.level;
+/** The rectangle of a column's cell in a lane. */
+function cellAt(river, stack, column, lane) {
+  const across = stack.head + lane * stack.lane;
+  const [x, y] = place(river, stack, column.start, across + 3);
+  return river.flow === "right"
+    ? { x, y, width: column.size, height: stack.lane - 6 }
+    : { x, y, width: stack.lane - 6, height: column.size };
+}
+
+/** Names and bands of layers; a click opens or closes one. */
+function drawLayers(river, stack) {
+  const { state } = river;
+  const group = svg("g", { class: "layers" });
+  for (const { layer, start, open } of stack.layers) {
+    const at = `${stack.stack.name}.${layer}`;
+    if (!open) continue;
+    const [x, y] = place(river, stack, start - 4, 0);
+    const [tx, ty] = river.flow === "right" ? [x + 8, y + 15] : [river.size.width - 8, y + 15];
+    group.append(svg("text", {
+      class: "layer-name", x: tx, y: ty, "text-anchor": river.flow === "right" ? "start" : "end", role: "button", tabindex: -1,
+      onclick: () => goIn(state, at),
+    }, `${t("river.layer", { layer })} −`));
+  }
+  return group;
+}
+
+function drawStackName(river, stack) {
+  const [, y] = place(river, stack, 0, 0);
+  return svg("text", { class: "stack-name", x: river.flow === "down" && river.stacks.length > 1 ? 20 : 2, y: y + 15 }, t(`stack.${stack.stack.name}`),
+    river.state.page.structure.facts.shared_layers ? svg("tspan", { dx: 8, "font-weight": 400 }, t("shared")) : null);
+}
+
+/** The names of the tokens; where the river flows right they stay in view. */
+function drawNames(river, stack) {
+  const right = river.flow === "right";
+  return svg("g", { class: "lanes" }, ...stack.tokens.map((token, lane) => {
+    const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
+    const x = right ? stack.columns[0].size - 8 : stack.head + (lane + 0.5) * stack.lane;
+    return svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": `${stack.stack.side}:${lane}` },
+      clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token)));
+  }));
+}
+
+/** The words that come out, at the end of their lanes. */
+function drawWords(river, stack) {
+  const column = stack.columns.at(-1);
+  const group = svg("g", { class: "words-out" });
+  if (column.kind !== "word") return group;
+  const right = river.flow === "right";
+  const { answer } = river.state.page;
+  for (const word of answer.changed ?? answer.outputs) {
+    if (word.position >= stack.tokens.length) continue;
+    const best = answer.changed ? word.candidates[0] : word.output;
+    const before = answer.outputs.find(({ position }) => position === word.position);
+    const [x, y] = place(river, stack, right ? column.start : column.start + 12, stack.head + (word.position + 0.5) * stack.lane);
+    group.append(svg("text", { class: `word-out ${best.id === before.output.id ? "" : "moved"}`, x, y: y + (right ? 4 : 0), "text-anchor": right ? "start" : "middle" },
+      clip(visible(best.name), right ? 9 : 6),
+      svg("tspan", right ? { class: "number", dx: 6 } : { class: "number", x, dy: 14 }, percent(best.probability))));
+  }
+  return group;
+}
+
+const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+/** Nodes and edges: the graph of each open layer, and the stream through all. */
+function drawGraph(river, stack) {
+  const group = svg("g", { class: "graph" });
+  const point = (node) => place(river, stack, node.position, levelAt(river, stack, stack.isOpen || node.level === 0 ? node.level : 0));
+  for (const { from, to, colour } of stack.edges)
+    group.append(svg("path", { class: `edge ${colour}`, d: curve(point(from), point(to), river.flow) }));
+  for (const node of stack.nodes) group.append(drawNode(river, stack, node, point(node)));
+  return group;
+}
+
+function curve([x1, y1], [x2, y2], flow) {
+  if (flow === "right") {
+    const middle = Math.min((x1 + x2) / 2, x1 + 40);
+    return y1 === y2 ? `M${x1},${y1}H${x2}` : `M${x1},${y1}C${middle},${y1} ${middle},${y2} ${Math.min(x2, middle + 20)},${y2}H${x2}`;
+  }
+  const middle = Math.min((y1 + y2) / 2, y1 + 24);
+  return x1 === x2 ? `M${x1},${y1}V${y2}` : `M${x1},${y1}C${x1},${middle} ${x2},${middle} ${x2},${Math.min(y2, middle + 12)}V${y2}`;
+}
+
+/** A station's pill: a button with its name. */
+function drawNode(river, stack, node, [x, y]) {
+  const width = node.label === "+" ? 18 : Math.max(20, 8 + 6.6 * node.label.length);
+  const at = node.at ?? node.key ?? node.sublayer ?? "";
+  const change = changeOf(node, river.state.changes);
+  return svg("g", {
+    class: `node ${node.colour ?? "stream"} ${node.closed ? "closed" : ""} ${change ? "changed" : ""} ${invites(river, node) ? "pulse" : ""}`, role: "button", tabindex: -1,
+    "data-at": node.at ?? node.key ?? "", "aria-label": node.closed ? t("river.layer", { layer: node.label }) : `${node.label} ${at}`,
+    transform: `translate(${x},${y})`, onclick: () => goIn(river.state, at),
+  },
+  svg("rect", { x: -width / 2, y: -9, width, height: 18, rx: 9 }),
+  svg("text", { y: 4, "text-anchor": "middle" }, node.label),
+  svg("title", {}, at));
+}
+
+/** Whether a newcomer should click here: the last layer, until something is open. */
+const invites = ({ state, stacks }, node) =>
+  !state.at && !state.open.length && !state.changes.length && node.at === `${stacks.at(-1).stack.name}.${stacks.at(-1).stack.n_layers - 1}`;
+
+/** Whether a change is made at a station, or somewhere in a closed layer. */
+const changeOf = (node, changes) => changes.some((change) => {
+  const key = change.split(":")[1];
+  if (node.closed) return key === node.at || key.startsWith(`${node.at}.`);
+  return node.key && (changedStation(key, node.key) || /^\w+\.\d+$/.test(key) && node.key.startsWith(`${key}.`) && node.label === "+");
+});
+
+/** Where a change shows: an attention at its heads, a mask at the scores, a skip at the sum. */
+function changedStation(changed, key) {
+  const shown = { mask: ["scores"], skip: ["residual", "sum"], attention: ["heads"], forward: ["output"] };
+  const [, at, last] = changed.match(/^(.*?)\.?([a-z]+)$/i) ?? [];
+  if (/(attention|feed_forward)$/.test(changed)) return shown[/attention$/.test(changed) ? "attention" : "forward"].some((part) => key === `${changed}.${part}`);
+  return changed === key || (shown[last] ?? []).some((part) => key === `${at}.${part}`);
+}
+
+/** Transparent rectangles that hear the mouse. */
+function drawHits(river, stack) {
+  const group = svg("g", { class: "hits" });
+  const laneOf = (event) => {
+    const box = river.svg.getBoundingClientRect();
+    const across = river.flow === "right" ? event.clientY - box.top - stack.offset : event.clientX - box.left;
+    return Math.max(0, Math.min(stack.tokens.length - 1, Math.floor((across - stack.head) / stack.lane)));
+  };
+  for (const column of stack.columns) {
+    const first = cellAt(river, stack, column, 0);
+    const last = cellAt(river, stack, column, stack.tokens.length - 1);
+    const at = column.at ?? column.keys[0] ?? "";
+    group.append(svg("rect", {
+      x: first.x - 2, y: first.y - 2, width: last.x + last.width - first.x + 4, height: last.y + last.height - first.y + 4,
+      "data-column": at,
+      onclick: (event) => at ? column.closed ? goIn(river.state, at) : select(river.state, { at, row: laneOf(event) }) : select(river.state, { row: laneOf(event) }),
+      onmousemove: (event) => hover(river, stack, laneOf(event)),
+      onmouseleave: () => hover(river, null, null),
+    }));
+  }
+  return group;
+}
+
+function hover(river, stack, lane) {
+  const name = stack && `${stack.stack.side}:${lane}`;
+  if (name === river.hovered) return;
+  river.hovered = name;
+  refresh(river);
+}
+
+/** Draw again what depends on the selection. */
+function refresh(river) {
+  if (!river.svg) return;
+  mark(river);
+  paint(river);
+  drawRibbons(river);
+}
+
+/** The bridges: K and V go from the encoder's output into every decoder layer. */
+function drawBridges(river) {
+  const [encoder, decoder] = river.stacks;
+  const group = svg("g", { class: "bridges" });
+  const end = encoder.nodes.at(-1);
+  const right = river.flow === "right";
+  const [ex, ey] = right ? [end.position + encoder.shift, encoder.offset + encoder.across] : [8, encoder.offset + end.position];
+  const bus = right ? encoder.offset + encoder.across + 18 : 8;
+  const ends = { K: [], V: [] };
+  for (const node of decoder.nodes) {
+    const [x, y] = place(river, decoder, node.position, levelAt(river, decoder, decoder.isOpen || node.level === 0 ? node.level : 0));
+    if (node.closed) { ends.K.push([x - 4, y]); ends.V.push([x + 4, y]); }
+    if (node.bridge) ends[node.letter].push([x, y, true]);
+  }
+  for (const [name, points] of Object.entries(ends)) {
+    const at = bus + (name === "K" ? 0 : 6);
+    const shift = name === "K" ? -4 : 4; // keeps the two lines apart
+    for (const [x, y, isOpen] of points) {
+      const drop = isOpen ? x - 18 + 1.5 * shift : x; // beside the queries
+      const d = right ? `M${ex + shift},${ey}V${at}H${drop}V${y}H${x}` : `M${ex + 12},${ey + shift}H${at}V${y + shift}H${x - 10}`;
+      group.append(svg("path", { class: `edge ${name.toLowerCase()}`, d }));
+    }
+  }
+  if (right) group.append(svg("text", { class: "bridge-name", x: ex - 14, y: bus - 5, "text-anchor": "end" }, t("river.memory")));
+  return group;
+}
+
+/** Paint the strips of everything that has come. */
+function paint(river) {
+  const { width, height } = river.size;
+  const context = prepare(river.canvas, width, height);
+  for (const stack of river.stacks) {
+    paintBands(context, river, stack);
+    paintLanes(context, river, stack);
+    const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
+    const shared = Math.max(0, ...inputs.map((key) => (river.values[key] ? strength(river.values[key].data) : 0)));
+    for (const column of stack.columns) {
+      if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
+      paintColumn(context, river, stack, column, river.difference, shared);
+    }
+  }
+}
+
+/** A band behind each open layer. */
+function paintBands(context, river, stack) {
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--band");
+  for (const { start, end, open } of stack.layers) {
+    if (!open) continue;
+    const [x, y] = place(river, stack, start - 4, 0);
+    const long = end - start + 8;
+    if (river.flow === "right") context.fillRect(x, y, long, stack.across);
+    else context.fillRect(0, y, river.size.width, long);
+  }
+}
+
+/** The residual stream of each token: a faint line, stronger for the one that is looked at. */
+function paintLanes(context, river, stack) {
+  const style = getComputedStyle(document.documentElement);
+  stack.tokens.forEach((_, lane) => {
+    const lit = litLane(river, stack) === lane;
+    const across = stack.head + (lane + 0.5) * stack.lane;
+    context.strokeStyle = style.getPropertyValue(lit ? "--ink" : "--line");
+    context.lineWidth = lit ? 1.5 : 1;
+    context.beginPath();
+    context.moveTo(...place(river, stack, stack.columns[0].start + stack.columns[0].size, across));
+    context.lineTo(...place(river, stack, stack.length - 10 - (stack.columns.at(-1).kind === "word" ? stack.columns.at(-1).size : 0), across));
+    context.stroke();
+  });
+}
+
+/** The lane of a stack that is hovered or selected. */
+function litLane(river, stack) {
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  if (side) return side === stack.stack.side ? Number(lane) : null;
+  const { at, row } = river.state;
+  const isLast = stack === river.stacks.at(-1);
+  const mine = at.startsWith(stack.stack.name) || at.startsWith(stack.stack.side) || (isLast && !at.includes("."));
+  return mine && row !== null ? row : null;
+}
+
+const COLOURS = ["q", "k", "v"];
+
+function paintColumn(context, river, stack, column, changed, shared) {
+  column.keys.forEach((key, n) => {
+    const quantity = river.values[key];
+    if (!quantity) return;
+    const [rows, cells] = quantity.shape;
+    const input = key.startsWith(`${stack.stack.side}.`) && !changed;
+    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strength(quantity.data);
+    const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
+    for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
+      const box = cellAt(river, stack, column, lane);
+      const height = box.height / column.keys.length;
+      paintStrip(context, quantity.data.subarray(lane * cells, (lane + 1) * cells), scale, changed ? "change" : own,
+        { ...box, y: box.y + n * height, height: column.keys.length > 1 ? height - 1 : height });
+    }
+  });
+}
+
+/** Attention weights as ribbons from key tokens to query lanes; those of the chosen word stand out. */
+function drawRibbons(river) {
+  if (!river.ribbons) return;
+  river.ribbons.replaceChildren(...river.stacks.flatMap((stack) =>
+    stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column))));
+}
+
+function ribbonsOf(river, stack, column) {
+  const group = svg("g", {});
+  const quantity = river.values[column.keys[0]];
+  const keyTokens = column.cross ? river.stacks[0].tokens : stack.tokens;
+  const extent = stack.tokens.length * stack.lane;
+  const right = river.flow === "right";
+  const inset = column.cross && right ? 40 : 0;
+  const keyAt = (n) => stack.head + ((n + 0.5) * extent) / keyTokens.length;
+  const laneAt = (n) => stack.head + (n + 0.5) * stack.lane;
+  if (column.cross) keyTokens.forEach((token, n) => {
+    const [x, y] = place(river, stack, column.start + (right ? inset - 4 : 8), keyAt(n));
+    group.append(svg("text", { class: "key-token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle" }, clip(visible(token), 5)));
+  });
+  if (!quantity) return group;
+  const [rows, cells] = quantity.shape;
+  const focus = focusOf(river, stack, column);
+  const faintest = cells > 12 ? 0.06 : 0.02; // many lines would hide the strong ones
+  for (let query = 0; query < rows; query++)
+    for (let key = 0; key < cells; key++) {
+      const weight = Math.abs(quantity.data[query * cells + key]);
+      if (!(weight > faintest)) continue;
+      const lit = focus === null || focus.query === query || focus.key === key;
+      const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
+      const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));
+      group.append(svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right),
+        "stroke-width": 0.5 + 5 * Math.min(1, weight), "stroke-opacity": lit ? 0.25 + 0.65 * Math.min(1, weight) : 0.06 }));
+    }
+  return group;
+}
+
+const ribbon = (x1, y1, x2, y2, right) => right
+  ? `M${x1},${y1}C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`
+  : `M${x1},${y1}C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`;
+
+/** The word that is hovered or selected, as query, key or both of an attention. */
+function focusOf(river, stack, column) {
+  const [side, lane] = river.hovered?.split(":") ?? [];
+  if (side) {
+    const keySide = column.cross ? river.stacks[0].stack.side : stack.stack.side;
+    return { query: side === stack.stack.side ? Number(lane) : -1, key: side === keySide ? Number(lane) : -1 };
+  }
+  const selected = river.state.at.startsWith(`${stack.stack.name}.`) && river.state.row !== null;
+  return selected ? { query: river.state.row, key: -1 } : null;
+}
+
+/** Mark what is selected and hovered. */
+function mark(river) {
+  const { at } = river.state;
+  for (const element of river.svg.querySelectorAll("[data-at], [data-column]")) {
+    const own = element.dataset.at ?? element.dataset.column;
+    element.classList.toggle("selected", Boolean(at) && own === at);
+  }
+  const lit = river.stacks.map((stack) => `${stack.stack.side}:${litLane(river, stack)}`);
+  for (const element of river.names.querySelectorAll("[data-lane]")) element.classList.toggle("lit", lit.includes(element.dataset.lane));
+}
+
+/** Scroll to what is selected, or to the first element of a kind. */
+function reveal(river, selector = `[data-at="${CSS.escape(river.state.at)}"]`) {
+  const element = (river.state.at || river.state.changes.length) && river.svg?.querySelector(selector);
+  const scroller = river.stage.parentElement;
+  if (!element) return;
+  if (river.flow === "down") return window.scrollBy(0, element.getBoundingClientRect().top - 120);
+  const [box, view] = [element.getBoundingClientRect(), scroller.getBoundingClientRect()];
+  if (box.left < view.left + 40 || box.right > view.right - 120)
+    scroller.scrollLeft += box.left - view.left - view.width / 2;
+}
+
+/** Enter opens a layer, or the first cell of a station, where arrows go on. */
+function enter(state) {
+  if (!state.at.split(".").some((part) => part.endsWith("_attention") || part === "feed_forward") && /\.\d+$/.test(state.at)) return goIn(state, state.at);
+  state.set({ row: state.row ?? 0, column: state.column ?? 0, head: state.head ?? (/(query|key|value|products|scores|weights|heads)$/.test(state.at) ? 0 : null) }, { push: true });
+  document.querySelector("#inspector").dataset.focus = ".map canvas";
+}
+
+/** Arrows move through stations and tokens, Enter goes in. */
+function onKey(event, river) {
+  const { state, flow } = river;
+  const along = flow === "right" ? ["ArrowLeft", "ArrowRight"] : ["ArrowUp", "ArrowDown"];
+  const across = flow === "right" ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+  const stations = [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap((column) => column.at ?? column.keys)))];
+  if (along.includes(event.key)) {
+    const step = event.key === along[1] ? 1 : -1;
+    const next = stations[Math.max(0, Math.min(stations.length - 1, stations.indexOf(state.at) + step))];
+    select(state, { at: next });
+  } else if (across.includes(event.key)) {
+    const stack = river.stacks.find(({ stack: { name, side } }) => state.at.startsWith(name) || state.at.startsWith(side)) ?? river.stacks.at(-1);
+    const step = event.key === across[1] ? 1 : -1;
+    select(state, { row: Math.max(0, Math.min(stack.tokens.length - 1, (state.row ?? -1) + step)) });
+  } else if (event.key === "Enter") enter(state);
+  else return;
+  event.preventDefault();
+}

@@ -1,0 +1,155 @@
+/** The top bar: model, action, the text as one types, and what comes out with its alternatives. */
+import { beginsWord, el, percent, show, visible } from "./dom.js";
+import { t, tOr } from "./i18n.js";
+
+const LABELLED = ["classify", "answer", "tag", "fill"]; // actions whose outputs are not a running text
+const TWO_TEXTS = ["answer", "embed", "classify"]; // actions that read a second text
+
+/** Connect the top bar with the state. */
+export function mountTop(state) {
+  const find = (id) => document.querySelector(`#${id}`);
+  const [model, actions, text, second, output, examples] =
+    ["model", "actions", "text", "second", "output", "examples"].map(find);
+
+  model.onchange = () =>
+    state.set({ model: model.value, action: "", text: "", second: "", at: "", open: [], changes: [], head: null, row: null, column: null }, { push: true });
+  text.oninput = () => { fit(text); state.set({ text: text.value, row: null, column: null }); };
+  second.oninput = () => state.set({ second: second.value });
+
+  const draw = () => {
+    const { structure, models } = state.page;
+    model.replaceChildren(...models.map(({ id }) => el("option", { value: id, selected: id === state.model }, id)));
+    drawActions(actions, state, structure?.actions ?? []);
+    if (document.activeElement !== text) text.value = state.text;
+    if (document.activeElement !== second) second.value = state.second;
+    second.hidden = !TWO_TEXTS.includes(state.action);
+    second.placeholder = tOr(`second.${state.action}`, "");
+    second.setAttribute("aria-label", second.placeholder);
+    text.placeholder = tOr(`hint.${state.action}`, t("hint"));
+    fit(text);
+    drawExamples(examples, state, structure?.examples[state.action] ?? []);
+    drawOutput(output, state);
+  };
+  state.page.on(draw);
+  state.on(["model", "action", "text"], (changed) => changed.includes("text") && document.activeElement === text || draw());
+  draw();
+}
+
+/** Make a text field as high as its text. */
+function fit(text) {
+  text.classList.toggle("long", text.value.length > 80);
+  text.style.height = "auto";
+  text.style.height = `${text.scrollHeight}px`;
+}
+
+function drawActions(element, state, names) {
+  element.hidden = names.length < 2;
+  element.replaceChildren(...names.map((name) => el("button", {
+    type: "button", role: "radio", "aria-checked": String(name === state.action),
+    onclick: () => {
+      const [text = "", second = ""] = state.page.structure.examples[name]?.[0] ?? [];
+      state.set({ action: name, text, second, changes: [], row: null, column: null }, { push: true });
+    },
+  }, t(`action.${name}`))));
+}
+
+function drawExamples(element, state, texts) {
+  element.replaceChildren(...texts.map(([text, second = ""]) => el("button", {
+    type: "button", class: "chip", onclick: () => {
+      document.querySelector("#text").blur();
+      state.set({ text, second, row: null, column: null }, { push: true });
+    },
+  }, text)));
+}
+
+/** The outputs as words with their confidence; each opens its alternatives. */
+function drawOutput(element, state) {
+  const { answer, busy, error, structure } = state.page;
+  element.classList.toggle("busy", busy);
+  if (error || !answer) {
+    const hint = error || (structure && !state.text.trim() ? t("output.empty") : "");
+    element.replaceChildren(el("p", { class: error ? "error" : "quiet" }, hint || t("loading")));
+    return;
+  }
+  const labelled = LABELLED.includes(answer.action);
+  const after = answer.changed;
+  show(element,
+    answer.text ? el("p", { class: labelled ? "whole result" : "whole hidden" }, answer.text) : null,
+    ...answer.marks.map(drawMark),
+    ["classify", "fill"].includes(answer.action) ? drawLists(answer)
+      : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...joined(answer.outputs, labelled).map((group) =>
+        el("span", { class: "joined" }, ...group.map(({ word, n }) => drawWord(word, after?.[n], state, labelled))))),
+    after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,
+  );
+}
+
+/** Outputs in groups that make one word, so that no line breaks within it. */
+function joined(outputs, labelled) {
+  const groups = [];
+  outputs.forEach((word, n) => {
+    const isNew = labelled || !groups.length || beginsWord(word.output.name) || groups.at(-1).length > 6;
+    if (isNew) groups.push([]);
+    groups.at(-1).push({ word, n });
+  });
+  return groups;
+}
+
+/** An entity, or the likeness of two texts. */
+const drawMark = ({ name, label, value }) => el("p", { class: "mark" }, tOr(`mark.${name}`, name), label ? el("b", {}, label) : null,
+  el("span", { class: "number quiet" }, label ? percent(value) : value.toFixed(3)));
+
+/** Labels, or what may fill each gap, with their probabilities before and after changes. */
+const drawLists = (answer) => el("div", { class: "lists", "aria-live": "off" }, ...answer.outputs.map((word, n) => [
+  candidates(word), answer.changed ? el("div", { class: "after-changes" }, candidates(answer.changed[n])) : null]));
+
+/** One output: its name, a bar of its probability and, under changes, what it became. */
+function drawWord(word, after, state, labelled) {
+  const name = word.output.name;
+  const best = after?.candidates[0];
+  const other = best && best.id !== word.candidates[0].id;
+  const shown = el("details", {
+    class: `word ${beginsWord(name) ? "begins" : ""} ${other ? "changed" : ""} ${/^<.*>$|^\[.*\]$/.test(name) ? "special" : ""}`,
+    onmouseenter: () => hoverToken(state, word.position),
+    onmouseleave: () => hoverToken(state, null),
+  },
+  el("summary", { "aria-label": `${visible(name)}, ${percent(word.output.probability)}` },
+    labelled ? el("span", { class: "quiet" }, `${tOr(`mark.${word.after}`, visible(word.after))} `) : null,
+    el("span", { class: "name" }, visible(name)),
+    other ? el("span", { class: "became" }, visible(best.name)) : null,
+    bar(word.output.probability, after && probabilityOf(after, word.output.id))),
+  el("div", { class: "alternatives" },
+    el("p", { class: "quiet" }, t("alternatives", { after: visible(word.after) })),
+    candidates(after ?? word)));
+  shown.name = "word";
+  return shown;
+}
+
+/** Light the lane of an output in the river. */
+function hoverToken({ page }, position) {
+  const side = page.structure.stacks.at(-1).side;
+  document.dispatchEvent(new CustomEvent("qkv:hover", { detail: position === null ? null : `${side}:${position}` }));
+}
+
+/** The probability of an output after the changes, where it is still among the candidates. */
+const probabilityOf = (step, id) =>
+  step.output.id === id ? step.output.probability : step.candidates.find((one) => one.id === id)?.probability ?? 0;
+
+function bar(before, after) {
+  const width = (value) => ({ style: { width: `${100 * value}%` } });
+  return el("span", { class: "confidence", "aria-hidden": "true" },
+    el("i", width(before)), after === undefined ? null : el("i", { class: "after", ...width(after) }));
+}
+
+/** A list of candidates with bars. */
+export function candidates(step) {
+  return el("ol", { class: "candidates" }, ...step.candidates.map((one) => el("li", {},
+    el("span", { class: "name" }, visible(one.name)),
+    el("span", { class: "confidence", "aria-hidden": "true" }, el("i", { style: { width: `${100 * one.probability}%` } })),
+    el("span", { class: "number" }, percent(one.probability)))));
+}
+
+/** How many outputs have another best candidate now. */
+function moved(before, after) {
+  const count = before.filter((word, n) => word.candidates[0].id !== after[n].candidates[0].id).length;
+  return t(count ? "output.moved" : "output.same", { count, all: before.length });
+}

@@ -1,0 +1,129 @@
+/** Training, live: curves of a run, its samples improving, attention forming, gradients by layer. */
+import { button, choice, panel } from "./controls.js";
+import { el, number, show, svg, visible } from "./dom.js";
+import { t } from "./i18n.js";
+import { paintMap, prepare } from "./paint.js";
+
+const PAUSE = 1500; // milliseconds between looks at a run
+const SHOWN = 300; // points of a curve, each the mean of the steps between
+
+export function mount(element, state, api) {
+  let records = [];
+  let next = 0;
+  let timer = null;
+  let looking = false;
+  let newestSample = 0;
+  const samples = [];
+  const head = el("div", { class: "row" });
+  const curves = el("div", { class: "scroll" });
+  const said = el("ol", { class: "samples" });
+  const forming = el("div", { class: "scroll" });
+  const gradients = el("div", { class: "scroll" });
+  const text = el("input", { class: "wide", "aria-label": t("training.text") });
+  text.onchange = () => { samples.length = 0; newestSample = 0; sample(); };
+
+  const choose = async () => {
+    const { data, running } = await api.fetch("/v1/runs");
+    const run = data.includes(state.run) ? state.run : running === "runs/demo" ? "demo" : data[0];
+    if (run !== state.run) state.set({ run });
+    show(head, choice(t("training.run"), data, run, (to) => state.set({ run: to }, { push: true })),
+      button(`▶ ${t("training.start")}`, start, { class: "chip strong" }), button(t("training.stop"), () => api.fetch("/v1/runs/stop", {})),
+      el("span", { class: "quiet status" }));
+  };
+  const status = (words) => { const place = head.querySelector(".status"); if (place) place.textContent = words; };
+  const start = async () => {
+    try {
+      await api.fetch("/v1/runs/demo/start", {});
+      forget();
+      state.set({ run: "demo" });
+      look();
+    } catch (error) {
+      status(error.message);
+    }
+  };
+  const forget = () => { records = []; next = 0; samples.length = 0; newestSample = 0; show(said); show(forming); show(gradients); };
+
+  const look = async () => {
+    clearTimeout(timer);
+    if (state.section !== "training" || !state.run || looking) return;
+    looking = true;
+    try {
+      const run = state.run;
+      const answer = await api.fetch(`/v1/runs/${encodeURIComponent(run)}/log?after=${next}`);
+      if (run !== state.run) return;
+      records.push(...answer.records);
+      next = answer.next;
+      drawCurves(curves, records);
+      const last = records.at(-1);
+      status(answer.failure || (answer.running ? t("training.running") : "") + (last ? ` ${t("training.at", { step: last.step, loss: number(last.loss ?? NaN), rate: Math.round(last.tokens_per_second ?? 0).toLocaleString() })}` : t("training.none")));
+      await sample();
+      if (answer.running || answer.records.length) timer = setTimeout(look, PAUSE);
+    } catch (error) {
+      status(error.message);
+    } finally {
+      looking = false;
+    }
+  };
+  const sample = async () => {
+    const found = await api.fetch(`/v1/runs/${encodeURIComponent(state.run)}/sample`, { text: text.value }).catch(() => null);
+    if (!found?.time || found.time === newestSample) return;
+    newestSample = found.time;
+    if (!text.value) text.value = found.asked;
+    const step = records.findLast((record) => "valid_loss" in record)?.step ?? "";
+    samples.push({ step, text: found.text });
+    show(said, samples.map((one) => el("li", {}, el("span", { class: "number quiet" }, one.step), ` ${one.text}`)));
+    drawAttention(forming, found);
+    drawGradients(gradients, found.gradients);
+  };
+
+  element.append(panel("training.curves", head, curves), panel("training.samples", text, said),
+    panel("training.attention", forming), panel("training.gradients", gradients));
+  state.on(["run"], () => { forget(); look(); });
+  const all = async () => { await choose(); await look(); };
+  all();
+  return { show: all, hide: () => clearTimeout(timer) };
+}
+
+/** Loss and validation loss over the steps, and the last score. */
+function drawCurves(element, records) {
+  if (!records.length) return show(element, el("p", { class: "empty" }, t("training.empty")));
+  const [width, height] = [820, 240];
+  const every = Math.ceil(records.length / SHOWN);
+  const losses = records.filter((record) => "loss" in record);
+  const train = losses.filter((_, n) => n % every === 0).map((record, n) => [record.step, mean(losses.slice(n * every, (n + 1) * every))]);
+  const valid = records.filter((record) => "valid_loss" in record).map((record) => [record.step, record.valid_loss]);
+  const values = [...train, ...valid].map((point) => point[1]).filter(Number.isFinite);
+  const [low, high, last] = [Math.min(...values), Math.max(...values), Math.max(...records.map((record) => record.step))];
+  const x = (step) => 44 + (step / last) * (width - 120);
+  const y = (loss) => 10 + ((high - loss) / (high - low || 1)) * (height - 40);
+  const line = (points, name) => svg("polyline", { class: name, points: points.map(([step, loss]) => `${x(step)},${y(loss)}`).join(" ") });
+  const scores = Object.entries(records.findLast((record) => "valid_loss" in record) ?? {})
+    .filter(([name, value]) => typeof value === "number" && !["step", "loss", "lr", "tokens_per_second"].includes(name));
+  show(element, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
+    svg("text", { x: 4, y: y(high) + 4 }, number(high, 1)), svg("text", { x: 4, y: y(low) + 4 }, number(low, 1)),
+    svg("text", { x: width - 120, y: height - 4, "text-anchor": "end" }, String(last)),
+    line(train, "k"), line(valid, "q"), valid.map(([step, loss]) => svg("circle", { class: "q", cx: x(step), cy: y(loss), r: 3 })),
+    svg("text", { class: "k", x: width - 70, y: 24 }, t("training.loss")), svg("text", { class: "q", x: width - 70, y: 42 }, t("training.valid"))),
+  el("p", { class: "quiet" }, scores.map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")));
+}
+
+const mean = (records) => records.reduce((sum, record) => sum + record.loss, 0) / records.length;
+
+/** The mean of the heads of the last attention. */
+function drawAttention(element, { columns: source, rows: target, attention }) {
+  const size = 26;
+  const canvas = el("canvas", { role: "img", "aria-label": t("training.attention") });
+  const [width, height] = [size * source.length, size * target.length];
+  paintMap(prepare(canvas, width, height), Float32Array.from(attention.flat()), target.length, source.length, 1, "attention", { x: 0, y: 0, width, height });
+  show(element, el("div", { class: "labelled", style: { "--size": `${size}px` } },
+    el("div", { class: "across" }, source.map((token) => el("span", {}, visible(token)))),
+    el("div", { class: "down" }, target.map((token) => el("span", {}, visible(token)))), canvas));
+}
+
+/** A bar per layer: the norm of the gradient in its weights. */
+function drawGradients(element, norms) {
+  element.closest(".panel").hidden = !norms.length;
+  const most = Math.max(...norms.map((one) => one.norm), 1e-12);
+  show(element, el("ol", { class: "choices still" }, norms.map((one) => el("li", {}, el("span", { class: "name" }, one.name),
+    el("span", { class: "double" }, el("i", { class: "ruled", style: { width: `${(100 * one.norm) / most}%` } })), el("span", { class: "number" }, number(one.norm))))));
+}

@@ -1,0 +1,158 @@
+/** Writing, one token at a time: candidates under sliders, the KV cache, the beam tree, a given output. */
+import { drawTree } from "./beams.js";
+import { button, filled, panel, slider } from "./controls.js";
+import { el, number, paused, percent, show, svg, visible } from "./dom.js";
+import { t } from "./i18n.js";
+
+const RULES = {
+  temperature: { low: 0, high: 2, step: 0.05, usual: 1, format: (value) => value.toFixed(2) },
+  top_k: { low: 0, high: 50, step: 1, usual: 0, format: (value) => (value ? String(value) : t("write.off")) },
+  top_p: { low: 0.05, high: 1, step: 0.05, usual: 1, format: (value) => value.toFixed(2) },
+  min_p: { low: 0, high: 0.5, step: 0.01, usual: 0, format: (value) => value.toFixed(2) },
+};
+const PACE = 500; // milliseconds between tokens while it plays
+const WRITES = ["translate", "continue", "chat"];
+
+/** Sampling rules of the address. */
+function readRules(text) {
+  const given = Object.fromEntries(text.split(" ").filter(Boolean).map((pair) => pair.split("=")));
+  return Object.fromEntries(Object.entries(RULES).map(([name, { usual }]) => [name, Number(given[name] ?? usual)]));
+}
+
+const writeRules = (rules) =>
+  Object.entries(rules).filter(([name, value]) => value !== RULES[name].usual).map((pair) => pair.join("=")).join(" ");
+
+export function mount(element, state, api) {
+  let answer = null;
+  let playing = null;
+  const paper = el("div", { class: "paper", "aria-live": "polite" });
+  const bars = el("ol", { class: "choices" });
+  const note = el("p", { class: "quiet" });
+  const cache = el("div", { class: "cache" });
+  const tree = el("div", { class: "tree scroll" });
+  const forced = el("div", { class: "forced scroll" });
+  const rules = () => readRules(state.rules);
+  const sampling = () => state.rules !== "";
+  const ids = () => state.written.map(Number);
+
+  const renew = filled(note, () => api.ask(state, "next", { written: ids(), sample: sampling(), seed: state.written.length, ...rules() }), (next) => {
+    answer = next;
+    drawPaper();
+    drawBars();
+    drawCache(cache, next.cache);
+    return [t("write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
+  });
+  const soon = paused(60, renew);
+
+  const add = (id) => {
+    if (answer?.ended) return pause();
+    state.set({ written: [...state.written, String(id)] });
+  };
+  const step = () => answer && add(answer.next);
+  const back = () => state.set({ written: state.written.slice(0, -1) });
+  const pause = () => { clearInterval(playing); playing = null; play.textContent = `▶ ${t("write.play")}`; };
+  const toggle = () => {
+    if (playing) return pause();
+    playing = setInterval(step, PACE);
+    play.textContent = `❚❚ ${t("write.pause")}`;
+    step();
+  };
+  const play = button(`▶ ${t("write.play")}`, toggle, { class: "chip strong" });
+
+  function drawPaper() {
+    const { tokens, n_prompt: first, source, ended } = answer;
+    show(paper,
+      source.length ? el("p", { class: "quiet source" }, source.map(visible).join(" ")) : null,
+      el("p", { class: "written" }, tokens.map((token, n) => el("button", {
+        type: "button", class: n < first ? "given" : n === tokens.length - 1 ? "newest" : "", disabled: n < first - 1,
+        title: n < first ? t("write.prompt") : t("write.here"),
+        onclick: () => state.set({ written: state.written.slice(0, n - first + 1) }, { push: true }),
+      }, visible(token) || "·")), ended ? el("span", { class: "quiet" }, t("write.ended")) : el("span", { class: "caret", "aria-hidden": "true" })));
+  }
+
+  function drawBars() {
+    bars.replaceChildren(...answer.candidates.map((one) => el("li", { class: `${one.ruled ? "" : "cut"} ${one.id === answer.next ? "next" : ""}` },
+      el("button", { type: "button", disabled: answer.ended, onclick: () => { pause(); add(one.id); }, "aria-label": `${visible(one.name)}: ${percent(one.ruled)}` },
+        el("span", { class: "name" }, visible(one.name) || "·"),
+        el("span", { class: "double", "aria-hidden": "true" },
+          el("i", { class: "before", style: { width: `${100 * one.probability}%` } }),
+          el("i", { class: "ruled", style: { width: `${100 * one.ruled}%` } })),
+        el("span", { class: "number" }, percent(one.ruled))))));
+  }
+
+  const sliders = Object.entries(RULES).map(([name, range]) =>
+    slider(`write.${name}`, { ...range, value: rules()[name] }, (value) => state.set({ rules: writeRules({ ...rules(), [name]: value }) })));
+
+  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams }), drawTree);
+  const beams = slider("write.beams", { low: 1, high: 6, step: 1, value: state.beams }, (value) => state.set({ beams: value }));
+  const reference = el("input", { class: "wide", value: state.reference, placeholder: t("write.reference"), "aria-label": t("write.reference") });
+  reference.oninput = () => state.set({ reference: reference.value });
+  const renewForced = filled(forced, () => state.reference.trim() ? api.ask(state, "forced", { target: state.reference }) : null,
+    (both) => both ? drawForced(both) : el("p", { class: "quiet" }, t("write.forced.empty")));
+
+  element.tabIndex = -1;
+  element.onkeydown = (event) => {
+    if (event.target.matches("input, textarea, select, button")) return;
+    const act = { " ": toggle, ArrowRight: step, ArrowLeft: back }[event.key];
+    if (act) { event.preventDefault(); act(); }
+  };
+  element.append(
+    panel("write.next", paper,
+      el("div", { class: "row" }, button("↺", () => { pause(); state.set({ written: [] }); }, { "aria-label": t("write.again") }),
+        button("◀", () => { pause(); back(); }, { "aria-label": t("write.back") }), button(`${t("write.step")} ▸`, step), play),
+      el("div", { class: "columns" }, el("div", {}, bars, note), el("div", { class: "sliders" }, sliders, button(t("write.greedy"), () => {
+        state.set({ rules: "" });
+        sliders.forEach((one, n) => one.set(Object.values(RULES)[n].usual));
+      })))),
+    panel("write.cache", cache),
+    panel("write.tree", beams, tree),
+    panel("write.forced", reference, forced));
+
+  const all = () => {
+    if (state.section !== "write") return;
+    const able = WRITES.includes(state.action);
+    for (const part of element.querySelectorAll(".panel")) part.hidden = !able;
+    element.querySelector(".empty")?.remove();
+    if (!able) return element.prepend(el("p", { class: "empty" }, t("write.cannot")));
+    renew(); renewTree(); renewForced();
+  };
+  state.on(["written", "rules"], () => state.section === "write" && soon());
+  state.on(["text", "model", "action"], () => { pause(); state.set({ written: [] }); });
+  state.on(["beams"], () => state.section === "write" && renewTree());
+  state.on(["reference"], paused(200, () => state.section === "write" && renewForced()));
+  state.page.on(() => !state.page.busy && all());
+  all();
+  return { show: all, hide: pause };
+}
+
+/** The cache as a grid: a row per layer, a column per token; K and V side by side in each cell. */
+function drawCache(element, { layers, slots, source, bytes, bytes_per_slot: each }) {
+  const size = Math.max(6, Math.min(18, 620 / (slots + source + 2)));
+  const tall = Math.max(3, Math.min(14, 150 / layers));
+  const gap = source ? size : 0;
+  const cells = [];
+  for (let layer = 0; layer < layers; layer++)
+    for (let slot = 0; slot < source + slots; slot++) {
+      const x = slot * size + (slot >= source ? gap : 0);
+      const fresh = slot === source + slots - 1 ? "fresh" : "";
+      cells.push(svg("rect", { class: `k ${fresh}`, x, y: layer * tall, width: size / 2 - 1, height: tall - 1 }),
+        svg("rect", { class: `v ${fresh}`, x: x + size / 2 - 0.5, y: layer * tall, width: size / 2 - 1, height: tall - 1 }));
+    }
+  const width = (source + slots) * size + gap + 2;
+  const label = t(source ? "write.cache.both" : "write.cache.one", { source, slots, layers, bytes: size_of(bytes), each: size_of(each) });
+  show(element, svg("svg", { viewBox: `0 0 ${width} ${layers * tall}`, width, height: layers * tall, role: "img", "aria-label": label }, cells),
+    el("p", { class: "quiet" }, label));
+}
+
+const size_of = (bytes) => bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+
+/** Two ways to the same output: the true tokens read, or its own. */
+function drawForced({ given, own, loss }) {
+  const column = (steps) => el("table", {}, el("thead", {}, el("tr", {}, ["write.reads", "write.label", "write.best"].map((key) => el("th", {}, t(key))))),
+    el("tbody", {}, steps.map((step) => el("tr", { class: step.rank === 1 ? "" : "wrong" },
+      el("td", {}, visible(step.after)), el("td", {}, `${visible(step.output.name)} ${percent(step.output.probability)}`),
+      el("td", {}, `${visible(step.candidates[0].name)} ${percent(step.candidates[0].probability)}`)))));
+  return el("div", { class: "columns" },
+    el("div", {}, el("h3", {}, t("write.forced.given", { loss: number(loss) })), column(given)),
+    el("div", {}, el("h3", {}, t("write.forced.own")), column(own)));
+}

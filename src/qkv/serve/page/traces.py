@@ -1,0 +1,90 @@
+"""Recent passes of one model, kept so that the next quantity of the same text needs no new pass."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, Field
+
+from qkv.inspect.trace.trace import Trace
+from qkv.serve.page.actions import Done, act
+from qkv.serve.page.changes import apply_changes
+
+N_KEPT = 12  # passes per model
+Kept = TypeVar("Kept")
+
+
+class Ask(BaseModel):
+    """A text, what to do with it, and how the pass is changed."""
+
+    action: str
+    text: str = Field(max_length=4000)
+    second: str = Field("", max_length=20_000)
+    changes: list[str] = Field(default_factory=list, max_length=64)
+
+
+class Passes:
+    """The most recent passes of a model, with and without changes.
+
+    They hold no task, so that a model which is unloaded takes its passes with it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def done(self, task: Any, action: str, text: str, second: str = "") -> Done:
+        """Do what is asked with a text, or take it from the recent ones."""
+        return self.recent((action, text, second), lambda: act(task, action, text, second))
+
+    def trace(self, task: Any, ask: Ask, changes: Sequence[str]) -> Trace:
+        """Trace the pass of an action with changes."""
+        action, text, second = ask.action, ask.text, ask.second
+        plain = self.done(task, action, text, second).trace
+        if not changes:
+            return plain
+
+        def other(text: str) -> Trace:
+            return self.done(task, action, text, second).trace
+
+        return self.recent(
+            (action, text, second, *changes), lambda: apply_changes(plain, changes, other)
+        )
+
+    def recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What was made for a question, made now if it is none of the recent ones."""
+        if asked not in self._kept:
+            self._kept[asked] = make()
+            while len(self._kept) > N_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(asked)
+        kept: Kept = self._kept[asked]
+        return kept
+
+
+_PASSES: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
+
+
+def passes(task: Any) -> Passes:
+    """The recent passes of a loaded model."""
+    if task not in _PASSES:
+        _PASSES[task] = Passes()
+    return _PASSES[task]
+
+
+def traced(task: Any, ask: Ask) -> Trace:
+    """Trace the pass that a question is about, with its changes."""
+    return passes(task).trace(task, ask, ask.changes)
+
+
+def untouched(task: Any, ask: Ask) -> Done:
+    """Do what a question is about without changes."""
+    return passes(task).done(task, ask.action, ask.text, ask.second)
+
+
+def remembered(task: Any, ask: Ask, what: str, make: Callable[[], Kept]) -> Kept:
+    """An answer about a pass, computed once while the pass is recent."""
+    asked = (what, ask.action, ask.text, ask.second, *ask.changes)
+    return passes(task).recent(asked, make)

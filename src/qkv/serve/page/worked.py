@@ -1,0 +1,365 @@
+"""One cell of a quantity, worked out: its formula with the numbers of this pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.errors import UserError
+from qkv.inspect.trace.trace import Trace
+from qkv.serve.page.traces import Ask, traced
+
+N_TERMS = 6  # of a sum that are shown, the largest first
+
+
+class CellAsk(Ask):
+    """A cell of a quantity: a token's row and a column (a dimension, a token or an output)."""
+
+    key: str
+    head: int | None = None
+    row: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A step of the calculation: a symbol, what goes into it, and its value."""
+
+    symbol: str
+    value: float
+    terms: list[tuple[float, float]] = field(default_factory=list)  # of a sum, largest first
+    rest: float = 0.0  # sum of the terms that are not shown
+    n_rest: int = 0
+    operand: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where to look in a pass."""
+
+    trace: Trace
+    key: str
+    head: int | None
+    row: int
+    column: int
+
+    @property
+    def at(self) -> str:
+        """The sublayer, or the stack, that the quantity is part of."""
+        return self.key.rpartition(".")[0]
+
+    def has(self, part: str) -> bool:
+        """Whether the sublayer has a quantity."""
+        return f"{self.at}.{part}" in self.trace
+
+    def of(self, part: str, head: int | None = None) -> Tensor:
+        """A quantity of the same sublayer: one head of it, without the batch."""
+        return self.named(f"{self.at}.{part}", head)
+
+    def named(self, key: str, head: int | None = None) -> Tensor:
+        """A quantity by its whole key, without the batch and the head."""
+        axes = self.trace.axes(key)
+        value = self.trace.get(key, head).float()
+        value = value[0] if axes[:1] in (("B",), ("1",)) else value
+        return (
+            value[0] if len(axes) > 1 and axes[1] in ("H", "G", "1") and value.dim() == 3 else value
+        )
+
+    def weight(self, name: str) -> Tensor | None:
+        """A weight of the sublayer, where it has one."""
+        return self.of(name) if self.has(name) else None
+
+
+def worked(task: Any, ask: CellAsk) -> dict[str, Any]:
+    """Work out one cell."""
+    trace = traced(task, ask)
+    quantity = trace.find(ask.key)
+    head = ask.head if quantity.has_heads else None
+    if quantity.has_heads and head is None:
+        raise UserError(f"{ask.key} has several heads; choose one.")
+    value = _cell_value(trace, ask, head)
+    cell = Cell(trace, quantity.key, head, ask.row, ask.column)
+    rule = RULES.get(quantity.key.rpartition(".")[2])
+    lines = rule(cell) if rule else []
+    return {"value": value, "lines": [_finite(asdict(line)) for line in lines]}
+
+
+def _cell_value(trace: Trace, ask: CellAsk, head: int | None) -> float | str:
+    value = trace.get(ask.key, head)
+    value = value[0] if trace.axes(ask.key)[:1] == ("B",) else value
+    value = value.float().reshape(-1, value.shape[-1]) if value.dim() else value.reshape(1, 1)
+    if not (0 <= ask.row < value.shape[0] and 0 <= ask.column < value.shape[1]):
+        raise UserError(
+            f"{ask.key} has {value.shape[0]} rows and {value.shape[1]} columns, no cell "
+            f"{ask.row}, {ask.column}."
+        )
+    return _number(float(value[ask.row, ask.column]))
+
+
+def _number(value: float) -> float | str:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return _number(value) if isinstance(value, float) else value
+
+
+def _product(symbol: str, left: Tensor, right: Tensor, bias: float | None = None) -> Line:
+    """A dot product: its largest terms, what the others add up to, and a bias."""
+    terms = left * right
+    order = terms.abs().argsort(descending=True)
+    shown, others = order[:N_TERMS], order[N_TERMS:]
+    pairs = [(float(left[i]), float(right[i])) for i in shown]
+    rest = float(terms[others].sum()) if len(others) else 0.0
+    total = float(terms.sum()) + (bias or 0.0)
+    return Line(symbol, total, pairs, rest, len(others), bias)
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+
+def _projected(cell: Cell) -> list[Line]:
+    """Q, K or V: what the attention reads, times a column of its matrix."""
+    part = cell.key.rpartition(".")[2]
+    letter = {"query": "Q", "key": "K", "value": "V"}[part]
+    matrix = cell.weight(f"W_{letter}")
+    if matrix is None or cell.head is None:
+        return []
+    width = cell.trace.sizes["K"]
+    column = cell.head * width + cell.column
+    bias = cell.weight(f"b_{letter}")
+    line = _product(
+        f"x·W_{letter}",
+        _read(cell, letter)[cell.row],
+        matrix[:, column],
+        None if bias is None else float(bias[column]),
+    )
+    value = float(cell.of(part, cell.head)[cell.row, cell.column])
+    turned = letter in "QK" and not math.isclose(line.value, value, rel_tol=1e-3, abs_tol=1e-4)
+    return [line, Line("turn", value)] if turned else [line]
+
+
+def _read(cell: Cell, letter: str) -> Tensor:
+    """What an attention's matrix is multiplied with."""
+    if letter in "KV" and cell.at.endswith("cross_attention"):
+        return cell.named("encoder.output")
+    return _sublayer_input(cell)
+
+
+def _sublayer_input(cell: Cell) -> Tensor:
+    """What a sublayer reads: its norm, where norms come first, or the stream."""
+    return cell.of("norm" if cell.has("norm") else "skip")
+
+
+def _group(cell: Cell) -> int:
+    """The head of keys and values that a head of queries uses."""
+    sizes = cell.trace.sizes
+    assert cell.head is not None
+    return cell.head * cell.trace.shape(f"{cell.at}.key")[1] // sizes["H"]
+
+
+def _products(cell: Cell) -> list[Line]:
+    query, key = cell.of("query", cell.head), cell.of("key", _group(cell))
+    return [_product("q·k", query[cell.row], key[cell.column])]
+
+
+def _scores(cell: Cell) -> list[Line]:
+    """q·k, ÷ √d_k, + bias, + M."""
+    lines = _products(cell)
+    value = lines[0].value
+    scale = float(cell.of("scale")) if cell.has("scale") else 1.0
+    if scale != 1.0:
+        value /= scale
+        lines.append(Line("÷ √d_k", value, operand=scale))
+    if cell.has("bias"):
+        bias = float(cell.of("bias", cell.head)[cell.row, cell.column])
+        value += bias
+        lines.append(Line("+ bias", value, operand=bias))
+    mask = float(cell.of("mask")[cell.row, cell.column]) if cell.has("mask") else 0.0
+    lines.append(Line("+ M", value + mask, operand=mask))
+    return lines
+
+
+def _weights(cell: Cell) -> list[Line]:
+    """The score, its exponential, and the share of it in the row."""
+    scores = cell.of("scores", cell.head)[cell.row]
+    power = float((scores[cell.column] - scores.max()).exp())
+    total = float((scores - scores.max()).exp().sum())
+    weight = float(cell.of("weights", cell.head)[cell.row, cell.column])
+    return [
+        *_scores(cell),
+        Line("exp(s − max)", power, operand=float(scores.max())),
+        Line("÷ Σ", weight, operand=total),
+    ]
+
+
+def _heads(cell: Cell) -> list[Line]:
+    weights, values = cell.of("weights", cell.head), cell.of("value", _group(cell))
+    return [_product("Σ a·v", weights[cell.row], values[:, cell.column])]
+
+
+def _output(cell: Cell) -> list[Line]:
+    """An attention's or a feed-forward layer's last product."""
+    if cell.has("heads"):
+        heads = cell.trace[f"{cell.at}.heads"][0].float()  # (H, N, K)
+        left, names = heads.transpose(0, 1).flatten(1), ("W_O", "b_O")
+    elif cell.has("hidden"):
+        left, names = cell.of("hidden"), ("W_2", "b_2")
+    else:
+        return []
+    return _linear(cell, left, *names)
+
+
+# Stream, norms, feed-forward ---------------------------------------------------------------------
+
+
+def _linear(cell: Cell, left: Tensor, matrix: str, bias: str) -> list[Line]:
+    weights, added = cell.weight(matrix), cell.weight(bias)
+    if weights is None:
+        return []
+    own = None if added is None else float(added[cell.column])
+    return [_product(f"x·{matrix}", left[cell.row], weights[:, cell.column], own)]
+
+
+def _residual(cell: Cell) -> list[Line]:
+    """The sum with the stream and, where norms come after it, the norm."""
+    if not cell.has("skip"):
+        return []
+    added = cell.of("output_norm" if cell.has("output_norm") else "output")
+    stream = float(cell.of("skip")[cell.row, cell.column])
+    output = float(added[cell.row, cell.column])
+    lines = [Line("h", stream), Line("+ h′", stream + output, operand=output)]
+    is_post = cell.trace.model.config.norm_position == "post"
+    return lines + (_norm_lines(cell, f"{cell.at}.norm") if is_post else [])
+
+
+def _norm(cell: Cell) -> list[Line]:
+    """The norm before a sublayer."""
+    return _norm_lines(cell, cell.key)
+
+
+def _stack_output(cell: Cell) -> list[Line]:
+    """A stack's last norm, or a sublayer's output."""
+    if cell.at in ("encoder", "decoder"):
+        return _norm_lines(cell, f"{cell.at}.norm")
+    return _output(cell)
+
+
+def _norm_lines(cell: Cell, at: str) -> list[Line]:
+    """μ, σ, x̂, γ, β."""
+    trace, row, column = cell.trace, cell.row, cell.column
+    if f"{at}.normalised" not in trace:
+        return []
+    normalised = float(cell.named(f"{at}.normalised")[row, column])
+    deviation = float(cell.named(f"{at}.deviation")[row, 0])
+    has_mean = f"{at}.mean" in trace
+    mean = float(cell.named(f"{at}.mean")[row, 0]) if has_mean else 0.0
+    lines = [Line("x", normalised * deviation + mean)]
+    lines += [Line("μ", mean)] if has_mean else []
+    gain = float(cell.named(f"{at}.gamma")[column]) if f"{at}.gamma" in trace else 1.0
+    value = normalised * gain
+    lines += [Line("σ", deviation), Line("x̂", normalised), Line("· γ", value, operand=gain)]
+    if f"{at}.beta" in trace:
+        shift = float(cell.named(f"{at}.beta")[column])
+        lines.append(Line("+ β", value + shift, operand=shift))
+    return lines
+
+
+def _inner(cell: Cell) -> list[Line]:
+    return _linear(cell, _sublayer_input(cell), "W_1", "b_1")
+
+
+def _gate(cell: Cell) -> list[Line]:
+    return _linear(cell, _sublayer_input(cell), "W_gate", "b_gate")
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+NAMES = {"relu": "ReLU", "silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU"}
+
+
+def _hidden(cell: Cell) -> list[Line]:
+    """The activation and, where there is a gate, its product."""
+    name = cell.trace.model.config.activation
+    if not cell.has("inner"):
+        return []
+    inner = cell.of("inner")[cell.row, cell.column]
+    if not cell.has("gate"):
+        return [*_inner(cell), Line(NAMES[name], float(ACTIVATIONS[name](inner)))]
+    bent = float(ACTIVATIONS[name](cell.of("gate")[cell.row, cell.column]))
+    return [
+        *_gate(cell),
+        Line(NAMES[name], bent),
+        *_inner(cell),
+        Line("⊙", bent * float(inner), operand=bent),
+    ]
+
+
+# Ends --------------------------------------------------------------------------------------------
+
+
+def _input(cell: Cell) -> list[Line]:
+    """The embedding plus its position."""
+    if not cell.has("positions") or cell.trace.model.config.embedding_norm:
+        return []
+    embedding = float(cell.of("embedding")[cell.row, cell.column])
+    position = float(cell.of("positions")[cell.row, cell.column])
+    return [Line("E", embedding), Line("+ PE", embedding + position, operand=position)]
+
+
+def _logits(cell: Cell) -> list[Line]:
+    trace = cell.trace
+    source = next((key for key in ("head.hidden", "decoder.output") if key in trace), None)
+    if source is None or "W_out" not in trace or len(trace.axes("logits")) != 3:
+        return []
+    matrix = cell.named("W_out")
+    bias = float(cell.named("b_out")[cell.column]) if "b_out" in trace else None
+    return [_product("h·W_out", cell.named(source)[cell.row], matrix[:, cell.column], bias)]
+
+
+def _probabilities(cell: Cell) -> list[Line]:
+    logits = cell.named("logits").reshape(-1, cell.trace.shape("logits")[-1])[cell.row]
+    if cell.trace.inputs.output_kind not in ("tokens", "class"):
+        return []
+    power, total = (logits[cell.column] - logits.max()).exp(), (logits - logits.max()).exp().sum()
+    return [
+        *_logits(cell),
+        Line("exp(z − max)", float(power), operand=float(logits.max())),
+        Line("÷ Σ", float(power / total), operand=float(total)),
+    ]
+
+
+Rule = Callable[[Cell], Sequence[Line]]
+RULES: dict[str, Rule] = {
+    "query": _projected,
+    "key": _projected,
+    "value": _projected,
+    "products": _products,
+    "scores": _scores,
+    "weights": _weights,
+    "heads": _heads,
+    "output": _stack_output,
+    "residual": _residual,
+    "norm": _norm,
+    "inner": _inner,
+    "gate": _gate,
+    "hidden": _hidden,
+    "input": _input,
+    "logits": _logits,
+    "probabilities": _probabilities,
+}
+"""How a cell is worked out, by the last part of its key."""

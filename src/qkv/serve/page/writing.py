@@ -1,0 +1,144 @@
+"""Writing step by step: the next token under rules, the beam tree, a given target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from qkv.config import DecodeConfig
+from qkv.decode.request import Request
+from qkv.decode.row_rules import Sampling
+from qkv.errors import UserError
+from qkv.inspect.trace.inputs import Side
+from qkv.inspect.trace.trace import Trace
+from qkv.serve.page.looks import prediction
+from qkv.serve.page.traces import Ask, passes
+from qkv.tasks import LanguageModel, Translator
+
+BYTES = 4  # of a number in the cache, as the page's models are loaded
+
+
+class NextAsk(Ask):
+    """The distribution after the tokens written so far, and how one is chosen from it."""
+
+    written: list[int] = Field(default_factory=list, max_length=512)
+    top: int = Field(12, ge=1, le=50)
+    temperature: float = Field(1.0, ge=0, le=10)
+    top_k: int = Field(0, ge=0, le=1000)
+    top_p: float = Field(1.0, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    sample: bool = False
+    seed: int = Field(0, ge=0, le=2**31 - 1)
+
+
+class BeamAsk(Ask):
+    """A beam search after the prompt."""
+
+    beams: int = Field(3, ge=1, le=8)
+    length: int = Field(12, ge=1, le=64)
+
+
+class ForcedAsk(Ask):
+    """A given output, which the decoder reads while it predicts each next token."""
+
+    target: str = Field(max_length=4000)
+    top: int = Field(3, ge=1, le=10)
+
+
+def next_token(task: Any, ask: NextAsk) -> dict[str, Any]:
+    """Give the candidates for the next token before and after the rules, and the one chosen."""
+    trace, prompt = _after(task, ask, ask.written)
+    logits = trace["logits"][0, -1].float()
+    logits[list(trace.inputs.suppress)] = -torch.inf
+    settings = {name: getattr(ask, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    rules = replace(DecodeConfig(), sample=True, seed=ask.seed, **settings)
+    ruled, drawn = _ruled(logits, rules, len(ask.written))
+    best = int(logits.argmax())
+    plain = logits.softmax(-1)
+    ids = plain.topk(min(ask.top, len(plain))).indices.tolist()
+    ends = task.model.config.ends
+    return {
+        "tokens": trace.tokens("target"),
+        "source": trace.tokens("source") if trace.inputs.source else [],
+        "n_prompt": len(prompt),
+        "ended": bool(ask.written) and ask.written[-1] in ends,
+        "candidates": [
+            {"id": id, "name": name, "probability": float(plain[id]), "ruled": float(ruled[id])}
+            for id, name in zip(ids, trace.inputs.name(ids), strict=True)
+        ],
+        "n_kept": int((ruled > 0).sum()),
+        "n_tokens": len(plain),
+        "entropy": float(torch.distributions.Categorical(probs=ruled).entropy()),
+        "next": drawn if ask.sample else best,
+        "cache": _cache(task, trace),
+    }
+
+
+def _after(task: Any, ask: Ask, written: list[int]) -> tuple[Trace, list[int]]:
+    """Trace the pass that has read the prompt and these tokens."""
+    if not isinstance(task, Translator | LanguageModel):
+        raise UserError("This model does not write; choose a translator or a language model.")
+    done = passes(task).done(task, ask.action, ask.text, ask.second)
+    config, inputs = task.model.config, done.trace.inputs
+    if any(not 0 <= id < config.vocab_size for id in written):
+        raise UserError(f"A token's number is from 0 to {config.vocab_size - 1}.")
+    tokens = [*done.prompt, *written]
+    if len(tokens) > config.max_length:
+        raise UserError(f"The model's context of {config.max_length:,} tokens is full.")
+    device = next(task.model.parameters()).device
+    target = Side.pad([tokens], config.pad_id, inputs.name, device)
+    return Trace(task.model, replace(inputs, target=target, labels=None)), list(done.prompt)
+
+
+def _ruled(logits: Tensor, rules: DecodeConfig, step: int) -> tuple[Tensor, int]:
+    """Probabilities under the rules, and the token drawn at a step; temperature 0 is greedy."""
+    request = Request(prompt=(0,), limit=1, ends=(0,), rules=rules)
+    sampling = Sampling.of([request], logits.device)
+    if sampling is None:
+        only = torch.zeros_like(logits)
+        only[logits.argmax()] = 1.0
+        return only, int(logits.argmax())
+    drawn = sampling.draw(logits[None], torch.tensor([step], device=logits.device))
+    return sampling.restrict(logits[None])[0].softmax(-1), int(drawn)
+
+
+def _cache(task: Any, trace: Trace) -> dict[str, int]:
+    """Size of the KV cache after these tokens."""
+    config = task.model.config
+    layers = config.n_decoder_layers
+    heads = config.n_kv_heads or config.n_heads
+    width = config.d_key or config.d_model // config.n_heads
+    slots, source = trace.sizes["T"], trace.sizes["S"] if trace.inputs.source else 0
+    per_slot = 2 * heads * width * BYTES * layers
+    return {
+        "layers": layers,
+        "slots": slots,
+        "source": source,
+        "bytes_per_slot": per_slot,
+        "bytes": per_slot * (slots + source),
+    }
+
+
+def beam(task: Any, ask: BeamAsk) -> dict[str, Any]:
+    """Search with beams after the prompt; give every candidate and what became of it."""
+    trace, _ = _after(task, ask, [])
+    tree = trace.beam_tree(beams=ask.beams, max_length=ask.length)
+    numbers: dict[str, Any] = tree.numbers()
+    return numbers
+
+
+def forced(task: Any, ask: ForcedAsk) -> dict[str, Any]:
+    """Predict each token of a given output, beside what the model writes by itself."""
+    if not isinstance(task, Translator | LanguageModel):
+        raise UserError("This model does not write; choose a translator or a language model.")
+    own = passes(task).done(task, ask.action, ask.text, ask.second).trace
+    given = task.trace(ask.text, ask.target)
+    return {
+        "given": [prediction(step) for step in given.steps(ask.top) if step.label is not None],
+        "own": [prediction(step) for step in own.steps(ask.top) if step.label is not None],
+        "loss": float(given["loss"]),
+    }

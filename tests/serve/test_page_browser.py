@@ -1,0 +1,305 @@
+"""The page in a real browser: typing, the river, the inspector, heads, changes; both languages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import qkv
+from qkv.inspect import Trace
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn (pip install qkv[serve])")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian: apt install chromium)"),
+]
+SCREENSHOTS = os.environ.get("QKV_SCREENSHOTS")  # a folder that the tests leave pictures in
+CROSS = "decoder.2.cross_attention"
+SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server of the packaged translator on a free port."""
+    from qkv.serve.app import create_app
+    from qkv.serve.models import Models
+    from qkv.serve.settings import ServeSettings
+
+    app = create_app(Models(["zh-en"]), ServeSettings())
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        thread.join(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return qkv.load("zh-en", device="cpu").trace("我爱你")
+
+
+class Reader:
+    """Somebody at a page, who notices errors and requests to other machines."""
+
+    def __init__(self, browser: Any, address: str, language: str, size: str, theme: str) -> None:
+        width, height = SIZES[size]
+        self.address = address
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height},
+            locale=language,
+            color_scheme=theme,
+            reduced_motion="reduce",
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(30_000)
+        self.troubles: list[str] = []
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("request", self._watch)
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.troubles.append(message.text)
+
+    def _watch(self, request: Any) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.troubles.append(f"asked {request.url}")
+
+    def open(self, query: str = "") -> Any:
+        self.page.goto(f"{self.address}/{query}")
+        self.page.wait_for_selector("body[data-ready]")
+        self.page.wait_for_selector(".word")
+        return self.page
+
+    def text(self, selector: str) -> str:
+        return re.sub(r"\s+", " ", self.page.inner_text(selector)).strip()
+
+    def until(self, expression: str) -> None:
+        """Wait for an expression to be true; the page's policy forbids playwright's own way."""
+        for _ in range(600):
+            if self.page.evaluate(expression):
+                return
+            self.page.wait_for_timeout(50)
+        pytest.fail(f"never true: {expression}")
+
+    def settle(self) -> None:
+        self.page.wait_for_load_state("networkidle")
+
+    def keep(self, name: str) -> None:
+        """Save a screenshot, where a folder for them is named."""
+        if SCREENSHOTS:
+            self.settle()
+            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
+
+
+@pytest.fixture
+def reader(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    given = getattr(request, "param", ("en-US", "desktop", "light"))
+    reader = Reader(browser, address, *given)
+    yield reader
+    reader.context.close()
+    assert reader.troubles == []
+
+
+EVERYONE = [
+    ("en-US", "desktop", "light"),
+    ("zh-CN", "desktop", "dark"),
+    ("zh-CN", "phone", "light"),
+]
+TABS = {"en-US": "River", "zh-CN": "数据流"}
+
+
+@pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
+def test_the_page_opens_with_an_example_that_runs(
+    reader: Reader, request: pytest.FixtureRequest
+) -> None:
+    page = reader.open()
+    language = page.evaluate("navigator.language")
+    assert page.input_value("#text") == "我爱你"
+    assert reader.text(".output .whole") == "I love you."
+    assert reader.text(".words").startswith("I love you")
+    assert reader.text("[role=tab][aria-selected=true]") == TABS[language]
+    assert "text=" in page.url
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+    reader.keep(f"river-{request.node.callspec.id}")
+
+
+def test_typing_answers_and_opens_alternatives(reader: Reader) -> None:
+    page = reader.open()
+    page.fill("#text", "他喜欢狗。")
+    reader.until("document.querySelector('.words').innerText.includes('dog')")
+    assert "%E4%BB%96" in page.url
+    page.click(".word >> nth=1")
+    found = page.locator(".word[open] .candidates li .name").all_inner_texts()
+    steps = qkv.load("zh-en", device="cpu").trace("他喜欢狗。").steps(5)
+    assert found == [x.name.removeprefix("▁") for x in steps[1].candidates]
+    page.keyboard.press("Escape")
+    assert page.locator(".word[open]").count() == 0
+
+
+def test_a_text_that_cannot_be_read_is_explained(reader: Reader) -> None:
+    page = reader.open()
+    page.fill("#text", "好" * 300)
+    page.wait_for_selector(".output .error")
+    assert "at most" in reader.text(".output")
+    page.fill("#text", "")
+    page.wait_for_selector(".output .quiet")
+    reader.troubles.clear()  # the browser reports the refused request
+
+
+def test_a_layer_opens_into_its_graph_and_escape_leads_out(reader: Reader) -> None:
+    page = reader.open()
+    page.click('[data-at="decoder.2"]')
+    page.wait_for_selector(f'[data-at="{CROSS}.weights"]')
+    labels = page.locator(".graph >> nth=1").locator("text").all_text_contents()
+    for label in ("Q", "K", "V", "QKᵀ", "÷√d", "+ M", "softmax", "Σ a·v", "W_O", "+", "ReLU"):
+        assert label in labels
+    page.click(f'.node[data-at="{CROSS}.weights"]')
+    page.wait_for_selector("#inspector math")
+    assert f"at={CROSS}.weights" in page.url
+    page.keyboard.press("Escape")
+    reader.until("new URLSearchParams(location.search).get('at') === 'decoder.2'")
+    page.keyboard.press("Escape")
+    reader.until("!location.search.includes('decoder.2')")
+    page.go_back()
+    page.wait_for_selector(f'[data-at="{CROSS}.weights"]')
+
+
+@pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
+def test_a_cell_shows_the_numbers_of_the_trace(
+    reader: Reader, trace: Trace, request: pytest.FixtureRequest
+) -> None:
+    where = f"?open=decoder.2&at={CROSS}.weights&head=2&row=1&column=1"
+    page = reader.open(where)
+    page.wait_for_selector("#inspector .worked li")
+    shown = float(page.get_attribute("#inspector [data-value]", "data-value") or "nan")
+    assert shown == pytest.approx(float(trace[f"{CROSS}.weights"][0, 2, 1, 1]), abs=1e-6)
+    symbols = page.locator(".worked .symbol").all_inner_texts()
+    assert symbols[:3] == ["q·k", "÷ √d_k", "+ M"]
+    product = page.locator(".worked li >> nth=0").locator(".number").inner_text()
+    expected = float(trace[f"{CROSS}.products"][0, 2, 1, 1])
+    assert float(product.replace("−", "-").lstrip("= ")) == pytest.approx(expected, abs=1e-3)
+    page.evaluate("document.querySelector('.as-table').open = true")
+    cells = page.locator(".as-table tbody tr >> nth=1").locator("td").all_inner_texts()
+    row = trace[f"{CROSS}.weights"][0, 2, 1].tolist()
+    assert [float(cell.replace("−", "-")) for cell in cells] == pytest.approx(row, abs=2e-3)
+    reader.keep(f"cell-{request.node.callspec.id}")
+
+
+def test_the_river_is_walked_with_the_keyboard(reader: Reader) -> None:
+    page = reader.open()
+    page.focus(".stage")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    reader.until("new URLSearchParams(location.search).get('row') === '1'")
+    assert "at=source." in page.url
+    page.wait_for_selector("#inspector .map")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#inspector .map canvas:focus")
+    page.keyboard.press("ArrowRight")
+    reader.until("location.search.includes('column=1')")
+    page.wait_for_selector("#inspector .map canvas:focus")
+
+
+def test_heads_are_shown_as_maps_and_as_lines(reader: Reader, trace: Trace) -> None:
+    page = reader.open("?section=heads")
+    page.wait_for_selector(".head-large .map")
+    assert page.locator(".head-cell").count() == 3 * 4
+    page.click(f'.head-cell[data-key="{CROSS}.weights"][data-head="3"]')
+    reader.until("location.search.includes('head=3')")
+    page.click(".head-large [role=radio] >> nth=1")
+    page.wait_for_selector(".lines path")
+    weights = trace[f"{CROSS}.weights"][0, 3]
+    assert page.locator(".lines path").count() == int((weights >= 0.05).sum())
+    page.hover(".line-word >> nth=0")
+    lit = page.eval_on_selector_all(
+        ".lines path",
+        "all => all.filter(path => +path.getAttribute('stroke-opacity') > 0.1).length",
+    )
+    assert lit == int((weights[0] >= 0.05).sum())
+    reader.keep("heads")
+
+
+@pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
+def test_a_change_shows_what_moved_and_reset_takes_it_back(
+    reader: Reader, trace: Trace, request: pytest.FixtureRequest
+) -> None:
+    page = reader.open("?at=decoder.2&open=decoder.2")
+    page.click(f'[data-change="off:{CROSS}"]')
+    page.wait_for_selector(".word.changed")
+    assert "changes=off" in page.url
+    became = page.locator(".became").all_inner_texts()
+    best = [step.candidates[0].name for step in trace.silence(CROSS).steps(1)]
+    before = [step.candidates[0].name for step in trace.steps(1)]
+    moved = [new.removeprefix("▁") for new, old in zip(best, before, strict=True) if new != old]
+    assert became == moved
+    assert page.locator(".node.changed").count() >= 1
+    reader.keep(f"change-{request.node.callspec.id}")
+    page.click("#reset")
+    reader.until("!document.querySelector('.word.changed')")
+    assert "changes=" not in page.url
+
+
+def test_a_weight_is_dragged_and_an_activation_is_patched(reader: Reader) -> None:
+    page = reader.open(f"?open=decoder.2&at={CROSS}.weights&head=2&row=1&column=0")
+    page.wait_for_selector(".change-panel")
+    page.locator(".slider input").fill("1")
+    reader.until("decodeURIComponent(location.search).includes('column=0:to=1')")
+    page.click("#reset")
+    page.goto(page.url.replace(f"{CROSS}.weights", "encoder.output").replace("head=2&", ""))
+    page.wait_for_selector(".patch input")
+    page.fill(".patch input", "我等你")
+    page.click(".patch button")
+    page.wait_for_selector(".word.changed")
+    assert "wait" in reader.text(".words")
+
+
+def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> None:
+    page = reader.open(f"?open=decoder.2&at={CROSS}.scores&head=1")
+    page.wait_for_selector("#inspector math")
+    with page.expect_navigation():
+        page.click("#language")
+    page.wait_for_selector("#inspector math")
+    assert "得分" in reader.text("#inspector h2")
+    page.click(".exports button >> nth=2")
+    code = page.inner_text(".python")
+    assert f'trace.get("{CROSS}.scores", head=1)' in code and 'model.trace("我爱你")' in code
+    with page.expect_download() as download:
+        page.click(".exports button >> nth=0")
+    assert Path(download.value.path()).read_text(encoding="utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
+@pytest.mark.parametrize("query", [f"?open=decoder.2&at={CROSS}.weights&head=1", "?section=heads"])
+def test_nothing_serious_stands_in_the_way_of_any_reader(reader: Reader, query: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-core")
+    reader.open(query)
+    reader.settle()
+    found = axe.Axe().run(reader.page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], [node["html"][:160] for node in one["nodes"][:3]]) for one in serious] == []

@@ -1,0 +1,150 @@
+"""What every task answers on the page, with tiny models that never learnt anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from qkv.config import DecodeConfig, ModelConfig
+from qkv.errors import UserError
+from qkv.model import Decoder
+from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger
+from qkv.tasks.answer import Answers
+from qkv.tasks.classify import Classes
+from qkv.tasks.tag import Tags
+from qkv.text import train_tokenizer
+from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, encoder
+
+pytest.importorskip("pydantic", reason="needs pydantic (pip install qkv[serve])")
+
+
+@pytest.fixture(scope="module")
+def with_gaps() -> Any:
+    from qkv.config import TokenizerConfig
+
+    tokenizer = train_tokenizer([SENTENCE] * 9, TokenizerConfig(kind="char", vocab_size=300))
+    tokenizer.add_special(["<mask>"])
+    return tokenizer
+
+
+def language_model() -> LanguageModel:
+    torch.manual_seed(0)
+    config = ModelConfig.from_dict(
+        {
+            "family": "decoder",
+            "n_encoder_layers": 0,
+            "n_decoder_layers": 2,
+            "d_model": 16,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "d_ff": 24,
+            "max_length": 48,
+            "positions": "rotary",
+            "norm": "rms",
+            "norm_position": "pre",
+            "gated": True,
+            "activation": "silu",
+            "vocab_size": len(TOKENIZER),
+            "pad_id": TOKENIZER.pad_id,
+            "bos_id": TOKENIZER.bos_id,
+            "eos_id": TOKENIZER.eos_id,
+        }
+    )
+    return LanguageModel(Decoder(config).eval(), TOKENIZER, DecodeConfig())
+
+
+def answer(task: Any, action: str, text: str, second: str = "", **fields: Any) -> dict[str, Any]:
+    from qkv.serve.page.looks import AnswerAsk
+    from qkv.serve.page.looks import answer as look
+
+    return look(task, AnswerAsk(action=action, text=text, second=second, **fields))
+
+
+def test_a_text_goes_on_as_generate_says() -> None:
+    task = language_model()
+    found = answer(task, "continue", "the cat")
+    expected = task.generate("the cat", max_length=8, sample=False, beams=1)
+    assert found["text"] == expected
+    assert len(found["outputs"]) == len(found["tokens"]["target"]) - len(task.encode("the cat"))
+    assert all(word["rank"] == 1 for word in found["outputs"])
+
+
+def test_gaps_are_filled(with_gaps: Any) -> None:
+    model = encoder(head="masked", n_labels=0, vocab_size=len(with_gaps)).float()
+    task = Encoder(model, with_gaps)
+    found = answer(task, "fill", "the <mask>at")
+    assert found["text"] == task.fill("the <mask>at").text
+    assert [word["after"] for word in found["outputs"]] == ["<mask>"]
+    with pytest.raises(UserError, match="no gap"):
+        answer(task, "fill", "the cat")
+
+
+def test_vectors_are_compared() -> None:
+    task = Encoder(encoder(head="none", n_labels=0).float(), TOKENIZER)
+    found = answer(task, "embed", "the cat", "a dog")
+    cosine = float(task.similarity("the cat", "a dog")[0, 0])
+    assert found["marks"] == [{"name": "cosine", "value": pytest.approx(cosine)}]
+    assert found["outputs"] == []
+
+
+def test_a_text_and_a_pair_are_classified() -> None:
+    task = Classifier(encoder().float(), TOKENIZER, Classes(("a", "b", "c")))
+    for second in ("", "a dog"):
+        found = answer(task, "classify", "the cat", second)
+        (result,) = task.classify([("the cat", second) if second else "the cat"])
+        best = found["outputs"][0]["candidates"][0]
+        assert (found["text"], best["name"]) == (result.label, result.label)
+        assert best["probability"] == pytest.approx(result.probability, abs=1e-5)
+
+
+def test_words_are_tagged() -> None:
+    model = encoder(head="token", n_labels=3).float()
+    task = Tagger(model, TOKENIZER, Tags(("O", "B-X", "I-X")))
+    found = answer(task, "tag", "the cat sees")
+    assert len(found["outputs"]) == 3
+    entities = task.tag("the cat sees").entities
+    assert [mark["name"] for mark in found["marks"]] == [entity.text for entity in entities]
+    with pytest.raises(UserError, match="blank"):
+        answer(task, "tag", " ")
+
+
+def test_a_question_is_answered() -> None:
+    task = Answerer(encoder(head="token", n_labels=2).float(), TOKENIZER, Answers())
+    found = answer(task, "answer", "the cat", "a dog")
+    assert found["text"] == task.answer("a dog", "the cat").text
+    assert [word["after"] for word in found["outputs"]] == ["start", "end"]
+    with pytest.raises(UserError, match="question"):
+        answer(task, "answer", "the cat")
+
+
+@pytest.mark.parametrize("family", ["post", "gated"])
+def test_cells_of_other_architectures_are_worked_out(family: str) -> None:
+    from qkv.serve.page.worked import RULES, CellAsk, worked
+
+    if family == "post":
+        task: Any = Classifier(encoder().float(), TOKENIZER, Classes(("a", "b", "c")))
+        ask = {"action": "classify", "text": "the cat"}
+    else:
+        task, ask = language_model(), {"action": "continue", "text": "the cat"}
+    trace = task.trace("the cat")
+    for key in trace.names("*.1.*"):
+        if key.rpartition(".")[2] not in RULES:
+            continue
+        head = 1 if trace.find(key).has_heads else None
+        found = worked(task, CellAsk(**ask, key=key, head=head, row=2, column=1))
+        assert found["lines"], key
+        assert found["lines"][-1]["value"] == pytest.approx(found["value"], rel=1e-3, abs=1e-5), key
+
+
+def test_the_structure_says_what_the_parts_are() -> None:
+    from qkv.serve.page.structure import structure
+
+    found = structure("tiny", language_model())
+    facts = found["facts"]
+    assert (facts["gated"], facts["turns_positions"], facts["kv_heads"]) == (True, True, 2)
+    (stack,) = found["stacks"]
+    parts = [station["part"] for station in stack["sublayers"][1]["stations"]]
+    assert {"gate", "inner", "hidden"} <= set(parts)
+    assert found["actions"] == ["continue"]

@@ -14,7 +14,7 @@ import numpy as np
 import qkv
 from qkv.data.corpus.shards import cached_examples
 from qkv.errors import UserError
-from qkv.training.checkpoint import read_state, read_checked
+from qkv.training.checkpoint import read_checked, read_state
 
 Counts = dict[str, int]
 

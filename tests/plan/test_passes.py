@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qkv.config import PRESETS, ModelConfig, preset, recipe_from
-from qkv.model import build_model, recompute_blocks
+from qkv.model import build_model
 from qkv.plan.parameters import count_parameters
 from qkv.plan.passes import BatchSize, Numerics, pass_cost
 from tests.plan.saved_bytes import counted_flops, planned_bytes, saved_bytes
@@ -41,10 +41,6 @@ def batch(config: ModelConfig, rows: int = 4, length: int = 32, **more: Any) -> 
     source = length if config.family == "encoder-decoder" else 0
     labels = rows * length // 6 if config.family == "encoder" else rows * length
     return BatchSize(rows, length, source, labels, **more)
-
-
-def text_presets() -> list[str]:
-    return [name for name in PRESETS if not PRESETS[name].get("patch_size")]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -120,8 +116,6 @@ def test_recomputation_keeps_inputs_of_blocks_and_computes_blocks_twice() -> Non
     config = small("gpt2-mini", n_decoder_layers=2)
     size = batch(config)
     cost = pass_cost(config, size, Numerics())
-    model = build_model(config)
-    recompute_blocks(model, True)
     blocks = sum(product.flops for block in cost.blocks for product in block.products)
     assert cost.flops(recompute=True) == cost.flops() + blocks
     inside = sum(block.saved for block in cost.blocks)

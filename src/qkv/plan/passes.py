@@ -26,7 +26,6 @@ class Numerics:
     stream: int = FLOAT  # bytes of a number in the residual stream
     lora_rank: int = 0
     lora_dropout: bool = False
-    lora_on: tuple[str, ...] = ()
 
     @property
     def product(self) -> int:
@@ -37,11 +36,6 @@ class Numerics:
     def attention(self) -> int:
         """Bytes of a number in attention, which a CPU computes in float32."""
         return self.product if self.device == "cuda" else FLOAT
-
-    @property
-    def mask(self) -> int:
-        """Bytes of a dropout mask's number: a GPU keeps booleans, a CPU the factors."""
-        return 1 if self.device == "cuda" else self.product
 
 
 @dataclass(frozen=True)
@@ -464,6 +458,7 @@ class _Tally:
         return n * (kept * width * max(size, FLOAT) + FLOAT)  # computed in float32
 
     def _dropout(self, n: int, width: int, size: int, rate: float | None = None) -> float:
+        """The mask: a GPU keeps booleans, a CPU the factors."""
         rate = self.config.dropout if rate is None else rate
         if not rate:
             return 0.0

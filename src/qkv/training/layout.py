@@ -24,6 +24,7 @@ from qkv.model import Model, Stack
 from qkv.training.checkpoint import (
     TrainState,
     fill,
+    load_checkpoint,
     read_state,
     save_checkpoint,
     trained_weights,
@@ -33,7 +34,7 @@ from qkv.training.optimizer import adamw, build_optimizer, freeze
 from qkv.training.sharded_checkpoint import name_of, read_parts, read_whole, save_sharded
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.tensor_parallel import check_tensor_parallel, row_orders, split_matrices
-from qkv.weights import StoredTensors, check_fit, read_tensors
+from qkv.weights import StoredTensors, check_fit
 
 BuildLoss = Callable[[Model, TrainConfig], LossSum]
 
@@ -71,8 +72,9 @@ class Layout:
 
     def load(self, path: Path, optimizer: torch.optim.Optimizer) -> TrainState:
         """Load a checkpoint of any layout; return its counters."""
-        tensors = read_whole(path, self.model) if path.is_dir() else read_tensors(path)
-        fill(self.model, optimizer, tensors, path)
+        if not path.is_dir():
+            return load_checkpoint(path, self.model, optimizer)
+        fill(self.model, optimizer, read_whole(path, self.model), path)
         return read_state(path)
 
 

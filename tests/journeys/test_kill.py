@@ -34,8 +34,8 @@ DYING = """
 import os, sys
 where, step, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 del sys.argv[1:4]
-import qkv.training.loop, qkv.weights
-update, save_file = qkv.training.loop.update, qkv.weights.save_file
+import qkv.training.layout, qkv.weights
+update, save_file = qkv.training.layout.update, qkv.weights.save_file
 
 def dying_update(model, optimizer, clip):
     state = next(iter(optimizer.state.values()), {"step": 0})
@@ -49,7 +49,7 @@ def dying_save_file(tensors, path, metadata):
         os.truncate(path, os.path.getsize(path) // 2)
         os.kill(os.getpid(), number)
 
-qkv.training.loop.update, qkv.weights.save_file = dying_update, dying_save_file
+qkv.training.layout.update, qkv.weights.save_file = dying_update, dying_save_file
 from qkv.cli import main
 main()
 """

@@ -188,7 +188,7 @@ def test_a_checkpoint_that_forgets(
                 optimizer.state[weight][lost].zero_()
         return found
 
-    monkeypatch.setattr("qkv.training.loop.load_checkpoint", wrong)
+    monkeypatch.setattr("qkv.training.layout.load_checkpoint", wrong)
     assert failing(folder(kind)) == {"resumed = uninterrupted"}
 
 

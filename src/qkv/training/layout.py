@@ -24,7 +24,7 @@ from qkv.model import Model, Stack
 from qkv.training.checkpoint import (
     TrainState,
     fill,
-    read_checked,
+    load_checkpoint,
     read_state,
     save_checkpoint,
     trained_weights,
@@ -72,8 +72,9 @@ class Layout:
 
     def load(self, path: Path, optimizer: torch.optim.Optimizer) -> TrainState:
         """Load a checkpoint of any layout; return its counters."""
-        tensors = read_whole(path, self.model) if path.is_dir() else read_checked(path)
-        fill(self.model, optimizer, tensors, path)
+        if not path.is_dir():
+            return load_checkpoint(path, self.model, optimizer)
+        fill(self.model, optimizer, read_whole(path, self.model), path)
         return read_state(path)
 
 

@@ -40,6 +40,8 @@ def _problem(config: ModelConfig, size: int) -> str:
             return f"the model's {name} ({count}) must be a multiple of it; choose another number"
     if config.positions in BIASED_BY_HEAD:
         return f"positions = '{config.positions}' belong to heads; use train.shard = 'full' instead"
+    if config.has_qkv_bias and not config.key_bias:
+        return "key_bias = false belongs to heads; use train.shard = 'full' instead"
     if config.query_key_norm:
         return "query_key_norm belongs to heads; use train.shard = 'full' instead"
     return ""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data import Record, read_records
+from qkv.errors import UserError
 from tests.data.helpers import COMPRESSED, complaint, write, write_parquet
 
 RECORDS: list[dict[str, object]] = [

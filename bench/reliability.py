@@ -115,7 +115,10 @@ def flips(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def faults(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Bring on each fault once; record the sentence that it ends with, or what it recovers to."""
-    found = {name: fault(scratch / name.replace(" ", "-")) for name, fault in FAULTS.items()}
+    known = outcomes.load().get("faults", {}) if options.fault else {}
+    found = {name: record for name, record in known.items() if name in FAULTS}
+    for name in options.fault or FAULTS:
+        found[name] = FAULTS[name](scratch / name.replace(" ", "-"))
     return {**found, "passed": all(record["passed"] for record in found.values())}
 
 
@@ -124,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=TRIALS, nargs="*", default=TRIALS)
     parser.add_argument("--times", type=int, default=200, help="kills, or flips of each kind")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of the soak")
+    parser.add_argument("--fault", choices=FAULTS, nargs="*", help="these alone; others are kept")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-save", action="store_true", help="leave docs/reliability.json")
     options = parser.parse_args(arguments)

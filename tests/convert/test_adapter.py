@@ -213,6 +213,7 @@ def test_a_folder_of_peft_alone_finds_its_base(folders: tuple[Path, Path]) -> No
         ({"bias": "all"}, "bias is 'all', but only 'none'"),
         ({"r": "4"}, "r must be a number over 0"),
         ({"lora_alpha": None}, "lora_alpha must be a number over 0"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number over 0"),
         ({"alpha_pattern": {"q_proj": "../x"}}, r"alpha_pattern gives .*q_proj '\.\./x', but"),
     ],
 )

@@ -8,7 +8,6 @@ of theirs computes what the base does, its matrices go by our names.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -46,6 +45,7 @@ from qkv.weights import read_tensors
 
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
+LARGEST = 1e30  # of ranks and scales; whole numbers in JSON may be too large for a float
 HEADS = ("head.", "pooler.")  # what is trained beside the updates where a head gives labels
 TASK_TYPES = {
     "translate": "SEQ_2_SEQ_LM",
@@ -180,7 +180,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             )
     for name in ("r", "lora_alpha"):
         value = values.get(name)
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or not 0 < value < LARGEST:
             raise UserError(f"{path}: {name} must be a number over 0; fetch the file again.")
     return values
 
@@ -198,7 +198,7 @@ def _update(
             f"fetch the file again."
         )
     alpha = _of_pattern(values.get("alpha_pattern"), name, values["lora_alpha"])
-    if not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
+    if not isinstance(alpha, int | float) or not 0 < alpha < LARGEST:
         raise UserError(
             f"{folder / ADAPTER_CONFIG}: alpha_pattern gives {name} {alpha!r}, but must give a "
             f"number over 0; fetch the file again."

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data import Record, read_records
+from qkv.errors import UserError
 from tests.data.helpers import COMPRESSED, complaint, write, write_parquet
 
 RECORDS: list[dict[str, object]] = [
@@ -223,3 +224,14 @@ def test_a_missing_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     message = complaint(read_records, write(tmp_path / "a.parquet", "x"))
     assert message.endswith('needs pyarrow; run: pip install "qkv[parquet]".')
+
+
+def test_parquet_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow.parquet import write_table
+
+    _, offsets, content = pyarrow.array([b"\xae\xff"]).buffers()
+    text = pyarrow.StringArray.from_buffers(1, offsets, content)
+    write_table(pyarrow.table({"text": text}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet is not a whole Parquet file"):
+        list(read_records(tmp_path / "a.parquet"))

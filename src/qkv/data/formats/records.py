@@ -302,5 +302,5 @@ def _parquet_rows(path: Path, progress: Progress | None) -> Iterator[Record]:
             rows = (row for batch in batches for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
                 yield Record(row, f"{path}, record {number}", "header")
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, ValueError) as error:  # also text not in UTF-8
             raise UserError(f"{path} is not a whole Parquet file; fetch it again.") from error

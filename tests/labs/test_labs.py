@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import string
 from collections import Counter
@@ -20,7 +21,7 @@ from qkv_labs import find, run_lab, write
 from qkv_labs.catalogue import NAMES
 from qkv_labs.chinese import Texts
 from qkv_labs.figures import styled, translate
-from qkv_labs.gallery import Language, describe, page, read_results, say_cells, write_gallery
+from qkv_labs.gallery import Language, describe, main, page, read_results, say_cells, write_gallery
 from qkv_labs.heads import roles
 from qkv_labs.lab import Lab, Table, Words
 from qkv_labs.printed import table_lines
@@ -232,3 +233,19 @@ def test_the_pages_of_the_docs_are_those_of_their_results(language: str, twin: s
     names = {"en": "labs.md", "zh": "labs.zh.md"}
     made = page(read_results(FOLDER), language, "labs/", names[twin])  # type: ignore[arg-type]
     assert made == (FOLDER.parent / names[language]).read_text(encoding="utf-8")
+
+
+def test_stored_results_are_judged_and_drawn_anew(tmp_path: Path) -> None:
+    stored = result("saturation")
+    (tmp_path / "saturation.json").write_text(
+        json.dumps({**stored, "verdict": {}, "tables": []}), encoding="utf-8"
+    )
+    main([str(tmp_path), "--again"])
+    renewed = json.loads((tmp_path / "saturation.json").read_text(encoding="utf-8"))
+    assert renewed["verdict"] == stored["verdict"]
+    assert renewed["tables"] == stored["tables"]
+    assert renewed["date"] == stored["date"] and renewed["seconds"] == stored["seconds"]
+    assert sorted(path.name for path in tmp_path.glob("saturation.*")) == [
+        *("saturation.json", "saturation.png", "saturation.zh.png")
+    ]
+    assert "(saturation.zh.png)" in (tmp_path / "README.zh.md").read_text(encoding="utf-8")

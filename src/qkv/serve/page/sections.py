@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
@@ -96,17 +97,18 @@ def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
         """What the weights so far make of a text."""
         return await asyncio.to_thread(runs.sample, name, ask.text)
 
-    @router.post("/v1/runs/demo/start")
-    async def start_demo() -> dict[str, Any]:
+    # Not in the description of the API: what starts work is for the page alone.
+    @router.post("/v1/runs/demo/start", include_in_schema=False)
+    async def start_demo(request: Request) -> dict[str, Any]:
         """Train the packaged recipe on this machine."""
-        _check_local(settings)
+        _check_local(request, settings)
         await asyncio.to_thread(runs.jobs.start_demo)
         return {"running": runs.jobs.running()}
 
-    @router.post("/v1/runs/stop")
-    async def stop() -> dict[str, Any]:
+    @router.post("/v1/runs/stop", include_in_schema=False)
+    async def stop(request: Request) -> dict[str, Any]:
         """Stop what the page has started."""
-        _check_local(settings)
+        _check_local(request, settings)
         await asyncio.to_thread(runs.jobs.stop)
         return {"running": runs.jobs.running()}
 
@@ -123,10 +125,10 @@ def _lab_routes(router: APIRouter, jobs: Jobs, settings: Any) -> None:
         lab_figure(jobs, name)
         return lab_state(jobs, name)
 
-    @router.post("/v1/labs/{name}/start")
-    async def start_lab(name: str, language: str = "en") -> dict[str, Any]:
+    @router.post("/v1/labs/{name}/start", include_in_schema=False)
+    async def start_lab(request: Request, name: str, language: str = "en") -> dict[str, Any]:
         """Run a lab on this machine."""
-        _check_local(settings)
+        _check_local(request, settings)
         lab_figure(jobs, name)
         if language not in ("en", "zh"):
             raise UserError(f"Unknown language {language!r}; the labs speak en and zh.")
@@ -142,10 +144,13 @@ def _lab_routes(router: APIRouter, jobs: Jobs, settings: Any) -> None:
         return FileResponse(path, media_type="image/png", headers={"Cache-Control": "no-cache"})
 
 
-def _check_local(settings: Any) -> None:
-    """Only a server of this machine alone may be told to start work."""
+def _check_local(request: Request, settings: Any) -> None:
+    """Only the page itself may start work, and only on a server for this machine alone."""
     if settings is not None and not settings.is_local:
         raise HTTPException(403, "Work can be started only where the server serves this machine.")
+    origin = request.headers.get("origin")
+    if origin and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403, "Only the page of this server can start work.")
 
 
 def _folders(models: Any) -> dict[str, Path]:

@@ -53,12 +53,12 @@ def next_token(task: Any, ask: NextAsk) -> dict[str, Any]:
     """Give the candidates for the next token before and after the rules, and the one chosen."""
     trace, prompt = _after(task, ask, ask.written)
     logits = trace["logits"][0, -1].float()
+    plain = logits.softmax(-1)  # as the model gives it; tokens never written go with the rules
     logits[list(trace.inputs.suppress)] = -torch.inf
     settings = {name: getattr(ask, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     rules = replace(DecodeConfig(), sample=True, seed=ask.seed, **settings)
     ruled, drawn = _ruled(logits, rules, len(ask.written))
     best = int(logits.argmax())
-    plain = logits.softmax(-1)
     ids = plain.topk(min(ask.top, len(plain))).indices.tolist()
     ends = task.model.config.ends
     return {

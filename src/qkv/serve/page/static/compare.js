@@ -18,14 +18,13 @@ export function mount(element, state, api) {
   const sentences = el("textarea", { rows: 4, class: "wide", "aria-label": t("compare.sentences") });
   sentences.value = (state.sentences.length ? state.sentences : example.sentences).join("\n");
 
-  const reader = () => state.page.models.find((model) => model.family === "encoder")?.id ?? state.model;
+  const models = () => state.page.models;
+  const reader = () => models().find((model) => model.family === "encoder")?.id ?? state.model;
   const renew = () => {
-    const models = state.page.models;
-    const ids = models.map((model) => model.id);
-    const known = (wanted) => models.find((model) => wanted(model))?.id;
-    const left = reader();
+    const ids = models().filter((model) => model.task === "fill" || model.family === "decoder").map((model) => model.id);
+    const left = ids.includes(reader()) ? reader() : ids[0];
     const others = ids.filter((id) => id !== left);
-    const right = others.includes(state.other) ? state.other : known((model) => model.family === "decoder" && model.id !== left) ?? others[0];
+    const right = others.includes(state.other) ? state.other : others.find((id) => models().some((model) => model.id === id && model.family === "decoder")) ?? others[0];
     show(columns, [left, right].filter(Boolean).map((model, n) => {
       const body = el("div", { class: "scroll" }, el("p", { class: "quiet" }, t("loading")));
       filled(body, () => api.ask({ ...state, model }, "predictions", { text: text.value }), drawSide)();

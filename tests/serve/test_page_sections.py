@@ -1,0 +1,181 @@
+"""Routes of the page's sections: writing, comparing, positions, runs and labs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import qkv
+from qkv.model import sinusoids
+from tests.proofs.models import folder_of
+from tests.serve.conftest import filler
+from tests.tasks.understand_tiny import SENTENCE
+
+testclient = pytest.importorskip("fastapi.testclient", reason="needs fastapi and httpx2")
+TEXT = "我爱你"
+PASS = {"action": "translate", "text": TEXT}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def client(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from qkv.serve.app import create_app
+    from qkv.serve.models import Models
+    from qkv.serve.settings import ServeSettings
+
+    folders = tmp_path_factory.mktemp("models")
+    bert = folder_of(filler(), folders / "bert")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QKV_HOME", str(home))
+        app = create_app(Models(["zh-en", f"bert={bert}"]), ServeSettings())
+        with testclient.TestClient(app, base_url="http://localhost") as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def translator() -> qkv.Translator:
+    return qkv.load("zh-en", device="cpu")
+
+
+def ask(client: Any, what: str, model: str = "zh-en", **fields: Any) -> Any:
+    return client.post(f"/v1/models/{model}/{what}", json={**PASS, **fields})
+
+
+def test_next_tokens_are_those_of_the_trace_and_follow_what_was_written(client, translator):
+    written: list[int] = []
+    for step in translator.trace(TEXT).steps(3):
+        answer = ask(client, "next", written=written, top=3).json()
+        expected = [(one.id, pytest.approx(one.probability, abs=1e-5)) for one in step.candidates]
+        assert [(one["id"], one["probability"]) for one in answer["candidates"]] == expected
+        assert answer["next"] == step.candidates[0].id
+        assert answer["cache"]["slots"] == len(written) + 1
+        written.append(answer["next"])
+    assert ask(client, "next", written=written).json()["ended"]
+
+
+def test_rules_reshape_the_distribution(client):
+    plain = ask(client, "next", top=50).json()
+    cut = ask(client, "next", top=50, top_k=4, temperature=0.5).json()
+    kept = [one for one in cut["candidates"] if one["ruled"] > 0]
+    assert cut["n_kept"] == len(kept) == 4
+    squares = [one["probability"] ** 2 for one in plain["candidates"][:4]]
+    shares = [square / sum(squares) for square in squares]
+    assert [one["ruled"] for one in kept] == pytest.approx(shares, abs=1e-4)
+    greedy = ask(client, "next", temperature=0).json()
+    assert greedy["candidates"][0]["ruled"] == 1.0
+    drawn = {
+        ask(client, "next", sample=True, temperature=5, seed=s).json()["next"] for s in range(9)
+    }
+    assert len(drawn) > 1
+
+
+def test_the_beam_tree_ends_in_what_the_search_finds(client, translator):
+    tree = ask(client, "beam", beams=3).json()
+    best = translator.translate(TEXT, beams=3)
+    assert tree["outputs"][0]["tokens"].replace("▁", " ").replace(" ", "") == best.replace(" ", "")
+    assert {node["fate"] for node in tree["nodes"]} == {"kept", "ended", "pruned"}
+    assert all(node["why"] for node in tree["nodes"] if node["fate"] == "pruned")
+
+
+def test_teacher_forcing_scores_a_given_output(client, translator):
+    answer = ask(client, "forced", target="I like you.").json()
+    trace = translator.trace(TEXT, "I like you.")
+    assert answer["loss"] == pytest.approx(trace["loss"].item(), abs=1e-4)
+    assert [step["output"]["name"] for step in answer["given"]][1] == "▁like"
+    assert [step["output"]["name"] for step in answer["own"]][1] == "▁love"
+
+
+def test_an_encoder_predicts_each_token_with_that_token_hidden(client):
+    text = SENTENCE[:12]
+    answer = client.post("/v1/models/bert/predictions", json={"text": text}).json()
+    assert answer["family"] == "encoder"
+    assert all(value == 1 for row in answer["visible"] for value in row)
+    found = [step for step in answer["predictions"] if step]
+    assert found and all(0 < one["probability"] <= 1 for step in found for one in step)
+    refused = client.post("/v1/models/zh-en/predictions", json={"text": text})
+    assert refused.status_code == 422 and "BERT" in refused.text
+
+
+def test_one_word_in_sentences_is_compared_layer_by_layer(client, translator):
+    sentences = ["我吃苹果", "苹果很好"]
+    answer = ask(client, "word", word="苹果", sentences=sentences).json()
+    cosines = torch.tensor(answer["cosines"])
+    assert cosines.shape == (translator.model.config.n_encoder_layers + 1, 2, 2)
+    assert torch.allclose(cosines.diagonal(dim1=1, dim2=2), torch.ones(7, 2), atol=1e-5)
+    vectors = []
+    for sentence in sentences:
+        trace = translator.trace(sentence)
+        place = trace.tokens("source").index("苹果")
+        vectors.append(trace["encoder.5.feed_forward.residual"][0, place])
+    expected = torch.cosine_similarity(*vectors, dim=0).item()
+    assert cosines[-1, 0, 1].item() == pytest.approx(expected, abs=1e-4)
+    missing = ask(client, "word", word="香蕉", sentences=sentences)
+    assert missing.status_code == 422 and "香蕉" in missing.text
+
+
+def test_neighbours_are_those_with_the_highest_cosine(client, translator):
+    words = ask(client, "neighbours", word="今天", top=3).json()["words"]
+    table = translator.model.source_embedding.table.weight.detach()
+    tokenizer = translator.tokenizers.source
+    [id] = tokenizer.encode("今天")
+    cosines = torch.cosine_similarity(table, table[id][None], dim=-1)
+    cosines[id] = -math.inf
+    best = tokenizer.tokens(cosines.topk(3).indices.tolist())
+    assert [word["name"] for word in words[1:]] == best
+
+
+def test_positions_are_the_models_own(client):
+    answer = client.get("/v1/positions?length=6&width=8").json()
+    assert torch.allclose(torch.tensor(answer["table"]), sinusoids(6, 8), atol=1e-4)
+    assert answer["products"][3][3] == pytest.approx(1, abs=1e-3)
+    assert client.get("/v1/positions?length=6&width=7").status_code == 422
+    assert client.get("/v1/models/zh-en/rotary").json() == {"angles": [], "decay": []}
+
+
+def test_runs_have_a_log_and_samples(client, home):
+    assert client.get("/v1/runs").json() == {"data": ["demo"], "running": ""}
+    empty = client.get("/v1/runs/demo/log").json()
+    assert empty["records"] == [] and not empty["running"]
+    folder = home / "page" / "demo"
+    folder.mkdir(parents=True)
+    whole = '{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.0}\n'
+    (folder / "log.jsonl").write_text(whole + '{"step": 3', encoding="utf-8")
+    first = client.get("/v1/runs/demo/log").json()
+    assert [record["step"] for record in first["records"]] == [1, 2]
+    assert client.get(f"/v1/runs/demo/log?after={first['next']}").json()["records"] == []
+    assert client.post("/v1/runs/demo/sample", json={}).json()["text"] == ""
+    packaged = Path(qkv.__file__).parent / "packaged" / "zh-en"
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_bytes((packaged / name).read_bytes())
+    sample = client.post("/v1/runs/demo/sample", json={"text": TEXT}).json()
+    assert sample["text"] == "I love you."
+    assert sum(sample["attention"][0]) == pytest.approx(1, abs=1e-3)
+    assert client.get("/v1/runs/other/log").status_code == 422
+
+
+def test_work_is_started_by_the_page_alone(client):
+    other = {"Origin": "http://evil.example"}
+    for path in ("/v1/runs/demo/start", "/v1/runs/stop", "/v1/labs/order/start"):
+        assert client.post(path, headers=other, json={}).status_code == 403
+    assert client.post("/v1/labs/nothing/start", json={}).status_code == 422
+    paths = client.get("/openapi.json").json()["paths"]
+    assert not [path for path in paths if path.endswith(("/start", "/stop"))]
+
+
+def test_labs_are_listed_in_both_languages(client):
+    english = client.get("/v1/labs").json()["data"]
+    chinese = client.get("/v1/labs?language=zh").json()["data"]
+    assert len(english) == len(chinese) > 20
+    assert {lab["name"] for lab in english} == {lab["name"] for lab in chinese}
+    assert all(one["title"] != two["title"] for one, two in zip(english, chinese, strict=True))
+    assert client.get("/v1/labs/order/figure").status_code == 404
+    assert client.get("/v1/labs/..%2Fx/figure").status_code in (404, 422)

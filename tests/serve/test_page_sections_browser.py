@@ -1,0 +1,84 @@
+"""The page's sections in a real browser: writing, comparing, positions, training, tour and labs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serve.test_page_browser import (  # noqa: F401 - fixtures
+    Reader,
+    address,
+    browser,
+    pytestmark,
+    reader,
+)
+
+READERS = [("en-US", "desktop", "light"), ("zh-CN", "phone", "dark")]
+LANGUAGES = pytest.mark.parametrize("reader", READERS, indirect=True, ids="-".join)
+
+
+@LANGUAGES
+def test_it_writes_token_by_token(reader: Any, request: Any) -> None:  # noqa: F811
+    page = reader.open("?section=write&text=我爱你")
+    page.wait_for_selector(".choices li")
+    assert page.locator(".choices li").count() >= 10
+    page.locator(".write .row button").nth(2).click()
+    reader.until("document.querySelector('.written').innerText.includes('I')")
+    page.locator(".choices li button", has_text="love").first.click()
+    reader.until("document.querySelector('.written').innerText.includes('love')")
+    assert "written=" in page.url
+    assert page.locator(".cache rect.fresh").count() == 6  # K and V of three layers
+    page.locator(".write input[type=range]").nth(1).fill("3")  # top-k
+    reader.until("document.querySelectorAll('.choices li.cut').length >= 9")
+    page.wait_for_selector(".tree .node.best")
+    assert page.locator(".tree .node.pruned").count() > 3
+    page.locator(".write input.wide").fill("I like you.")
+    page.wait_for_selector(".forced td >> text=like")
+    reader.keep(f"write-{request.node.callspec.id}")
+
+
+@LANGUAGES
+def test_positions_and_words_are_drawn(reader: Any, request: Any) -> None:  # noqa: F811
+    page = reader.open("?section=positions&text=我爱你")
+    page.wait_for_selector(".positions canvas")
+    page.locator(".positions input[type=range]").first.fill("128")
+    reader.until("document.querySelector('.positions .panel').innerText.includes('128')")
+    assert "width=128" in page.url
+    page.locator(".positions .panel input:not([type=range])").fill("昨天")
+    page.wait_for_selector(".words-map text >> text=今天")
+    reader.keep(f"positions-{request.node.callspec.id}")
+
+
+@LANGUAGES
+def test_the_tour_leads_through_the_page_and_lists_the_labs(reader: Any, request: Any) -> None:  # noqa: F811
+    page = reader.open("?section=tour&text=我爱你")
+    page.wait_for_selector(".stops li")
+    assert page.locator(".stops li").count() == 15
+    page.wait_for_selector(".lab button")
+    assert page.locator(".lab").count() > 20
+    reader.keep(f"tour-{request.node.callspec.id}")
+    page.locator(".stops li button").nth(4).click()
+    page.wait_for_selector("#path:not([hidden])")
+    reader.until("document.body.dataset.section === 'river'")
+    assert "self_attention.scores" in page.url
+    page.locator("#path button").nth(1).click()
+    reader.until("location.search.includes('self_attention.weights')")
+
+
+@LANGUAGES
+def test_training_can_be_watched(reader: Any, request: Any) -> None:  # noqa: F811
+    page = reader.open("?section=training&text=我爱你")
+    page.wait_for_selector(".training select")
+    assert page.locator(".training .row button").count() == 2
+    assert page.locator(".training .panel").count() == 4
+
+
+@LANGUAGES
+def test_one_word_is_compared_by_layer(reader: Any, request: Any) -> None:  # noqa: F811
+    page = reader.open("?section=compare&word=苹果&sentences=我吃苹果&sentences=苹果很好")
+    page.wait_for_selector(".cosines td")
+    assert page.locator(".cosines td").count() == 4
+    page.locator(".compare input[type=range]").fill("0")
+    reader.until("document.querySelector('.cosines td').innerText === '1.00'")
+    reader.keep(f"compare-{request.node.callspec.id}")

@@ -180,8 +180,8 @@ def test_a_layer_opens_into_its_graph_and_escape_leads_out(reader: Reader) -> No
     for label in ("Q", "K", "V", "QKᵀ", "÷√d", "+ M", "softmax", "Σ a·v", "W_O", "+", "ReLU"):
         assert label in labels
     page.click(f'.node[data-at="{CROSS}.weights"]')
-    page.wait_for_selector("#inspector math")
-    assert f"at={CROSS}.weights" in page.url
+    reader.until(f"location.search.includes('at={CROSS}.weights')")
+    page.wait_for_selector("#inspector .map")
     page.keyboard.press("Escape")
     reader.until("new URLSearchParams(location.search).get('at') === 'decoder.2'")
     page.keyboard.press("Escape")

@@ -49,9 +49,26 @@ export function mount(element, state, api) {
 function follow(river, scroller) {
   if (river.flow !== "right" || river.stacks.length < 2 || river.scrolled === scroller.scrollLeft) return;
   river.scrolled = scroller.scrollLeft;
-  build(river, river.width);
-  paint(river);
-  drawRibbons(river);
+  shiftStacks(river);
+}
+
+/** Move stacks along with the scrolling, and their bridges. */
+function shiftStacks(river) {
+  const length = Math.max(...river.stacks.map((stack) => stack.length));
+  for (const stack of river.stacks) {
+    stack.shift = river.flow === "right" ? Math.max(0, Math.min(river.scrolled ?? 0, length - stack.length)) : 0;
+    stack.group.setAttribute("transform", `translate(${stack.shift},0)`);
+    stack.canvas.style.transform = `translateX(${stack.shift}px)`;
+  }
+  if (river.stacks.length > 1) river.bridges.replaceChildren(...drawBridges(river));
+}
+
+/** Everything of one stack that SVG draws, and the canvas of its strips. */
+function drawStack(river, stack) {
+  stack.canvas = el("canvas", { "aria-hidden": "true", style: { top: `${stack.offset}px` } });
+  stack.ribbons = svg("g", { class: "ribbons" });
+  stack.group = svg("g", { class: "stack" }, drawLayers(river, stack), drawWords(river, stack), stack.ribbons, drawGraph(river, stack), drawHits(river, stack));
+  return stack.group;
 }
 
 const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys }) =>
@@ -87,23 +104,19 @@ function build(river, width) {
   }
   const length = Math.max(...river.stacks.map((stack) => stack.length));
   const across = Math.max(...river.stacks.map((stack) => stack.across));
-  for (const stack of river.stacks) stack.shift = Math.max(0, Math.min(river.scrolled ?? 0, length - stack.length));
   const [w, h] = flow === "right" ? [Math.max(length, 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
   river.size = { width: w, height: h };
   stage.style.width = `${w}px`;
   stage.style.height = `${h}px`;
-  river.canvas = el("canvas", { "aria-hidden": "true" });
   river.svg = svg("svg", { width: w, height: h, viewBox: `0 0 ${w} ${h}`, class: `flow-${flow}` });
-  river.ribbons = svg("g", { class: "ribbons" });
   const wide = river.stacks[0].columns[0].size;
   river.names = flow === "right" ? svg("svg", { class: "names", width: wide, height: h }) : svg("g", {});
   river.names.append(...river.stacks.flatMap((stack) => [drawStackName(river, stack), drawNames(river, stack)]));
-  river.svg.append(...river.stacks.flatMap((stack) => [drawLayers(river, stack), drawWords(river, stack)]));
-  if (river.stacks.length > 1) river.svg.append(drawBridges(river));
-  river.svg.append(river.ribbons);
-  for (const stack of river.stacks) river.svg.append(drawGraph(river, stack), drawHits(river, stack));
+  river.bridges = svg("g", { class: "bridges" });
+  river.svg.append(river.bridges, ...river.stacks.map((stack) => drawStack(river, stack)));
   if (flow === "down") river.svg.append(river.names);
-  stage.replaceChildren(river.canvas, river.svg, ...(flow === "right" ? [river.names] : []));
+  stage.replaceChildren(...river.stacks.map(({ canvas }) => canvas), river.svg, ...(flow === "right" ? [river.names] : []));
+  shiftStacks(river);
   mark(river);
 }
 
@@ -121,7 +134,7 @@ function laneSize(flow, count, width) {
 
 /** Coordinates of a point: along the flow, and across it, in a stack. */
 const place = (river, stack, along, across) =>
-  river.flow === "right" ? [along + stack.shift, stack.offset + across] : [across, stack.offset + along];
+  river.flow === "right" ? [along, stack.offset + across] : [across, stack.offset + along];
 const levelAt = (river, stack, level) =>
   river.flow === "right" ? LABELS + 13 + level * stack.level : 34 + level * stack.level;
 /** The rectangle of a column's cell in a lane. */
@@ -282,7 +295,7 @@ function refresh(river) {
 /** The bridges: K and V go from the encoder's output into every decoder layer. */
 function drawBridges(river) {
   const [encoder, decoder] = river.stacks;
-  const group = svg("g", { class: "bridges" });
+  const drawn = [];
   const end = encoder.nodes.at(-1);
   const right = river.flow === "right";
   const [ex, ey] = right ? [end.position + encoder.shift, encoder.offset + encoder.across] : [8, encoder.offset + end.position];
@@ -290,8 +303,9 @@ function drawBridges(river) {
   const ends = { K: [], V: [] };
   for (const node of decoder.nodes) {
     const [x, y] = place(river, decoder, node.position, levelAt(river, decoder, decoder.isOpen || node.level === 0 ? node.level : 0));
-    if (node.closed) { ends.K.push([x - 4, y]); ends.V.push([x + 4, y]); }
-    if (node.bridge) ends[node.letter].push([x, y, true]);
+    const shifted = x + decoder.shift;
+    if (node.closed) { ends.K.push([shifted - 4, y]); ends.V.push([shifted + 4, y]); }
+    if (node.bridge) ends[node.letter].push([shifted, y, true]);
   }
   for (const [name, points] of Object.entries(ends)) {
     const at = bus + (name === "K" ? 0 : 6);
@@ -299,18 +313,19 @@ function drawBridges(river) {
     for (const [x, y, isOpen] of points) {
       const drop = isOpen ? x - 18 + 1.5 * shift : x; // beside the queries
       const d = right ? `M${ex + shift},${ey}V${at}H${drop}V${y}H${x}` : `M${ex + 12},${ey + shift}H${at}V${y + shift}H${x - 10}`;
-      group.append(svg("path", { class: `edge ${name.toLowerCase()}`, d }));
+      drawn.push(svg("path", { class: `edge ${name.toLowerCase()}`, d }));
     }
   }
-  if (right) group.append(svg("text", { class: "bridge-name", x: ex - 14, y: bus - 5, "text-anchor": "end" }, t("river.memory")));
-  return group;
+  if (right) drawn.push(svg("text", { class: "bridge-name", x: ex - 14, y: bus - 5, "text-anchor": "end" }, t("river.memory")));
+  return drawn;
 }
 
 /** Paint the strips of everything that has come. */
 function paint(river) {
-  const { width, height } = river.size;
-  const context = prepare(river.canvas, width, height);
   for (const stack of river.stacks) {
+    const [width, height] = river.flow === "right" ? [stack.length, stack.across] : [river.size.width, stack.length];
+    const context = prepare(stack.canvas, width, height);
+    context.translate(0, -stack.offset);
     paintBands(context, river, stack);
     paintLanes(context, river, stack);
     const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
@@ -380,9 +395,8 @@ function paintColumn(context, river, stack, column, changed, shared) {
 
 /** Attention weights as ribbons from key tokens to query lanes; those of the chosen word stand out. */
 function drawRibbons(river) {
-  if (!river.ribbons) return;
-  river.ribbons.replaceChildren(...river.stacks.flatMap((stack) =>
-    stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column))));
+  for (const stack of river.stacks ?? [])
+    stack.ribbons.replaceChildren(...stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column)));
 }
 
 function ribbonsOf(river, stack, column) {

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 GAP = 2  # columns of space between two cells
+NARROW = 8  # a heading is not broken into lines narrower than this
 _PIECE = re.compile(r"[\u2e80-\u9fff\uff00-\uffef]|[^\s\u2e80-\u9fff\uff00-\uffef]+|\s+")
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[str]:
     """Lay out a table; one that is too wide becomes several, each with the first column."""
-    widths = [
-        max([_longest_piece(heading), *(cell_len(row[index]) for row in rows)])
-        for index, heading in enumerate(head)
-    ]
+    cells = [max([1, *(cell_len(row[index]) for row in rows)]) for index in range(len(head))]
+    widths = [max(size, cell_len(text)) for size, text in zip(cells, head, strict=True)]
+    if sum(widths) + GAP * (len(widths) - 1) > width:  # then headings take several lines
+        widths = [max(size, _least(text)) for size, text in zip(cells, head, strict=True)]
     lines: list[str] = []
     for columns in _blocks(widths, width):
         shown = [widths[column] for column in columns]
@@ -43,9 +44,10 @@ def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:
     return blocks
 
 
-def _longest_piece(text: str) -> int:
-    """Return the width of the longest part of a heading that cannot be broken."""
-    return max((cell_len(piece) for piece in _PIECE.findall(text)), default=0)
+def _least(heading: str) -> int:
+    """Return the least width for a heading: its longest word, or a few Chinese characters."""
+    longest = max((cell_len(piece) for piece in _PIECE.findall(heading)), default=0)
+    return max(longest, min(cell_len(heading), NARROW))
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> list[str]:

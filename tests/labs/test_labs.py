@@ -74,7 +74,8 @@ def test_results_become_the_tables_and_the_verdict_of_the_docs(name: str) -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_drawn_of_the_results(name: str) -> None:
     lab = find(name)
-    figure = lab.draw(measured(lab))
+    with styled():  # with a font for Chinese
+        figure = lab.draw(measured(lab))
     titled = [axis.get_title() or axis.get_ylabel() for axis in figure.axes]
     assert all(titled) and all(axis.has_data() for axis in figure.axes)
     with styled():

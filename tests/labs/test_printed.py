@@ -10,11 +10,23 @@ from qkv_labs.printed import table_lines, wrap
 def test_a_narrow_table_stays_one() -> None:
     lines = table_lines(("name", "a long heading"), (("x", "1.0 ± 0.2"), ("longer", "2")))
     assert lines == [
-        "name    a long",
-        "        heading",
-        "──────  ─────────",
+        "name    a long heading",
+        "──────  ──────────────",
         "x       1.0 ± 0.2",
         "longer  2",
+        "",
+    ]
+
+
+def test_headings_take_several_lines_where_the_table_would_be_too_wide() -> None:
+    lines = table_lines(
+        ("name", "a long heading", "损失减半所需步数"), (("x", "1", "2"),), width=30
+    )
+    assert lines == [
+        "name  a long    损失减半",
+        "      heading   所需步数",
+        "────  ────────  ────────",
+        "x     1         2",
         "",
     ]
 

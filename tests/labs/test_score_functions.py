@@ -1,43 +1,17 @@
 """The scores are their equations, the ledger counts, and the verdict reads the figures alone."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from qkv.model import Mask, equation
 from qkv_labs import score_functions as lab
-from qkv_labs.score_functions import Cost, Ledger, Measured, Quality, Recall
+from qkv_labs.score_functions import Ledger, Quality, Recall
 
 
 def quality(arm: str, accuracy: float, steps: int, parameters: int = 100) -> Quality:
     spread = min(accuracy, 1 - accuracy, 0.01)
     values = [accuracy - spread, accuracy, accuracy + spread]
     return Quality(arm, 3e-3, parameters, values, [steps - 1, steps, steps + 1])
-
-
-def made_up() -> Measured:
-    """Additive is dear and slow to learn, the rest alike."""
-    costs = [
-        Cost(
-            arm,
-            n,
-            100 * n,
-            4 * n * n * (64 if arm == "additive" else 1),
-            n * (9e-3 if arm == "additive" else 1e-3),
-        )
-        for arm in lab.ARMS
-        for n in (64, 128)
-    ]
-    learnt = {"additive": (0.8, 90), lab.LEARNT: (0.8, 90)}
-    qualities = [quality(arm, *learnt.get(arm, (0.99, 50))) for arm in lab.ARMS]
-    return Measured(costs, qualities, chance=0.1, n_steps=300)
-
-
-def changed(m: Measured, arm: str, accuracy: float, steps: int = 50) -> Measured:
-    return replace(
-        m, qualities=[quality(arm, accuracy, steps) if q.arm == arm else q for q in m.qualities]
-    )
 
 
 def test_each_score_is_its_equation() -> None:
@@ -132,8 +106,3 @@ def test_the_better_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     best = min(lab.RATES)
     kept = lab.quality("dot", [1, 2], 5, Recall())
     assert kept == Quality("dot", best, 11728, [1 - best] * 2, [1, 2])
-
-
-def test_where_accuracies_are_equal_the_steps_decide() -> None:
-    m = changed(made_up(), "additive", 0.99, steps=150)
-    assert lab.compare(m, "scaled dot", "additive") > 1 > -1 > lab.compare(m, "additive", "dot")

@@ -1,7 +1,7 @@
 /** What is known of the present pass: the model's structure and its answer, renewed as one types. */
 import { newest, paused } from "./dom.js";
 
-const PAUSE = 90; // milliseconds without typing before a text is read
+const PAUSE = 50; // milliseconds without typing before a text is read
 
 /** Keep structure and answer in step with the state; listeners hear of each change. */
 export function createPage(state, api) {

@@ -33,9 +33,10 @@ def test_it_writes_token_by_token(reader: Any, request: Any) -> None:  # noqa: F
     reader.until("document.querySelectorAll('.choices li.cut').length >= 9")
     page.wait_for_selector(".tree .node.best")
     assert page.locator(".tree .node.pruned").count() > 3
+    page.evaluate("scrollTo(0, 0)")
+    reader.keep(f"write-{request.node.callspec.id}")
     page.locator(".write input.wide").fill("I like you.")
     page.wait_for_selector(".forced td >> text=like")
-    reader.keep(f"write-{request.node.callspec.id}")
 
 
 @LANGUAGES

@@ -148,3 +148,15 @@ def test_the_structure_says_what_the_parts_are() -> None:
     parts = [station["part"] for station in stack["sublayers"][1]["stations"]]
     assert {"gate", "inner", "hidden"} <= set(parts)
     assert found["actions"] == ["continue"]
+
+
+def test_a_head_of_queries_finds_its_grouped_keys() -> None:
+    from qkv.serve.page.looks import TraceAsk, quantities
+
+    task, key = language_model(), "decoder.0.self_attention.key"
+    asked = {"action": "continue", "text": "the cat", "keys": [key], "lanes": True}
+    third, second = (quantities(task, TraceAsk(**asked, head=head)) for head in (3, 2))
+    first = quantities(task, TraceAsk(**asked, head=1))
+    assert third == second != first
+    with pytest.raises(UserError, match="no head 4"):
+        quantities(task, TraceAsk(**asked, head=4))

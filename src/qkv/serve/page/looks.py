@@ -84,9 +84,9 @@ def prediction(step: Prediction) -> dict[str, Any]:
 def quantities(task: Any, ask: TraceAsk) -> bytes:
     """Quantities of a pass as binary blocks."""
     trace = traced(task, ask)
-    values = _values(trace, ask.keys, ask.head)
+    values = _values(trace, ask.keys, ask.head, ask.lanes)
     if ask.difference:
-        plain = _values(untouched(task, ask).trace, ask.keys, ask.head)
+        plain = _values(untouched(task, ask).trace, ask.keys, ask.head, ask.lanes)
         values = {key: value - plain[key] for key, value in values.items()}
     own = {key: _own(value, trace.axes(key)).float() for key, value in values.items()}
     if ask.lanes:
@@ -113,8 +113,13 @@ def as_lanes(value: Tensor, axes: Sequence[str]) -> Tensor:
     return value.reshape(-1, value.shape[-1]) if value.dim() else value.reshape(1, 1)
 
 
-def _values(trace: Trace, keys: Sequence[str], head: int | None) -> dict[str, Any]:
-    """Compute the quantities; a head is asked of those that have heads."""
+def _values(
+    trace: Trace, keys: Sequence[str], head: int | None, of_queries: bool
+) -> dict[str, Any]:
+    """Compute the quantities; a head is asked of those that have heads.
+
+    `of_queries`: the head counts queries, so that grouped keys and values are those it looks at.
+    """
     matching = [name for key in keys for name in (trace.names(key) if "*" in key else [key])]
     for key in matching:
         trace.find(key)
@@ -126,7 +131,20 @@ def _values(trace: Trace, keys: Sequence[str], head: int | None) -> dict[str, An
         )
     by_head = [key for key in matching if head is not None and trace.find(key).has_heads]
     values = trace.many([key for key in matching if key not in by_head])
-    return values | (trace.many(by_head, head) if by_head else {})
+    groups: dict[int | None, list[str]] = {}  # so that one pass serves many keys
+    for key in by_head:
+        own = _own_head(trace, key, head) if of_queries else head
+        groups.setdefault(own, []).append(key)
+    for own, group in groups.items():
+        values |= trace.many(group, own)
+    return values
+
+
+def _own_head(trace: Trace, key: str, head: int | None) -> int | None:
+    """The head of keys and values that a head of queries looks at, where these are grouped."""
+    if head is None or trace.axes(key)[1] != "G" or not 0 <= head < trace.sizes["H"]:
+        return head
+    return head * trace.sizes["G"] // trace.sizes["H"]
 
 
 def _n_values(trace: Trace, key: str, head: int | None) -> int:

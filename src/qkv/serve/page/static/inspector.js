@@ -161,7 +161,7 @@ const switches = (state, list) => list.length ? el("div", { class: "switches" },
 async function stationCard(state, api, place) {
   const { station } = place;
   const part = station.part ?? station.key.split(".").at(-1);
-  const head = station.has_heads ? state.head : null;
+  const head = ownHead(state, station);
   const options = { ...(head === null ? { lanes: true } : { head }), cells: COARSE[part] ?? 0 };
   const scalar = station.axes.filter((axis) => axis !== "B").length === 0;
   const { quantities, tokens } = await api.trace(state, [station.key], options);
@@ -186,6 +186,13 @@ async function stationCard(state, api, place) {
   ];
 }
 
+/** The chosen head of a station; none where it has fewer heads, as grouped keys and values do. */
+function ownHead({ head, page }, station) {
+  const { kv_heads, n_heads } = page.structure.facts;
+  const count = station.axes[1] === "G" ? kv_heads : n_heads;
+  return station.has_heads && head !== null && head < count ? head : null;
+}
+
 /** Rows × columns, whatever leading dimensions there are. */
 function flat(quantity) {
   const columns = quantity.shape.at(-1) ?? 1;
@@ -202,7 +209,7 @@ function namesOf(axes, index, tokens, count) {
 /** A click on a map: a cell of a head; where heads stand side by side, of the head that was hit. */
 function chooseCell(state, station, part, row, column) {
   if (part in COARSE) return state.set({ row, column: null }, { push: true });
-  if (!station.has_heads || state.head !== null) return state.set({ row, column }, { push: true });
+  if (!station.has_heads || ownHead(state, station) !== null) return state.set({ row, column }, { push: true });
   const width = state.page.structure.facts.d_head;
   const betweenTokens = ["S", "T"].includes(station.axes.at(-1));
   if (betweenTokens) return state.set({ head: 0, row, column }, { push: true });
@@ -212,7 +219,7 @@ function chooseCell(state, station, part, row, column) {
 function headChooser(state, { station, sublayer, stack, layer }, quantity) {
   const count = station.axes[1] === "G" ? state.page.structure.facts.kv_heads : state.page.structure.facts.n_heads;
   const button = (head, label) => el("button", {
-    type: "button", role: "radio", "aria-checked": String(state.head === head), onclick: () => state.set({ head, column: null }, { push: true }),
+    type: "button", role: "radio", "aria-checked": String(ownHead(state, station) === head), onclick: () => state.set({ head, column: null }, { push: true }),
     class: state.changes.includes(`off:${stack.name}.${layer}.${sublayer.name}:head=${head}`) ? "changed" : "",
   }, label);
   return el("div", { class: "segments heads-row", role: "radiogroup", "aria-label": t("heads") },
@@ -222,7 +229,7 @@ function headChooser(state, { station, sublayer, stack, layer }, quantity) {
 /** The formula with this sentence's numbers, for the selected cell. */
 async function cellCard(state, api, { station }, part, { rowNames, columnNames }) {
   if (part === "logits" || part === "probabilities") return outputCard(state, api, station);
-  if (state.row === null || state.column === null || station.has_heads && state.head === null)
+  if (state.row === null || state.column === null || station.has_heads && ownHead(state, station) === null)
     return [el("p", { class: "hint" }, t("cell.hint"))];
   const options = { key: station.key, row: state.row, column: state.column, ...(station.has_heads ? { head: state.head } : {}) };
   const { value, lines } = await api.ask(state, "cell", options);

@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse
 
 from qkv.serve.page.heads import heads, roles
 from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
-from qkv.serve.page.sections import sections_router
+from qkv.serve.page.section_routes import sections_router
 from qkv.serve.page.structure import structure
 from qkv.serve.page.traces import Ask
 from qkv.serve.page.worked import CellAsk, worked

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from qkv import shelf
 from qkv.errors import UserError
-from qkv.serve.page import comparing, writing
+from qkv.serve.page import comparing, next_token
 from qkv.serve.page.jobs import Jobs, Runs, lab_figure, lab_list, lab_state
 
 Length = Annotated[int, Query(ge=2, le=256)]
@@ -39,19 +39,19 @@ def _model_routes(router: APIRouter, models: Any) -> None:
     at = "/v1/models/{model:path}"
 
     @router.post(f"{at}/next")
-    async def next_of(model: str, ask: writing.NextAsk) -> dict[str, Any]:
+    async def next_of(model: str, ask: next_token.NextAsk) -> dict[str, Any]:
         """Candidates for the next token, before and after sampling rules."""
-        return await models.run(model, writing.next_token, ask)
+        return await models.run(model, next_token.next_token, ask)
 
     @router.post(f"{at}/beam")
-    async def beam_of(model: str, ask: writing.BeamAsk) -> dict[str, Any]:
+    async def beam_of(model: str, ask: next_token.BeamAsk) -> dict[str, Any]:
         """A beam search with every candidate, and why it was kept or pruned."""
-        return await models.run(model, writing.beam, ask)
+        return await models.run(model, next_token.beam, ask)
 
     @router.post(f"{at}/forced")
-    async def forced_of(model: str, ask: writing.ForcedAsk) -> dict[str, Any]:
+    async def forced_of(model: str, ask: next_token.ForcedAsk) -> dict[str, Any]:
         """Teacher forcing beside free running."""
-        return await models.run(model, writing.forced, ask)
+        return await models.run(model, next_token.forced, ask)
 
     @router.post(f"{at}/predictions")
     async def predictions_of(model: str, ask: comparing.PredictionsAsk) -> dict[str, Any]:

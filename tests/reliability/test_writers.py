@@ -17,6 +17,7 @@ ALLOWED = {
     "qkv/hub/resume.py",  # a download that goes on where it stopped
     "qkv/hub/packages.py",  # unpacked in a folder beside, checked by its digest
     "qkv/convert/architecture_table.py",  # a page of the documentation
+    "qkv/serve/page/jobs.py",  # what a process prints, for the reader of the page
     "qkv_labs/runner.py",  # written beside and moved
 }
 

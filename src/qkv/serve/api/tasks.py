@@ -1,14 +1,17 @@
-"""Tasks other than writing: classify, tag, answer, fill, embed and score texts."""
+"""Tasks other than writing: classify, tag, answer, fill, embed, score and trace texts."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any
 
+import torch
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size, count_tokens, embed_texts
@@ -18,6 +21,7 @@ from qkv.serve.observe import note
 from qkv.serve.settings import ServeSettings
 from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger
 
+MAX_TRACED = 200_000  # numbers in one answer
 Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
@@ -82,6 +86,18 @@ class ScoreRequest(TextsRequest):
     model_config = _example(texts=["the cat sees the dog."])
 
 
+class TraceRequest(BaseModel):
+    """A text, and the quantities of its pass that are wanted, by name."""
+
+    model_config = _example(text="我爱你", keys=["decoder.2.cross_attention.weights"], head=1)
+
+    model: str | None = Field(None, description="By default the first model.")
+    text: str = Field(max_length=4000)
+    target: str | None = Field(None, max_length=4000, description="Expected output.")
+    keys: list[str] = Field(min_length=1, max_length=64, description="Keys or patterns; see names.")
+    head: int | None = Field(None, ge=0)
+
+
 def router(models: Models, settings: ServeSettings) -> APIRouter:
     """Routes of the tasks."""
     routes = APIRouter(tags=["tasks"])
@@ -121,6 +137,12 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     async def score(body: ScoreRequest, request: Request) -> dict[str, Any]:
         """Say how likely texts are to a language model."""
         return await answer(request, server.ask("score", body, _scored)(request))
+
+    @routes.post("/trace")
+    async def trace(body: TraceRequest, request: Request) -> dict[str, Any]:
+        """Give quantities of a pass by name, such as attention weights; null is −∞ or no number."""
+        name = body.model or models.names()[0]
+        return await answer(request, models.run(name, _traced, name, body))
 
     return routes
 
@@ -206,3 +228,36 @@ def _scored(task: LanguageModel, texts: list[str]) -> list[Any]:
         }
         for found in task.score(texts)
     ]
+
+
+def _traced(task: Any, name: str, body: TraceRequest) -> dict[str, Any]:
+    if not body.text.strip():
+        raise UserError("The text is empty; give one to trace.")
+    found = task.trace(body.text, body.target)
+    keys = [key for pattern in body.keys for key in found.names(pattern)]
+    if missing := [key for key in body.keys if not found.names(key)]:
+        raise UserError(f"This model has no quantity {missing[0]!r}; its names are in `names`.")
+    if sum(math.prod(found.shape(key)) for key in keys) > MAX_TRACED:
+        raise UserError(f"These are more than {MAX_TRACED:,} numbers; ask for fewer keys.")
+    values = found.peek(keys, body.head)
+    return {
+        "model": name,
+        "tokens": {side: found.tokens(side) for side in found.inputs.sides},
+        "names": found.names("*"),
+        "quantities": {
+            key: {
+                "formula": found.formula(key),
+                "axes": found.axes(key),
+                "shape": list(value.shape),
+                "values": _numbers(value),
+            }
+            for key, value in values.items()
+        },
+    }
+
+
+def _numbers(value: Tensor) -> Any:
+    """Nested lists of a tensor, None where a number is not finite."""
+    if value.dim():
+        return [_numbers(part) for part in value]
+    return value.item() if torch.isfinite(value) else None

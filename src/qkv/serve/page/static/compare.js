@@ -13,7 +13,8 @@ export function mount(element, state, api) {
   const text = el("input", { class: "wide", "aria-label": t("compare.text"), value: "The cat sat on the mat." });
   const columns = el("div", { class: "columns" });
   const words = el("div", { class: "word-maps" });
-  const example = EXAMPLE[document.documentElement.lang.startsWith("zh") ? "zh" : "en"];
+  const chinese = /[\u4e00-\u9fff]/.test(state.text) || document.documentElement.lang.startsWith("zh");
+  const example = EXAMPLE[chinese ? "zh" : "en"];
   const word = el("input", { "aria-label": t("compare.word"), value: state.word || example.word });
   const sentences = el("textarea", { rows: 4, class: "wide", "aria-label": t("compare.sentences") });
   sentences.value = (state.sentences.length ? state.sentences : example.sentences).join("\n");

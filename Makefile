@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install "$(TORCH)"
-	$(PIP) install --editable .
+	$(PIP) install --editable ".[serve]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

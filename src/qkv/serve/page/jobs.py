@@ -86,7 +86,8 @@ class Jobs:
         if self.running():
             raise UserError(f"{self.running()} is still running; wait until it ends, or stop it.")
         shutil.rmtree(folder, ignore_errors=True)  # the page's own earlier run
-        self.start("runs/demo", ["train", str(recipe), "--out", str(folder)])
+        often = ["--set", "train.valid_every=100"]  # to see samples improve
+        self.start("runs/demo", ["train", str(recipe), "--out", str(folder), *often])
 
     def start_lab(self, name: str, language: str) -> None:
         """Run a lab; its figure and its numbers go to the page's folder."""

@@ -215,3 +215,18 @@ def test_a_kill_while_the_first_model_is_moved_into_place_is_mended(
     assert (tmp_path / "cut" / "model.safetensors").exists()
     assert resumed(tmp_path, "cut", **settings) == tmp_path / "cut"
     assert everything(tmp_path / "cut") == everything(expected.folder)
+
+
+def test_what_a_killed_run_had_begun_to_write_is_deleted(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    torn = [
+        folder / ".model.safetensors.99.writing",
+        folder / "checkpoints" / ".step-00000001.safetensors.99.writing",
+    ]
+    others = [folder / ".notes.txt.99.writing", folder / "model.safetensors"]
+    for path in (*torn, *others):
+        path.write_bytes(b"")
+    with locked(folder):
+        assert not any(path.exists() for path in torn)
+        assert all(path.exists() for path in others)

@@ -53,12 +53,24 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
+        _delete_torn(folder)
         try:
             yield
         finally:
             if sys.platform != "win32" and [*folder.iterdir()] == [folder / LOCK]:
                 (folder / LOCK).unlink()
                 folder.rmdir()
+
+
+def _delete_torn(folder: Path) -> None:
+    """Delete what a killed run had begun to write beside its files."""
+    own = (RECIPE, CARD, CONFIG, TOKENIZER, WEIGHTS, ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+    torn = [path for name in own for path in folder.glob(f".{name}.*.writing")]
+    for path in [*torn, *(folder / CHECKPOINTS).glob(".*.writing")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _lock(file: IO[str], folder: Path) -> None:

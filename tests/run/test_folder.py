@@ -220,11 +220,12 @@ def test_a_kill_while_the_first_model_is_moved_into_place_is_mended(
 def test_what_a_killed_run_had_begun_to_write_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
+    gone = 2**22 + 1  # no process has such a number
     torn = [
-        folder / ".model.safetensors.99.writing",
-        folder / "checkpoints" / ".step-00000001.safetensors.99.writing",
+        folder / f".model.safetensors.{gone}.writing",
+        folder / "checkpoints" / f".step-00000001.safetensors.{gone}.writing",
     ]
-    others = [folder / ".notes.txt.99.writing", folder / "model.safetensors"]
+    others = [folder / f".notes.txt.{os.getppid()}.writing", folder / "model.safetensors"]
     for path in (*torn, *others):
         path.write_bytes(b"")
     with locked(folder):

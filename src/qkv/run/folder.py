@@ -63,14 +63,30 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _delete_torn(folder: Path) -> None:
-    """Delete what a killed run had begun to write beside its files."""
-    own = (RECIPE, CARD, CONFIG, TOKENIZER, WEIGHTS, ADAPTER_CONFIG, ADAPTER_WEIGHTS)
-    torn = [path for name in own for path in folder.glob(f".{name}.*.writing")]
-    for path in [*torn, *(folder / CHECKPOINTS).glob(".*.writing")]:
+    """Delete what a killed process had begun to write beside the files of a run."""
+    for path in [*folder.glob(".*.writing"), *folder.glob("*/.*.writing")]:
+        pid = path.name.split(".")[-2]
+        if pid.isdigit() and _is_running(int(pid)):
+            continue
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether another process of this number is there."""
+    if pid == os.getpid():
+        return False
+    if sys.platform == "win32":  # where a signal of 0 is no question
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _lock(file: IO[str], folder: Path) -> None:

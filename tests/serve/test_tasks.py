@@ -196,3 +196,14 @@ def test_quantities_of_a_pass_are_those_of_the_trace(client: httpx.Client) -> No
     assert answer["quantities"][mask]["values"][0][0][0][1] is None  # hidden: −∞
     refused = client.post("/trace", json={**body, "keys": ["nothing"]})
     assert refused.status_code == 422 and "nothing" in refused.text
+
+
+def test_every_model_can_be_traced_or_says_why_not(
+    client: httpx.Client, folders: dict[str, Path]
+) -> None:
+    for name in folders:
+        for target in (None, "x"):
+            body = {"model": name, "text": "the cat", "target": target, "keys": ["*.weights"]}
+            answer = client.post("/trace", json=body)
+            assert answer.status_code in (200, 422), (name, answer.text)
+            assert answer.status_code == 422 or answer.json()["quantities"]

@@ -20,7 +20,7 @@ from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
-    from qkv.inspect.answers.answer import Answer, Question, Vocabulary
+    from qkv.inspect.answers.answer import Answer, Question
 
 PICTURES = (".png", ".svg", ".pdf")
 ENDINGS = (*PICTURES, ".html", ".json", ".npz")
@@ -266,6 +266,7 @@ def _open(
     others: Sequence[str],
 ) -> Question:
     """Load what the views need: logs, a model, a trace, a second model."""
+    from qkv.inspect.answers.embeddings import vocabularies
     from qkv.tasks import load
 
     comparing = "compare" in views and "curves" not in views
@@ -289,8 +290,7 @@ def _open(
         second = load(others[0], reading.device, reading.dtype)
         other = replace(reading, silence=(), patch=()).trace(second)
         question = replace(question, other=other, other_name=Path(others[0]).name)
-    vocabularies = _vocabularies(task)
-    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies)
+    return replace(question, model=task.model, trace=trace, vocabularies=vocabularies(task))
 
 
 def _with_runs(question: Question, folders: Sequence[Path]) -> Question:
@@ -343,22 +343,6 @@ def _trace(task: Any, texts: Sequence[str], target: str | None, second: str | No
     except UserError as error:  # this command does not cut texts
         raise UserError(re.sub(r", or cut it off with [^ ]+$", ".", str(error))) from error
     return trace
-
-
-def _vocabularies(task: Any) -> list[Vocabulary]:
-    """The source's embeddings, and the target's if it has its own."""
-    from qkv.inspect.answers.answer import Vocabulary
-    from qkv.tasks import ImageClassifier, Translator
-
-    if isinstance(task, ImageClassifier):
-        return []
-    if isinstance(task, Translator):
-        tokenizers, model = task.tokenizers, task.model
-        pairs = [(tokenizers.source, model.source_embedding)]
-        if model.target_embedding is not model.source_embedding:
-            pairs.append((tokenizers.target, model.target_embedding))
-        return [Vocabulary(tokenizer, embedding.table.weight) for tokenizer, embedding in pairs]
-    return [Vocabulary(task.tokenizer, task.model.embedding.table.weight)]
 
 
 def _save(question: Question, out: Path) -> None:

@@ -98,6 +98,21 @@ class Neighbours(Answer):
         return [Table((localized("word"), localized("nearest, by cosine")), rows)]
 
 
+def vocabularies(task: Any) -> list[Vocabulary]:
+    """The source's embeddings of a loaded model, and the target's if it has its own."""
+    from qkv.tasks import ImageClassifier, Translator
+
+    if isinstance(task, ImageClassifier):
+        return []
+    if isinstance(task, Translator):
+        tokenizers, model = task.tokenizers, task.model
+        pairs = [(tokenizers.source, model.source_embedding)]
+        if model.target_embedding is not model.source_embedding:
+            pairs.append((tokenizers.target, model.target_embedding))
+        return [Vocabulary(tokenizer, embedding.table.weight) for tokenizer, embedding in pairs]
+    return [Vocabulary(task.tokenizer, task.model.embedding.table.weight)]
+
+
 def nearest(vectors: Any, token_id: int, k: int = 10) -> list[tuple[int, float]]:
     """Find the k rows of an embedding table with the highest cosine to one row."""
     values = array(vectors)

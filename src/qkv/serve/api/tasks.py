@@ -93,6 +93,7 @@ class TraceRequest(BaseModel):
 
     model: str | None = Field(None, description="By default the first model.")
     text: str = Field(max_length=4000)
+    second: str | None = Field(None, max_length=4000, description="Question, or second of a pair.")
     target: str | None = Field(None, max_length=4000, description="Expected output.")
     keys: list[str] = Field(min_length=1, max_length=64, description="Keys or patterns; see names.")
     head: int | None = Field(None, ge=0)
@@ -233,7 +234,17 @@ def _scored(task: LanguageModel, texts: list[str]) -> list[Any]:
 def _traced(task: Any, name: str, body: TraceRequest) -> dict[str, Any]:
     if not body.text.strip():
         raise UserError("The text is empty; give one to trace.")
-    found = task.trace(body.text, body.target)
+    source: Any = body.text
+    target: Any = body.target
+    if isinstance(task, Answerer):
+        if not body.second:
+            raise UserError("This model finds answers in a text; give the question as second.")
+        source = (body.second, body.text)
+    elif isinstance(task, Classifier) and body.second:
+        source = (body.text, body.second)
+    elif isinstance(task, Tagger) and target is not None:
+        target = target.split()
+    found = task.trace(source, target)
     keys = [key for pattern in body.keys for key in found.names(pattern)]
     if missing := [key for key in body.keys if not found.names(key)]:
         raise UserError(f"This model has no quantity {missing[0]!r}; its names are in `names`.")

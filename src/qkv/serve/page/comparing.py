@@ -9,10 +9,16 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.answers.embeddings import nearest, principal_plane
+from qkv.inspect.answers import embeddings
+from qkv.inspect.answers.answer import Question
+from qkv.inspect.answers.embeddings import Neighbours, principal_plane, vocabularies
+from qkv.inspect.answers.positions import RotaryAngles
+from qkv.inspect.answers.steps import Prediction
+from qkv.inspect.answers.word import word_in_context
+from qkv.inspect.trace.trace import Trace
 from qkv.model import sinusoids
 from qkv.model.positions.rotary import rates
-from qkv.tasks import Encoder, LanguageModel, Translator
+from qkv.tasks import Encoder, LanguageModel
 
 
 class PredictionsAsk(BaseModel):
@@ -51,106 +57,64 @@ def predictions(task: Any, ask: PredictionsAsk) -> dict[str, Any]:
 
 def _of_encoder(task: Encoder, ask: PredictionsAsk) -> dict[str, Any]:
     plain = task.trace(ask.text)
-    tokens, names = plain.inputs.source, plain.tokens("source")
-    assert tokens is not None
-    ids = tokens.tokens[0]
-    mask_id = task.tokenizer.mask_id
-    inner = [n for n, id in enumerate(ids.tolist()) if id not in _frame(task)]
+    names, ids = plain.tokens("source"), plain["source.tokens"][0].tolist()
+    tokenizer = task.tokenizer
+    frame = {tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id}
+    inner = [position for position, id in enumerate(ids) if id not in frame]
     hidden = plain.inputs.repeat_row(0, max(1, len(inner)))
     assert hidden.source is not None
     for row, position in enumerate(inner):
-        hidden.source.tokens[row, position] = mask_id
-    trace = type(plain)(plain.model, hidden)
-    probabilities = trace["probabilities"]
-    found = [_candidates(probabilities[row, n], task, ask.top) for row, n in enumerate(inner)]
-    places = dict(zip(inner, found, strict=True))
+        hidden.source.tokens[row, position] = tokenizer.mask_id
+    trace = Trace(plain.model, hidden)
+    predicted = {
+        position: _candidates(trace.steps(ask.top, row)[position])
+        for row, position in enumerate(inner)
+    }
     return {
         "family": "encoder",
         "tokens": names,
         "visible": torch.ones(len(names), len(names)).tolist(),
-        "predictions": [places.get(n, []) for n in range(len(names))],
+        "predictions": [predicted.get(position, []) for position in range(len(names))],
     }
-
-
-def _frame(task: Encoder) -> set[int]:
-    """Ids around a text that nobody asks for."""
-    tokenizer = task.tokenizer
-    return {id for id in (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) if id is not None}
 
 
 def _of_decoder(task: LanguageModel, ask: PredictionsAsk) -> dict[str, Any]:
     trace = task.trace(ask.text)
-    names, probabilities = trace.tokens("target"), trace["probabilities"][0]
-    first = trace.get("decoder.0.self_attention.scores", head=0)[0, 0]
-    found = [_candidates(row, task, ask.top) for row in probabilities[:-1]]
+    mask = trace["decoder.0.self_attention.mask"][0, 0]
     return {
         "family": "decoder",
-        "tokens": names,
-        "visible": torch.isfinite(first).float().tolist(),
-        "predictions": [[], *found],
+        "tokens": trace.tokens("target"),
+        "visible": torch.isfinite(mask).float().tolist(),
+        "predictions": [[], *map(_candidates, trace.steps(ask.top)[:-1])],
     }
 
 
-def _candidates(row: Tensor, task: Any, top: int) -> list[dict[str, Any]]:
-    best = row.topk(top)
-    names = task.tokenizer.tokens(best.indices.tolist())
-    return [
-        {"name": name, "probability": value}
-        for name, value in zip(names, best.values.tolist(), strict=True)
-    ]
+def _candidates(step: Prediction) -> list[dict[str, Any]]:
+    return [{"name": one.name, "probability": one.probability} for one in step.candidates]
 
 
 def word_in_sentences(task: Any, ask: WordAsk) -> dict[str, Any]:
-    """Cosines between a word's vectors in several sentences, after each layer, (L + 1, n, n)."""
-    vectors = [_word_vectors(task, sentence, ask.word) for sentence in ask.sentences]
-    stacked = torch.stack(vectors, dim=1)  # (L + 1, n, D)
-    unit = stacked / stacked.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    return {"word": ask.word, "cosines": (unit @ unit.transpose(1, 2)).tolist()}
-
-
-def _word_vectors(task: Any, sentence: str, word: str) -> Tensor:
-    """The mean vector of a word's tokens at the input and after each layer, (L + 1, D)."""
-    if word.lower() not in sentence.lower():
-        raise UserError(f"{word!r} does not stand in {sentence!r}; write sentences that have it.")
-    trace = task.trace(sentence)
-    stack, side = ("encoder", "source") if "encoder.output" in trace else ("decoder", "target")
-    tokenizer = task.tokenizers.source if isinstance(task, Translator) else task.tokenizer
-    positions = _positions(tokenizer, trace.inputs.sides[side].row_tokens(0).tolist(), word)
-    keys = [f"{side}.input", *trace.names(f"{stack}.*.feed_forward.residual")]
-    values = trace.peek(keys)
-    return torch.stack([values[key][0, positions].float().mean(0) for key in keys])
-
-
-def _positions(tokenizer: Any, ids: list[int], word: str) -> list[int]:
-    """Positions of the shortest run of tokens whose text holds the word."""
-    wanted = word.lower()
-    for length in range(1, len(ids) + 1):
-        for start in range(len(ids) - length + 1):
-            if wanted in tokenizer.decode(ids[start : start + length]).lower():
-                return list(range(start, start + length))
-    raise UserError(f"The tokens of {word!r} were not found; try another word.")
+    """Cosines between a word's vectors in several sentences, by layer, (layers, n, n)."""
+    answer = word_in_context(task.trace(ask.sentences), ask.word)
+    return {"word": ask.word, "cosines": answer.cosine.tolist()}
 
 
 def neighbours(task: Any, ask: NeighboursAsk) -> dict[str, Any]:
     """The tokens nearest to a word in the embedding table, and all of them on a plane."""
-    if isinstance(task, Translator):
-        tokenizer, table = task.tokenizers.source, task.model.source_embedding.table.weight
-    else:
-        tokenizer, table = task.tokenizer, task.model.embedding.table.weight
-    ids = next((x for x in map(tokenizer.encode, (f" {ask.word}", ask.word)) if len(x) == 1), None)
-    if ids is None or ids[0] == tokenizer.unk_id:
-        pieces = " ".join(tokenizer.tokens(tokenizer.encode(ask.word)))
-        raise UserError(f"{ask.word!r} is not one token of this model but {pieces!r}.")
-    vectors = table.detach().float().cpu().numpy()
-    near = nearest(vectors, ids[0], ask.top)
-    chosen = [ids[0], *(id for id, _ in near)]
-    points, _ = principal_plane(vectors[chosen])
+    words = (ask.word,)
+    question = Question(vocabularies=vocabularies(task), words=words, top=ask.top)
+    if reason := embeddings.VIEW.lack(question):
+        raise UserError(reason)
+    answer = embeddings.VIEW.answer(question)
+    assert isinstance(answer, Neighbours)
+    [[id, near]] = answer.nearest.items()
+    ids, cosines = [id, *(other for other, _ in near)], [1.0, *(cosine for _, cosine in near)]
+    points, _ = principal_plane(answer.vectors[ids])
+    names = answer.vocabulary.tokenizer.tokens(ids)
     return {
         "words": [
             {"name": name, "cosine": cosine, "x": float(point[0]), "y": float(point[1])}
-            for name, cosine, point in zip(
-                tokenizer.tokens(chosen), [1.0, *(c for _, c in near)], points, strict=True
-            )
+            for name, cosine, point in zip(names, cosines, points, strict=True)
         ]
     }
 
@@ -169,8 +133,8 @@ def rotary_angles(task: Any, length: int) -> dict[str, Any]:
     config = task.model.config
     if config.positions != "rotary":
         return {"angles": [], "decay": []}
-    angles = torch.arange(length)[:, None] * rates(config)
-    return {"angles": _rounded(angles), "decay": _rounded(angles.cos().mean(-1))}
+    turning = RotaryAngles(rates(config).float().cpu(), length)
+    return {"angles": _rounded(turning.angles), "decay": _rounded(turning.products)}
 
 
 def _rounded(values: Tensor) -> Any:

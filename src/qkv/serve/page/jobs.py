@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from qkv import shelf
 from qkv.errors import UserError
-from qkv.inspect.trace.probe import forward
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.actions import act, actions, examples
 from qkv.tasks import load
@@ -164,42 +160,22 @@ class Runs:
 
     def _task(self, folder: Path, changed: float) -> Any:
         if self._loaded is None or self._loaded[:2] != (folder, changed):
-            self._loaded = (folder, changed, load(str(folder), "cpu"))
+            self._loaded = (folder, changed, load(str(folder), "cpu", "fp32"))
         return self._loaded[2]
 
 
 def gradient_norms(trace: Trace) -> list[dict[str, Any]]:
     """The norm of the loss' gradient in each layer's weights; none without labels of tokens."""
-    model, labels = trace.model, trace.inputs.labels
-    if labels is None or trace.inputs.output_kind != "tokens":
+    if trace.inputs.labels is None or trace.inputs.output_kind != "tokens":
         return []
-    weights = {name: x for name, x in model.named_parameters() if x.is_floating_point()}
-    before = {name: x.requires_grad for name, x in weights.items()}
-    try:
-        for weight in weights.values():
-            weight.requires_grad_(True)
-        with torch.enable_grad():
-            logits = forward(model, trace.inputs)
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-            found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-    finally:
-        for name, weight in weights.items():
-            weight.requires_grad_(before[name])
-    squares: dict[str, Tensor] = {}
-    for name, gradient in zip(weights, found, strict=True):
-        if gradient is not None:
-            layer = _layer(name)
-            squares[layer] = squares.get(layer, torch.zeros(())) + gradient.float().square().sum()
-    return [{"name": name, "norm": float(total.sqrt())} for name, total in squares.items()]
-
-
-def _layer(name: str) -> str:
-    """`decoder.blocks.1.feed_forward.inner.weight` → `decoder.1`; others by their first word."""
-    parts = name.split(".")
-    if "blocks" in parts:
-        at = parts.index("blocks")
-        return f"{parts[at - 1]}.{parts[at + 1]}"
-    return parts[0]
+    of_pass = set(trace.names("*"))  # what is left are the weights
+    keys = [f"gradient.{key}" for key in trace.names() if key not in of_pass]
+    squares: dict[str, float] = {}
+    for key, gradient in trace.peek(keys).items():
+        first, second, *_ = [*key.removeprefix("gradient.").split("."), ""]
+        layer = f"{first}.{second}" if second.isdigit() else first
+        squares[layer] = squares.get(layer, 0.0) + float(gradient.double().square().sum())
+    return [{"name": name, "norm": total**0.5} for name, total in squares.items()]
 
 
 def lab_list(jobs: Jobs, language: str) -> list[dict[str, Any]]:

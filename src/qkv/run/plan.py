@@ -126,7 +126,7 @@ class RunPlan:
         )
 
     def with_rows(self, rows: int) -> RunPlan:
-        """The same run with another number of sequences in a batch."""
+        """Plan this run with another number of sequences in a batch."""
         labels = math.ceil(self.size.labels * rows / self.size.rows)
         size = dataclasses.replace(self.size, rows=rows, labels=labels)
         return dataclasses.replace(self, size=size, measured=0.0)

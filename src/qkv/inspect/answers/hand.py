@@ -88,7 +88,7 @@ class Hand(Answer):
 
     @property
     def title(self) -> str:
-        """What is computed."""
+        """Heading: the token, layer and head whose numbers are shown."""
         title = "{token} (token {position}) in layer {layer}, head {head} of {attention}"
         return localized(
             title,

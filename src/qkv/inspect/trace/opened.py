@@ -68,7 +68,7 @@ class Scores:
     scaled_bias: bool  # whether the scale divides the bias too
 
     def of_head(self, head: int) -> Scores:
-        """The same for one head."""
+        """Select the tensors of one head."""
         group = head * self.key.shape[1] // self.query.shape[1]
         bias = self.bias
         bias = bias if bias is None or bias.shape[1] == 1 else bias[:, head : head + 1]

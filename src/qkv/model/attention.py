@@ -5,7 +5,7 @@ Shapes: B batch, T queries, S keys, D d_model, H heads, G key/value heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model import row_attention
+from qkv.model import packed_attention, row_attention
 from qkv.model.cache import LayerCache
 from qkv.model.mask import Mask
 from qkv.model.norm import QueryKeyNorm
@@ -99,11 +99,8 @@ def fast(
     plain = mask.only_lengths and bias is None and dropout == 0.0
     if plain and mask.key_lengths is not None and row_attention.serves(query):
         return row_attention.attend(query, key, value, mask.key_lengths, scale)
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    has_kernel = mask.packed and bias is None and dropout == 0.0 and half and query.is_cuda
-    kernel = _packed_kernel() if has_kernel else None
-    if kernel is not None:
-        return _packed(kernel, query, key, value, mask, scale)
+    if bias is None and dropout == 0.0 and packed_attention.serves(query, mask):
+        return packed_attention.attend(query, key, value, mask, scale)
     if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU computes in float32
         query, key, value = query.float(), key.float(), value.float()
         with torch.autocast(query.device.type, enabled=False):
@@ -154,42 +151,6 @@ def _grouped(
         drawn = drawn.repeat(1, 1, query.shape[1] // n_groups, 1)
     heads = _fused(together, key, value, drawn, scale, dropout)
     return heads.unflatten(2, (-1, query.shape[2])).flatten(1, 2)
-
-
-def _packed_kernel() -> Callable[..., Tensor] | None:
-    """Import torch's kernel for packed sequences at its first use: that takes a second."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:  # some builds of torch lack a name that it needs
-        return None
-    return varlen_attn  # type: ignore[return-value]  # a tuple only if asked for more
-
-
-def _packed(
-    kernel: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask,
-    scale: float,
-) -> Tensor:
-    """Attend within packed sequences, (1, H, N, D/H), by a kernel that takes their offsets."""
-    assert mask.query_offsets is not None and mask.key_offsets is not None
-    reach = mask.window - 1 if mask.window else -1  # to either side; -1: to the end
-    window = (reach, 0 if mask.causal else reach)
-    query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))  # (N, H, D/H)
-    heads = kernel(
-        query,
-        key,
-        value,
-        mask.query_offsets,
-        mask.key_offsets,
-        mask.longest_query,
-        mask.longest_key,
-        scale=scale,
-        window_size=window,
-    )
-    return heads.transpose(0, 1)[None]
 
 
 class Attention(nn.Module):

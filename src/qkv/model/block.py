@@ -19,7 +19,8 @@ from qkv.model.positions import Order
 class Residual(nn.Module):
     """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); both: x + norm(f(norm(x))).
 
-    Dropout is on what is added to x.
+    Dropout is on what is added to x. The result has the type of x, also where norms compute in a
+    more exact one.
     """
 
     def __init__(self, config: ModelConfig, has_norm: bool = True) -> None:
@@ -36,8 +37,8 @@ class Residual(nn.Module):
         """Add what a sublayer makes of x, or of another vector that it is to read."""
         read = x if read is None else read
         if self.pre:
-            return x + self.dropout(self.output_norm(sublayer(self.norm(read))))
-        return self.norm(x + self.dropout(sublayer(read)))
+            return (x + self.dropout(self.output_norm(sublayer(self.norm(read))))).to(x.dtype)
+        return self.norm(x + self.dropout(sublayer(read))).to(x.dtype)
 
 
 class Block(nn.Module):

@@ -69,6 +69,7 @@ class Stack(nn.Module):
         """Embedded tokens to the last layer's output, (B, T, D)."""
         masks, positions, key_positions = self._masks_and_positions(x, layout, cache)
         x = self.widen(self.dropout(self.input_norm(self.positions.add(x, positions))))
+        x = x.to(_product_dtype(x))
         orders = self._orders(positions, key_positions)
         memory_mask = memory.mask(layout, x.shape[1]) if memory else None
         for index in range(len(self.windows)):
@@ -117,6 +118,16 @@ class Stack(nn.Module):
         """Project the encoder's output to K and V once for every layer."""
         layers = [block.cross_attention.remember(memory) for block in self.blocks]  # type: ignore[union-attr,operator]
         return Memory(tuple(layers * (len(self.windows) // len(layers))), layout)
+
+
+def _product_dtype(x: Tensor) -> torch.dtype:
+    """The type in which matrices are multiplied, which the residual stream then has as well.
+
+    Under autocast it would else stay in float32, and half of the time outside of products would go
+    into moving it.
+    """
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def recompute_blocks(model: nn.Module, on: bool) -> None:

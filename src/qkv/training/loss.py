@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.model.soft_cap import soft_cap
 
 # Logits that stand in memory at one time. A GPU wants large products; a CPU wants them in cache.
-CHUNK_ELEMENTS = {"cuda": 2**29, "cpu": 2**22}
+CHUNK_ELEMENTS = {"cuda": 2**30, "cpu": 2**22}
 # A GPU multiplies by a matrix whose rows are a multiple of this much faster than by one of 50,257.
 ALIGNMENT = {"cuda": 64}
 
@@ -145,8 +145,14 @@ def _loss_and_slope(
     total = (loss.squeeze(1) * counts).sum()
     if not needs_gradient:
         return total, None
-    slope = (exact - log_total).exp() - smoothing / n_tokens
+    slope = (exact - log_total).exp()
+    if torch.compiler.is_compiling():  # one kernel does all; scattering would need one of its own
+        is_label = torch.arange(logits.shape[-1], device=logits.device) == label
+        slope = slope - torch.where(is_label, 1 - smoothing, 0.0) - smoothing / n_tokens
+    else:
+        slope.sub_(smoothing / n_tokens).scatter_add_(
+            1, label, torch.full_like(log_total, smoothing - 1)
+        )
     slope = slope if padding is None else slope.masked_fill(padding, 0.0)
-    slope = slope.scatter_add(1, label, torch.full_like(log_total, smoothing - 1))
     slope = slope if steepness is None else slope * steepness
     return total, (slope * counts[:, None]).to(logits.dtype)

@@ -84,6 +84,13 @@ class DataConfig(Section):
         least=0,
     )
     max_ratio: float = setting(9.0, "drop pairs whose lengths differ by more", least=1)
+    bpe_dropout: float = setting(
+        0.0,
+        "BPE dropout: probability of skipping a merge, so that words are segmented in other ways "
+        "in each epoch; 0.1 is usual",
+        least=0,
+        most=0.9,
+    )
     licence: str = setting("not stated", "of the data; noted in the model's README")
 
 

@@ -21,6 +21,12 @@ class DataConfig(Section):
     pairs: tuple[str, ...] = setting(
         (), "instead: files with both sides (.tsv, .csv, .json, .jsonl, .parquet)"
     )
+    synthetic: tuple[str, ...] = setting(
+        (), "further training pairs, which a model made (qkv distill, qkv backtranslate)"
+    )
+    repeat: int = setting(
+        1, "times that all other pairs are read in each epoch, beside the synthetic ones", least=1
+    )
     valid_source: tuple[str, ...] = setting((), "validation source text")
     valid_target: tuple[str, ...] = setting((), "validation target text")
     valid_pairs: tuple[str, ...] = setting((), "validation pairs")

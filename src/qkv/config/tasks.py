@@ -111,6 +111,8 @@ TASKS: dict[str, TaskSpec] = {
         files=_PAIRS,
         data=(
             "corpus",
+            "synthetic",
+            "repeat",
             "source_field",
             "target_field",
             "max_length",

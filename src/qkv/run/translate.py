@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
@@ -35,7 +36,7 @@ class TranslateJob(ExampleJob[Pair]):
     train_items: PairItems | SegmentedPairs
 
     def read_splits(self) -> Splits[Pair]:
-        """Read pairs; all pairs of one source are in the same split."""
+        """Read pairs; all pairs of one source are in the same split, and none is synthetic."""
         data, seed = self.recipe.data, self.recipe.train.seed
         if data.corpus == "demo":
             return demo_splits(data)
@@ -51,6 +52,16 @@ class TranslateJob(ExampleJob[Pair]):
         return read_splits(
             read, "pairs", data.valid_size, seed, key=lambda pair: pair[0], say=self.say
         )
+
+    def read_data(self) -> None:
+        """Also read the synthetic pairs, which are trained on alone."""
+        super().read_data()
+        data = self.recipe.data
+        made = read_pairs(pairs=data.synthetic) if data.synthetic else []
+        if made:
+            self.say(f"train: {len(made):,} synthetic pairs, {data.repeat} × the others")
+        train = [*self.splits.train * data.repeat, *made]
+        self.splits = dataclasses.replace(self.splits, train=train)
 
     def texts(self) -> Iterable[str]:
         """Yield both sides."""

@@ -123,12 +123,12 @@ def _train(trial: Trial) -> Run:
     recipe = load_recipe(RECIPES / f"{corpus.recipe}.toml", trial.settings)
     if trial.variant == "backtranslated":
         text = [trial.options.data / name for name in corpus.more]
-        return qkv.backtranslate(recipe, text, out=trial.folder, console=quiet)
+        return qkv.backtranslate(recipe, text, out=trial.folder, resume=True, console=quiet)
     if trial.variant == "distilled":
         plain = Trial(trial.corpus, "baseline", trial.seed, trial.options)
         teacher = trial.folder.with_name(f"{trial.folder.name}-teacher")
         trained(corpus.recipe, plain.settings, teacher)
-        return qkv.distill(str(teacher), recipe, trial.folder, console=quiet)
+        return qkv.distill(str(teacher), recipe, trial.folder, resume=True, console=quiet)
     return trained(corpus.recipe, trial.settings, trial.folder)
 
 

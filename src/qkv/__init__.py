@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from qkv.evaluation import Evaluation, evaluate
     from qkv.inspect import Trace, load_trace
     from qkv.proofs import verify
+    from qkv.run.synthesize import backtranslate, distill
     from qkv.run.train import train
     from qkv.tasks import (
         Answerer,
@@ -35,6 +36,8 @@ __all__ = [
     "Translator",
     "UserError",
     "__version__",
+    "backtranslate",
+    "distill",
     "evaluate",
     "load",
     "load_trace",
@@ -57,6 +60,8 @@ _HOMES = {
     "Trace": "qkv.inspect",
     "load_trace": "qkv.inspect",
     "train": "qkv.run.train",
+    "backtranslate": "qkv.run.synthesize",
+    "distill": "qkv.run.synthesize",
     "verify": "qkv.proofs",
 }
 

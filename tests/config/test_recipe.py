@@ -126,8 +126,8 @@ MISTAKES = [
         "r.toml: mask: random (0.6) and kept (0.5) are fractions of the same tokens",
     ),
     (
-        {"task": "generate", "train": {"consistency": 1.0}},
-        "r.toml: task = 'generate' does not read train.consistency (only classify, tag, answer)",
+        {"task": "embed", "train": {"label_smoothing": 0.1}},
+        "r.toml: task = 'embed' does not read train.label_smoothing (only translate, generate, ",
     ),
     (
         {"task": "generate", "mask": {"share": 0.15}},

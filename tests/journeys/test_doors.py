@@ -63,7 +63,7 @@ def test_the_package_offers_its_verbs_and_nothing_else() -> None:
         "Tagger",
         "Translator",
     }
-    verbs = {"evaluate", "load", "load_trace", "train", "verify"}
+    verbs = {"backtranslate", "distill", "evaluate", "load", "load_trace", "train", "verify"}
     values = {"Evaluation", "Trace", "UserError", "__version__"}
     assert set(package.__all__) == tasks | verbs | values
     assert dir(package) == sorted(package.__all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ from qkv.config import load_recipe
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.weights import read_tensors
-from tests.run.common import read_log, silence, validations
+from tests.run.common import everything, read_log, silence, validations
 from tests.run.tiny import (
     LEARNS,
+    RUNS,
     learned,
     recipe,
     run,
@@ -123,3 +125,30 @@ def test_python_trains_from_a_file_too_and_more_than_once(
 
     assert callable(cross_entropy)
     assert qkv.train(path, "once more", console=silence()).state.step == 2
+
+
+REGULARISED: dict[str, Any] = {
+    "tokenizer_kind": "bpe",
+    "tokenizer_vocab_size": 330,
+    "data_bpe_dropout": 0.3,
+    "train_consistency": 2.0,
+    "train_batch_tokens": 900,  # several epochs in twelve steps
+}
+
+
+@pytest.mark.parametrize("packing", ["off", "on"])
+def test_segmentations_and_dropout_are_drawn_again_when_a_run_is_resumed(
+    tmp_path: Path, packing: str
+) -> None:
+    settings = {**REGULARISED, "train_packing": packing}
+    whole = run(tmp_path, "whole", **settings)
+    cut = RUNS.killed_and_resumed(7, tmp_path, **settings)
+    assert everything(cut) == everything(whole.folder)
+    plain = run(tmp_path, "plain", **{**settings, "data_bpe_dropout": 0.0})
+    losses = [[record["loss"] for record in read_log(done.folder)] for done in (whole, plain)]
+    assert losses[0] != losses[1]
+
+
+def test_bpe_dropout_needs_merges(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="bpe_dropout skips merges, but the tokenizer has none"):
+        run(tmp_path, data_bpe_dropout=0.1)

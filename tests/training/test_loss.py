@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.training import cross_entropy, loss
+from qkv.training import consistent_cross_entropy, cross_entropy, loss
 
 BATCH, LENGTH, D_MODEL, VOCAB = 3, 7, 8, 19
 
@@ -69,6 +69,57 @@ def test_it_equals_torch_in_value_and_gradients(
     for ours, theirs in zip(gradients(found, given), gradients(expected, given), strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def rdrop_reference(
+    passes: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    cap: float,
+    consistency: float,
+) -> Tensor:
+    """Half of R-Drop's loss, with torch's own divergences of logits that are all there."""
+    counted = labels >= 0
+    logits = F.linear(passes[:, counted], weight, bias)
+    logits = cap * torch.tanh(logits / cap) if cap else logits
+    first, second = logits.log_softmax(dim=-1)
+    losses = [
+        F.cross_entropy(each, labels[counted], label_smoothing=smoothing, reduction="sum")
+        for each in logits
+    ]
+    forth = F.kl_div(second, first, log_target=True, reduction="sum")
+    back = F.kl_div(first, second, log_target=True, reduction="sum")
+    return sum(losses) / 2 + consistency * (forth + back) / 4
+
+
+@pytest.mark.parametrize("consistency", [0.0, 1.0, 5.0])
+@pytest.mark.parametrize("elements", [1, 5 * VOCAB, 1000 * VOCAB])
+@pytest.mark.parametrize("alignment", [1, 8])
+@pytest.mark.parametrize("cap", [0.0, 2.0])
+@pytest.mark.parametrize("compiling", [False, True])
+def test_two_passes_equal_r_drop_in_value_and_gradients(
+    consistency: float,
+    elements: int,
+    alignment: int,
+    cap: float,
+    compiling: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(loss.CHUNK_ELEMENTS, "cpu", elements)
+    monkeypatch.setitem(loss.ALIGNMENT, "cpu", alignment)
+    # A compiled step keeps the labels that do not count, as a GPU does.
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    _, weight, bias = inputs(torch.float64)
+    passes = torch.randn(2, BATCH, LENGTH, D_MODEL, dtype=torch.float64, requires_grad=True)
+    settings = some_labels(), 0.1, cap, consistency
+    found = consistent_cross_entropy(passes, weight, bias, *settings)
+    expected = rdrop_reference(passes, weight, bias, *settings)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    given = [passes, weight, bias]
+    for ours, theirs in zip(gradients(found, given), gradients(expected, given), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("elements", [3 * VOCAB, 1000 * VOCAB])

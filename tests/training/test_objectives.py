@@ -19,6 +19,7 @@ from qkv.training import (
     Objective,
     accumulate,
     build_loss,
+    consistent_next_token,
     contrast,
     layout_of,
     many_classes,
@@ -304,6 +305,36 @@ def test_consistency_is_for_training_alone(name: str) -> None:
     assert torch.equal(make(None, 3.0)(model, batch, 0.0), make(None)(model, batch, 0.0))
 
 
+PAIRS = {"padded": lambda: padded(some_texts(5)), "packed": lambda: packed_pairs(some_texts(5), 36)}
+
+
+@pytest.mark.parametrize("layout", PAIRS)
+def test_consistent_next_tokens_are_half_of_r_drop_s_loss(layout: str) -> None:
+    torch.manual_seed(0)
+    model, batch = tiny_model(dropout=0.3).train(), PAIRS[layout]()
+    torch.manual_seed(4)
+    found = consistent_next_token(3.0)(model, batch, 0.1)
+    torch.manual_seed(4)  # the same two draws of dropout
+    sides = batch.source, batch.target
+    arguments = [*(side.tokens for side in sides), *map(layout_of, sides)]
+    counted = batch.labels != IGNORE
+    read = [model(*arguments)[counted] for _ in range(2)]
+    losses = [
+        F.cross_entropy(logits, batch.labels[counted], label_smoothing=0.1, reduction="sum")
+        for logits in read
+    ]
+    p, q = (logits.log_softmax(-1) for logits in read)
+    divergence = F.kl_div(q, p, log_target=True, reduction="sum")
+    divergence = divergence + F.kl_div(p, q, log_target=True, reduction="sum")
+    assert_same(model, found, sum(losses) / 2 + 3.0 * divergence / 4)
+
+
+def test_consistent_next_tokens_are_plain_ones_in_validation_and_without_weight() -> None:
+    model, batch = tiny_model(dropout=0.3), padded(some_texts(5))
+    assert consistent_next_token(0.0) is next_token
+    assert torch.equal(consistent_next_token(3.0)(model, batch, 0.1), next_token(model, batch, 0.1))
+
+
 def twins(groups: Sequence[tuple[int, int]], indices: Sequence[int] = range(5)) -> Batch:
     """Pairs of texts, with the groups of equal first and of equal second ones."""
     first, second = texts_of(), texts_of([4, 8, 2, 6, 3])
@@ -464,12 +495,15 @@ def test_next_tokens_of_a_decoder_are_torch_s_cross_entropy() -> None:
     assert_same(model, next_token(model, batch, 0.1), expected)
 
 
-@pytest.mark.parametrize("name", ["next", "contrast", *STEPS])
+@pytest.mark.parametrize("name", ["next", "consistent", "contrast", *STEPS])
 def test_every_objective_is_inside_of_the_model_s_forward_pass(name: str) -> None:
     """What parallel training does before and after it, it does to all that is computed."""
     labels: Any = np.zeros(sum(LENGTHS), np.int64)
     if name == "next":
         objective, model, batch = next_token, tiny_model(), padded(some_texts(5))
+    elif name == "consistent":
+        objective, model = consistent_next_token(1.0), tiny_model().train()
+        batch = padded(some_texts(5))
     elif name == "contrast":
         objective, model, batch = contrast("mean", 0.1), encoder(head="none"), twins(APART)
     else:
@@ -490,12 +524,15 @@ def test_every_objective_is_inside_of_the_model_s_forward_pass(name: str) -> Non
     assert used and not inside[0]
 
 
-@pytest.mark.parametrize("name", ["next", "masked"])
+@pytest.mark.parametrize("name", ["next", "consistent", "masked"])
 def test_packed_objectives_compile_to_one_graph(name: str) -> None:
     """Forward and backward; what a step runs on a GPU."""
     torch._dynamo.reset()
     if name == "next":
         objective, model, batch = next_token, tiny_model(), packed_pairs(some_texts(5), 36)
+    elif name == "consistent":  # without dropout, so that both runs draw the same
+        objective, model = consistent_next_token(1.0), tiny_model(dropout=0.0).train()
+        batch = packed_pairs(some_texts(5), 36)
     else:
         objective, model = masked_tokens(3.0), encoder(head="masked", pair_head=True)
         batch = packed(pair_batch())

@@ -13,6 +13,8 @@ COMMANDS = (
     "demo",
     "plan",
     "train",
+    "distill",
+    "backtranslate",
     "translate",
     "generate",
     "chat",

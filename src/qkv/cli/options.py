@@ -63,6 +63,17 @@ Dtype = Annotated[
 ]
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
+RecipeFile = Annotated[Path, typer.Argument(help="Recipe in TOML; see recipes/ and docs/train.md.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Run folder [default: runs/ and the recipe's name].")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Resume from the run folder's last checkpoint.")
+]
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
 
 

@@ -9,23 +9,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli import options
+
+if TYPE_CHECKING:
+    from qkv.config import Recipe
+    from qkv.run.train import Run
+
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="Recipe in TOML; see recipes/ and docs/train.md.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder [default: runs/ and the recipe's name].")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the run folder's last checkpoint.")
-    ] = False,
+    recipe: options.RecipeFile,
+    out: options.Out = None,
+    set_: options.Changes = None,
+    resume: options.Resume = False,
     gpus: Annotated[
         int | None, typer.Option(min=1, help="Train on this many GPUs of this machine.")
     ] = None,
@@ -44,7 +43,6 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
-    from qkv.run.card import usage
     from qkv.run.train import train as run_recipe
 
     folder = out or Path("runs") / recipe.stem
@@ -59,12 +57,19 @@ def train(
         raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again]))
     with resumable(folder):
         run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
+    finish(run, loaded)
+
+
+def finish(run: Run, recipe: Recipe) -> None:
+    """Print the scores of a finished run, and the command that uses its model."""
+    from qkv.run.card import usage
+
     if os.environ.get("RANK", "0") != "0":
         return  # the main worker tells
     for split, scores in run.scores.items():
         for score in scores:
             print(f"{split}: {score}")
-    command = usage(loaded, run.result.model.config, run.folder).removeprefix("qkv")
+    command = usage(recipe, run.result.model.config, run.folder).removeprefix("qkv")
     print(f"{run.folder} is ready: {program()}{command}")
 
 
@@ -93,8 +98,11 @@ def check_workers(gpus: int | None, workers: int | None, device: str) -> None:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
-    """Where a signal stops training, print the command that resumes it; exit with 128 + signal."""
+def resumable(folder: Path, again: bool = False) -> Iterator[None]:
+    """Where a signal stops training, print the command that resumes it; exit with 128 + signal.
+
+    That is `qkv train`, or the command that was given (`again`), where it does more than train.
+    """
     from qkv.training import TrainingInterrupt
 
     try:
@@ -102,7 +110,9 @@ def resumable(folder: Path) -> Iterator[None]:
     except TrainingInterrupt as stop:
         recipe, out = (shlex.quote(str(path)) for path in (folder / "recipe.toml", folder))
         print(f"· stopped after step {stop.step}; resume with:", file=sys.stderr)
-        print(f"  {program()} train {recipe} --out {out} --resume", file=sys.stderr)
+        given = [part for part in sys.argv[1:] if part != "--resume"]
+        command = shlex.join(given) if again else f"train {recipe} --out {out}"
+        print(f"  {program()} {command} --resume", file=sys.stderr)
         raise typer.Exit(128 + stop.signal_number) from None
 
 

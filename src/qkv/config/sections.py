@@ -21,6 +21,12 @@ class DataConfig(Section):
     pairs: tuple[str, ...] = setting(
         (), "instead: files with both sides (.tsv, .csv, .json, .jsonl, .parquet)"
     )
+    synthetic: tuple[str, ...] = setting(
+        (), "further training pairs, which a model made (qkv distill, qkv backtranslate)"
+    )
+    repeat: int = setting(
+        1, "times that all other pairs are read in each epoch, beside the synthetic ones", least=1
+    )
     valid_source: tuple[str, ...] = setting((), "validation source text")
     valid_target: tuple[str, ...] = setting((), "validation target text")
     valid_pairs: tuple[str, ...] = setting((), "validation pairs")
@@ -84,6 +90,13 @@ class DataConfig(Section):
         least=0,
     )
     max_ratio: float = setting(9.0, "drop pairs whose lengths differ by more", least=1)
+    bpe_dropout: float = setting(
+        0.0,
+        "BPE dropout: probability of skipping a merge, so that words are segmented in other ways "
+        "in each epoch; 0.1 is usual",
+        least=0,
+        most=0.9,
+    )
     licence: str = setting("not stated", "of the data; noted in the model's README")
 
 

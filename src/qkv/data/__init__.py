@@ -33,6 +33,7 @@ from qkv.data.items.pairs import PairItems, encode_pairs, filter_pairs
 from qkv.data.items.passages import Passages
 from qkv.data.items.pixels import ImageItems, Scale
 from qkv.data.items.preferences import PreferenceItems
+from qkv.data.items.segmented import SegmentedPairs, encode_pairs_by_word, segment_pairs
 from qkv.data.items.sequences import Framed, SequenceItems, TwinItems, frame, framed_arrays
 from qkv.data.items.windows import WindowItems
 from qkv.data.overlaps import answer_place, most_central, windows
@@ -68,6 +69,7 @@ __all__ = [
     "Ragged",
     "Record",
     "Scale",
+    "SegmentedPairs",
     "Sentence",
     "SequenceItems",
     "Side",
@@ -85,6 +87,7 @@ __all__ = [
     "draw_examples",
     "encode_conversations",
     "encode_pairs",
+    "encode_pairs_by_word",
     "filter_conversations",
     "filter_pairs",
     "frame",
@@ -107,6 +110,7 @@ __all__ = [
     "read_squad",
     "read_text",
     "read_texts",
+    "segment_pairs",
     "training_text",
     "validation_batches",
     "windows",

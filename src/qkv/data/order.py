@@ -55,11 +55,11 @@ def validation_plan(items: HasSizes, batch_tokens: int) -> list[Indices]:
     return _cut(items, order if is_even(items) else _by_length(items, order), batch_tokens)
 
 
-def packed_shape(items: HasSizes, batch_tokens: int) -> PackedShape:
-    """Choose the one shape that packed batches of these items have."""
+def packed_shape(items: HasSizes, batch_tokens: int, longest: int = 0) -> PackedShape:
+    """Choose the one shape that packed batches of these items have, none over `longest`."""
     source, target = items.source_sizes, items.target_sizes
     # No rounding: filler is cut to this length, and must fit a model as long as the text.
-    longest = int(max(source.max(), target.max()))
+    longest = longest or int(max(source.max(), target.max()))
     target_tokens = round_up(max(batch_tokens, longest), 128)
     # Half a percent of headroom fills both sides best: what does not fit is chosen around.
     expected = 1.005 * target_tokens * source.sum() / target.sum()

@@ -83,7 +83,8 @@ class Stream:
         if self.n_workers == 1:
             return self.items.batch(chosen, draw, self.shape)
         known = chosen % len(self.items)  # where indices count on from epoch to epoch
-        sizes = self.items.source_sizes[known], self.items.target_sizes[known]
+        items = self.items.in_epoch(draw.epoch)
+        sizes = items.source_sizes[known], items.target_sizes[known]
         owner = balanced_shares(*sizes, self.n_workers)
         rows = np.flatnonzero(owner == self.worker)
         if len(rows):
@@ -101,10 +102,11 @@ class Stream:
 
     def plan(self, epoch: int) -> list[Indices]:
         """Return the items of each batch of an epoch."""
+        items = self.items.in_epoch(epoch)
         if self.shape:
-            plan = packed_plan(self.items, self.shape, self.seed, epoch)
+            plan = packed_plan(items, self.shape, self.seed, epoch)
         else:
-            plan = padded_plan(self.items, self.batch_tokens, self.seed, epoch)
+            plan = padded_plan(items, self.batch_tokens, self.seed, epoch)
         self._n_batches[epoch] = len(plan)
         return plan
 

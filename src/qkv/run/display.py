@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 
 @contextmanager
@@ -20,3 +27,17 @@ def reading_bar(title: str, shown: bool = True) -> Iterator[Callable[[int, int],
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=None, visible=False)
         yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
+def counting_bar(
+    title: str, total: int, console: Console | None = None
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar over things done, with rate and time left, on a terminal."""
+    console = console or Console(stderr=True)
+    columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda n: progress.advance(task, n)

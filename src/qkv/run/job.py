@@ -50,7 +50,14 @@ from qkv.run.lora import lora_model
 from qkv.run.start import Start, open_start
 from qkv.tasks import load
 from qkv.text import Tokenizer, train_tokenizer
-from qkv.training import ALONE, Distribution, Objective, build_loss, next_token, total_loss
+from qkv.training import (
+    ALONE,
+    Distribution,
+    Objective,
+    build_loss,
+    consistent_next_token,
+    total_loss,
+)
 from qkv.weights import load_weights, read_tensors
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
@@ -84,7 +91,7 @@ class Job(ABC):
     and `save` during training, and `measure` after it.
     """
 
-    objective: Objective = staticmethod(next_token)
+    objective: Objective
     start: Start | None
     tokenizers: Tokenizers | None
     config: ModelConfig
@@ -99,6 +106,7 @@ class Job(ABC):
         self.plan, self.recipe, self.say = plan, plan.recipe, plan.say
         self.workers = plan.workers
         self.spec = TASKS[plan.recipe.task]
+        self.objective = consistent_next_token(plan.recipe.train.consistency)
 
     # The phases
 

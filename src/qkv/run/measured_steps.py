@@ -13,7 +13,7 @@ from qkv.data.batch import Batch, Side
 from qkv.device import memory_errors
 from qkv.model import build_model, recompute_blocks
 from qkv.plan.passes import BatchSize
-from qkv.training import Objective, build_loss, build_optimizer, next_token
+from qkv.training import Objective, build_loss, build_optimizer, consistent_next_token
 from qkv.training.objectives import (
     contrast,
     masked_tokens,
@@ -62,7 +62,7 @@ def objective_of(recipe: Recipe) -> Objective:
         "embed": contrast(recipe.embed.pooling, recipe.embed.temperature),
         "prefer": preference(recipe.prefer.beta),
     }
-    return objectives.get(recipe.task, next_token)
+    return objectives.get(recipe.task, consistent_next_token(train.consistency))
 
 
 def random_batch(recipe: Recipe, config: ModelConfig, size: BatchSize) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
@@ -11,11 +12,14 @@ from qkv.convert import Tokenizers
 from qkv.data import (
     Pair,
     PairItems,
+    SegmentedPairs,
     Splits,
     encode_pairs,
+    encode_pairs_by_word,
     filter_pairs,
     read_pairs,
     read_splits,
+    segment_pairs,
 )
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
@@ -29,10 +33,10 @@ class TranslateJob(ExampleJob[Pair]):
     """The job of `task = "translate"`."""
 
     result: Translator
-    train_items: PairItems
+    train_items: PairItems | SegmentedPairs
 
     def read_splits(self) -> Splits[Pair]:
-        """Read pairs; all pairs of one source are in the same split."""
+        """Read pairs; all pairs of one source are in the same split, and none is synthetic."""
         data, seed = self.recipe.data, self.recipe.train.seed
         if data.corpus == "demo":
             return demo_splits(data)
@@ -49,6 +53,16 @@ class TranslateJob(ExampleJob[Pair]):
             read, "pairs", data.valid_size, seed, key=lambda pair: pair[0], say=self.say
         )
 
+    def read_data(self) -> None:
+        """Also read the synthetic pairs, which are trained on alone."""
+        super().read_data()
+        data = self.recipe.data
+        made = read_pairs(pairs=data.synthetic) if data.synthetic else []
+        if made:
+            self.say(f"train: {len(made):,} synthetic pairs, {data.repeat} × the others")
+        train = [*self.splits.train * data.repeat, *made]
+        self.splits = dataclasses.replace(self.splits, train=train)
+
     def texts(self) -> Iterable[str]:
         """Yield both sides."""
         return chain.from_iterable(self.splits.train)
@@ -64,11 +78,20 @@ class TranslateJob(ExampleJob[Pair]):
         assert self.tokenizers is not None
         return Translator(model, self.tokenizers, self.recipe.decode)
 
-    def encode(self, split: str) -> PairItems:
+    def encode(self, split: str) -> PairItems | SegmentedPairs:
         """Encode the pairs of a split, and drop those that are empty, too long or too unlike."""
         assert self.tokenizers is not None
         sides = self.tokenizers.source, self.tokenizers.target
-        items = encode_pairs(self.examples(split), *sides, self.special, self.result.first)
+        dropout = self.recipe.data.bpe_dropout
+        given = self.examples(split), *sides, self.special, self.result.first
+        if split != "train" or not dropout:
+            return self._filtered(split, encode_pairs(*given))
+        items, words = encode_pairs_by_word(*given)
+        items = self._filtered(split, items)
+        limit, seed = self.max_length(), self.recipe.train.seed
+        return segment_pairs(items, words, sides, dropout, limit, seed)
+
+    def _filtered(self, split: str, items: PairItems) -> PairItems:
         items, sentence = filter_pairs(items, self.max_length(), self.recipe.data.max_ratio)
         self.say(f"{split}: {sentence}")
         return items

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,26 @@ class Tokenizer:
         """Encode texts in parallel."""
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def encode_by_word(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """Encode texts in parallel, the ids of each word apart: no merge reaches across words."""
+        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        return [
+            [[id for id, _ in tokens] for _, tokens in groupby(_numbered(encoding), itemgetter(1))]
+            for encoding in encodings
+        ]
+
+    @property
+    def merges(self) -> list[tuple[int, int, int]]:
+        """Ids of left piece, right piece and their merge in the order of learning; none but BPE."""
+        model = json.loads(self._backend.to_str())["model"]
+        if model["type"] != "BPE":
+            return []
+        ids, within = model["vocab"], model.get("continuing_subword_prefix") or ""
+        return [
+            (ids[left], ids[right], ids[left + right.removeprefix(within)])
+            for left, right in model["merges"]
+        ]
 
     def encode_spans(self, text: str) -> TokenSpans:
         """Encode a text, with the span of characters that each token covers."""
@@ -285,6 +307,11 @@ class Tokenizer:
             text = self._backend.decode([id], skip_special_tokens=False)
             piece = piece if "\ufffd" in text else text
         return readable(piece)
+
+
+def _numbered(encoding: tokenizers.Encoding) -> Iterator[tuple[int, int | None]]:
+    """Yield each id with the number of its word."""
+    return zip(encoding.ids, encoding.word_ids, strict=True)
 
 
 def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:

@@ -5,10 +5,11 @@ from qkv.training.distribution import ALONE, Distribution, joined, local_device
 from qkv.training.interrupt import TrainingInterrupt
 from qkv.training.layout import Layout, make_layout
 from qkv.training.loop import Trainer
-from qkv.training.loss import cross_entropy
+from qkv.training.loss import consistent_cross_entropy, cross_entropy
 from qkv.training.objectives import (
     Objective,
     answer_log_probabilities,
+    consistent_next_token,
     contrast,
     layout_of,
     many_classes,
@@ -44,6 +45,8 @@ __all__ = [
     "build_loss",
     "build_optimizer",
     "complaint",
+    "consistent_cross_entropy",
+    "consistent_next_token",
     "contrast",
     "cross_entropy",
     "entropy",

@@ -30,16 +30,33 @@ def cross_entropy(
     are squashed to ±cap. The logits are made, used and dropped a chunk of tokens at a time, so that
     they never stand in memory whole, and their gradient is taken at once while they are there.
     """
-    hidden, labels = hidden.flatten(0, -2), labels.flatten()
-    if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
+    return consistent_cross_entropy(hidden[None], weight, bias, labels, smoothing, cap)
+
+
+def consistent_cross_entropy(
+    passes: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float = 0.0,
+    cap: float = 0.0,
+    consistency: float = 0.0,
+) -> Tensor:
+    """Summed `cross_entropy` of P passes over the same labels, their mean, plus their divergence.
+
+    `passes` is (P, …, D). Of two passes, `consistency` / 4 · (KL(p, q) + KL(q, p)) is added for
+    each label (half of R-Drop's loss: Liang et al. 2021), chunk by chunk as well.
+    """
+    passes, labels = passes.flatten(1, -2), labels.flatten()  # (P, N, D), (N,)
+    if passes.device.type == "cpu" and not torch.compiler.is_compiling():
         counted = labels >= 0  # a GPU would have to wait to know how many
         if not counted.all():
-            hidden, labels = hidden[counted], labels[counted]
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+            passes, labels = passes[:, counted], labels[counted]
+    if torch.is_autocast_enabled(passes.device.type):
+        dtype = torch.get_autocast_dtype(passes.device.type)
+        passes, weight = passes.to(dtype), weight.to(dtype)
     loss: Tensor = _ProjectedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, labels, smoothing, cap, torch.is_grad_enabled()
+        passes, weight, bias, labels, smoothing, cap, consistency, torch.is_grad_enabled()
     )
     return loss
 
@@ -48,50 +65,54 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Tensor,
+        passes: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
         smoothing: float,
         cap: float,
+        consistency: float,
         learning: bool,
     ) -> Tensor:
         # Weights ask for a gradient even where nobody will take one, as in validation.
         needs_gradient = learning and any(ctx.needs_input_grad)
-        exact = torch.promote_types(hidden.dtype, torch.float32)
-        loss = hidden.new_zeros((), dtype=exact)
-        grad_hidden = torch.empty_like(hidden) if needs_gradient else None
+        exact = torch.promote_types(passes.dtype, torch.float32)
+        loss = passes.new_zeros((), dtype=exact)
+        grad_passes = torch.empty_like(passes) if needs_gradient else None
         # A frozen matrix needs none, and its gradient would be as large as itself.
         learns = ctx.needs_input_grad if needs_gradient else (False,) * 3
         grad_weight = torch.zeros_like(weight, dtype=exact) if learns[1] else None
         grad_bias = torch.zeros_like(bias) if bias is not None and learns[2] else None
-        n_tokens, size = weight.shape[0], _aligned(weight.shape[0], hidden.device.type)
+        n_tokens, size = weight.shape[0], _aligned(weight.shape[0], passes.device.type)
         wide, offset = _padded(weight, bias, size)
-        for part in _chunks(hidden.shape[0], size, hidden.device.type):
-            logits = F.linear(hidden[part], wide, offset)
+        for part in _chunks(passes.shape[1], passes.shape[0] * size, passes.device.type):
+            hidden = passes[:, part]
+            logits = F.linear(hidden, wide, offset)  # (P, n, V)
             chunk_loss, slope = _loss_and_slope(
-                logits, labels[part], smoothing, cap, n_tokens, needs_gradient
+                logits, labels[part], smoothing, cap, consistency, n_tokens, needs_gradient
             )
             loss = loss + chunk_loss
-            if slope is None or grad_hidden is None:
+            if slope is None or grad_passes is None:
                 continue
-            grad_hidden[part] = slope @ wide
+            grad_passes[:, part] = slope @ wide
+            slope = slope.flatten(0, 1)
             if grad_weight is not None:
-                grad_weight += (slope.T @ hidden[part])[:n_tokens]
+                grad_weight += (slope.T @ hidden.flatten(0, 1))[:n_tokens]
             if grad_bias is not None:
                 grad_bias += slope.sum(0)[:n_tokens]
         if needs_gradient:
-            ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+            ctx.save_for_backward(grad_passes, grad_weight, grad_bias)
             ctx.dtype = weight.dtype
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        grad_passes, grad_weight, grad_bias = ctx.saved_tensors
         return (
-            grad_hidden * grad.to(grad_hidden.dtype),
+            grad_passes * grad.to(grad_passes.dtype),
             None if grad_weight is None else (grad_weight * grad).to(ctx.dtype),
             None if grad_bias is None else grad_bias * grad,
+            None,
             None,
             None,
             None,
@@ -124,10 +145,12 @@ def _loss_and_slope(
     labels: Tensor,
     smoothing: float,
     cap: float,
+    consistency: float,
     n_tokens: int,
     needs_gradient: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The chunk's summed loss, and its gradient by the logits: P - target, times the cap's."""
+    n_passes = len(logits)
     exact = soft_cap(logits.to(torch.promote_types(logits.dtype, torch.float32)), cap)
     steepness = 1 - (exact / cap) ** 2 if cap and needs_gradient else None
     padding = None
@@ -135,14 +158,19 @@ def _loss_and_slope(
         padding = torch.arange(logits.shape[-1], device=logits.device) >= n_tokens
         exact = exact.masked_fill(padding, float("-inf"))
     counts = labels >= 0
-    label = labels.clamp(min=0)[:, None]
+    label = labels.clamp(min=0)[:, None].expand(n_passes, -1, 1)
     log_total = exact.logsumexp(dim=-1, keepdim=True)
-    nll = log_total - exact.gather(1, label)
+    nll = log_total - exact.gather(-1, label)
     loss = nll
     if smoothing:
-        even = log_total - exact[:, :n_tokens].mean(dim=-1, keepdim=True)
+        even = log_total - exact[..., :n_tokens].mean(dim=-1, keepdim=True)
         loss = (1 - smoothing) * nll + smoothing * even
-    total = (loss.squeeze(1) * counts).sum()
+    loss = loss.squeeze(-1).mean(dim=0)
+    agree = n_passes == 2 and consistency > 0
+    if agree:
+        divergence, divergence_slope = _divergence_and_slope(exact - log_total, padding)
+        loss = loss + consistency / 4 * divergence
+    total = (loss * counts).sum()
     if not needs_gradient:
         return total, None
     slope = (exact - log_total).exp()
@@ -151,8 +179,26 @@ def _loss_and_slope(
         slope = slope - torch.where(is_label, 1 - smoothing, 0.0) - smoothing / n_tokens
     else:
         slope.sub_(smoothing / n_tokens).scatter_add_(
-            1, label, torch.full_like(log_total, smoothing - 1)
+            -1, label, torch.full_like(log_total, smoothing - 1)
         )
     slope = slope if padding is None else slope.masked_fill(padding, 0.0)
+    if n_passes > 1:
+        slope = slope / n_passes
+    if agree:
+        slope = slope + consistency / 4 * divergence_slope
     slope = slope if steepness is None else slope * steepness
     return total, (slope * counts[:, None]).to(logits.dtype)
+
+
+def _divergence_and_slope(log_p: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
+    """KL(p, q) + KL(q, p) of each token (N,), and its gradient by both passes' logits (2, N, V).
+
+    With d = log p - log q, the gradient by the logits of p is p·(d - KL(p, q)) + p - q.
+    """
+    p = log_p.exp()
+    other = p.flip(0)
+    difference = log_p - log_p.flip(0)  # d, and -d for the other pass
+    if padding is not None:
+        difference = difference.masked_fill(padding, 0.0)  # of two infinities
+    divergence = (p * difference).sum(dim=-1, keepdim=True)  # KL(p, q), KL(q, p)
+    return divergence.sum(dim=0).squeeze(-1), p * (difference - divergence) + p - other

@@ -18,7 +18,7 @@ from qkv.data.batch import IGNORE, Batch, Side
 from qkv.model import Encoder, Layout, MaskedHead, Output
 from qkv.model.families import Then
 from qkv.training.distribution import ALONE, Distribution
-from qkv.training.loss import cross_entropy
+from qkv.training.loss import consistent_cross_entropy, cross_entropy
 
 Objective = Callable[[Any, Batch, float], Tensor]
 """Maps a model, a batch and the label smoothing to the loss summed over the batch's labels."""
@@ -59,14 +59,40 @@ def _projected_loss(
     return cross_entropy(head.hidden(x), weight, bias, labels, smoothing, head.cap)
 
 
+def _decoded(model: Any, batch: Batch, then: Then) -> Tensor:
+    """Run a decoder, or an encoder-decoder, on a batch: what `then` makes of its hidden states."""
+    sides = [side for side in (batch.source, batch.target) if side is not None]
+    return model(*(side.tokens for side in sides), *map(layout_of, sides), then=then)
+
+
 def next_token(model: Any, batch: Batch, smoothing: float) -> Tensor:
     """Loss of predicting each next token from those before it, and from the source if any."""
-    sides = [side for side in (batch.source, batch.target) if side is not None]
 
     def loss(x: Tensor) -> Tensor:
         return _projected_loss(model.output, x, batch.labels, smoothing)
 
-    return model(*(side.tokens for side in sides), *map(layout_of, sides), then=loss)
+    return _decoded(model, batch, loss)
+
+
+def consistent_next_token(consistency: float) -> Objective:
+    """Next-token loss with R-Drop, as in `consistent`, over logits never in memory whole."""
+
+    def objective(model: Any, batch: Batch, smoothing: float) -> Tensor:
+        if not model.training:
+            return next_token(model, batch, smoothing)
+        first = _decoded(model, batch, lambda x: x)
+
+        def loss(second: Tensor) -> Tensor:
+            head = model.output
+            passes, projection = head.hidden(torch.stack([first, second])), head.projection
+            weight, bias = projection.weight, projection.bias
+            return consistent_cross_entropy(
+                passes, weight, bias, batch.labels, smoothing, head.cap, consistency
+            )
+
+        return _decoded(model, batch, loss)
+
+    return objective if consistency else next_token
 
 
 def answer_log_probabilities(model: Any, batch: Batch) -> Tensor:

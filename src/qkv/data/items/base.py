@@ -70,6 +70,10 @@ class Items(ABC):
         """Make a batch of some rows of a larger one, with what was drawn at random for that."""
         return self.batch(indices[rows], draw, shape)
 
+    def in_epoch(self, epoch: int) -> Items:
+        """Return the items as an epoch has them, which may differ in size from epoch to epoch."""
+        return self
+
     def packed_shape(self, batch_tokens: int) -> PackedShape:
         """Choose the shape of all packed batches of these items."""
         return packed_shape(self, batch_tokens)

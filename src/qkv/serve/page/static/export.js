@@ -33,19 +33,16 @@ async function copy(text, button) {
 /** A picture of an element as one SVG: canvases become images, styles are written out. */
 function toSvg(element) {
   const box = element.getBoundingClientRect();
-  const parts = [];
-  for (const canvas of element.matches("canvas") ? [element] : element.querySelectorAll("canvas")) {
-    const { left, top, width, height } = canvas.getBoundingClientRect();
-    parts.push(`<image x="${left - box.left}" y="${top - box.top}" width="${width}" height="${height}" preserveAspectRatio="none" href="${canvas.toDataURL()}"/>`);
-  }
-  for (const drawing of element.querySelectorAll("svg")) {
-    const { left, top } = drawing.getBoundingClientRect();
+  const drawings = element.matches("canvas, svg") ? [element] : [...element.querySelectorAll("canvas, svg")];
+  const parts = drawings.map((drawing) => {
+    const { left, top, width, height } = drawing.getBoundingClientRect();
+    const [x, y] = [left - box.left, top - box.top];
+    if (drawing.matches("canvas")) return `<image x="${x}" y="${y}" width="${width}" height="${height}" preserveAspectRatio="none" href="${drawing.toDataURL()}"/>`;
     const copied = drawing.cloneNode(true);
     inline(drawing, copied);
-    copied.setAttribute("x", left - box.left);
-    copied.setAttribute("y", top - box.top);
-    parts.push(new XMLSerializer().serializeToString(copied));
-  }
+    for (const [name, value] of Object.entries({ x, y, width, height })) copied.setAttribute(name, value);
+    return new XMLSerializer().serializeToString(copied);
+  });
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper");
   return { width: box.width, height: box.height, text: `<svg xmlns="http://www.w3.org/2000/svg" width="${box.width}" height="${box.height}"><rect width="100%" height="100%" fill="${paper}"/>${parts.join("")}</svg>` };
 }

@@ -30,7 +30,7 @@ from qkv.errors import UserError
 
 TEXTS = {
     "translate": "你叫什么名字|他昨天没有来学校|今天天气很好|我们去公园吧|他喝咖啡",
-    "continue": "The capital of France is|Once upon a time there|My name is|Water is made of|Two",
+    "continue": "The capital of Spain is|Once upon a night there|My name is|Water is made of|Two",
 }
 SIZE = {"width": 1440, "height": 900}
 FRAMES = 120  # of hovering

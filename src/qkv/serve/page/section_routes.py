@@ -58,7 +58,9 @@ def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
     @router.get("/v1/runs/{name}/log")
     async def log_of(name: str, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
         """New records of a run's log."""
-        return await asyncio.to_thread(runs.log, name, after)
+        found = await asyncio.to_thread(runs.log, name, after)
+        folder = str(runs.folder(name)) if settings is None or settings.is_local else name
+        return {**found, "folder": folder}  # which only readers at this machine need to know
 
     @router.post("/v1/runs/{name}/sample")
     async def sample_of(name: str, ask: SampleAsk) -> dict[str, Any]:

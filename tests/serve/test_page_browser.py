@@ -180,9 +180,9 @@ def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> N
         page.click("#language")
     page.wait_for_selector("#inspector math")
     assert "得分" in reader.text("#inspector h2")
-    page.click(".exports button >> nth=2")
-    code = page.inner_text(".python")
+    page.click("#inspector [data-export=python]")
+    code = page.inner_text("#inspector .python")
     assert f'trace.get("{CROSS}.scores", head=1)' in code and 'model.trace("我爱你")' in code
     with page.expect_download() as download:
-        page.click(".exports button >> nth=0")
+        page.click("#inspector [data-export=svg]")
     assert Path(download.value.path()).read_text(encoding="utf-8").startswith("<svg")

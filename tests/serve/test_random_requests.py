@@ -23,4 +23,4 @@ def test_no_random_request_is_answered_with_a_mistake_of_ours(folders: dict[str,
         statuses = ask_at_random(client, N_REQUESTS)
         assert client.get("/health").status_code == 200
     assert not [status for status in statuses if status >= 500]
-    assert sum(statuses.values()) > 0.7 * N_REQUESTS
+    assert sum(statuses.values()) > N_REQUESTS / 2

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from qkv.tasks import Encoder, LanguageModel, Prompting
 from qkv.text import TEMPLATES, train_tokenizer
 from tests.proofs.models import KINDS, folder_of
 from tests.run.language_tiny import speaker, vocabulary
+from tests.serve.reader import Reader, launch, serve_page
 from tests.tasks.understand_tiny import SENTENCE, encoder
 
 SPEAKER = {"letters": "abcdefgh ijklmnop", "max_length": 200, "eos": -2.0}
@@ -86,10 +88,8 @@ def searcher() -> LanguageModel:
     return LanguageModel(plain.model, plain.tokenizer, DecodeConfig(beams=3, max_length=8))
 
 
-@pytest.fixture(scope="package")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders of models that have learnt nothing, by name."""
-    root = tmp_path_factory.mktemp("models")
+def save_tiny_models(root: Path) -> dict[str, Path]:
+    """Save a model of each kind that has learnt nothing; return the folders by name."""
     made = {
         "speaker": speaker(vocabulary("bpe"), **SPEAKER),
         "talker": speaker(vocabulary(), Prompting(chat_template=TEMPLATES["plain"]), **SPEAKER),
@@ -105,6 +105,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="package")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of models that have learnt nothing, by name."""
+    return save_tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="package")
 def server(folders: dict[str, Path]) -> Iterator[Running]:
     """A server of the packaged translator and a tiny model of each other kind."""
     with running(["zh-en", *map(str, folders.values())]) as found:
@@ -115,3 +121,25 @@ def server(folders: dict[str, Path]) -> Iterator[Running]:
 def client(server: Running) -> Iterator[httpx.Client]:
     with server.client() as found:
         yield found
+
+
+@pytest.fixture(scope="package")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page's address."""
+    yield from serve_page(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """One browser for all tests."""
+    yield from launch()
+
+
+@pytest.fixture
+def reader(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    """Somebody at the page, who notices every error."""
+    given = getattr(request, "param", ("en-US", "desktop", "light"))
+    reader = Reader(browser, address, *given)
+    yield reader
+    reader.context.close()
+    assert reader.troubles == []

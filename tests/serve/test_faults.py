@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -59,6 +60,25 @@ def test_hanging_up_before_the_answer_frees_its_rows(long_winded: Running) -> No
         client.post("/v1/completions", json=BODY, timeout=httpx.Timeout(5, read=0.3))
     long_winded.until("qkv_rows_running", 0, model="speaker")
     long_winded.until("qkv_requests_total", before + 1, path="/v1/completions", status="499")
+
+
+def test_a_question_of_the_page_is_given_up_with_its_client(long_winded: Running) -> None:
+    released = threading.Event()
+    worker = long_winded.models.workers()["speaker"]
+    busy = threading.Thread(target=lambda: asyncio.run(worker.run(lambda _: released.wait(60))))
+    busy.start()
+    path = "/v1/models/{model:path}/answer"
+    before = long_winded.metric("qkv_requests_total", path=path, status="499")
+    asked = {"action": "continue", "text": "the cat"}
+    try:
+        with long_winded.client() as client, pytest.raises(httpx.ReadTimeout):
+            url = "/v1/models/speaker/answer"
+            client.post(url, json=asked, timeout=httpx.Timeout(5, read=0.3))
+        long_winded.until("qkv_requests_total", before + 1, path=path, status="499")
+    finally:
+        released.set()
+        busy.join()
+    long_winded.until("qkv_queue", 0, model="speaker")
 
 
 def test_a_slow_reader_gets_all_and_keeps_nobody_waiting(long_winded: Running) -> None:

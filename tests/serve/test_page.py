@@ -110,6 +110,17 @@ def test_the_structure_is_that_of_the_model(client: Any, trace: Trace) -> None:
     assert formula == trace.formula("decoder.0.cross_attention.weights")
 
 
+def test_quantities_asked_for_with_an_answer_are_those_of_the_trace(
+    client: Any, trace: Trace
+) -> None:
+    key = f"{CROSS}.weights"
+    assert ask(client, "answer", keys=[key, "encoder.*.residual"]).json()["text"] == "I love you."
+    _, found = blocks(ask(client, "trace", keys=[key], precision="float32").content)
+    assert found[key] == pytest.approx(trace[key][0].numpy(), abs=1e-5)
+    refused = ask(client, "answer", keys=["decoder.9.output"])
+    assert refused.status_code == 422 and "decoder.9.output" in refused.text
+
+
 def test_an_answer_has_the_candidates_of_each_output(client: Any, trace: Trace) -> None:
     found = ask(client, "answer", top=3).json()
     assert found["text"] == "I love you."

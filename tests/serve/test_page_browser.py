@@ -2,127 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import qkv
 from qkv.inspect import Trace
+from tests.serve.reader import NEEDED, Reader
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn (pip install qkv[serve])")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium (Debian: apt install chromium)"),
-]
-SCREENSHOTS = os.environ.get("QKV_SCREENSHOTS")  # a folder that the tests leave pictures in
+pytestmark = NEEDED
 CROSS = "decoder.2.cross_attention"
-SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A server of the packaged translator on a free port."""
-    from qkv.serve.app import create_app
-    from qkv.serve.models import Models
-    from qkv.serve.settings import ServeSettings
-
-    app = create_app(Models(["zh-en"]), ServeSettings())
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        thread.join(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
     return qkv.load("zh-en", device="cpu").trace("我爱你")
-
-
-class Reader:
-    """Somebody at a page, who notices errors and requests to other machines."""
-
-    def __init__(self, browser: Any, address: str, language: str, size: str, theme: str) -> None:
-        width, height = SIZES[size]
-        self.address = address
-        self.context = browser.new_context(
-            viewport={"width": width, "height": height},
-            locale=language,
-            color_scheme=theme,
-            reduced_motion="reduce",
-        )
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
-        self.troubles: list[str] = []
-        self.page.on("console", self._hear)
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.page.on("request", self._watch)
-
-    def _hear(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.troubles.append(message.text)
-
-    def _watch(self, request: Any) -> None:
-        if not request.url.startswith((self.address, "data:", "blob:")):
-            self.troubles.append(f"asked {request.url}")
-
-    def open(self, query: str = "") -> Any:
-        self.page.goto(f"{self.address}/{query}")
-        self.page.wait_for_selector("body[data-ready]")
-        self.page.wait_for_selector(".word")
-        return self.page
-
-    def text(self, selector: str) -> str:
-        return re.sub(r"\s+", " ", self.page.inner_text(selector)).strip()
-
-    def until(self, expression: str) -> None:
-        """Wait for an expression to be true; the page's policy forbids playwright's own way."""
-        for _ in range(600):
-            if self.page.evaluate(expression):
-                return
-            self.page.wait_for_timeout(50)
-        pytest.fail(f"never true: {expression}")
-
-    def settle(self) -> None:
-        self.page.wait_for_load_state("networkidle")
-
-    def keep(self, name: str) -> None:
-        """Save a screenshot, where a folder for them is named."""
-        if SCREENSHOTS:
-            self.settle()
-            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
-
-
-@pytest.fixture
-def reader(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Reader]:
-    given = getattr(request, "param", ("en-US", "desktop", "light"))
-    reader = Reader(browser, address, *given)
-    yield reader
-    reader.context.close()
-    assert reader.troubles == []
 
 
 EVERYONE = [
@@ -286,20 +180,9 @@ def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> N
         page.click("#language")
     page.wait_for_selector("#inspector math")
     assert "得分" in reader.text("#inspector h2")
-    page.click(".exports button >> nth=2")
-    code = page.inner_text(".python")
+    page.click("#inspector [data-export=python]")
+    code = page.inner_text("#inspector .python")
     assert f'trace.get("{CROSS}.scores", head=1)' in code and 'model.trace("我爱你")' in code
     with page.expect_download() as download:
-        page.click(".exports button >> nth=0")
+        page.click("#inspector [data-export=svg]")
     assert Path(download.value.path()).read_text(encoding="utf-8").startswith("<svg")
-
-
-@pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
-@pytest.mark.parametrize("query", [f"?open=decoder.2&at={CROSS}.weights&head=1", "?section=heads"])
-def test_nothing_serious_stands_in_the_way_of_any_reader(reader: Reader, query: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-core")
-    reader.open(query)
-    reader.settle()
-    found = axe.Axe().run(reader.page).response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert [(one["id"], [node["html"][:160] for node in one["nodes"][:3]]) for one in serious] == []

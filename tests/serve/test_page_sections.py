@@ -78,6 +78,35 @@ def test_rules_reshape_the_distribution(client):
     assert len(drawn) > 1
 
 
+def test_changes_combine_while_it_writes_and_stand_beside_the_unchanged_pass(client, translator):
+    changes = ["off:decoder.2.cross_attention:head=1", "off:encoder.0.feed_forward"]
+    later = "hide:target:position=4"  # a token that is not written yet
+    answer = ask(client, "next", top=4, changes=[*changes, later]).json()
+    plain = translator.trace(TEXT)
+    changed = plain.silence("decoder.2.cross_attention", head=1).silence("encoder.0.feed_forward")
+    expected = [(one.id, one.probability) for one in changed.steps(4)[0].candidates]
+    found = [(one["id"], one["probability"]) for one in answer["candidates"][:4]]
+    assert found == [(id, pytest.approx(value, abs=1e-3)) for id, value in expected]
+    best = plain.steps(1)[0].candidates[0]
+    (same,) = [one for one in answer["candidates"] if one["id"] == best.id]
+    unchanged = ask(client, "next", top=4).json()["candidates"][0]
+    assert unchanged["id"] == best.id
+    assert same["unchanged"] == pytest.approx(unchanged["ruled"], abs=1e-6) != same["ruled"]
+    assert answer["is_changed"] and answer["waiting"] == [later]
+    written = plain["target.labels"][0].tolist()
+    assert ask(client, "next", written=written, changes=[later]).json()["waiting"] == []
+    assert ask(client, "next", changes=["off:decoder.9"]).status_code == 422
+
+
+def test_a_given_output_is_read_under_changes(client, translator):
+    change = "off:decoder.2.cross_attention"
+    answer = ask(client, "forced", target="I like you.", changes=[change]).json()
+    trace = translator.trace(TEXT, "I like you.")
+    assert answer["unchanged_loss"] == pytest.approx(trace["loss"].item(), abs=1e-4)
+    changed = trace.silence("decoder.2.cross_attention")["loss"].item()
+    assert answer["loss"] == pytest.approx(changed, abs=1e-4) != answer["unchanged_loss"]
+
+
 def test_the_beam_tree_ends_in_what_the_search_finds(client, translator):
     tree = ask(client, "beam", beams=3).json()
     best = translator.translate(TEXT, beams=3)

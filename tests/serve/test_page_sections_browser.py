@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.serve.test_page_browser import (  # noqa: F401 - fixtures
-    Reader,
-    address,
-    browser,
-    pytestmark,
-    reader,
-)
+from tests.serve.reader import NEEDED, Reader
 
+pytestmark = NEEDED
 READERS = [("en-US", "desktop", "light"), ("zh-CN", "phone", "dark")]
 LANGUAGES = pytest.mark.parametrize("reader", READERS, indirect=True, ids="-".join)
 
 
 @LANGUAGES
-def test_it_writes_token_by_token(reader: Any, request: Any) -> None:  # noqa: F811
+def test_it_writes_token_by_token(reader: Reader, request: pytest.FixtureRequest) -> None:
     page = reader.open("?section=write&text=我爱你")
     page.wait_for_selector(".choices li")
     assert page.locator(".choices li").count() >= 10
@@ -40,7 +33,7 @@ def test_it_writes_token_by_token(reader: Any, request: Any) -> None:  # noqa: F
 
 
 @LANGUAGES
-def test_positions_and_words_are_drawn(reader: Any, request: Any) -> None:  # noqa: F811
+def test_positions_and_words_are_drawn(reader: Reader, request: pytest.FixtureRequest) -> None:
     page = reader.open("?section=positions&text=我爱你")
     page.wait_for_selector(".positions canvas")
     page.locator(".positions input[type=range]").first.fill("128")
@@ -52,7 +45,9 @@ def test_positions_and_words_are_drawn(reader: Any, request: Any) -> None:  # no
 
 
 @LANGUAGES
-def test_the_tour_leads_through_the_page_and_lists_the_labs(reader: Any, request: Any) -> None:  # noqa: F811
+def test_the_tour_leads_through_the_page_and_lists_the_labs(
+    reader: Reader, request: pytest.FixtureRequest
+) -> None:
     page = reader.open("?section=tour&text=我爱你")
     page.wait_for_selector(".stops li")
     assert page.locator(".stops li").count() == 15
@@ -68,7 +63,7 @@ def test_the_tour_leads_through_the_page_and_lists_the_labs(reader: Any, request
 
 
 @LANGUAGES
-def test_training_can_be_watched(reader: Any, request: Any) -> None:  # noqa: F811
+def test_training_can_be_watched(reader: Reader, request: pytest.FixtureRequest) -> None:
     page = reader.open("?section=training&text=我爱你")
     page.wait_for_selector(".training select")
     assert page.locator(".training .row button").count() == 2
@@ -76,7 +71,7 @@ def test_training_can_be_watched(reader: Any, request: Any) -> None:  # noqa: F8
 
 
 @LANGUAGES
-def test_one_word_is_compared_by_layer(reader: Any, request: Any) -> None:  # noqa: F811
+def test_one_word_is_compared_by_layer(reader: Reader, request: pytest.FixtureRequest) -> None:
     page = reader.open("?section=compare&word=苹果&sentences=我吃苹果&sentences=苹果很好")
     page.wait_for_selector(".cosines td")
     assert page.locator(".cosines td").count() == 4

@@ -207,3 +207,9 @@ def test_every_model_can_be_traced_or_says_why_not(
             answer = client.post("/trace", json=body)
             assert answer.status_code in (200, 422), (name, answer.text)
             assert answer.status_code == 422 or answer.json()["quantities"]
+
+
+def test_a_model_that_reads_questions_compares_no_words(client: httpx.Client) -> None:
+    asked = {"word": "a", "sentences": ["a b", "b a"]}
+    answer = client.post("/v1/models/answerer/word", json=asked)
+    assert answer.status_code == 422 and "question" in answer.json()["error"]["message"]

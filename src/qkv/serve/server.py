@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
+import torch
 import uvicorn
 
 from qkv.errors import UserError
@@ -84,6 +85,9 @@ def make_server(models: Models, settings: ServeSettings) -> Server:
 
 def serve(models: Models, settings: ServeSettings) -> None:
     """Listen and answer until a signal comes."""
+    # A core is left to the event loop and the reader's browser: threads that wait for one that has
+    # none make a step ten times as long.
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 2) - 1)))
     bound = listen(settings)
     server = make_server(models, settings)
     log_as_json()

@@ -31,19 +31,23 @@ def trace_translation(
     target: str | Sequence[str] | None,
     settings: dict[str, Any],
     languages: tuple[str, str] = ("", ""),
+    outputs: Sequence[Sequence[int]] | None = None,
 ) -> Trace:
-    """Trace a translation into the target or, without one, into the model's own output."""
+    """Trace a translation into the target or, without one, into the model's own output.
+
+    `outputs` are tokens of that output which are known already.
+    """
     texts, config = _texts(source), translator.model.config
     decode, tokenizers = translator.settings(settings), translator.tokenizers
     encoded = translator.encode(texts, language=languages[0])
     framing = translator.framing(DecodeConfig(), *languages)
-    if target is None:
-        outputs = translator.output_tokens(texts, languages, **settings)
-    else:
+    if target is not None:
         outputs = [
             [*framing.given, *tokenizers.target.encode(text), config.eos_id]
             for text in _one_each(target, texts, "targets")
         ]
+    elif outputs is None:
+        outputs = translator.output_tokens(texts, languages, **settings)
     _check_lengths(outputs, config.max_length, "target")
     device = next(translator.model.parameters()).device
     sources = [[*tokens, *framing.after] for tokens in encoded]

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.data import IGNORE
-from qkv.decode.request import suppressed
+from qkv.decode import Hypothesis, Request
+from qkv.decode.closed_batch import join, run
+from qkv.decode.request import prompt_limits, suppressed
 from qkv.errors import UserError
+from qkv.inspect.trace.from_task import trace_translation
 from qkv.inspect.trace.inputs import Inputs, Side, pad_labels
 from qkv.inspect.trace.trace import Trace
 from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger, Translator
@@ -30,42 +33,74 @@ class Done:
 def actions(task: Any) -> list[str]:
     """Names of what a model can do."""
     return [
-        name for name, (kind, _, can) in ACTIONS.items() if isinstance(task, kind) and can(task)
+        name
+        for name, action in ACTIONS.items()
+        if isinstance(task, action.kind) and action.can(task)
     ]
 
 
-def act(task: Any, action: str, text: str, second: str = "") -> Done:
-    """Do what is asked with a text."""
+def search(task: Any, action: str, text: str) -> Request | None:
+    """The engine's request for what a model writes; None where an action writes nothing."""
     known = actions(task)
     if action not in known:
         raise UserError(f"This model cannot {action}; it can {', '.join(known) or 'do nothing'}.")
-    return ACTIONS[action][1](task, text, second)
+    make = ACTIONS[action].search
+    return make(task, text) if make else None
 
 
-def _translate(task: Translator, text: str, second: str) -> Done:
-    trace = task.trace(text)
-    labels = trace["target.labels"][0].tolist()
-    written = [id for id in labels if id != task.model.config.eos_id]
-    prompt = trace.inputs.prompt or (task.model.config.bos_id,)
-    return Done(trace, task.tokenizers.target.decode(written), prompt=prompt)
+def act(
+    task: Any, action: str, text: str, second: str = "", best: Hypothesis | None = None
+) -> Done:
+    """Do what is asked with a text; `best` is what its search has found, if it was run before."""
+    request = search(task, action, text)
+    if request is None:
+        return ACTIONS[action].do(task, text, second)
+    if best is None:
+        [handles] = run(task.engine, [request])
+        best = join(handles)[0]
+    return ACTIONS[action].do(task, text, request, best)
 
 
-def _continue(task: LanguageModel, text: str, second: str) -> Done:
-    prompt = task.encode(text)
-    config = task.settings({"max_length": N_CONTINUED, "sample": False, "beams": 1, "n_best": 1})
-    [[best]] = task.writer.complete([prompt], [0], config)
-    return _written(task, prompt, best.tokens)
+def _translation(task: Translator, text: str) -> Request:
+    [request] = task.requests([text], n_best=1)
+    if request is None:
+        raise UserError("The text is empty; type one.")
+    return request
 
 
-def _chat(task: LanguageModel, text: str, second: str) -> Done:
+def _translate(task: Translator, text: str, request: Request, best: Hypothesis) -> Done:
+    config, tokenizer = task.model.config, task.tokenizers.target
+    written = [*request.prompt[1:], *best.tokens]
+    ended = [*written, config.eos_id] if best.finished else written
+    trace = trace_translation(task, text, None, {}, outputs=[ended])
+    prompt = trace.inputs.prompt or (config.bos_id,)
+    return Done(trace, tokenizer.decode(written), prompt=prompt)
+
+
+def _continuation(task: LanguageModel, text: str) -> Request:
+    return _request(task, task.encode(text), N_CONTINUED)
+
+
+def _reply(task: LanguageModel, text: str) -> Request:
     template = task.prompting.chat
     assert template is not None
     messages = [{"role": "user", "content": text}]
     prompt = template.prompt(messages, task.tokenizer, task.prompting.talk_bos)
-    config = task.settings({"max_length": N_CHATTED, "sample": False, "beams": 1, "n_best": 1})
     ends = sorted(template.ends(task.tokenizer).ids | {*task.model.config.ends})
-    [[best]] = task.writer.complete([prompt], [0], config, ends)
-    return _written(task, prompt, best.tokens)
+    return _request(task, prompt, N_CHATTED, ends)
+
+
+def _request(
+    task: LanguageModel, prompt: list[int], length: int, ends: Sequence[int] = ()
+) -> Request:
+    greedy = {"max_length": length, "sample": False, "beams": 1, "n_best": 1, "stop": ()}
+    config = task.settings(greedy)
+    (limit,) = prompt_limits(task.model.config, config, [prompt])
+    return task.writer.request(prompt, limit, config, ends, 0)
+
+
+def _write(task: LanguageModel, text: str, request: Request, best: Hypothesis) -> Done:
+    return _written(task, list(request.prompt), best.tokens)
 
 
 def _written(task: LanguageModel, prompt: list[int], added: Sequence[int]) -> Done:
@@ -125,24 +160,31 @@ def _answer(task: Answerer, text: str, second: str) -> Done:
     return Done(task.trace((second, text)), found.text, [0, 1])
 
 
-Can = Callable[[Any], bool]
-
-
 def _always(task: Any) -> bool:
     return True
 
 
-ACTIONS: dict[str, tuple[type, Callable[[Any, str, str], Done], Can]] = {
-    "translate": (Translator, _translate, _always),
-    "continue": (LanguageModel, _continue, _always),
-    "chat": (LanguageModel, _chat, lambda task: task.prompting.chat is not None),
-    "fill": (Encoder, _fill, lambda task: task.model.config.head == "masked"),
-    "embed": (Encoder, _embed, _always),
-    "classify": (Classifier, _classify, _always),
-    "tag": (Tagger, _tag, _always),
-    "answer": (Answerer, _answer, _always),
+@dataclass(frozen=True)
+class Action:
+    """What can be done with models of a kind."""
+
+    kind: type
+    do: Callable[..., Done]
+    search: Callable[[Any, str], Request] | None = None
+    """The request to run first; `do` gets it and the best hypothesis in place of a second text."""
+    can: Callable[[Any], bool] = _always
+
+
+ACTIONS = {
+    "translate": Action(Translator, _translate, _translation),
+    "continue": Action(LanguageModel, _write, _continuation),
+    "chat": Action(LanguageModel, _write, _reply, lambda task: task.prompting.chat is not None),
+    "fill": Action(Encoder, _fill, can=lambda task: task.model.config.head == "masked"),
+    "embed": Action(Encoder, _embed),
+    "classify": Action(Classifier, _classify),
+    "tag": Action(Tagger, _tag),
+    "answer": Action(Answerer, _answer),
 }
-"""By name: the task's class, the function, and whether a model can do it."""
 
 
 def examples(task: Any) -> dict[str, list[list[str]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy
@@ -21,9 +20,10 @@ def pool_cells(value: Tensor, cells: int) -> Tensor:
     width = value.shape[-1]
     if cells <= 0 or width <= cells:
         return value
-    bounds = torch.linspace(0, width, cells + 1).round().long().tolist()
-    parts = [value[..., a:b].mean(dim=-1) for a, b in pairwise(bounds)]
-    return torch.stack(parts, dim=-1)
+    lengths = torch.linspace(0, width, cells + 1).round().long().diff()
+    columns = value.detach().float().cpu().reshape(-1, width).T.contiguous()
+    pooled = torch.segment_reduce(columns, "mean", lengths=lengths, axis=0)
+    return pooled.T.reshape(*value.shape[:-1], cells)
 
 
 def encode_blocks(

@@ -18,7 +18,7 @@ from qkv.inspect.answers.word import word_in_context
 from qkv.inspect.trace.trace import Trace
 from qkv.model import sinusoids
 from qkv.model.positions.rotary import rates
-from qkv.tasks import Encoder, LanguageModel
+from qkv.tasks import Answerer, Encoder, LanguageModel
 
 
 class PredictionsAsk(BaseModel):
@@ -95,6 +95,8 @@ def _candidates(step: Prediction) -> list[dict[str, Any]]:
 
 def word_in_sentences(task: Any, ask: WordAsk) -> dict[str, Any]:
     """Cosines between a word's vectors in several sentences, by layer, (layers, n, n)."""
+    if isinstance(task, Answerer):
+        raise UserError("This model reads a question beside each text; choose another one.")
     answer = word_in_context(task.trace(ask.sentences), ask.word)
     return {"word": ask.word, "cosines": answer.cosine.tolist()}
 

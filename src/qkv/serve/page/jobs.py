@@ -143,25 +143,29 @@ class Runs:
             return {"text": "", "time": 0, "asked": text}
         with self._lock:
             task = self._task(folder, weights.stat().st_mtime)
-        action = actions(task)[0]
-        text = text.strip() or examples(task)[action][0][0]
-        done = act(task, action, text)
-        key = done.trace.names("*_attention.weights")[-1]
-        rows, columns = done.trace.labels(key)[2:]
-        return {
-            "asked": text,
-            "text": done.text,
-            "time": weights.stat().st_mtime,
-            "rows": rows,
-            "columns": columns,
-            "attention": done.trace[key][0].mean(0).tolist(),
-            "gradients": gradient_norms(done.trace),
-        }
+        return {"time": weights.stat().st_mtime, **sample_of(task, text)}
 
     def _task(self, folder: Path, changed: float) -> Any:
         if self._loaded is None or self._loaded[:2] != (folder, changed):
             self._loaded = (folder, changed, load(str(folder), "cpu", "fp32"))
         return self._loaded[2]
+
+
+def sample_of(task: Any, text: str = "") -> dict[str, Any]:
+    """What a model makes of a text, or of an example: output, attention, gradients."""
+    action = actions(task)[0]
+    text = text.strip() or examples(task)[action][0][0]
+    done = act(task, action, text)
+    key = done.trace.names("*_attention.weights")[-1]
+    rows, columns = done.trace.labels(key)[2:]
+    return {
+        "asked": text,
+        "text": done.text,
+        "rows": rows,
+        "columns": columns,
+        "attention": done.trace[key][0].mean(0).tolist(),
+        "gradients": gradient_norms(done.trace),
+    }
 
 
 def gradient_norms(trace: Trace) -> list[dict[str, Any]]:

@@ -19,9 +19,13 @@ MAX_VALUES = 8_000_000  # in one response
 
 
 class AnswerAsk(Ask):
-    """An action with the candidates of each output."""
+    """An action with the candidates of each output.
+
+    `keys` are computed in the same pass, so that a `/trace` of them is answered at once.
+    """
 
     top: int = Field(5, ge=1, le=50)
+    keys: list[str] = Field(default_factory=list, max_length=512)
 
 
 class TraceAsk(Ask):
@@ -48,15 +52,18 @@ def answer(task: Any, ask: AnswerAsk) -> dict[str, Any]:
         "text": done.text,
         "marks": done.marks,
         "tokens": {side: trace.tokens(side) for side in trace.inputs.sides},
-        "outputs": _outputs(done, trace, ask.top),
-        "changed": None if changed is None else _outputs(done, changed, ask.top),
+        "outputs": _outputs(done, trace, ask),
+        "changed": None if changed is None else _outputs(done, changed, ask),
     }
 
 
-def _outputs(done: Done, trace: Trace, top: int) -> list[dict[str, Any]]:
+def _outputs(done: Done, trace: Trace, ask: AnswerAsk) -> list[dict[str, Any]]:
     """Candidates of the outputs that make up the answer; the last one, where none is labelled."""
     if "probabilities" not in trace:
         return []
+    if ask.keys:
+        trace.many(_checked(trace, ["probabilities", *ask.keys], None))
+    top = ask.top
     steps = trace.steps(top)
     wanted = done.positions
     if wanted is None:
@@ -120,15 +127,7 @@ def _values(
 
     `of_queries`: the head counts queries, so that grouped keys and values are those it looks at.
     """
-    matching = [name for key in keys for name in (trace.names(key) if "*" in key else [key])]
-    for key in matching:
-        trace.find(key)
-    count = sum(_n_values(trace, key, head) for key in matching)
-    if count > MAX_VALUES:
-        raise UserError(
-            f"These quantities have {count:,} values, but at most {MAX_VALUES:,} are sent at once; "
-            "ask for fewer, or for one head."
-        )
+    matching = _checked(trace, keys, head)
     by_head = [key for key in matching if head is not None and trace.find(key).has_heads]
     values = trace.many([key for key in matching if key not in by_head])
     groups: dict[int | None, list[str]] = {}  # so that one pass serves many keys
@@ -138,6 +137,20 @@ def _values(
     for own, group in groups.items():
         values |= trace.many(group, own)
     return values
+
+
+def _checked(trace: Trace, keys: Sequence[str], head: int | None) -> list[str]:
+    """Keys that patterns stand for, if they are known and not too much is asked for."""
+    matching = [name for key in keys for name in (trace.names(key) if "*" in key else [key])]
+    for key in matching:
+        trace.find(key)
+    count = sum(_n_values(trace, key, head) for key in matching)
+    if count > MAX_VALUES:
+        raise UserError(
+            f"These quantities have {count:,} values, but at most {MAX_VALUES:,} are sent at once; "
+            "ask for fewer, or for one head."
+        )
+    return matching
 
 
 def _own_head(trace: Trace, key: str, head: int | None) -> int | None:

@@ -15,6 +15,7 @@ from qkv.decode.row_rules import Sampling
 from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Side
 from qkv.inspect.trace.trace import Trace
+from qkv.serve.page.changes import apply_changes, parse_change
 from qkv.serve.page.looks import prediction
 from qkv.serve.page.traces import Ask, passes
 from qkv.tasks import LanguageModel, Translator
@@ -50,32 +51,68 @@ class ForcedAsk(Ask):
 
 
 def next_token(task: Any, ask: NextAsk) -> dict[str, Any]:
-    """Give the candidates for the next token before and after the rules, and the one chosen."""
-    trace, prompt = _after(task, ask, ask.written)
-    logits = trace["logits"][0, -1].float()
-    plain = logits.softmax(-1)  # as the model gives it; tokens never written go with the rules
-    logits[list(trace.inputs.suppress)] = -torch.inf
+    """Candidates for the next token before and after the rules, with and without the changes."""
+    plain_trace, prompt = _after(task, ask, ask.written)
+    trace, waiting = _changed(task, ask, plain_trace)
     settings = {name: getattr(ask, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     rules = replace(DecodeConfig(), sample=True, seed=ask.seed, **settings)
-    ruled, drawn = _ruled(logits, rules, len(ask.written))
-    best = int(logits.argmax())
+    step = len(ask.written)
+    plain, ruled, drawn, best = _distribution(trace, rules, step)
+    unchanged = ruled
+    if trace is not plain_trace:
+        _, unchanged, _, _ = _distribution(plain_trace, rules, step)
     ids = plain.topk(min(ask.top, len(plain))).indices.tolist()
-    ends = task.model.config.ends
+    if trace is not plain_trace:  # what was likely before the changes is shown, too
+        ids += [id for id in unchanged.topk(min(3, len(plain))).indices.tolist() if id not in ids]
     return {
         "tokens": trace.tokens("target"),
         "source": trace.tokens("source") if trace.inputs.source else [],
         "n_prompt": len(prompt),
-        "ended": bool(ask.written) and ask.written[-1] in ends,
+        "ended": bool(ask.written) and ask.written[-1] in task.model.config.ends,
         "candidates": [
-            {"id": id, "name": name, "probability": float(plain[id]), "ruled": float(ruled[id])}
+            {
+                "id": id,
+                "name": name,
+                "probability": float(plain[id]),
+                "ruled": float(ruled[id]),
+                "unchanged": float(unchanged[id]),
+            }
             for id, name in zip(ids, trace.inputs.name(ids), strict=True)
         ],
+        "is_changed": trace is not plain_trace,
+        "waiting": waiting,
         "n_kept": int((ruled > 0).sum()),
         "n_tokens": len(plain),
         "entropy": float(torch.distributions.Categorical(probs=ruled).entropy()),
         "next": drawn if ask.sample else best,
         "cache": _cache(task, trace),
     }
+
+
+def _distribution(trace: Trace, rules: DecodeConfig, step: int) -> tuple[Tensor, Tensor, int, int]:
+    """The next token's probabilities without and under rules, the drawn token and the likeliest."""
+    logits = trace["logits"][0, -1].float()
+    plain = logits.softmax(-1)  # as the model gives it; tokens never written go with the rules
+    logits[list(trace.inputs.suppress)] = -torch.inf
+    return plain, *_ruled(logits, rules, step), int(logits.argmax())
+
+
+def _changed(task: Any, ask: Ask, trace: Trace) -> tuple[Trace, list[str]]:
+    """Apply changes; those about tokens that are not written yet wait, and are returned."""
+    waiting = []
+
+    def other(text: str) -> Trace:
+        return passes(task).done(task, ask.action, text, ask.second).trace
+
+    for written in ask.changes:
+        change = parse_change(written)
+        try:
+            trace = apply_changes(trace, [written], other)
+        except UserError:
+            if not {"position", "row", "text"} & change.options.keys():
+                raise
+            waiting.append(written)
+    return trace, waiting
 
 
 def _after(task: Any, ask: Ask, written: list[int]) -> tuple[Trace, list[int]]:
@@ -136,9 +173,11 @@ def forced(task: Any, ask: ForcedAsk) -> dict[str, Any]:
     if not isinstance(task, Translator | LanguageModel):
         raise UserError("This model does not write; choose a translator or a language model.")
     own = passes(task).done(task, ask.action, ask.text, ask.second).trace
-    given = task.trace(ask.text, ask.target)
+    unchanged = task.trace(ask.text, ask.target)
+    given, _ = _changed(task, ask, unchanged)
     return {
         "given": [prediction(step) for step in given.steps(ask.top) if step.label is not None],
         "own": [prediction(step) for step in own.steps(ask.top) if step.label is not None],
         "loss": float(given["loss"]),
+        "unchanged_loss": float(unchanged["loss"]),
     }

@@ -8,12 +8,11 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
-from qkv.serve.page.heads import heads, roles
-from qkv.serve.page.looks import AnswerAsk, TraceAsk, answer, quantities
+from qkv.serve.models import Models
+from qkv.serve.page.questions import add_questions
 from qkv.serve.page.section_routes import sections_router
 from qkv.serve.page.structure import structure
-from qkv.serve.page.traces import Ask
-from qkv.serve.page.worked import CellAsk, worked
+from qkv.serve.settings import ServeSettings
 
 STATIC = Path(__file__).resolve().parent / "static"
 TYPES = {
@@ -34,7 +33,7 @@ HEADERS = {
 }
 
 
-def page_router(models: Any, settings: Any = None) -> APIRouter:
+def page_router(models: Models, settings: ServeSettings) -> APIRouter:
     """Routes of the page for the models that a server offers."""
     router = APIRouter(tags=["page"])
 
@@ -51,32 +50,7 @@ def page_router(models: Any, settings: Any = None) -> APIRouter:
         """Stacks, layers, stations and formulas of a model."""
         return await models.run(model, lambda task: structure(model, task))
 
-    @router.post("/v1/models/{model:path}/answer")
-    async def answer_of(model: str, ask: AnswerAsk) -> dict[str, Any]:
-        """What the model answers, with the candidates of each output."""
-        return await models.run(model, answer, ask)
-
-    @router.post("/v1/models/{model:path}/trace", response_class=Response)
-    async def trace_of(model: str, ask: TraceAsk) -> Response:
-        """Quantities of a pass: a header's length, the header as JSON, little-endian blocks."""
-        content = await models.run(model, quantities, ask)
-        return Response(content, media_type="application/octet-stream")
-
-    @router.post("/v1/models/{model:path}/cell")
-    async def cell_of(model: str, ask: CellAsk) -> dict[str, Any]:
-        """One cell of a quantity with the numbers of its formula."""
-        return await models.run(model, worked, ask)
-
-    @router.post("/v1/models/{model:path}/heads")
-    async def heads_of(model: str, ask: Ask) -> dict[str, Any]:
-        """Kinds of attention, their sinks, and what heads do."""
-        return await models.run(model, heads, ask)
-
-    @router.post("/v1/models/{model:path}/roles")
-    async def roles_of(model: str, ask: Ask) -> dict[str, Any]:
-        """What each head does: it looks at the token before, at repetitions, at its source …"""
-        return await models.run(model, roles, ask)
-
+    add_questions(router, models, settings)
     router.include_router(sections_router(models, settings))
     return router
 
@@ -86,4 +60,6 @@ def static_file(path: str) -> Response:
     file = (STATIC / path).resolve()
     if not file.is_relative_to(STATIC) or not file.is_file() or file.suffix not in TYPES:
         raise HTTPException(404, f"There is no page/{path}.")
-    return FileResponse(file, media_type=TYPES[file.suffix], headers=HEADERS)
+    # A browser asks for the icon anew whenever the address changes, as it does with each letter.
+    kept = {"Cache-Control": "max-age=3600"} if file.suffix == ".svg" else {}
+    return FileResponse(file, media_type=TYPES[file.suffix], headers=HEADERS | kept)

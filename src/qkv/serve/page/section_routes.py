@@ -1,4 +1,4 @@
-"""Routes of the page's sections beside the river: writing, comparing, positions, training, labs."""
+"""Routes of the page that are about no pass: positions, training runs, labs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from qkv import shelf
 from qkv.errors import UserError
-from qkv.serve.page import comparing, next_token
+from qkv.serve.page import comparing
 from qkv.serve.page.jobs import Jobs, Runs, lab_figure, lab_list, lab_state
 
 Length = Annotated[int, Query(ge=2, le=256)]
@@ -28,47 +28,15 @@ class SampleAsk(BaseModel):
 def sections_router(models: Any, settings: Any = None) -> APIRouter:
     """Routes for the models that a server offers."""
     router = APIRouter(tags=["page"])
-    _model_routes(router, models)
+    _position_routes(router, models)
     jobs = Jobs()
     _training_routes(router, Runs(_folders(models), jobs), settings)
     _lab_routes(router, jobs, settings)
     return router
 
 
-def _model_routes(router: APIRouter, models: Any) -> None:
-    at = "/v1/models/{model:path}"
-
-    @router.post(f"{at}/next")
-    async def next_of(model: str, ask: next_token.NextAsk) -> dict[str, Any]:
-        """Candidates for the next token, before and after sampling rules."""
-        return await models.run(model, next_token.next_token, ask)
-
-    @router.post(f"{at}/beam")
-    async def beam_of(model: str, ask: next_token.BeamAsk) -> dict[str, Any]:
-        """A beam search with every candidate, and why it was kept or pruned."""
-        return await models.run(model, next_token.beam, ask)
-
-    @router.post(f"{at}/forced")
-    async def forced_of(model: str, ask: next_token.ForcedAsk) -> dict[str, Any]:
-        """Teacher forcing beside free running."""
-        return await models.run(model, next_token.forced, ask)
-
-    @router.post(f"{at}/predictions")
-    async def predictions_of(model: str, ask: comparing.PredictionsAsk) -> dict[str, Any]:
-        """What each position may see and what it predicts."""
-        return await models.run(model, comparing.predictions, ask)
-
-    @router.post(f"{at}/word")
-    async def word_of(model: str, ask: comparing.WordAsk) -> dict[str, Any]:
-        """One word in several sentences, by layer."""
-        return await models.run(model, comparing.word_in_sentences, ask)
-
-    @router.post(f"{at}/neighbours")
-    async def neighbours_of(model: str, ask: comparing.NeighboursAsk) -> dict[str, Any]:
-        """Nearest tokens in the embedding table, on a plane."""
-        return await models.run(model, comparing.neighbours, ask)
-
-    @router.get(f"{at}/rotary")
+def _position_routes(router: APIRouter, models: Any) -> None:
+    @router.get("/v1/models/{model:path}/rotary")
     async def rotary_of(model: str, length: Length = 32) -> dict[str, Any]:
         """Angles of rotary positions."""
         return await models.run(model, comparing.rotary_angles, length)
@@ -90,7 +58,9 @@ def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
     @router.get("/v1/runs/{name}/log")
     async def log_of(name: str, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
         """New records of a run's log."""
-        return await asyncio.to_thread(runs.log, name, after)
+        found = await asyncio.to_thread(runs.log, name, after)
+        folder = str(runs.folder(name)) if settings is None or settings.is_local else name
+        return {**found, "folder": folder}  # which only readers at this machine need to know
 
     @router.post("/v1/runs/{name}/sample")
     async def sample_of(name: str, ask: SampleAsk) -> dict[str, Any]:

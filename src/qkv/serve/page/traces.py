@@ -9,8 +9,9 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, Field
 
+from qkv.decode import Hypothesis, Request
 from qkv.inspect.trace.trace import Trace
-from qkv.serve.page.actions import Done, act
+from qkv.serve.page.actions import Done, act, search
 from qkv.serve.page.changes import apply_changes
 
 N_KEPT = 12  # passes per model
@@ -35,9 +36,15 @@ class Passes:
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def done(self, task: Any, action: str, text: str, second: str = "") -> Done:
+    def done(
+        self, task: Any, action: str, text: str, second: str = "", best: Hypothesis | None = None
+    ) -> Done:
         """Do what is asked with a text, or take it from the recent ones."""
-        return self.recent((action, text, second), lambda: act(task, action, text, second))
+        return self.recent((action, text, second), lambda: act(task, action, text, second, best))
+
+    def knows(self, ask: Ask) -> bool:
+        """Whether the pass of a question is one of the recent ones."""
+        return (ask.action, ask.text, ask.second) in self._kept
 
     def trace(self, task: Any, ask: Ask, changes: Sequence[str]) -> Trace:
         """Trace the pass of an action with changes."""
@@ -79,9 +86,14 @@ def traced(task: Any, ask: Ask) -> Trace:
     return passes(task).trace(task, ask, ask.changes)
 
 
-def untouched(task: Any, ask: Ask) -> Done:
-    """Do what a question is about without changes."""
-    return passes(task).done(task, ask.action, ask.text, ask.second)
+def untouched(task: Any, ask: Ask, best: Hypothesis | None = None) -> Done:
+    """Do what a question is about without changes; `best` is what its search has found."""
+    return passes(task).done(task, ask.action, ask.text, ask.second, best)
+
+
+def missing_search(task: Any, ask: Ask) -> Request | None:
+    """The engine's request that a question needs first; None if its pass is known or has none."""
+    return None if passes(task).knows(ask) else search(task, ask.action, ask.text)
 
 
 def remembered(task: Any, ask: Ask, what: str, make: Callable[[], Kept]) -> Kept:

@@ -15,15 +15,15 @@ export const keepKey = (key) => sessionStorage.setItem(STORED, key);
 /** An error whose message is a sentence for the reader. */
 export class ApiError extends Error {}
 
-async function fetched(path, body) {
+async function fetched(path, body, signal) {
   const key = sessionStorage.getItem(STORED);
   const headers = { ...(key ? { Authorization: `Bearer ${key}` } : {}), ...(body ? { "Content-Type": "application/json" } : {}) };
-  const options = { headers, ...(body ? { method: "POST", body: JSON.stringify(body) } : {}) };
+  const options = { headers, signal, ...(body ? { method: "POST", body: JSON.stringify(body) } : {}) };
   let response;
   try {
     response = await fetch(path, options);
-  } catch {
-    throw new ApiError(t("error.server"));
+  } catch (error) {
+    throw signal?.aborted ? error : new ApiError(t("error.server"));
   }
   refused = response.status === 401;
   if (!response.ok) throw new ApiError(await sentence(response));
@@ -40,12 +40,14 @@ async function sentence(response) {
   }
 }
 
-/** Ask once: the same path and body share one response. */
-function once(path, body, readResponse) {
+/** Ask once: the same path and body share one response. `signal` gives a question up, here and on the server. */
+function once(path, body, readResponse, signal) {
   const asked = path + JSON.stringify(body ?? "");
   if (!cache.has(asked)) {
-    const promise = fetched(path, body).then(readResponse);
-    promise.catch(() => cache.delete(asked));
+    const promise = fetched(path, body, signal).then(readResponse);
+    const forget = () => cache.get(asked) === promise && cache.delete(asked);
+    signal?.addEventListener("abort", forget); // at once, so that who asks again gets a new response
+    promise.then(() => signal?.removeEventListener("abort", forget), forget);
     cache.set(asked, promise);
     if (cache.size > KEPT) cache.delete(cache.keys().next().value);
   }
@@ -65,11 +67,11 @@ export const api = {
   models: async () => (await json(await fetched("/v1/models"))).data,
   /** Stacks, stations and formulas of a model. */
   structure: (model) => once(at(model, "structure"), null, json),
-  /** Text, tokens, and candidates of each output; under changes also the changed ones. */
-  answer: (state, top = 5) => once(at(state.model, "answer"), { ...pass(state), top }, json),
+  /** Text, tokens, and candidates of each output; under changes also the changed ones. The `keys` are computed along. */
+  answer: (state, keys, signal) => once(at(state.model, "answer"), { ...pass(state), keys }, json, signal),
   /** Quantities by key: {shape, low, high, data}, and `tokens`; see TraceAsk for the options. */
-  trace: (state, keys, options = {}) =>
-    once(at(state.model, "trace"), { ...pass(state), keys, ...options }, blocks),
+  trace: (state, keys, options = {}, signal) =>
+    once(at(state.model, "trace"), { ...pass(state), keys, ...options }, blocks, signal),
   /** Any other question about the present pass, such as "cell"; `options` go into its body. */
   ask: (state, what, options = {}) => once(at(state.model, what), { ...pass(state), ...options }, json),
   /** GET or POST JSON anywhere else on this server. */

@@ -1,6 +1,8 @@
 /** Changes of the pass: switches, a dragged weight, a patch, their list, and Reset. */
 import { el, paused, show, visible } from "./dom.js";
+import { exportButtons } from "./export.js";
 import { t, tOr } from "./i18n.js";
+import { stepsPython } from "./python.js";
 
 /** Draw the list of changes; it hides when there are none. */
 export function mountChanges(element, state) {
@@ -14,6 +16,7 @@ export function mountChanges(element, state) {
       }, describe(change), el("span", { class: "close", "aria-hidden": "true" }, "×"))),
       el("label", { class: "toggle" }, el("input", { type: "checkbox", checked: state.difference, onchange: (event) => state.set({ difference: event.target.checked }) }), t("change.difference")),
       el("button", { type: "button", class: "plain", id: "reset", onclick: () => state.set({ changes: [] }, { push: true }) }, t("change.reset")),
+      exportButtons(state, () => document.querySelector("#output"), () => stepsPython(state)),
     );
   };
   state.on(["changes", "difference"], draw);

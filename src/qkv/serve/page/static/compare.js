@@ -3,6 +3,7 @@ import { choice, filled, panel, slider } from "./controls.js";
 import { el, number, paused, percent, show, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
+import { askPython, stepsPython } from "./python.js";
 
 const EXAMPLE = {
   en: { word: "bank", sentences: ["He sat on the bank of the river.", "She put her money in the bank.", "The bank gave him a loan."] },
@@ -12,6 +13,8 @@ const EXAMPLE = {
 export function mount(element, state, api) {
   const text = el("input", { class: "wide", "aria-label": t("compare.text"), value: "The cat sat on the mat." });
   const columns = el("div", { class: "columns" });
+  let first = null; // the left model and its predictions
+  let cosines = null;
   const words = el("div", { class: "word-maps" });
   const chinese = /[\u4e00-\u9fff]/.test(state.text) || document.documentElement.lang.startsWith("zh");
   const example = EXAMPLE[chinese ? "zh" : "en"];
@@ -27,18 +30,24 @@ export function mount(element, state, api) {
     const others = ids.filter((id) => id !== left);
     const right = others.includes(state.other) ? state.other : others.find((id) => models().some((model) => model.id === id && model.family === "decoder")) ?? others[0];
     show(columns, [left, right].filter(Boolean).map((model, n) => {
-      const body = el("div", { class: "scroll" }, el("p", { class: "quiet" }, t("loading")));
-      filled(body, () => api.ask({ ...state, model }, "predictions", { text: text.value }), drawSide)();
+      const body = el("div", { class: "scroll", tabindex: 0 }, el("p", { class: "quiet" }, t("loading")));
+      filled(body, () => api.ask({ ...state, model }, "predictions", { text: text.value }), (side) => { if (!n) first = { model, side }; return drawSide(side); })();
       const name = n ? choice(t("compare.other"), others, right, (to) => state.set({ other: to }, { push: true })) : el("h3", {}, model);
       return el("div", {}, name, body);
     }), right ? null : el("p", { class: "quiet" }, t("compare.alone")));
   };
-  const renewWord = filled(words, () => api.ask({ ...state, model: reader() }, "word", { word: word.value, sentences: lines() }), (answer) => drawWord(answer, lines()));
+  const twoCode = () => {
+    if (!first) return stepsPython(state);
+    const at = first.side.predictions.findIndex((candidates) => candidates.length);
+    return { python: askPython({ ...state, model: first.model }, ["comparing", "PredictionsAsk", "predictions"], { text: text.value }, `["predictions"][${at}][0]["probability"]`), number: first.side.predictions[at][0].probability };
+  };
+  const wordCode = () => ({ python: askPython({ ...state, model: reader() }, ["comparing", "WordAsk", "word_in_sentences"], { word: word.value, sentences: lines() }, '["cosines"][-1][0][1]'), number: cosines?.at(-1)[0][1] });
+  const renewWord = filled(words, () => api.ask({ ...state, model: reader() }, "word", { word: word.value, sentences: lines() }), (answer) => { cosines = answer.cosines; return drawWord(answer, lines()); });
   const lines = () => sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   text.oninput = paused(250, renew);
   word.oninput = sentences.oninput = paused(250, () => { state.set({ word: word.value, sentences: lines() }); renewWord(); });
 
-  element.append(panel("compare.two", text, columns), panel("compare.words", el("div", { class: "row" }, word), sentences, words));
+  element.append(panel(state, "compare.two", twoCode, text, columns), panel(state, "compare.words", wordCode, el("div", { class: "row" }, word), sentences, words));
   const all = () => { if (state.section === "compare") { renew(); renewWord(); } };
   state.on(["model", "other"], all);
   all();

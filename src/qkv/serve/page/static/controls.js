@@ -1,5 +1,6 @@
 /** Controls that the sections share: sliders, choices, headings, a section that renews itself. */
 import { el, newest } from "./dom.js";
+import { exportButtons } from "./export.js";
 import { t } from "./i18n.js";
 
 /** A slider with its name and its value. */
@@ -25,9 +26,12 @@ export function choice(label, names, value, changed) {
 /** A button. */
 export const button = (text, onclick, attributes = {}) => el("button", { type: "button", class: "chip", onclick, ...attributes }, text);
 
-/** A part of a section: heading, one sentence about it, content. */
-export const panel = (key, ...content) =>
-  el("section", { class: "panel", "aria-label": t(key) }, el("h2", {}, t(key)), el("p", { class: "quiet about" }, t(`${key}.about`)), ...content);
+/** A part of a section: heading, one sentence about it, content, and buttons that save it; `code` is of export.js. */
+export function panel(state, key, code, ...content) {
+  const body = el("div", { class: "body" }, ...content);
+  return el("section", { class: "panel", "data-panel": key, "aria-label": t(key) }, el("h2", {}, t(key)), el("p", { class: "quiet about" }, t(`${key}.about`)), body,
+    exportButtons(state, () => body, code));
+}
 
 /** Fill an element with the newest answer of a question, or with the sentence of its error. */
 export const filled = (element, ask, draw) =>

@@ -46,16 +46,31 @@ export function paused(delay, call) {
   };
 }
 
-/** Run asynchronous work of which only the newest result counts. */
+/** Call a function at once, and again only once calls have paused for `delay()` milliseconds. */
+export function eager(delay, call) {
+  let timer, last = -Infinity;
+  return () => {
+    clearTimeout(timer);
+    const now = performance.now();
+    timer = setTimeout(call, now - last > 2 * delay() ? 0 : delay());
+    last = now;
+  };
+}
+
+/** Call a function after the next frame is on the screen. */
+export const afterFrame = (call) => (document.hidden ? setTimeout(call) : requestAnimationFrame(() => setTimeout(call)));
+
+/** Run asynchronous work of which only the newest result counts; the signal that it gets gives up the older. */
 export function newest(work, done, failed = () => {}) {
-  let turn = 0;
+  let present = null;
   return async (...given) => {
-    const mine = ++turn;
+    present?.abort();
+    const mine = present = new AbortController();
     try {
-      const result = await work(...given);
-      if (mine === turn) done(result);
+      const result = await work(mine.signal, ...given);
+      if (mine === present) done(result);
     } catch (error) {
-      if (mine === turn) failed(error);
+      if (mine === present) failed(error);
     }
   };
 }

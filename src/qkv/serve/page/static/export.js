@@ -1,18 +1,26 @@
 /** Buttons of a panel: save as SVG or PNG, as Python, copy the link. */
 import { el } from "./dom.js";
 import { t } from "./i18n.js";
-import { asPython } from "./python.js";
 
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-opacity", "opacity", "font-size", "font-weight", "font-family", "text-anchor"];
+const LEFT_OUT = ".exports, .hidden, input, textarea, select, button.chip, [hidden], .later"; // of a saved panel
 
-/** The row of buttons; `picture` gives an element with canvases and SVG, or null. */
-export function exportButtons(state, picture) {
-  const code = el("pre", { class: "python", hidden: true, tabindex: 0 });
-  const button = (name, click) => el("button", { type: "button", class: "plain small", onclick: click }, t(name));
+/**
+ * The row of buttons; `picture` gives the element that is saved, `code` {python, number}: lines that print the
+ * number which is shown.
+ */
+export function exportButtons(state, picture, code) {
+  const shown = el("pre", { class: "python", hidden: true, tabindex: 0 });
+  const button = (name, click) => el("button", { type: "button", class: "plain small", "data-export": name.split(".")[1], onclick: click }, t(name));
+  const toggle = () => {
+    const { python, number } = code();
+    shown.hidden = !shown.hidden;
+    shown.textContent = python;
+    shown.dataset.number = number ?? "";
+  };
   return el("div", { class: "exports" },
     button("export.svg", () => saveSvg(picture())), button("export.png", () => savePng(picture())),
-    button("export.python", () => { code.hidden = !code.hidden; code.textContent = asPython(state); }),
-    button("export.link", (event) => copy(state.link(), event.currentTarget)), code);
+    button("export.python", toggle), button("export.link", (event) => copy(state.link(), event.currentTarget)), shown);
 }
 
 async function copy(text, button) {
@@ -30,24 +38,52 @@ async function copy(text, button) {
   setTimeout(() => { button.textContent = label; }, 1200);
 }
 
-/** A picture of an element as one SVG: canvases become images, styles are written out. */
+/** A picture of an element as one SVG: canvases become images, boxes and lines of text are written out. */
 function toSvg(element) {
   const box = element.getBoundingClientRect();
   const parts = [];
-  for (const canvas of element.matches("canvas") ? [element] : element.querySelectorAll("canvas")) {
-    const { left, top, width, height } = canvas.getBoundingClientRect();
-    parts.push(`<image x="${left - box.left}" y="${top - box.top}" width="${width}" height="${height}" preserveAspectRatio="none" href="${canvas.toDataURL()}"/>`);
-  }
-  for (const drawing of element.querySelectorAll("svg")) {
-    const { left, top } = drawing.getBoundingClientRect();
-    const copied = drawing.cloneNode(true);
-    inline(drawing, copied);
-    copied.setAttribute("x", left - box.left);
-    copied.setAttribute("y", top - box.top);
-    parts.push(new XMLSerializer().serializeToString(copied));
-  }
+  const walk = (node) => {
+    if (node.nodeType === Node.TEXT_NODE) return parts.push(...textLines(node, box));
+    if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;
+    const { left, top, width, height } = node.getBoundingClientRect();
+    const at = `x="${left - box.left}" y="${top - box.top}" width="${width}" height="${height}"`;
+    if (node.matches("canvas")) return parts.push(`<image ${at} preserveAspectRatio="none" href="${node.toDataURL()}"/>`);
+    if (node.matches("svg")) return parts.push(drawing(node, { x: left - box.left, y: top - box.top, width, height }));
+    const { backgroundColor, borderRadius, display } = getComputedStyle(node);
+    if (display === "none") return undefined;
+    if (!/, 0\)$|transparent/.test(backgroundColor)) parts.push(`<rect ${at} rx="${parseFloat(borderRadius) || 0}" fill="${backgroundColor}"/>`);
+    return node.childNodes.forEach(walk);
+  };
+  walk(element);
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper");
-  return { width: box.width, height: box.height, text: `<svg xmlns="http://www.w3.org/2000/svg" width="${box.width}" height="${box.height}"><rect width="100%" height="100%" fill="${paper}"/>${parts.join("")}</svg>` };
+  const head = `<svg xmlns="http://www.w3.org/2000/svg" width="${box.width}" height="${box.height}"><rect width="100%" height="100%" fill="${paper}"/>`;
+  return { width: box.width, height: box.height, text: `${head}${parts.join("")}</svg>` };
+}
+
+/** A drawing with its styles written out. */
+function drawing(node, box) {
+  const copied = node.cloneNode(true);
+  inline(node, copied);
+  for (const [name, value] of Object.entries(box)) copied.setAttribute(name, value);
+  return new XMLSerializer().serializeToString(copied);
+}
+
+/** The lines of a text as they are broken on the page. */
+function textLines(node, box) {
+  const style = getComputedStyle(node.parentElement);
+  const range = document.createRange();
+  const lines = [];
+  for (let n = 0; n < node.length; n++) {
+    range.setStart(node, n);
+    range.setEnd(node, n + 1);
+    const { left, bottom, top, width } = range.getBoundingClientRect();
+    if (!width) continue;
+    if (!lines.length || Math.abs(lines.at(-1).top - top) > 2) lines.push({ left, top, bottom, text: "" });
+    lines.at(-1).text += node.data[n];
+  }
+  const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
+  return lines.map(({ left, top, bottom, text }) => `<text x="${left - box.left}" y="${bottom - box.top - 0.26 * (bottom - top)}" fill="${style.color}" `
+    + `font-size="${style.fontSize}" font-weight="${style.fontWeight}" font-family="${style.fontFamily.replace(/"/g, "'")}" text-decoration="${style.textDecorationLine}">${escaped(text)}</text>`);
 }
 
 function inline(from, to) {

@@ -5,6 +5,7 @@ import { exportButtons } from "./export.js";
 import { t } from "./i18n.js";
 import { drawMap } from "./map.js";
 import { paintMap, prepare } from "./paint.js";
+import { asPython } from "./python.js";
 
 const FEW_LAYERS = 16; // attentions whose heads are named unasked; it takes a pass for each layer
 const FADED = 0.06; // opacity of lines of other words
@@ -144,7 +145,8 @@ async function drawLarge(view) {
     el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.as") }, button(false, t("heads.map")), button(true, t("heads.lines"))),
     picture,
     el("div", { class: "switches" }, switchFor(state, `off:${stack}.${layer}.${sublayer}:head=${head}`, t("switch.head", { head }))),
-    exportButtons(state, () => large.querySelector(".map canvas") ?? large.querySelector(".lines")));
+    exportButtons(state, () => large.querySelector(".map canvas") ?? large.querySelector(".lines"),
+      () => ({ python: asPython({ ...state, at: key, head, row: 0, column: 0 }), number: found.data[0] })));
 }
 
 /** Lines from each word to those that it looks at; a hovered word keeps its own. */

@@ -6,6 +6,7 @@ import { formula } from "./formula.js";
 import { t, tOr } from "./i18n.js";
 import { asTable, drawMap } from "./map.js";
 import { goOut } from "./navigate.js";
+import { asPython, stepsPython } from "./python.js";
 import { candidates } from "./top.js";
 
 const COLOURS = { query: "q", key: "k", value: "v", products: "attention", bias: "attention", mask: "attention", scores: "attention", weights: "attention", heads: "attention" };
@@ -116,7 +117,7 @@ function modelCard(state, structure) {
     el("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [el("dt", {}, t(name)), el("dd", {}, String(value))])),
     el("p", { class: "hint" }, t("river.hint")),
     switches(state, positionSwitches(structure)),
-    exportButtons(state, () => document.querySelector(".stage")),
+    exportButtons(state, () => document.querySelector(".stage"), () => stepsPython(state)),
   ];
 }
 
@@ -181,7 +182,8 @@ async function stationCard(state, api, place) {
     map,
     ...(await cellCard(state, api, place, part, { rowNames, columnNames, quantity })),
     changesOf(state, place, part, rowNames),
-    exportButtons(state, () => document.querySelector("#inspector .map canvas")),
+    exportButtons(state, () => document.querySelector("#inspector .map canvas"),
+      () => ({ python: asPython(state), number: document.querySelector("#inspector [data-value]")?.dataset.value })),
     el("details", { class: "as-table" }, el("summary", {}, t("as.table")), el("div", {}, asTable(quantity, rowNames, columnNames, partName(station)))),
   ];
 }

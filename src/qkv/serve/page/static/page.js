@@ -1,15 +1,24 @@
 /** What is known of the present pass: the model's structure and its answer, renewed as one types. */
-import { newest, paused } from "./dom.js";
+import { afterFrame, eager, newest } from "./dom.js";
 
-const PAUSE = 50; // milliseconds without typing before a text is read
+const SHORTEST = 30; // milliseconds between letters that are answered one by one
+const LONGEST = 200;
 
 /** Keep structure and answer in step with the state; listeners hear of each change. */
 export function createPage(state, api) {
-  const listeners = [];
+  const [listeners, first] = [[], []];
+  let told = false;
+  let took = 2 * SHORTEST; // milliseconds of the last answer
   const page = {
     models: [], structure: null, answer: null, error: "", busy: false,
+    wanted: () => [], // keys that are shown next
     on: (listener) => listeners.push(listener),
-    tell: () => listeners.forEach((listener) => listener()),
+    atOnce: (listener) => first.push(listener), // before the frame that the others wait for
+    tell: () => {
+      first.forEach((listener) => listener());
+      if (!told) afterFrame(() => { told = false; listeners.forEach((listener) => listener()); });
+      told = true;
+    },
     failed: () => {},
   };
 
@@ -19,12 +28,15 @@ export function createPage(state, api) {
     page.tell();
   };
   const renew = newest(
-    async () => {
+    async (signal) => {
+      const start = performance.now();
       const structure = await api.structure(state.model);
       page.structure = structure;
       choose(structure);
       if (!state.text.trim()) return { structure, answer: null };
-      return { structure, answer: await api.answer(state) };
+      const answer = await api.answer(state, page.wanted(), signal);
+      took = performance.now() - start;
+      return { structure, answer };
     },
     settle,
     (error) => settle({ error: error.message, answer: null }),
@@ -50,7 +62,8 @@ export function createPage(state, api) {
     if (!ids.includes(state.model)) state.set({ model: ids[0] ?? "" });
     if (state.model) await now();
     state.on(["model", "action"], (changed) => changed.includes("model") || page.structure ? now() : null);
-    state.on(["text", "second", "changes"], paused(PAUSE, now));
+    const pace = () => Math.max(SHORTEST, Math.min(LONGEST, took / 2)); // a slow model is not asked at each letter
+    state.on(["text", "second", "changes"], eager(pace, now));
   };
   return page;
 }

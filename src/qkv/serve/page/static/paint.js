@@ -17,12 +17,14 @@ export function palette() {
 }
 
 const mix = (from, to, share) => from.map((value, n) => Math.round(value + (to[n] - value) * share));
+const STEPS = 96; // shades between paper and full strength
 
-/** The colour of a value: paper at 0, its own hue above, brown below; `scale` is full strength. */
-export function colourOf(value, scale, colour, colours = palette()) {
-  if (!Number.isFinite(value)) return colours.mask;
-  const share = Math.min(1, Math.abs(value) / (scale || 1)) ** 0.8;
-  return mix(colours.paper, value < 0 && colour !== "change" ? colours.negative : colours[colour], share);
+/** The shades of a colour as CSS, from paper at 0 to its own hue above and brown below. */
+function shades(colour) {
+  const colours = palette();
+  const of = (to) => Array.from({ length: STEPS + 1 }, (_, n) => `rgb(${mix(colours.paper, to, (n / STEPS) ** 0.8)})`);
+  colours.shades ??= {};
+  return colours.shades[colour] ??= { above: of(colours[colour]), below: of(colour === "change" ? colours.change : colours.negative), mask: `rgb(${colours.mask})` };
 }
 
 /** A canvas' context, sized in CSS pixels. */
@@ -37,16 +39,19 @@ export function prepare(canvas, width, height) {
   return context;
 }
 
-/** Paint one row of values as a strip of cells. */
+/** Paint one row of values as a strip of cells; `scale` is full strength. */
 export function paintStrip(context, values, scale, colour, { x, y, width, height }) {
-  const colours = palette();
+  const { above, below, mask } = shades(colour);
   const cell = width / values.length;
-  values.forEach((value, n) => {
-    context.fillStyle = `rgb(${colourOf(value, scale, colour, colours)})`;
+  const most = STEPS / (scale || 1);
+  for (let n = 0; n < values.length; n++) {
+    const value = values[n];
     const from = Math.round(x + n * cell);
+    const finite = Number.isFinite(value);
+    context.fillStyle = finite ? (value < 0 ? below : above)[Math.min(STEPS, Math.round(Math.abs(value) * most))] : mask;
     context.fillRect(from, y, Math.max(1, Math.round(x + (n + 1) * cell) - from), height);
-    if (!Number.isFinite(value)) hatch(context, from, y, cell, height);
-  });
+    if (!finite) hatch(context, from, y, cell, height);
+  }
 }
 
 /** Hatch a masked cell. */

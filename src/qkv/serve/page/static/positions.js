@@ -3,33 +3,45 @@ import { filled, panel, slider } from "./controls.js";
 import { el, number, paused, show, svg, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
+import { askPython, modelPython } from "./python.js";
 
 const PAIRS = 12; // arrows that are drawn
 const ROTARY = 64; // positions of the arrows
 
 export function mount(element, state, api) {
-  const table = el("div", { class: "scroll" });
-  const curve = el("div", { class: "scroll" });
-  const arrows = el("div", { class: "scroll" });
-  const map = el("div", { class: "scroll" });
+  const table = el("div", { class: "scroll", tabindex: 0 });
+  const curve = el("div", { class: "scroll", tabindex: 0 });
+  const arrows = el("div", { class: "scroll", tabindex: 0 });
+  const map = el("div", { class: "scroll", tabindex: 0 });
   let chosen = 8;
+  const found = {}; // answers behind the panels
+  const keep = (name, draw) => (answer) => { found[name] = answer; return draw(answer); };
+  const sines = (line) => ["from qkv.model import sinusoids", "", `table = sinusoids(${state.length}, ${state.width})`, `print(${line}.item())`].join("\n");
+  const codes = {
+    table: () => ({ python: sines("table[1, 0]"), number: found.table.table[1][0] }),
+    products: () => ({ python: sines(`(table[${at()}] @ table[0] / ${state.width / 2})`), number: found.table.products[at()][0] }),
+    rotary: () => ({ python: `from qkv.serve.page.comparing import rotary_angles\n${modelPython(state.model, `answer = rotary_angles(model, ${ROTARY})`, `print(answer["decay"]${found.rotary.decay.length ? "[1]" : ""})`)}`, number: found.rotary.decay[1] }),
+    words: () => ({ python: askPython(state, ["comparing", "NeighboursAsk", "neighbours"], { word: word.value.trim() }, '["words"][1]["cosine"]'), number: found.words.words[1].cosine }),
+  };
+  const at = () => Math.min(chosen, state.length - 1);
 
   const renew = filled(table, () => api.fetch(`/v1/positions?length=${state.length}&width=${state.width}`), (answer) => {
-    drawCurve(curve, answer.products, Math.min(chosen, state.length - 1), (to) => { chosen = to; });
+    found.table = answer;
+    drawCurve(curve, answer.products, at(), (to) => { chosen = to; });
     return drawTable(answer.table);
   });
-  const renewArrows = filled(arrows, () => api.fetch(`/v1/models/${encodeURIComponent(state.model)}/rotary?length=${ROTARY}`), drawArrows);
+  const renewArrows = filled(arrows, () => api.fetch(`/v1/models/${encodeURIComponent(state.model)}/rotary?length=${ROTARY}`), keep("rotary", drawArrows));
   const word = el("input", { "aria-label": t("positions.word"), value: state.word || (state.action === "translate" ? "今天" : "good") });
-  const renewMap = filled(map, () => api.ask(state, "neighbours", { word: word.value.trim() || " " }), drawMap);
+  const renewMap = filled(map, () => api.ask(state, "neighbours", { word: word.value.trim() || " " }), keep("words", drawMap));
   word.oninput = paused(250, () => { state.set({ word: word.value }); renewMap(); });
 
   element.append(
-    panel("positions.table", el("div", { class: "row" },
+    panel(state, "positions.table", codes.table, el("div", { class: "row" },
       slider("positions.width", { low: 8, high: 256, step: 8, value: state.width }, (value) => state.set({ width: value })),
       slider("positions.length", { low: 8, high: 128, step: 4, value: state.length }, (value) => state.set({ length: value }))), table),
-    panel("positions.products", curve),
-    panel("positions.rotary", arrows),
-    panel("positions.words", word, map));
+    panel(state, "positions.products", codes.products, curve),
+    panel(state, "positions.rotary", codes.rotary, arrows),
+    panel(state, "positions.words", codes.words, word, map));
   const soon = paused(60, renew);
   const all = () => { if (state.section === "positions") { renew(); renewArrows(); renewMap(); } };
   state.on(["width", "length"], () => state.section === "positions" && soon());
@@ -43,7 +55,7 @@ function drawTable(rows) {
   const canvas = el("canvas", { role: "img", "aria-label": t("positions.table") });
   const width = Math.min(860, Math.max(320, rows[0].length * 6));
   const height = Math.min(420, Math.max(160, rows.length * 6));
-  paintMap(prepare(canvas, width, height), Float32Array.from(rows.flat()), rows.length, rows[0].length, 1, "q", { x: 0, y: 0, width, height });
+  paintMap(prepare(canvas, width, height), Float32Array.from(rows.flat()), rows.length, rows[0].length, 1, "stream", { x: 0, y: 0, width, height });
   return [canvas, el("p", { class: "quiet" }, t("positions.axes", { length: rows.length, width: rows[0].length }))];
 }
 

@@ -17,32 +17,44 @@ export function mount(element, state, api) {
   element.append(scroller, empty);
   const river = { state, stage, values: {}, difference: false, hovered: null, shown: false, n_changes: 0 };
 
+  const keys = () => keysOf(state.page.structure, state.open, flowOf(scroller.clientWidth));
   const load = newest(
-    () => fetchStrips(state, api, keysOf(river)),
-    ({ values, difference }) => { Object.assign(river, { values, difference }); paint(river); drawRibbons(river); },
+    async (signal, first) => ({ first, ...(await fetchStrips(state, api, keys(), signal)) }),
+    ({ first, values, difference }) => {
+      Object.assign(river, { values, difference });
+      if (first) drawn(); // layout and numbers of a new text together
+      else { paint(river); drawRibbons(river); }
+    },
     (error) => state.page.failed(error.message),
   );
-  const draw = () => {
-    if (state.section !== "river") return;
-    empty.hidden = Boolean(state.page.answer) || state.page.busy;
-    if (!state.page.structure || !state.page.answer) return;
+  const drawn = () => {
     build(river, scroller.clientWidth);
     paint(river);
+    drawRibbons(river);
     const isStation = /\.\d+\.\w+\./.test(state.at);
     if (state.changes.length > river.n_changes && !(isStation && !river.shown)) reveal(river, ".node.changed");
     else if (!river.shown) reveal(river);
     Object.assign(river, { shown: true, n_changes: state.changes.length });
-    load();
   };
-  document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river") refresh(river); });
+  state.page.wanted = () => (state.section === "river" && state.page.structure ? keys() : []);
+  const draw = (answered) => {
+    if (state.section !== "river") return;
+    empty.hidden = Boolean(state.page.answer) || state.page.busy;
+    const { structure, answer } = state.page;
+    if (!structure || !answer) return;
+    const first = answered === true && river.structure === structure && answer !== river.answer;
+    if (!first) drawn();
+    load(first);
+  };
+  document.addEventListener("qkv:hover", ({ detail }) => { river.hovered = detail; if (state.section === "river" && river.svg) light(river); });
   stage.addEventListener("keydown", (event) => onKey(event, river));
-  state.page.on(() => state.page.busy || draw());
-  state.on(["open", "head", "difference"], draw);
+  state.page.on(() => state.page.busy || draw(true));
+  state.on(["open", "head", "difference"], () => draw());
   state.on(["at", "row", "column"], (changed) => { refresh(river); if (changed.includes("at")) reveal(river); });
   scroller.addEventListener("scroll", () => requestAnimationFrame(() => follow(river, scroller)));
   new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
   draw();
-  return { show: draw };
+  return { show: () => draw() };
 }
 
 /** Keep the shorter river in view while the longer one scrolls. */
@@ -57,7 +69,7 @@ function shiftStacks(river) {
   const length = Math.max(...river.stacks.map((stack) => stack.length));
   for (const stack of river.stacks) {
     stack.shift = river.flow === "right" ? Math.max(0, Math.min(river.scrolled ?? 0, length - stack.length)) : 0;
-    stack.group.setAttribute("transform", `translate(${stack.shift},0)`);
+    for (const group of [stack.group, stack.under]) group.setAttribute("transform", `translate(${stack.shift},0)`);
     stack.canvas.style.transform = `translateX(${stack.shift}px)`;
   }
   if (river.stacks.length > 1) river.bridges.replaceChildren(...drawBridges(river));
@@ -66,19 +78,22 @@ function shiftStacks(river) {
 /** Everything of one stack that SVG draws, and the canvas of its strips. */
 function drawStack(river, stack) {
   stack.canvas = el("canvas", { "aria-hidden": "true", style: { top: `${stack.offset}px` } });
+  stack.under = svg("g", {}, drawBands(river, stack), drawLanes(river, stack));
   stack.ribbons = svg("g", { class: "ribbons" });
   stack.group = svg("g", { class: "stack" }, drawLayers(river, stack), drawWords(river, stack), stack.ribbons, drawGraph(river, stack), drawHits(river, stack));
   return stack.group;
 }
 
-const keysOf = (river) => [...new Set(river.stacks.flatMap(({ columns }) => columns.flatMap(({ kind, keys }) =>
-  ["word", "op", "token"].includes(kind) ? [] : keys)))];
+const flowOf = (width) => (width < NARROW ? "down" : "right");
+/** Keys of everything that the river shows as strips or ribbons. */
+const keysOf = (structure, open, flow) => [...new Set(structure.stacks.flatMap((stack) =>
+  layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).columns.flatMap(({ kind, keys }) => (["word", "op", "token"].includes(kind) ? [] : keys))))];
 
 /** Ask for the strips of all visible stations, in one request. */
-async function fetchStrips(state, api, keys) {
+async function fetchStrips(state, api, keys, signal) {
   const head = state.head === null ? {} : { head: state.head };
   const difference = state.changes.length > 0 && state.difference;
-  const { quantities } = await api.trace(state, keys, { lanes: true, cells: CELLS, difference, ...head });
+  const { quantities } = await api.trace(state, keys, { lanes: true, cells: CELLS, difference, ...head }, signal);
   return { values: quantities, difference };
 }
 
@@ -86,8 +101,8 @@ async function fetchStrips(state, api, keys) {
 function build(river, width) {
   const { state, stage } = river;
   const { structure, answer } = state.page;
-  const flow = width < NARROW ? "down" : "right";
-  Object.assign(river, { width, flow, stacks: [] });
+  const flow = flowOf(width);
+  Object.assign(river, { width, flow, structure, answer, stacks: [] });
   const stretch = stretchOf(structure, state.open, flow, width);
   let offset = 0;
   for (const stack of structure.stacks) {
@@ -115,9 +130,11 @@ function build(river, width) {
   river.bridges = svg("g", { class: "bridges" });
   river.svg.append(river.bridges, ...river.stacks.map((stack) => drawStack(river, stack)));
   if (flow === "down") river.svg.append(river.names);
-  stage.replaceChildren(...river.stacks.map(({ canvas }) => canvas), river.svg, ...(flow === "right" ? [river.names] : []));
+  const under = svg("svg", { class: "under", width: w, height: h, "aria-hidden": "true" }, ...river.stacks.map((stack) => stack.under));
+  stage.replaceChildren(under, ...river.stacks.map(({ canvas }) => canvas), river.svg, ...(flow === "right" ? [river.names] : []));
   shiftStacks(river);
-  mark(river);
+  river.marked = [];
+  refresh(river);
 }
 
 /** How much wider strips can be, so that closed layers fill the width. */
@@ -172,12 +189,13 @@ function drawStackName(river, stack) {
 /** The names of the tokens; where the river flows right they stay in view. */
 function drawNames(river, stack) {
   const right = river.flow === "right";
-  return svg("g", { class: "lanes" }, ...stack.tokens.map((token, lane) => {
+  stack.names = stack.tokens.map((token, lane) => {
     const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
     const x = right ? stack.columns[0].size - 8 : stack.head + (lane + 0.5) * stack.lane;
     return svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": `${stack.stack.side}:${lane}` },
       clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token)));
-  }));
+  });
+  return svg("g", { class: "lanes" }, ...stack.names);
 }
 
 /** The words that come out, at the end of their lanes. */
@@ -281,15 +299,14 @@ function hover(river, stack, lane) {
   const name = stack && `${stack.stack.side}:${lane}`;
   if (name === river.hovered) return;
   river.hovered = name;
-  refresh(river);
+  light(river);
 }
 
-/** Draw again what depends on the selection. */
+/** Show again what depends on the selection. */
 function refresh(river) {
   if (!river.svg) return;
   mark(river);
-  paint(river);
-  drawRibbons(river);
+  light(river);
 }
 
 /** The bridges: K and V go from the encoder's output into every decoder layer. */
@@ -326,10 +343,8 @@ function paint(river) {
     const [width, height] = river.flow === "right" ? [stack.length, stack.across] : [river.size.width, stack.length];
     const context = prepare(stack.canvas, width, height);
     context.translate(0, -stack.offset);
-    paintBands(context, river, stack);
-    paintLanes(context, river, stack);
     const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
-    const shared = Math.max(0, ...inputs.map((key) => (river.values[key] ? strength(river.values[key].data) : 0)));
+    const shared = Math.max(0, ...inputs.map((key) => strengthOf(river.values[key])));
     for (const column of stack.columns) {
       if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
       paintColumn(context, river, stack, column, river.difference, shared);
@@ -338,30 +353,21 @@ function paint(river) {
 }
 
 /** A band behind each open layer. */
-function paintBands(context, river, stack) {
-  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--band");
-  for (const { start, end, open } of stack.layers) {
-    if (!open) continue;
-    const [x, y] = place(river, stack, start - 4, 0);
-    const long = end - start + 8;
-    if (river.flow === "right") context.fillRect(x, y, long, stack.across);
-    else context.fillRect(0, y, river.size.width, long);
-  }
-}
+const drawBands = (river, stack) => stack.layers.filter(({ open }) => open).map(({ start, end }) => {
+  const [x, y] = place(river, stack, start - 4, 0);
+  const long = end - start + 8;
+  return svg("rect", { class: "band", ...(river.flow === "right" ? { x, y, width: long, height: stack.across } : { x: 0, y, width: river.size.width, height: long }) });
+});
 
 /** The residual stream of each token: a faint line, stronger for the one that is looked at. */
-function paintLanes(context, river, stack) {
-  const style = getComputedStyle(document.documentElement);
-  stack.tokens.forEach((_, lane) => {
-    const lit = litLane(river, stack) === lane;
+function drawLanes(river, stack) {
+  const [first, last] = [stack.columns[0], stack.columns.at(-1)];
+  stack.lines = stack.tokens.map((_, lane) => {
     const across = stack.head + (lane + 0.5) * stack.lane;
-    context.strokeStyle = style.getPropertyValue(lit ? "--ink" : "--line");
-    context.lineWidth = lit ? 1.5 : 1;
-    context.beginPath();
-    context.moveTo(...place(river, stack, stack.columns[0].start + stack.columns[0].size, across));
-    context.lineTo(...place(river, stack, stack.length - 10 - (stack.columns.at(-1).kind === "word" ? stack.columns.at(-1).size : 0), across));
-    context.stroke();
+    const [from, to] = [first.start + first.size, stack.length - 10 - (last.kind === "word" ? last.size : 0)].map((along) => place(river, stack, along, across));
+    return svg("path", { class: "lane", d: `M${from}L${to}` });
   });
+  return stack.lines;
 }
 
 /** The lane of a stack that is hovered or selected. */
@@ -375,6 +381,8 @@ function litLane(river, stack) {
 }
 
 const COLOURS = ["q", "k", "v"];
+/** The strength of a quantity's colours, found once. */
+const strengthOf = (quantity) => (quantity ? (quantity.strength ??= strength(quantity.data)) : 0);
 
 function paintColumn(context, river, stack, column, changed, shared) {
   column.keys.forEach((key, n) => {
@@ -382,7 +390,7 @@ function paintColumn(context, river, stack, column, changed, shared) {
     if (!quantity) return;
     const [rows, cells] = quantity.shape;
     const input = key.startsWith(`${stack.stack.side}.`) && !changed;
-    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strength(quantity.data);
+    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strengthOf(quantity);
     const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
     for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
       const box = cellAt(river, stack, column, lane);
@@ -393,10 +401,28 @@ function paintColumn(context, river, stack, column, changed, shared) {
   });
 }
 
-/** Attention weights as ribbons from key tokens to query lanes; those of the chosen word stand out. */
+/** Attention weights as ribbons from key tokens to query lanes. */
 function drawRibbons(river) {
-  for (const stack of river.stacks ?? [])
+  for (const stack of river.stacks ?? []) {
+    stack.shown = []; // {column, query, key, weight, path}
     stack.ribbons.replaceChildren(...stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column)));
+  }
+  light(river);
+}
+
+/** Light the lanes and ribbons of the word that is looked at. */
+function light(river) {
+  for (const stack of river.stacks) {
+    const lit = litLane(river, stack);
+    stack.lines.forEach((line, lane) => line.classList.toggle("lit", lane === lit));
+    stack.names.forEach((name, lane) => name.classList.toggle("lit", lane === lit));
+    const focus = new Map(stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => [column, focusOf(river, stack, column)]));
+    for (const { column, query, key, weight, path } of stack.shown ?? []) {
+      const on = focus.get(column);
+      const opacity = !on || on.query === query || on.key === key ? 0.25 + 0.65 * weight : 0.06;
+      if (path.opacity !== opacity) path.setAttribute("stroke-opacity", path.opacity = opacity);
+    }
+  }
 }
 
 function ribbonsOf(river, stack, column) {
@@ -414,17 +440,16 @@ function ribbonsOf(river, stack, column) {
   });
   if (!quantity) return group;
   const [rows, cells] = quantity.shape;
-  const focus = focusOf(river, stack, column);
   const faintest = cells > 12 ? 0.06 : 0.02; // many lines would hide the strong ones
   for (let query = 0; query < rows; query++)
     for (let key = 0; key < cells; key++) {
-      const weight = Math.abs(quantity.data[query * cells + key]);
+      const weight = Math.min(1, Math.abs(quantity.data[query * cells + key]));
       if (!(weight > faintest)) continue;
-      const lit = focus === null || focus.query === query || focus.key === key;
       const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
       const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));
-      group.append(svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right),
-        "stroke-width": 0.5 + 5 * Math.min(1, weight), "stroke-opacity": lit ? 0.25 + 0.65 * Math.min(1, weight) : 0.06 }));
+      const path = svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right), "stroke-width": 0.5 + 5 * weight });
+      stack.shown.push({ column, query, key, weight, path });
+      group.append(path);
     }
   return group;
 }
@@ -444,15 +469,12 @@ function focusOf(river, stack, column) {
   return selected ? { query: river.state.row, key: -1 } : null;
 }
 
-/** Mark what is selected and hovered. */
+/** Mark the station that is selected. */
 function mark(river) {
   const { at } = river.state;
-  for (const element of river.svg.querySelectorAll("[data-at], [data-column]")) {
-    const own = element.dataset.at ?? element.dataset.column;
-    element.classList.toggle("selected", Boolean(at) && own === at);
-  }
-  const lit = river.stacks.map((stack) => `${stack.stack.side}:${litLane(river, stack)}`);
-  for (const element of river.names.querySelectorAll("[data-lane]")) element.classList.toggle("lit", lit.includes(element.dataset.lane));
+  for (const element of river.marked ?? []) element.classList.remove("selected");
+  river.marked = at ? [...river.svg.querySelectorAll(`[data-at="${CSS.escape(at)}"], [data-column="${CSS.escape(at)}"]`)] : [];
+  for (const element of river.marked) element.classList.add("selected");
 }
 
 /** Scroll to what is selected, or to the first element of a kind. */

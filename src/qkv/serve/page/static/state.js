@@ -28,13 +28,16 @@ export function createState() {
   /** Call `listener(changed)` when one of the fields (all, if none is named) has changed. */
   state.on = (fields, listener) => listeners.push({ fields, listener });
 
-  /** Change fields; `push` makes a step that the browser's back button undoes. */
-  state.set = (fields, { push = false } = {}) => {
+  let later;
+  const replace = () => history.replaceState(null, "", location.pathname + write(state));
+  /** Change fields; `push` makes a step that the back button undoes, `soon` lets the address wait for an answer. */
+  state.set = (fields, { push = false, soon = false } = {}) => {
     const changed = Object.keys(fields).filter((name) => !same(state[name], fields[name]));
     if (!changed.length) return;
     Object.assign(state, fields);
-    const address = location.pathname + write(state);
-    push ? history.pushState(null, "", address) : history.replaceState(null, "", address);
+    clearTimeout(later);
+    if (soon) later = setTimeout(replace, 300);
+    else push ? history.pushState(null, "", location.pathname + write(state)) : replace();
     tell(changed);
   };
 

@@ -13,7 +13,9 @@ export function mountTop(state) {
 
   model.onchange = () =>
     state.set({ model: model.value, action: "", text: "", second: "", at: "", open: [], changes: [], head: null, row: null, column: null }, { push: true });
-  text.oninput = () => { fit(text); state.set({ text: text.value, row: null, column: null }); };
+  const typed = () => state.set({ text: text.value, row: null, column: null }, { soon: true });
+  text.oninput = (event) => { fit(text); if (!event.isComposing) typed(); };
+  text.oncompositionend = typed; // letters of an input method are no text yet
   second.oninput = () => state.set({ second: second.value });
 
   const draw = () => {
@@ -30,7 +32,7 @@ export function mountTop(state) {
     drawExamples(examples, state, structure?.examples[state.action] ?? []);
     drawOutput(output, state);
   };
-  state.page.on(draw);
+  state.page.atOnce(() => (state.page.busy ? output.classList.add("busy") : draw()));
   state.on(["model", "action", "text"], (changed) => changed.includes("text") && document.activeElement === text || draw());
   draw();
 }

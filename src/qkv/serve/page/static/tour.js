@@ -3,6 +3,7 @@ import { button, panel } from "./controls.js";
 import { el, show } from "./dom.js";
 import { t } from "./i18n.js";
 import { goToStop, stopsOf } from "./path.js";
+import { stepsPython } from "./python.js";
 
 export function mount(element, state, api) {
   const path = el("ol", { class: "stops" });
@@ -30,7 +31,8 @@ export function mount(element, state, api) {
     labs();
   };
 
-  element.append(panel("tour.path", path), panel("tour.labs", gallery));
+  const labCode = () => ({ python: ["from qkv_labs import all_labs, run_lab", "", "labs = all_labs()", "print(len(labs))", "# run_lab(labs[0])"].join("\n"), number: gallery.querySelectorAll(".lab").length });
+  element.append(panel(state, "tour.path", () => stepsPython(state), path), panel(state, "tour.labs", labCode, gallery));
   const all = () => { if (state.section === "tour") { draw(); labs(); } };
   state.page.on(() => state.section === "tour" && draw());
   all();

@@ -3,6 +3,7 @@ import { button, choice, panel } from "./controls.js";
 import { el, number, show, svg, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
+import { runPython } from "./python.js";
 
 const PAUSE = 1500; // milliseconds between looks at a run
 const SHOWN = 300; // points of a curve, each the mean of the steps between
@@ -13,12 +14,14 @@ export function mount(element, state, api) {
   let timer = null;
   let looking = false;
   let newestSample = 0;
+  let folder = ""; // of the run on the server
+  let newestFound = null;
   const samples = [];
   const head = el("div", { class: "row" });
-  const curves = el("div", { class: "scroll" });
+  const curves = el("div", { class: "scroll", tabindex: 0 });
   const said = el("ol", { class: "samples" });
-  const forming = el("div", { class: "scroll" });
-  const gradients = el("div", { class: "scroll" });
+  const forming = el("div", { class: "scroll", tabindex: 0 });
+  const gradients = el("div", { class: "scroll", tabindex: 0 });
   const text = el("input", { class: "wide", "aria-label": t("training.text") });
   text.onchange = () => { samples.length = 0; newestSample = 0; sample(); };
 
@@ -52,6 +55,7 @@ export function mount(element, state, api) {
       const answer = await api.fetch(`/v1/runs/${encodeURIComponent(run)}/log?after=${next}`);
       if (run !== state.run) return;
       records.push(...answer.records);
+      folder = answer.folder;
       next = answer.next;
       drawCurves(curves, records);
       const last = records.at(-1);
@@ -68,6 +72,7 @@ export function mount(element, state, api) {
     const found = await api.fetch(`/v1/runs/${encodeURIComponent(state.run)}/sample`, { text: text.value }).catch(() => null);
     if (!found?.time || found.time === newestSample) return;
     newestSample = found.time;
+    newestFound = found;
     if (!text.value) text.value = found.asked;
     const step = records.findLast((record) => "valid_loss" in record)?.step ?? "";
     samples.push({ step, text: found.text });
@@ -76,8 +81,17 @@ export function mount(element, state, api) {
     drawGradients(gradients, found.gradients);
   };
 
-  element.append(panel("training.curves", head, curves), panel("training.samples", text, said),
-    panel("training.attention", forming), panel("training.gradients", gradients));
+  const curveCode = () => ({
+    python: ["import json", "from pathlib import Path", "", `log = Path(${JSON.stringify(folder)}) / "log.jsonl"`, "records = [json.loads(line) for line in log.read_text().splitlines()]",
+      'print([record["loss"] for record in records if "loss" in record][-1:])'].join("\n"),
+    number: records.findLast((record) => "loss" in record)?.loss,
+  });
+  const sampleCode = (path, number) => () => ({
+    python: `from qkv.serve.page.jobs import sample_of\n${runPython(folder, `print(sample_of(model, ${JSON.stringify(text.value)})${path})`)}`, number: newestFound ? number(newestFound) : undefined,
+  });
+  element.append(panel(state, "training.curves", curveCode, head, curves), panel(state, "training.samples", sampleCode('["text"]', () => undefined), text, said),
+    panel(state, "training.attention", sampleCode('["attention"][0][0]', ({ attention }) => attention[0][0]), forming),
+    panel(state, "training.gradients", sampleCode('["gradients"][0]["norm"]', ({ gradients: [first] }) => first?.norm), gradients));
   state.on(["run"], () => { forget(); look(); });
   const all = async () => { await choose(); await look(); };
   all();
@@ -101,7 +115,7 @@ function drawCurves(element, records) {
     .filter(([name, value]) => typeof value === "number" && !["step", "loss", "lr", "tokens_per_second"].includes(name));
   show(element, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
     svg("text", { x: 4, y: y(high) + 4 }, number(high, 1)), svg("text", { x: 4, y: y(low) + 4 }, number(low, 1)),
-    svg("text", { x: width - 120, y: height - 4, "text-anchor": "end" }, String(last)),
+    svg("text", { x: x(last), y: height - 4, "text-anchor": "middle" }, String(last)),
     line(train, "k"), line(valid, "q"), valid.map(([step, loss]) => svg("circle", { class: "q", cx: x(step), cy: y(loss), r: 3 })),
     svg("text", { class: "k", x: width - 70, y: 24 }, t("training.loss")), svg("text", { class: "q", x: width - 70, y: 42 }, t("training.valid"))),
   el("p", { class: "quiet" }, scores.map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")));

@@ -1,8 +1,10 @@
 /** Writing, one token at a time: candidates under sliders, the KV cache, the beam tree, a given output. */
 import { drawTree } from "./beams.js";
+import { describe } from "./change.js";
 import { button, filled, panel, slider } from "./controls.js";
 import { el, number, paused, percent, show, svg, visible } from "./dom.js";
 import { t } from "./i18n.js";
+import { askPython } from "./python.js";
 
 const RULES = {
   temperature: { low: 0, high: 2, step: 0.05, usual: 1, format: (value) => value.toFixed(2) },
@@ -27,20 +29,22 @@ export function mount(element, state, api) {
   let playing = null;
   const paper = el("div", { class: "paper", "aria-live": "polite" });
   const bars = el("ol", { class: "choices" });
-  const note = el("p", { class: "quiet" });
+  const note = el("div", { class: "quiet" });
+  const key = el("p", { class: "quiet change-key", hidden: true }, t("write.changed"));
   const cache = el("div", { class: "cache" });
-  const tree = el("div", { class: "tree scroll" });
-  const forced = el("div", { class: "forced scroll" });
+  const tree = el("div", { class: "tree scroll", tabindex: 0 });
+  const forced = el("div", { class: "forced scroll", tabindex: 0 });
   const rules = () => readRules(state.rules);
   const sampling = () => state.rules !== "";
   const ids = () => state.written.map(Number);
 
-  const renew = filled(note, () => api.ask(state, "next", { written: ids(), sample: sampling(), seed: state.written.length, ...rules() }), (next) => {
+  const question = () => ({ written: ids(), sample: sampling(), seed: state.written.length, ...rules() });
+  const renew = filled(note, () => api.ask(state, "next", question()), (next) => {
     answer = next;
     drawPaper();
     drawBars();
     drawCache(cache, next.cache);
-    return [t("write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
+    return [next.waiting.length ? el("p", {}, t("write.waiting", { changes: next.waiting.map(describe).join(", ") })) : null, t(next.is_changed ? "write.kept.changed" : "write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
   });
   const soon = paused(60, renew);
 
@@ -71,24 +75,30 @@ export function mount(element, state, api) {
   }
 
   function drawBars() {
+    bars.classList.toggle("changed", answer.is_changed);
+    key.hidden = !answer.is_changed;
     bars.replaceChildren(...answer.candidates.map((one) => el("li", { class: `${one.ruled ? "" : "cut"} ${one.id === answer.next ? "next" : ""}` },
       el("button", { type: "button", disabled: answer.ended, onclick: () => { pause(); add(one.id); }, "aria-label": `${visible(one.name)}: ${percent(one.ruled)}` },
         el("span", { class: "name" }, visible(one.name) || "·"),
         el("span", { class: "double", "aria-hidden": "true" },
-          el("i", { class: "before", style: { width: `${100 * one.probability}%` } }),
+          el("i", { class: "before", style: { width: `${100 * (answer.is_changed ? one.unchanged : one.probability)}%` } }),
           el("i", { class: "ruled", style: { width: `${100 * one.ruled}%` } })),
+        answer.is_changed ? el("span", { class: "number unchanged" }, percent(one.unchanged)) : null,
         el("span", { class: "number" }, percent(one.ruled))))));
   }
 
   const sliders = Object.entries(RULES).map(([name, range]) =>
     slider(`write.${name}`, { ...range, value: rules()[name] }, (value) => state.set({ rules: writeRules({ ...rules(), [name]: value }) })));
 
-  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams }), drawTree);
+  const found = {}; // answers behind the panels
+  const keep = (name, draw) => (given) => { found[name] = given; return draw(given); };
+  const code = (ask, fields, path, number) => () => ({ python: askPython(state, ["next_token", ...ask], fields(), path), number: number() });
+  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, changes: [] }), keep("tree", drawTree));
   const beams = slider("write.beams", { low: 1, high: 6, step: 1, value: state.beams }, (value) => state.set({ beams: value }));
   const reference = el("input", { class: "wide", value: state.reference, placeholder: t("write.reference"), "aria-label": t("write.reference") });
   reference.oninput = () => state.set({ reference: reference.value });
   const renewForced = filled(forced, () => state.reference.trim() ? api.ask(state, "forced", { target: state.reference }) : null,
-    (both) => both ? drawForced(both) : el("p", { class: "quiet" }, t("write.forced.empty")));
+    keep("forced", (both) => both ? drawForced(both) : el("p", { class: "quiet" }, t("write.forced.empty"))));
 
   element.tabIndex = -1;
   element.onkeydown = (event) => {
@@ -97,16 +107,16 @@ export function mount(element, state, api) {
     if (act) { event.preventDefault(); act(); }
   };
   element.append(
-    panel("write.next", paper,
+    panel(state, "write.next", code(["NextAsk", "next_token"], question, '["candidates"][0]["ruled"]', () => answer.candidates[0].ruled), paper,
       el("div", { class: "row" }, button("↺", () => { pause(); state.set({ written: [] }); }, { "aria-label": t("write.again") }),
         button("◀", () => { pause(); back(); }, { "aria-label": t("write.back") }), button(`${t("write.step")} ▸`, step), play),
-      el("div", { class: "columns" }, el("div", {}, bars, note), el("div", { class: "sliders" }, sliders, button(t("write.greedy"), () => {
+      el("div", { class: "columns" }, el("div", {}, key, bars, note), el("div", { class: "sliders" }, sliders, button(t("write.greedy"), () => {
         state.set({ rules: "" });
         sliders.forEach((one, n) => one.set(Object.values(RULES)[n].usual));
       })))),
-    panel("write.cache", cache),
-    panel("write.tree", beams, tree),
-    panel("write.forced", reference, forced));
+    panel(state, "write.cache", code(["NextAsk", "next_token"], question, '["cache"]["bytes"]', () => answer.cache.bytes), cache),
+    panel(state, "write.tree", code(["BeamAsk", "beam"], () => ({ beams: state.beams, changes: [] }), '["outputs"][0]["score"]', () => found.tree.outputs[0].score), beams, tree),
+    panel(state, "write.forced", code(["ForcedAsk", "forced"], () => ({ target: state.reference }), '["loss"]', () => found.forced?.loss), reference, forced));
 
   const all = () => {
     if (state.section !== "write") return;
@@ -147,12 +157,13 @@ function drawCache(element, { layers, slots, source, bytes, bytes_per_slot: each
 const size_of = (bytes) => bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 
 /** Two ways to the same output: the true tokens read, or its own. */
-function drawForced({ given, own, loss }) {
+function drawForced({ given, own, loss, unchanged_loss: before }) {
+  const title = loss === before ? t("write.forced.given", { loss: number(loss) }) : t("write.forced.changed", { loss: number(loss), before: number(before) });
   const column = (steps) => el("table", {}, el("thead", {}, el("tr", {}, ["write.reads", "write.label", "write.best"].map((key) => el("th", {}, t(key))))),
     el("tbody", {}, steps.map((step) => el("tr", { class: step.rank === 1 ? "" : "wrong" },
       el("td", {}, visible(step.after)), el("td", {}, `${visible(step.output.name)} ${percent(step.output.probability)}`),
       el("td", {}, `${visible(step.candidates[0].name)} ${percent(step.candidates[0].probability)}`)))));
   return el("div", { class: "columns" },
-    el("div", {}, el("h3", {}, t("write.forced.given", { loss: number(loss) })), column(given)),
+    el("div", {}, el("h3", {}, title), column(given)),
     el("div", {}, el("h3", {}, t("write.forced.own")), column(own)));
 }

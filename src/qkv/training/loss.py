@@ -176,7 +176,7 @@ def _loss_and_slope(
     slope = (exact - log_total).exp()
     if torch.compiler.is_compiling():  # one kernel does all; scattering would need one of its own
         is_label = torch.arange(logits.shape[-1], device=logits.device) == label
-        slope = slope - torch.where(is_label, 1 - smoothing, 0.0) - smoothing / n_tokens
+        slope = slope - is_label.to(slope.dtype) * (1 - smoothing) - smoothing / n_tokens
     else:
         slope.sub_(smoothing / n_tokens).scatter_add_(
             -1, label, torch.full_like(log_total, smoothing - 1)

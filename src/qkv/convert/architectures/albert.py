@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.bert import (
     ANSWER,
     EMBEDDINGS,
     LABELS,
-    POSITION_IDS,
     encoder_config,
     encoder_values,
-    frame,
     has_pooler,
     label_classes,
+    like_bert,
     masked_copies,
     masked_output,
     spare,
@@ -83,17 +82,14 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     yield from masked_output(config, head, "predictions.")
 
 
-ALBERT = Architecture(
-    name="ALBERT",
-    model_type="albert",
-    family="encoder",
+ALBERT = like_bert(
+    "ALBERT",
+    "albert",
+    "Albert",
+    read_config,
+    write_config,
+    rules,
     classes={**label_classes("Albert"), "pairs": "AlbertForPreTraining"},
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="albert.",
-    ignored=POSITION_IDS,
     copies=masked_copies("albert.", "predictions."),
     spare=partial(spare, body="albert.", masked="predictions.", pooler="albert.pooler"),
 )

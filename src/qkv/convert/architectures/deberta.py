@@ -6,24 +6,30 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
+from qkv.convert.architectures.architecture import Spare, Values, wanted
 from qkv.convert.architectures.bert import (
     EMBEDDINGS,
     HEADS,
     LAYER,
+    LAYERS,
     encoder_config,
     encoder_values,
-    frame,
     has_pooler,
     label_classes,
+    like_bert,
     masked_copies,
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import Form, Part, Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import (
+    Names,
+    Part,
+    Rule,
+    Table,
+    by_head,
+    modules,
+)
 from qkv.errors import UserError
 
 BODY: Table = {
@@ -123,11 +129,13 @@ def write_config(config: ModelConfig) -> Values:
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where DeBERTa keeps each weight."""
-    yield from modules(config, "", "deberta.", BODY)
-    yield from layers(
-        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", BLOCK, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
+    yield from _rules(config, head, BLOCK)
+
+
+def _rules(config: ModelConfig, head: str, block: Table) -> Iterator[Rule]:
+    """The rules that all versions share."""
+    yield from Names("encoder", "deberta.", BODY, LAYERS, block, HEADS)(config, head)
+    yield from modules(config, "", "", {"pooler.dense": "pooler.dense"})
     yield from masked_output(config, head, "cls.predictions.")
 
 
@@ -137,15 +145,13 @@ def own_spare(config: ModelConfig, head: str) -> Spare:
     return {name: given for name, given in found.items() if isinstance(given, str)}
 
 
-DEBERTA = Architecture(
-    name="DeBERTa",
-    model_type="deberta-v2",
-    family="encoder",
-    classes=label_classes("DebertaV2"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
+DEBERTA = like_bert(
+    "DeBERTa",
+    "deberta-v2",
+    "DebertaV2",
+    read_config,
+    write_config,
+    rules,
     prefix="deberta.",
     # The third version's own head, which later files have under BERT's names
     renamed=(
@@ -198,27 +204,14 @@ def write_first_config(config: ModelConfig) -> Values:
     }
 
 
-def by_heads(n_heads: int) -> Form:
-    """Theirs has the rows of each head's query, key and value together, ours each kind's."""
-
-    def swapped(matrix: Tensor, first: int, second: int) -> Tensor:
-        grouped = matrix.unflatten(0, (first, second, -1))
-        return grouped.transpose(0, 1).flatten(0, 2)
-
-    return Form(lambda theirs: swapped(theirs, n_heads, 3), lambda ours: swapped(ours, 3, n_heads))
-
-
 def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where the first version keeps each weight."""
-    yield from modules(config, "", "deberta.", BODY)
     block = {name: theirs for name, theirs in LAYER.items() if not name.endswith("key_value")}
-    yield from layers(
-        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", block, config.n_encoder_layers
-    )
+    yield from _rules(config, head, block)
     for layer in range(config.n_encoder_layers):
         ours = f"encoder.blocks.{layer}.self_attention."
         theirs = f"deberta.encoder.layer.{layer}.attention.self."
-        form = by_heads(config.n_heads)
+        form = by_head(config.n_heads)
         yield Rule(f"{ours}query_key_value.weight", (Part(f"{theirs}in_proj.weight", form),))
         yield Rule(f"{ours}bias.query", (Part(f"{theirs}q_bias"),))
         yield Rule(f"{ours}bias.value", (Part(f"{theirs}v_bias"),))
@@ -227,8 +220,6 @@ def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
             "position_projections.key": "pos_proj",
         }
         yield from modules(config, ours, theirs, projections)
-    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
-    yield from masked_output(config, head, "cls.predictions.")
 
 
 DEBERTA_1 = dataclasses.replace(

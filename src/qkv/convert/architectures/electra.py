@@ -5,24 +5,23 @@ Of a discriminator, which tells replaced tokens from others, the body is read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
+from qkv.convert.architectures.architecture import Spare, Values, wanted
 from qkv.convert.architectures.bert import (
     ANSWER,
     EMBEDDINGS,
     LABELS,
     LAYER,
+    LAYERS,
     POSITION_IDS,
     encoder_config,
-    encoder_values,
-    frame,
-    label_classes,
+    gelu_encoder_values,
+    like_bert,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
-from qkv.errors import UserError
+from qkv.convert.architectures.name_tables import Names, Table
 
 BODY: Table = {**EMBEDDINGS, "encoder.widen": "embeddings_project"}
 HEADS: Mapping[str, Table] = {
@@ -41,12 +40,7 @@ HEADS: Mapping[str, Table] = {
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """ELECTRA's config in our words."""
     wanted(config, "position_embedding_type", ("absolute",), "absolute")
-    values = encoder_values(config, "bert-base")
-    if head == "masked" and values["activation"] != "gelu":
-        raise UserError(
-            f"config.json: hidden_act is {config['hidden_act']!r}, but ELECTRA's head for hidden "
-            f"tokens is always 'gelu', and here it would be the same as in the layers."
-        )
+    values = gelu_encoder_values(config, "bert-base", head, "ELECTRA")
     width = config.get("embedding_size", 128)
     return {
         **values,
@@ -60,15 +54,6 @@ def write_config(config: ModelConfig) -> Values:
     return {**encoder_config(config), "embedding_size": config.embedding_width}
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where ELECTRA keeps each weight."""
-    yield from modules(config, "", "electra.", BODY)
-    yield from layers(
-        config, "encoder.blocks.{}.", "electra.encoder.layer.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
-
-
 def spare(config: ModelConfig, head: str) -> Spare:
     """One kind of segment, which theirs have always."""
     if config.n_segments:
@@ -76,17 +61,14 @@ def spare(config: ModelConfig, head: str) -> Spare:
     return {"electra.embeddings.token_type_embeddings.weight": (1, config.embedding_width)}
 
 
-ELECTRA = Architecture(
-    name="ELECTRA",
-    model_type="electra",
-    family="encoder",
-    classes=label_classes("Electra"),
+ELECTRA = like_bert(
+    "ELECTRA",
+    "electra",
+    "Electra",
+    read_config,
+    write_config,
+    Names("encoder", "electra.", BODY, LAYERS, LAYER, HEADS),
     bodies=("ElectraForPreTraining",),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="electra.",
     ignored=rf"{POSITION_IDS}|discriminator_predictions\..*",
     copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     spare=spare,

@@ -6,21 +6,20 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
+from qkv.convert.architectures.architecture import Spare, Values, wanted
 from qkv.convert.architectures.bert import (
     EMBEDDINGS,
     LAYER,
-    POSITION_IDS,
+    LAYERS,
     encoder_config,
-    encoder_values,
-    frame,
+    gelu_encoder_values,
     has_pooler,
-    label_classes,
+    like_bert,
     masked_copies,
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, after
 from qkv.convert.architectures.roberta import HEADS
 from qkv.errors import UserError
 
@@ -43,12 +42,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     """MPNet's config in our words."""
     wanted(config, "relative_attention_num_buckets", (BUCKETS,), BUCKETS)
     wanted(config, "pad_token_id", (PAD,), PAD)
-    values = encoder_values(config, "roberta-base")
-    if head == "masked" and values["activation"] != "gelu":
-        raise UserError(
-            f"config.json: hidden_act is {config['hidden_act']!r}, but MPNet's head for hidden "
-            f"tokens is always 'gelu', and here it would be the same as in the layers."
-        )
+    values = gelu_encoder_values(config, "roberta-base", head, "MPNet")
     return {
         **values,
         "positions": "learned_relative",
@@ -79,11 +73,7 @@ def write_config(config: ModelConfig) -> Values:
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where MPNet keeps each weight."""
     body = BODY if head == "sequence" else {**BODY, "pooler.dense": "pooler.dense"}
-    yield from modules(config, "", "mpnet.", body)
-    yield from layers(
-        config, "encoder.blocks.{}.", "mpnet.encoder.layer.{}.", BLOCK, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
+    yield from Names("encoder", "mpnet.", body, LAYERS, BLOCK, HEADS)(config, head)
     yield from masked_output(config, head, "lm_head.")
 
 
@@ -93,17 +83,13 @@ def own_spare(config: ModelConfig, head: str) -> Spare:
     return {name: given for name, given in found.items() if "token_type" not in name}
 
 
-MPNET = Architecture(
-    name="MPNet",
-    model_type="mpnet",
-    family="encoder",
-    classes=label_classes("MPNet"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="mpnet.",
-    ignored=POSITION_IDS,
+MPNET = like_bert(
+    "MPNet",
+    "mpnet",
+    "MPNet",
+    read_config,
+    write_config,
+    rules,
     copies=masked_copies("mpnet.", "lm_head."),
     spare=own_spare,
     pair_separators=2,

@@ -8,23 +8,23 @@ from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.bert import (
     ANSWER,
     EMBEDDINGS,
     LABELS,
     LAYER,
-    POSITION_IDS,
+    LAYERS,
     encoder_config,
-    encoder_values,
-    frame,
+    gelu_encoder_values,
     has_pooler,
     label_classes,
+    like_bert,
     masked_copies,
     masked_output,
     spare,
 )
-from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, after
 from qkv.errors import UserError
 
 HEADS: Mapping[str, Table] = {
@@ -39,12 +39,7 @@ HEADS: Mapping[str, Table] = {
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """RoBERTa's config in our words."""
     wanted(config, "position_embedding_type", ("absolute",), "absolute")
-    values = encoder_values(config, "roberta-base")
-    if head == "masked" and values["activation"] != "gelu":
-        raise UserError(
-            f"config.json: hidden_act is {config['hidden_act']!r}, but RoBERTa's head for hidden "
-            f"tokens is always 'gelu', and here it would be the same as in the layers."
-        )
+    values = gelu_encoder_values(config, "roberta-base", head, "RoBERTa")
     pad = config.get("pad_token_id", 1)
     return {
         **values,
@@ -71,25 +66,17 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     body = {**EMBEDDINGS, "encoder.positions.table": positions}
     if head != "sequence":  # whose own is used
         body["pooler.dense"] = "pooler.dense"
-    yield from modules(config, "", "roberta.", body)
-    yield from layers(
-        config, "encoder.blocks.{}.", "roberta.encoder.layer.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
+    yield from Names("encoder", "roberta.", body, LAYERS, LAYER, HEADS)(config, head)
     yield from masked_output(config, head, "lm_head.")
 
 
-ROBERTA = Architecture(
-    name="RoBERTa",
-    model_type="roberta",
-    family="encoder",
-    classes=label_classes("Roberta"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="roberta.",
-    ignored=POSITION_IDS,
+ROBERTA = like_bert(
+    "RoBERTa",
+    "roberta",
+    "Roberta",
+    read_config,
+    write_config,
+    rules,
     copies=masked_copies("roberta.", "lm_head."),
     spare=partial(spare, body="roberta.", masked="lm_head.", pooler="roberta.pooler.dense"),
     pair_separators=2,

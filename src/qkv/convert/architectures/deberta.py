@@ -7,21 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
+from qkv.convert.architectures import bert
 from qkv.convert.architectures.architecture import Spare, Values, wanted
-from qkv.convert.architectures.bert import (
-    EMBEDDINGS,
-    HEADS,
-    LAYER,
-    LAYERS,
-    encoder_config,
-    encoder_values,
-    has_pooler,
-    label_classes,
-    like_bert,
-    masked_copies,
-    masked_output,
-    spare,
-)
 from qkv.convert.architectures.name_tables import (
     Names,
     Part,
@@ -33,14 +20,14 @@ from qkv.convert.architectures.name_tables import (
 from qkv.errors import UserError
 
 BODY: Table = {
-    **EMBEDDINGS,
+    **bert.EMBEDDINGS,
     "encoder.positions.table": "encoder.rel_embeddings",
     "encoder.positions.norm": "encoder.LayerNorm",
     "encoder.neighbours.convolution": "encoder.conv.conv",
     "encoder.neighbours.norm": "encoder.conv.LayerNorm",
 }
 BLOCK: Table = {
-    **LAYER,
+    **bert.LAYER,
     "self_attention.query_key_value": (
         "attention.self.query_proj",
         "attention.self.key_proj",
@@ -52,7 +39,7 @@ BLOCK: Table = {
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """DeBERTa's config in our words."""
     _check(config)
-    values = encoder_values(config, "deberta-base")
+    values = bert.encoder_values(config, "deberta-base")
     act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
     plain_head = not config.get("legacy", True)  # which has no matrix of its own
     return {
@@ -60,7 +47,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         **_distances(config, values["max_length"]),
         "n_segments": config.get("type_vocab_size", 0),
         "convolution": config.get("conv_kernel_size", 0),
-        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
         "tie": "output" if plain_head else values["tie"],
     }
 
@@ -112,7 +99,7 @@ def write_config(config: ModelConfig) -> Values:
     each = has_bucket_for_each(config)
     farthest = config.relative_buckets if each else config.relative_length or -1
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "type_vocab_size": config.n_segments,
         "relative_attention": True,
         "pos_att_type": ["c2p", "p2c"],
@@ -134,18 +121,18 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
 
 def _rules(config: ModelConfig, head: str, block: Table) -> Iterator[Rule]:
     """The rules that all versions share."""
-    yield from Names("encoder", "deberta.", BODY, LAYERS, block, HEADS)(config, head)
+    yield from Names("encoder", "deberta.", BODY, bert.LAYERS, block, bert.HEADS)(config, head)
     yield from modules(config, "", "", {"pooler.dense": "pooler.dense"})
-    yield from masked_output(config, head, "cls.predictions.")
+    yield from bert.masked_output(config, head, "cls.predictions.")
 
 
 def own_spare(config: ModelConfig, head: str) -> Spare:
     """Only the other bias: a model of theirs may have no segments and no pooler."""
-    found = spare(config, head, body="", masked="cls.predictions.", pooler="")
+    found = bert.spare(config, head, body="", masked="cls.predictions.", pooler="")
     return {name: given for name, given in found.items() if isinstance(given, str)}
 
 
-DEBERTA = like_bert(
+DEBERTA = bert.like_bert(
     "DeBERTa",
     "deberta-v2",
     "DebertaV2",
@@ -160,7 +147,7 @@ DEBERTA = like_bert(
     ),
     # What its pre-training needed beside the model
     ignored=r"mask_predictions\..*|(.*\.)?embeddings\.position_(ids|embeddings\..*)",
-    copies=masked_copies("deberta.", "cls.predictions."),
+    copies=bert.masked_copies("deberta.", "cls.predictions."),
     spare=own_spare,
 )
 
@@ -173,7 +160,7 @@ def read_first_config(config: Mapping[str, Any], names: Collection[str], head: s
     """The first version's config in our words."""
     _check_both(config)
     wanted(config, "talking_head", (False,), False)
-    values = encoder_values(config, "deberta-base")
+    values = bert.encoder_values(config, "deberta-base")
     farthest = config.get("max_relative_positions", -1)
     act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
     return {
@@ -184,7 +171,7 @@ def read_first_config(config: Mapping[str, Any], names: Collection[str], head: s
         "position_norm": False,
         "position_projections": True,
         "key_bias": False,
-        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
         "tie": "output" if not config.get("legacy", True) else values["tie"],
     }
 
@@ -194,7 +181,7 @@ def write_first_config(config: ModelConfig) -> Values:
     if not has_bucket_for_each(config):
         raise UserError("DeBERTa's first version tells distances apart one by one.")
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "type_vocab_size": config.n_segments,
         "relative_attention": True,
         "pos_att_type": ["c2p", "p2c"],
@@ -206,7 +193,7 @@ def write_first_config(config: ModelConfig) -> Values:
 
 def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where the first version keeps each weight."""
-    block = {name: theirs for name, theirs in LAYER.items() if not name.endswith("key_value")}
+    block = {name: theirs for name, theirs in bert.LAYER.items() if not name.endswith("key_value")}
     yield from _rules(config, head, block)
     for layer in range(config.n_encoder_layers):
         ours = f"encoder.blocks.{layer}.self_attention."
@@ -226,7 +213,7 @@ DEBERTA_1 = dataclasses.replace(
     DEBERTA,
     name="DeBERTa v1",
     model_type="deberta",
-    classes=label_classes("Deberta"),
+    classes=bert.label_classes("Deberta"),
     read_config=read_first_config,
     write_config=write_first_config,
     rules=first_rules,

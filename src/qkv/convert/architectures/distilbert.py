@@ -7,19 +7,13 @@ from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
+from qkv.convert.architectures import bert
 from qkv.convert.architectures.architecture import (
     Field,
     Fields,
     Values,
     read_fields,
     write_fields,
-)
-from qkv.convert.architectures.bert import (
-    ANSWER,
-    EMBEDDINGS,
-    LABELS,
-    TEXT_FIELDS,
-    like_bert,
 )
 from qkv.convert.architectures.name_tables import Names, Table
 
@@ -38,9 +32,9 @@ HEADS: Mapping[str, Table] = {
         "head.norm": "vocab_layer_norm",
         "head.projection": "vocab_projector",
     },
-    "sequence": {"pooler.dense": "pre_classifier", **LABELS},
-    "token": LABELS,
-    "answer": ANSWER,
+    "sequence": {"pooler.dense": "pre_classifier", **bert.LABELS},
+    "token": bert.LABELS,
+    "answer": bert.ANSWER,
 }
 
 
@@ -51,7 +45,7 @@ FIELDS: Fields = {
     "n_heads": "n_heads",
     "d_ff": "hidden_dim",
     "activation": Field("activation", "gelu"),
-    **TEXT_FIELDS,
+    **bert.TEXT_FIELDS,
     "dropout": Field("dropout", USUAL["dropout"]),
     "attention_dropout": Field("attention_dropout", USUAL["attention_dropout"]),
 }
@@ -73,12 +67,12 @@ def write_config(config: ModelConfig) -> Values:
     }
 
 
-DISTILBERT = like_bert(
+DISTILBERT = bert.like_bert(
     "DistilBERT",
     "distilbert",
     "DistilBert",
     read_config,
     write_config,
-    Names("encoder", "distilbert.", EMBEDDINGS, "transformer.layer.{}.", LAYER, HEADS),
+    Names("encoder", "distilbert.", bert.EMBEDDINGS, "transformer.layer.{}.", LAYER, HEADS),
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -9,21 +9,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
+from qkv.convert.architectures import bert
 from qkv.convert.architectures.architecture import Spare, Values, wanted
-from qkv.convert.architectures.bert import (
-    ANSWER,
-    EMBEDDINGS,
-    LABELS,
-    LAYER,
-    LAYERS,
-    POSITION_IDS,
-    encoder_config,
-    gelu_encoder_values,
-    like_bert,
-)
 from qkv.convert.architectures.name_tables import Names, Table
 
-BODY: Table = {**EMBEDDINGS, "encoder.widen": "embeddings_project"}
+BODY: Table = {**bert.EMBEDDINGS, "encoder.widen": "embeddings_project"}
 HEADS: Mapping[str, Table] = {
     "none": {},
     "masked": {
@@ -32,15 +22,15 @@ HEADS: Mapping[str, Table] = {
         "head.projection": "generator_lm_head",
     },
     "sequence": {"pooler.dense": "classifier.dense", "head.projection": "classifier.out_proj"},
-    "token": LABELS,
-    "answer": ANSWER,
+    "token": bert.LABELS,
+    "answer": bert.ANSWER,
 }
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """ELECTRA's config in our words."""
     wanted(config, "position_embedding_type", ("absolute",), "absolute")
-    values = gelu_encoder_values(config, "bert-base", head, "ELECTRA")
+    values = bert.gelu_encoder_values(config, "bert-base", head, "ELECTRA")
     width = config.get("embedding_size", 128)
     return {
         **values,
@@ -51,7 +41,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 
 def write_config(config: ModelConfig) -> Values:
     """ELECTRA's config, from ours."""
-    return {**encoder_config(config), "embedding_size": config.embedding_width}
+    return {**bert.encoder_config(config), "embedding_size": config.embedding_width}
 
 
 def spare(config: ModelConfig, head: str) -> Spare:
@@ -61,15 +51,15 @@ def spare(config: ModelConfig, head: str) -> Spare:
     return {"electra.embeddings.token_type_embeddings.weight": (1, config.embedding_width)}
 
 
-ELECTRA = like_bert(
+ELECTRA = bert.like_bert(
     "ELECTRA",
     "electra",
     "Electra",
     read_config,
     write_config,
-    Names("encoder", "electra.", BODY, LAYERS, LAYER, HEADS),
+    Names("encoder", "electra.", BODY, bert.LAYERS, bert.LAYER, HEADS),
     bodies=("ElectraForPreTraining",),
-    ignored=rf"{POSITION_IDS}|discriminator_predictions\..*",
+    ignored=rf"{bert.POSITION_IDS}|discriminator_predictions\..*",
     copies={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     spare=spare,
 )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qkv.inspect.draw import COLOURS, DIVERGING, MARKERS, new_figure, styled
-from qkv_labs.chinese import Texts
 from qkv_labs.lab import Outcome, Verdict
 from qkv_labs.printed import wrap
+from qkv_labs.texts import Texts
 from qkv_labs.tools import mean_and_spread
 
 if TYPE_CHECKING:

@@ -14,26 +14,18 @@ from typing import Any, Literal
 
 from qkv.errors import UserError
 from qkv_labs.catalogue import NAMES
-from qkv_labs.chinese import COMMON, Texts
 from qkv_labs.lab import MARKS, SubClaim, Verdict, Words
 from qkv_labs.runner import write, write_text
 from qkv_labs.stored import read_report, rebuild
+from qkv_labs.texts import COMMON, Texts
 
 Language = Literal["en", "zh"]
 Result = dict[str, Any]
 
-CLAIM = COMMON("claim", "Claim")
-EXPERIMENT = COMMON("experiment", "Experiment")
+CLAIM = COMMON("claim")
+EXPERIMENT = COMMON("experiment")
 INTRODUCTION = COMMON(
     "introduction",
-    "# Labs\n\n"
-    "Claims about the Transformer, each put to the test by an experiment that could have refuted "
-    "it. A claim is split into sub-claims: ✓ holds, ✗ is refuted, ? is undecided because intervals "
-    "overlap or because it could not be measured here. Code derives each verdict from measured "
-    "intervals. Brackets hold an interval: a mean ± two standard errors over seeds, or the 95 % "
-    "interval of a percentage; figures without brackets are counted or computed. Run a lab's "
-    "command to get your own. Where a known work supports or contradicts a sub-claim, it is named "
-    "below it.\n",
 )
 
 
@@ -59,14 +51,12 @@ def verdict_line(verdict: Verdict, language: Language) -> str:
     """Return a line such as `Verdict: 2 hold, 1 refuted.`"""
     counts = verdict.counts
     parts = [
-        COMMON("holding", "{n} hold", n=counts["holds"]) if counts["holds"] else None,
-        COMMON("refuted", "{n} refuted", n=counts["refuted"]) if counts["refuted"] else None,
-        COMMON("undecided", "{n} undecided", n=counts["undecided"])
-        if counts["undecided"]
-        else None,
+        COMMON("holding", n=counts["holds"]) if counts["holds"] else None,
+        COMMON("refuted", n=counts["refuted"]) if counts["refuted"] else None,
+        COMMON("undecided", n=counts["undecided"]) if counts["undecided"] else None,
     ]
     joined = Words.join(filter(None, parts), zh="，")
-    return say(COMMON("verdict", "Verdict: {outcome}.", outcome=joined), language)
+    return say(COMMON("verdict", outcome=joined), language)
 
 
 def describe(sub_claim: SubClaim, language: Language, lab: str) -> tuple[str, str, str]:
@@ -76,14 +66,14 @@ def describe(sub_claim: SubClaim, language: Language, lab: str) -> tuple[str, st
     if sub_claim.literature:
         source = sub_claim.literature.source
         work = (
-            COMMON("supported", "Supported by {source}.", source=source)
+            COMMON("supported", source=source)
             if sub_claim.literature.supports
-            else COMMON("contradicted", "Contradicted by {source}.", source=source)
+            else COMMON("contradicted", source=source)
         )
     figures = "; ".join(comparison.show(translate) for comparison in sub_claim.comparisons)
     return (
         f"{sub_claim.mark} {say(sub_claim.text, language)}",
-        figures or say(COMMON("unmeasured", "Not measured on this machine."), language),
+        figures or say(COMMON("unmeasured"), language),
         say(work, language),
     )
 
@@ -205,8 +195,8 @@ def _titled_table(table: dict[str, Any], language: Language, lab: str) -> str:
 
 def _conditions(result: Result, language: Language) -> str:
     versions = [f"{name} {version}" for name, version in result["versions"].items()]
-    seconds = COMMON("seconds", "{seconds:.0f} seconds", seconds=result["seconds"])
-    seed = COMMON("seed", "seed {seed}", seed=result["seed"])
+    seconds = COMMON("seconds", seconds=result["seconds"])
+    seed = COMMON("seed", seed=result["seed"])
     parts = [seconds, seed, result["machine"], *versions, result["date"]]
     return f"<sub>{say(Words.join(parts, zh='，'), language)}</sub>"
 

@@ -188,6 +188,7 @@ class SubClaim:
     text: Words
     comparisons: list[Comparison]
     literature: Literature | None = None
+    name: str = ""  # of its text, by which code refers to it; results do not hold it
 
     @property
     def outcome(self) -> Outcome:
@@ -205,7 +206,9 @@ class SubClaim:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sub-claim as plain values, with its outcome."""
-        return {"outcome": self.outcome, **asdict(self)}
+        values = asdict(self)
+        del values["name"]
+        return {"outcome": self.outcome, **values}
 
 
 @dataclass(frozen=True)

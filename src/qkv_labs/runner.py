@@ -121,8 +121,8 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
 def _write_figure(report: Report, folder: Path, language: str) -> list[Path]:
     """Draw a lab's figure in a language, with its verdict below."""
     from qkv.inspect.draw import save_figure
-    from qkv_labs.chinese import Texts
     from qkv_labs.figures import add_verdict, translate
+    from qkv_labs.texts import Texts
 
     lab = report.lab
     figure = lab.draw(report.measured)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,4 @@ def measured(lab: Lab[Any]) -> Any:
 
 def outcomes(name: str, figures: Any) -> dict[str, str]:
     """The outcome of each sub-claim of a lab, by its name, on some figures."""
-    names = importlib.import_module(f"qkv_labs.{name}").SUB_CLAIMS
-    sub_claims = find(name).judge(figures).sub_claims
-    return {key: claim.outcome for key, claim in zip(names, sub_claims, strict=True)}
+    return {claim.name: claim.outcome for claim in find(name).judge(figures).sub_claims}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import re
 import string
@@ -11,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.text import Text
@@ -19,12 +19,12 @@ from rich.cells import cell_len
 import qkv_labs
 from qkv_labs import find, run_lab, write
 from qkv_labs.catalogue import NAMES
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import styled, translate
 from qkv_labs.gallery import Language, describe, main, page, read_results, say_cells, write_gallery
 from qkv_labs.heads import roles
 from qkv_labs.lab import Lab, Table, Words
 from qkv_labs.printed import table_lines
+from qkv_labs.texts import Texts, works
 from tests.labs import toy
 from tests.labs.results import FOLDER, measured, result
 
@@ -154,32 +154,38 @@ def test_cells_are_translated_by_their_lab(lab: str, text: str, chinese: str) ->
         assert Texts(lab).cell(text, heading=True) == "正确率"
 
 
-def said(path: Path) -> Iterator[tuple[str, str]]:
-    """The names and English texts of every `say("name", "text")` in a file, and of its lab."""
+def said(path: Path) -> Iterator[str]:
+    """The names of the texts that a file says, other than sub-claims."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
         if ast.unparse(node.func) in ("say", "COMMON") and isinstance(node.args[0], ast.Constant):
-            yield str(node.args[0].value), ast.unparse(node.args[1])
-        if ast.unparse(node.func) == "say.verdict":
-            claims = importlib.import_module(f"qkv_labs.{path.parent.name}").SUB_CLAIMS
-            yield from ((name, repr(english)) for name, (english, _) in claims.items())
+            yield str(node.args[0].value)
         if ast.unparse(node.func) == "say.make_lab":
-            yield from ((name, "") for name in ("title", "claim", "experiment"))
+            yield from ("title", "claim", "experiment")
+
+
+def texts_of(content: dict[str, Any]) -> dict[str, str]:
+    """The named texts of a lab's file, without its tables."""
+    return {key: text for key, text in content.items() if isinstance(text, str)}
 
 
 @pytest.mark.parametrize("name", [*NAMES, ""])
-def test_every_text_has_its_chinese_and_none_is_idle(name: str) -> None:
+def test_every_text_is_in_both_languages_and_none_is_idle(name: str) -> None:
     paths = [*(SOURCES / name).glob("*.py")]
     if not name:
         paths.append(SOURCES.parent / "qkv" / "cli" / "lab.py")
-    used = {text for path in paths for text, _ in said(path)}
-    content = Texts(name).chinese
-    texts = {key: text for key, text in content.items() if isinstance(text, str)}
-    assert texts.keys() == used
-    assert all(CHINESE.search(text) or key in ("pair", "when") for key, text in texts.items())
-    for english, chinese in content.get("cells", {}).items():
-        assert english != chinese and english.count("{}") == chinese.count("{}")
+    used = [text for path in paths for text in said(path)]
+    if name:
+        lab = find(name)
+        sub_claims = [claim.name for claim in lab.judge(measured(lab)).sub_claims]
+        assert not set(used) & set(sub_claims)  # a title would read as the sub-claim
+        used += sub_claims
+    english, chinese = texts_of(Texts(name).english), texts_of(Texts(name).chinese)
+    assert english.keys() == chinese.keys() == set(used)
+    assert all(CHINESE.search(text) or key in ("pair", "when") for key, text in chinese.items())
+    for source, cell in Texts(name).chinese.get("cells", {}).items():
+        assert source != cell and source.count("{}") == cell.count("{}")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -187,11 +193,20 @@ def test_chinese_has_no_value_that_english_has_not(name: str) -> None:
     def values(text: str) -> set[str]:
         return {field for _, field, _, _ in string.Formatter().parse(text) if field}
 
-    for path in (SOURCES / name).glob("*.py"):
-        for key, source in said(path):
-            if source.startswith(("'", '"')):
-                english = values(ast.literal_eval(source))
-                assert values(Texts(name).chinese[key]) <= english, key
+    english = Texts(name).english
+    for key, chinese in texts_of(Texts(name).chinese).items():
+        assert values(chinese) <= values(english[key]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_work_is_cited_for_a_sub_claim_that_exists(name: str) -> None:
+    english = Texts(name).english
+    supports, contradicts = english.get("supports", {}), english.get("contradicts", {})
+    assert not supports.keys() & contradicts.keys()
+    lab = find(name)
+    names = {claim.name for claim in lab.judge(measured(lab)).sub_claims}
+    assert {*supports, *contradicts} <= names
+    assert {*supports.values(), *contradicts.values()} <= works().keys()
 
 
 def test_labs_use_public_names_of_qkv_only() -> None:

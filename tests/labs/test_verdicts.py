@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv_labs import Comparison, Interval, SubClaim, Verdict, Words, compare, find
-from qkv_labs.literature import SOURCES
+from qkv_labs.texts import works
 from tests.labs.results import measured, outcomes
 
 GRID = [index / 4 for index in range(-8, 9)]  # exact in binary, so that no rounding decides
@@ -113,7 +113,7 @@ def test_names_are_translated() -> None:
 
 
 def test_sources_name_author_year_and_title() -> None:
-    for source in SOURCES.values():
+    for source in works().values():
         before, _, title = source.partition(", “")
         assert before[-4:].isdecimal() and 1980 < int(before[-4:]) < 2027
         assert title.endswith("”") and len(title) > 10

@@ -73,8 +73,8 @@ def lab(
 
 
 def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
-    from qkv_labs.chinese import COMMON
     from qkv_labs.gallery import say, say_cells
+    from qkv_labs.texts import COMMON
 
     if as_json:
         for lab in labs:
@@ -83,16 +83,15 @@ def _list(labs: Sequence[Lab[Any]], language: Language, as_json: bool) -> None:
         return
     rows = [(str(lab.number), lab.name, say(lab.title, language)) for lab in labs]
     _print_table(say_cells(("", "lab", "title"), language), rows)
-    usage = "Run one with `qkv lab NAME`, all with `qkv lab --all`; each states its claim first."
-    print(say(COMMON("usage", usage), language))
+    print(say(COMMON("usage"), language))
 
 
 def _run_one(
     lab: Lab[Any], settings: Settings, out: Path, language: Language, as_json: bool
 ) -> None:
     from qkv_labs import write
-    from qkv_labs.chinese import COMMON
     from qkv_labs.gallery import say
+    from qkv_labs.texts import COMMON
 
     with _bar(1) as bar:
         report = _run(lab, settings, bar, print_steps=not bar.console.is_terminal)
@@ -102,12 +101,11 @@ def _run_one(
         _print_json(report.to_dict())
         return
     _print_report(report, language)
-    run = "{seconds:.1f} seconds; {machine}; seed {seed}"
     conditions = {"seconds": report.seconds, "machine": report.machine, "seed": report.seed}
     for line in (
-        COMMON("figure", "Figure: {path}", path=", ".join(map(str, figures))),
-        COMMON("numbers", "Numbers: {path}", path=numbers),
-        COMMON("run", run, **conditions),
+        COMMON("figure", path=", ".join(map(str, figures))),
+        COMMON("numbers", path=numbers),
+        COMMON("run", **conditions),
     ):
         print(say(line, language))
 

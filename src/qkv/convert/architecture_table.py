@@ -91,7 +91,7 @@ def proving_tests(architecture: Architecture, sources: dict[Path, str]) -> list[
     """The tests that compare an architecture: those that are called so, then others."""
     names = [*architecture.classes.values(), *_constants(architecture)]
     pattern = re.compile(rf'\b({"|".join(names)})\b|"{re.escape(architecture.model_type)}"')
-    module = architecture.rules.__module__.rpartition(".")[2]
+    module = architecture.read_config.__module__.rpartition(".")[2]
     own = {f"test_{module}.py", f"test_{architecture.model_type.replace('-', '_')}.py"}
     found = [path for path, text in sources.items() if pattern.search(text)]
     compared = [path for path in found if COMPARED.search(sources[path])]

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.literature import supports
+from qkv_labs.texts import Texts
 
 say = Texts("bidirectional")
 
@@ -283,19 +282,14 @@ def tables(m: Measured) -> list[Table]:
                 rows.append((at, word, case, *(cells[arm] for arm in arms)))
     heads = [f"{model}, {'trained' if trained else 'random weights'}" for model, trained in arms]
     sizes = (say.column(name) + Words(f" {n:,}", f" {n:,}") for name, n in m.parameters.items())
-    senses = (
-        "Senses told by a linear probe, % of {m.n_tested} unseen sentences (chance 50); "
-        "weights: {sizes}"
-    )
-    moved = "How far the word's vector moves when the deciding words are exchanged"
     return [
         Table(
-            say("senses", senses, m=m, sizes=Words.join(sizes, zh="，")),
+            say("senses", m=m, sizes=Words.join(sizes, zh="，")),
             ("vector of", "word", "decided", *heads),
             rows,
         ),
         Table.of(
-            say("moved", moved),
+            say("moved"),
             m.moved,
             {
                 "decided": "{0.case}",
@@ -335,31 +329,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "both": (
-        "An encoder's vector of an ambiguous word takes on the sense, whether words before or "
-        "after decide it (told by a probe, %).",
-        supports("devlin"),
-    ),
-    "left": (
-        "A decoder's does not when words after it decide: the probe is at chance.",
-        supports("devlin"),
-    ),
-    "needed": (
-        "Both sides are needed always: also when words before it decide, the decoder is worse.",
-        None,
-    ),
-    "late": (
-        "What the decoder misses at the word, it knows at the sentence's end.",
-        None,
-    ),
-    "moves": (
-        "Exchanging the words after it moves the encoder's vector and not the decoder's.",
-        supports("ethayarajh"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Who tells the sense at the word, when what decides it comes before or after?"""
 
@@ -369,7 +338,6 @@ def judge(m: Measured) -> Verdict:
     chance = 50
     moved = {(line.model, line.case): Interval.of(line.distances) for line in m.moved}
     return say.verdict(
-        SUB_CLAIMS,
         {
             "both": [compare(told("encoder", case), ">", 90, (case, "")) for case in CASES],
             "left": compare(told("decoder", "after"), "≈", chance, ("after", "chance"), margin=10),
@@ -387,18 +355,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "bank and 苹果: reading both ways",
-    claim=(
-        "To understand a word, a model must see what stands on both sides of it. An encoder does, "
-        "so its vector of an ambiguous word takes on the sense; a decoder sees the left alone."
-    ),
-    experiment=(
-        "A small grammar in English and Chinese uses bank and 苹果 in two senses, decided by words "
-        "before or after. An encoder (hidden words) and a decoder (next words) of like layers "
-        "learn the same sentences for the same steps. A linear probe then reads the sense from the "
-        "word's own vector; it is fitted with some deciding words and tested with others, so that "
-        "it must find the sense and not a word. Random weights are the control; several seeds."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

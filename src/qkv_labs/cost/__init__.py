@@ -18,10 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from qkv.config import ModelConfig
 from qkv.model import Attend, Attention, FeedForward, Mask, equation, fast
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Comparison, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("cost")
 
@@ -203,16 +202,16 @@ def tables(m: Measured) -> list[Table]:
     counted_at = [f"FLOPs, d = {d}" for d in COUNTED_WIDTHS]
     return [
         Table(
-            say("exponents", "Fitted exponents"),
+            say("exponents"),
             ("part", "FLOPs in n", "FLOPs in d", "time in n", "time in d", "memory in n"),
             exponents,
         ),
         Table(
-            say("crossings", "The n from which attention costs more than"),
+            say("crossings"),
             ("than", *counted_at, f"time, fused, d = {m.d_model}"),
             crossings,
         ),
-        Table(say("times", "CPU milliseconds, d = {m.d_model}", m=m), ("n", *TIMED), times),
+        Table(say("times", m=m), ("n", *TIMED), times),
     ]
 
 
@@ -257,34 +256,6 @@ def _draw_shares(axis: Any, m: Measured) -> None:
     ticks(axis, ratios)
 
 
-SUB_CLAIMS = {
-    "orders": (
-        "Attention costs O(n²·d) and a recurrent layer O(n·d²): exponents of counted FLOPs.",
-        supports("vaswani"),
-    ),
-    "dearer_long": (
-        "So attention takes more FLOPs (in millions) than a recurrent layer on long texts.",
-        supports("vaswani"),
-    ),
-    "dearer_short": (
-        "On short texts too.",
-        contradicts("vaswani"),
-    ),
-    "faster_short": (
-        "Yet an attention layer with a fused kernel is faster on short texts (ms, one CPU core).",
-        supports("vaswani"),
-    ),
-    "faster_long": (
-        "It is faster on long texts too, on one CPU core.",
-        contradicts("gu"),
-    ),
-    "memory": (
-        "Its memory grows as n² as well, also with a fused kernel: exponents.",
-        contradicts("dao"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Are the exponents those of the claim, is attention dearer, and is it faster in practice?"""
     pairs = zip(m.seconds_by_length[FUSED], m.seconds_by_length[PROJECTIONS], strict=True)
@@ -299,7 +270,6 @@ def judge(m: Measured) -> Verdict:
         return compare(value, "≈", expected, (f"{part}, {'nd'[axis]}:", ""), 0.05, ".2f")
 
     return say.verdict(
-        SUB_CLAIMS,
         {
             "orders": [power(part, axis) for part in names for axis in (0, 1)],
             "dearer_long": compare(flops[CORE][-1], ">", flops[RECURRENT][-1], (f"{long}", "")),
@@ -314,17 +284,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "What attention costs as texts grow",
-    claim=(
-        "Self-attention costs O(n²·d) and runs all at once; a recurrent layer costs O(n·d²), one "
-        "step after another. Attention's cost is higher, yet it is faster in practice."
-    ),
-    experiment=(
-        "Count the FLOPs of attention (as the equation), its projections, the feed-forward layer "
-        "and a recurrent layer of the same width on the same tokens, over n and over d, fit "
-        "exponents, and find where attention overtakes each. Confirm with CPU time on one core "
-        "(least of several repeats) and with the bytes kept for the backward pass."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -12,11 +12,10 @@ from qkv.demo import demo_corpus
 from qkv.evaluation import bleu, exact_match
 from qkv.tasks import Translator
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import Figure, look, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import Pair, translator
+from qkv_labs.texts import Texts
 
 say = Texts("decoding")
 
@@ -155,10 +154,9 @@ def tables(m: Measured) -> list[Table]:
         "length": "{0.length:.3f}",
         "± greedy": lambda row: f"+{row.gained} −{row.lost}" if row.width else "",
     }
-    title = "The {name} translator, {m.n_sentences} sentences"
     return [
         Table.of(
-            say("rows", title, name=say.column(name), m=m),
+            say("rows", name=say.column(name), m=m),
             [row for row in tools.where(m.rows, model=name) if row.width != 1 or not row.penalty],
             columns,
         )
@@ -203,39 +201,6 @@ def net_gain(row: Row) -> Interval:
     return Interval(net, net - margin, net + margin)
 
 
-SUB_CLAIMS = {
-    "mends": (
-        "A search mends greedy's mistakes where the model is unsure: sentences gained less "
-        "sentences lost, at 4 beams.",
-        supports("vaswani"),
-    ),
-    "sure": (
-        "It does so where the model is sure, too.",
-        None,
-    ),
-    "wider": (
-        "The wider the beam, the better the text: {widest} beams get more right than {best}, %.",
-        contradicts("koehn"),
-    ),
-    "likelier": (
-        "A search finds likelier text than greedy decoding (log P a sentence).",
-        supports("stahlberg"),
-    ),
-    "length": (
-        "Ranked by log P over length, 4 beams gain on greedy too.",
-        None,
-    ),
-    "variety": (
-        "Drawing at random gives variety: of two draws, how often they differ, %.",
-        supports("holtzman"),
-    ),
-    "price": (
-        "At no price: as many are right, %, within 5 points.",
-        contradicts("holtzman"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Do beams mend greedy's mistakes, ever more as they widen, and does sampling give variety?"""
     good, poor = (beams(m, name, 0.0) for name in MODELS)
@@ -243,7 +208,6 @@ def judge(m: Measured) -> Verdict:
     cold, *_, hot = draws(m, "under-trained")
     ranked = beams(m, "under-trained", 1.0)[1:]
     return say.verdict(
-        SUB_CLAIMS,
         {
             "mends": compare(net_gain(poor[2]), ">", 0, ("under-trained", ""), form=".0f"),
             "sure": compare(net_gain(good[2]), ">", 0, ("well trained", ""), form=".0f"),
@@ -271,16 +235,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Greedy, sampled, or searched",
-    claim=(
-        "Taking the likeliest token each time is steady, but one wrong choice spoils the rest, "
-        "which a search over several candidates should mend; drawing at random gives variety."
-    ),
-    experiment=(
-        "The same held-out sentences are translated greedily, with 2 to 32 beams (ranked by log P "
-        "and by log P over length), and by sampling at six temperatures, top-k and top-p, four "
-        "draws each; by the packaged translator and by one trained for a quarter of the steps."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -14,11 +14,10 @@ from torch import Tensor
 from qkv.demo import demo_corpus, lexicon, verbs
 from qkv.model import build_model
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import translator
+from qkv_labs.texts import Texts
 
 say = Texts("embeddings")
 
@@ -253,11 +252,10 @@ def nearest(
 
 def tables(m: Measured) -> list[Table]:
     """How near the kinds are, the neighbours of 今天, and the claim's own pairs."""
-    near = say("near", "The nearest of {m.n_words} words to {word}, with cosines", m=m, word=WORD)
-    pairs = "The second word's rank among the first one's neighbours, a figure a seed"
+    near = say("near", m=m, word=WORD)
     return [
         Table.of(
-            say("kinds", "Words of the same kind among the nearest"),
+            say("kinds"),
             m.arms,
             {
                 "embedding": "{0.name}",
@@ -277,7 +275,7 @@ def tables(m: Measured) -> list[Table]:
             ],
         ),
         Table.of(
-            say("pairs", pairs),
+            say("pairs"),
             m.pairs,
             {
                 "pair": "{0.first} – {0.second}",
@@ -330,36 +328,6 @@ def _draw_neighbours(axes: Any, neighbours: dict[str, list[tuple[str, float]]]) 
     axes.set(xlabel="cosine", title=f"The nearest to {WORD}")
 
 
-SUB_CLAIMS = {
-    "random": (
-        "Vectors begin at random: of a word's {k} nearest, as many are of its kind as by "
-        "chance, % (within 3 points).",
-        supports("mikolov"),
-    ),
-    "together": (
-        "Learning to predict the next word moves words of a kind together.",
-        supports("mikolov"),
-    ),
-    "company": (
-        "It is their company that does it: the same words dealt to random places do not (at "
-        "most 5 points over chance).",
-        supports("mikolov"),
-    ),
-    "days": (
-        "今天 and 昨天 end near each other: among the {near} nearest.",
-        None,
-    ),
-    "fruits": (
-        "So do 苹果 and 香蕉.",
-        contradicts("hill"),
-    ),
-    "far": (
-        "吃 and 跑步 end far apart: in the farther half of all words.",
-        contradicts("hill"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Do words of a kind meet by training alone, and do the notes' own pairs?"""
     arms = {arm.name: Interval.percent(arm.nearest) for arm in m.arms}
@@ -367,7 +335,6 @@ def judge(m: Measured) -> Verdict:
     days, fruits, verbs_apart = (Interval.of(pair.after) for pair in m.pairs)
     near, half = 10, (m.n_words - 1) / 2
     return say.verdict(
-        SUB_CLAIMS,
         {
             "random": compare(arms[BEFORE], "≈", chance, ("", "chance"), margin=3),
             "together": compare(arms[AFTER], ">", arms[BEFORE], (AFTER, BEFORE)),
@@ -381,18 +348,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "今天 comes to lie near 昨天",
-    claim=(
-        "Nobody sets the vectors of words. They begin at random, and learning to predict the next "
-        "word moves words of a kind together: 今天 and 昨天, 苹果 and 香蕉, "
-        "but not 吃 (eat) and 跑步 (run)."
-    ),
-    experiment=(
-        "A small language model learns the Chinese side of the packaged corpus. Fifteen kinds of "
-        "word (times, names, food …) are looked up among each word's nearest neighbours by cosine: "
-        "before training, after it, and after the same training on words dealt to random places. "
-        "Kinds dealt at random 500 times give chance. The packaged translator is a second witness."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -21,13 +21,12 @@ from qkv.evaluation import bleu
 from qkv.model import Decoder, EncoderDecoder, Layout, build_model, equation, fast, use_path
 from qkv.text import Tokenizer
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.families.language import FEW, MORE, language
 from qkv_labs.families.rows import joined, prefix_mask, reading, seeing
 from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import EncodedPairs, special_ids, tokenizer_of
+from qkv_labs.texts import Texts
 
 say = Texts("families")
 
@@ -243,10 +242,6 @@ def _arm(name: str, work: Work, seeds: Sequence[int], settings: Settings) -> Arm
 
 def tables(m: Measured) -> list[Table]:
     """Quality and cost of each family."""
-    title = (
-        "Held-out sentences after {m.sentences:,} training sentences ({m.target_tokens:,} target "
-        "tokens), mean ± spread over seeds"
-    )
     columns = {
         "family": "{0.name}",
         "parameters": "{0.parameters:,}",
@@ -263,8 +258,8 @@ def tables(m: Measured) -> list[Table]:
         "exact % a MFLOP": lambda arm: tools.plus_minus(per_megaflop(arm)),
     }
     return [
-        Table.of(say("arms", title, m=m), m.arms, columns),
-        Table.of(say("costs", "What that takes"), m.arms, costs),
+        Table.of(say("arms", m=m), m.arms, columns),
+        Table.of(say("costs"), m.arms, costs),
     ]
 
 
@@ -295,32 +290,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "alone": (
-        "At equal parameters, steps and sentences an encoder-decoder translates better than a "
-        "decoder alone (exact matches, %).",
-        contradicts("zhang2022"),
-    ),
-    "prefix": (
-        "It is reading the source both ways that does it: a prefix LM, which does so too, "
-        "beats the decoder alone.",
-        supports("raffel"),
-    ),
-    "separate": (
-        "An encoder of its own is better than a prefix that sees both ways.",
-        supports("raffel"),
-    ),
-    "cost": (
-        "It takes fewer operations to decode a sentence (MFLOP).",
-        supports("raffel"),
-    ),
-    "per_flop": (
-        "For its operations it gets most right: exact matches in % over the MFLOP of a sentence.",
-        supports("raffel"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Is the encoder-decoder the better translator at equal parameters, and at equal cost?"""
     both, prefix, alone = m.arms
@@ -333,7 +302,6 @@ def judge(m: Measured) -> Verdict:
         return Interval.of(per_megaflop(arm))
 
     return say.verdict(
-        SUB_CLAIMS,
         {
             "alone": better("exact", alone),
             "prefix": compare(
@@ -361,18 +329,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Encoder-decoder, decoder-only, prefix LM",
-    claim=(
-        "Where an input is to be turned into another form, as in translation, an encoder-decoder "
-        "is best, since it reads the whole source, both ways, before it writes."
-    ),
-    experiment=(
-        "An encoder-decoder, a decoder alone of as many blocks (source, separator, target; loss on "
-        "the target) and the same with a source that sees both ways, equal in parameters, "
-        "learn four patterns of the packaged corpus with the same sentences and steps, each with "
-        "the better of two learning rates. Judged on new combinations of words: exact match, BLEU, "
-        "loss, and the cost of decoding."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

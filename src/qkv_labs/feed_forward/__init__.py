@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from qkv.model import Encoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("feed_forward")
 
@@ -149,14 +148,13 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Facts and copies by kind."""
-    title = "Right answers, %: {m.n_facts:,} facts, and words copied from the position before"
     columns = {
         "feed-forward layer": "{0.name}",
         "parameters": "{0.parameters:,}",
         "facts": lambda arm: tools.plus_minus(arm.facts),
         "copies": lambda arm: tools.plus_minus(arm.copied),
     }
-    return [Table.of(say("right", title, m=m), m.arms, columns)]
+    return [Table.of(say("right", m=m), m.arms, columns)]
 
 
 def draw(m: Measured) -> Figure:
@@ -174,38 +172,12 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "facts": (
-        "A feed-forward layer adds to what a model can express: without it attention stores fewer "
-        "facts, %.",
-        supports("geva"),
-    ),
-    "wider": ("The wider it is, the more it stores: ×4 more than ×1.", supports("geva")),
-    "parameters": (
-        "It is more than its parameters: attention alone, widened until it has as many, stores "
-        "fewer.",
-        contradicts("sukhbaatar"),
-    ),
-    "nonlinear": ("It is its nonlinearity that counts: without it fewer are stored.", None),
-    "gelu": ("GELU stores more than ReLU.", supports("hendrycks")),
-    "gated": (
-        "A gated layer stores more than either at equal parameters.",
-        supports("shazeer2020"),
-    ),
-    "copies": (
-        "It is needed everywhere: without it words are copied less well, by over 1 point.",
-        contradicts("elhage"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Compare facts stored with and without the layer, by width and activation, and copies."""
     facts = {arm.name: Interval.percent(arm.facts) for arm in m.arms}
     copies = {arm.name: Interval.percent(arm.copied) for arm in m.arms}
     one, relu, gelu, gated = "×1, ReLU", FULL, "×4, GELU", "gated, SiLU"
     return say.verdict(
-        SUB_CLAIMS,
         {
             "facts": compare(facts[NONE], "<", facts[relu], (NONE, relu)),
             "wider": compare(facts[relu], ">", facts[one], (relu, one)),
@@ -220,19 +192,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "What the feed-forward layer is for",
-    claim=(
-        "Two linear layers with an activation between them, at each position by itself, make a "
-        "block more expressive than attention alone."
-    ),
-    experiment=(
-        "One encoder layer with no feed-forward layer, with one as wide as the model, and with one "
-        "four times as wide: linear, ReLU, GELU or gated (narrower, for as many parameters). A "
-        "further arm has attention alone, widened to as many parameters. Each learns {n:,} facts "
-        "that follow no rule (a subject and a relation give an object), and to copy the word "
-        "before; same data, steps, learning rate and three seeds (six with --full)."
-    ),
-    functions=(measure, tables, draw, judge),
-    values={"n": N_NAMES**2},
-)
+LAB = say.make_lab(measure, tables, draw, judge, values={"n": N_NAMES**2})

@@ -15,10 +15,9 @@ from statistics import fmean
 import qkv
 from qkv.tasks import Chooser, FewShot
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("few_shot")
 
@@ -231,7 +230,6 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Accuracy by arm, with the extremes over the draws."""
-    title = "{m.model}: right answers on {m.n_sentences} sentences, half of them positive, %"
 
     def extremes(arm: Arm) -> str:
         return f"{min(arm.accuracies):.0f}–{max(arm.accuracies):.0f}" if arm.shots else "–"
@@ -244,7 +242,7 @@ def tables(m: Measured) -> list[Table]:
         "from–to": extremes,
         "says “positive”": lambda arm: f"{fmean(arm.said_positive):.0f}",
     }
-    return [Table.of(say("right", title, m=m), m.arms, columns)]
+    return [Table.of(say("right", m=m), m.arms, columns)]
 
 
 def draw(m: Measured) -> Figure:
@@ -273,42 +271,12 @@ def _kind(kind: tuple[str, str]) -> tuple[int, int]:
     return list(TEMPLATES).index(template), (TRUE, WRONG).index(answers)
 
 
-SUB_CLAIMS = {
-    "zero": (
-        "A model that predicts the next word does a task from a description alone: above "
-        "chance, %.",
-        supports("brown"),
-    ),
-    "few": (
-        "Two solved examples make it better.",
-        supports("brown"),
-    ),
-    "more": (
-        "The more examples, the better: {most} are better than {least}.",
-        supports("brown"),
-    ),
-    "worded": (
-        "However one asks: in the other template 4 examples help too.",
-        contradicts("lu"),
-    ),
-    "imitates": (
-        "It imitates the examples: wrong answers in them make it worse.",
-        contradicts("min"),
-    ),
-    "order": (
-        "Which examples, and in which order, matters little: at most 10 points between draws.",
-        contradicts("lu"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Does it work without examples, do they help however many, and do their answers matter?"""
     few = sorted({arm.shots for arm in tools.where(m.arms, template=MAIN, answers=TRUE)})[1:]
     wrong = [arm.shots for arm in tools.where(m.arms, template=MAIN, answers=WRONG)]
     spread = max(max(arm.accuracies) - min(arm.accuracies) for arm in m.arms)
     return say.verdict(
-        SUB_CLAIMS,
         {
             "zero": [
                 compare(m.right(name, 0), ">", CHANCE, (name, "chance")) for name in TEMPLATES
@@ -338,20 +306,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Zero-shot and few-shot prompting",
-    claim=(
-        "A model that predicts the next word can be given a task in its prompt: it does it from a "
-        "description alone, and better after a few solved examples, which it imitates; no weight "
-        "is changed."
-    ),
-    experiment=(
-        "SmolLM2 (135 million weights) chooses the likelier of “positive” and “negative” after 120 "
-        "sentences made for this lab, half of each, in two ways of asking, after 0 to 8 examples "
-        "(0 to 16 with --full), each time with four draws and orders (eight with --full). As a "
-        "control the examples' answers are all made wrong. Intervals hold the chance in the choice "
-        "of sentences and in the draws."
-    ),
-    functions=(measure, tables, draw, judge),
-    needs=MODEL,
-)
+LAB = say.make_lab(measure, tables, draw, judge, needs=MODEL)

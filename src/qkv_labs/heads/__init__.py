@@ -12,7 +12,6 @@ from torch import Tensor
 
 from qkv.demo import demo_corpus
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, error_bars, look, new_figure
 from qkv_labs.heads.roles import (
     NO_ROLE,
@@ -25,8 +24,8 @@ from qkv_labs.heads.roles import (
     silencing_curves,
 )
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import translator
+from qkv_labs.texts import Texts
 
 say = Texts("heads")
 
@@ -120,10 +119,7 @@ def tables(m: Measured) -> list[Table]:
     relations = sorted({lookup.relations for lookup in m.lookups})
     cells = {(x.relations, x.heads): tools.plus_minus(x.accuracies) for x in m.lookups}
     exact = {(x.order, x.count): f"{x.exact_match:.1f}" for x in m.curve}
-    right = say(
-        "right", "Lookups answered rightly, % (chance {chance:.1f})", chance=100 / N_SYMBOLS
-    )
-    left = "Exact match with heads silenced, %, {m.n_sentences} sentences"
+    right = say("right", chance=100 / N_SYMBOLS)
     return [
         Table(
             right,
@@ -131,7 +127,7 @@ def tables(m: Measured) -> list[Table]:
             [(f"{h} × {D_MODEL // h}", *(cells[n, h] for n in relations)) for h in HEADS],
         ),
         Table.of(
-            say("heads", "The translator's heads, each silenced alone"),
+            say("heads"),
             m.heads,
             {
                 "attention": "{0.where}",
@@ -144,7 +140,7 @@ def tables(m: Measured) -> list[Table]:
             },
         ),
         Table(
-            say("left", left, m=m),
+            say("left", m=m),
             ("silenced", *ORDERS),
             [
                 (str(n), *(exact[order, n] for order in ORDERS))
@@ -212,37 +208,6 @@ def _gain(m: Measured, relations: int) -> tuple[float, int, float, float]:
     return figures[best][0] - alone, best, alone, max(figures[best][1], figures[1][1])
 
 
-SUB_CLAIMS = {
-    "several": (
-        "One head blends several relations into an average: looking up {many} things at once, "
-        "{many} heads get more right, %.",
-        supports("vaswani"),
-    ),
-    "single": (
-        "Several heads are better for a single lookup too.",
-        contradicts("michel"),
-    ),
-    "cost": (
-        "They cost the same: as many parameters.",
-        supports("vaswani"),
-    ),
-    "roles": (
-        "Each head of a trained translator looks at something of its own: more than half have "
-        "one role, %.",
-        contradicts("voita"),
-    ),
-    "spare": (
-        "All heads are needed: without the {n} least important of {total} exact matches fall "
-        "below half.",
-        contradicts("michel"),
-    ),
-    "vital": (
-        "Some are vital: without the {vital_n} most important they do.",
-        supports("voita"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Do several heads beat one, on one lookup too, and does each head do something of its own?"""
     right = {(x.relations, x.heads): Interval.percent(x.accuracies) for x in m.lookups}
@@ -253,7 +218,6 @@ def judge(m: Measured) -> Verdict:
     most = tools.where(m.curve, order=ORDERS[2], count=len(m.heads) // 6)[0]
     best = MANY, MANY
     return say.verdict(
-        SUB_CLAIMS,
         {
             "several": compare(right[best], ">", right[MANY, 1], ("4 × 16", "1 × 64")),
             "single": compare(right[1, MANY], ">", right[1, 1], ("4 × 16", "1 × 64")),
@@ -279,17 +243,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "How many heads?",
-    claim=(
-        "A single attention must blend different kinds of relation into one average. Several heads "
-        "of a fraction of the width each look at something else, at the same total cost."
-    ),
-    experiment=(
-        "One encoder layer names, at each place, the symbols at 1 or at 4 distances from it, with "
-        "1 to 16 heads of the same total width: same parameters, data, steps and seeds. Then "
-        "each head of the packaged translator is described by what its weights fall on, and heads "
-        "are silenced alone and together (order chosen on validation, measured on test sentences)."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

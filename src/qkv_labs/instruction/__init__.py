@@ -22,7 +22,6 @@ from qkv.model import Decoder
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.instruction.people import (
     BOTH,
@@ -34,8 +33,8 @@ from qkv_labs.instruction.people import (
     World,
 )
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import special_ids
+from qkv_labs.texts import Texts
 
 say = Texts("instruction")
 
@@ -226,14 +225,6 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Right answers by arm and kind of question, and what happened to plain text."""
-    answers = (
-        "Instructions answered to the letter, % (chance {chance:.0f}); at the right: "
-        "answers to the last kind that hold the right word anywhere"
-    )
-    plain = (
-        "Plain text: right last words of sentences about the new people, %, and "
-        "perplexity of new text"
-    )
     answered = [
         (
             arm,
@@ -249,12 +240,12 @@ def tables(m: Measured) -> list[Table]:
 
     return [
         Table(
-            say("answers", answers, chance=CHANCE),
+            say("answers", chance=CHANCE),
             ("learnt from", "steps", *KINDS, "mentions it"),
             answered,
         ),
         Table(
-            say("plain", plain),
+            say("plain"),
             ("learnt from", "right last words", "perplexity"),
             [(arm, tools.plus_minus(m.gaps[arm]), perplexity(m.perplexity[arm])) for arm in ARMS],
         ),
@@ -287,36 +278,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "before": (
-        "A model that learnt to go on with text does not follow instructions: at most chance "
-        "is right, %.",
-        supports("ouyang"),
-    ),
-    "after": (
-        "Tuned on pairs of instruction and answer it does.",
-        supports("ouyang"),
-    ),
-    "wordings": (
-        "It follows wordings that tuning did not show.",
-        supports("wei"),
-    ),
-    "both": (
-        "It follows new wordings about new people well: over half are right.",
-        supports("wei"),
-    ),
-    "knowledge": (
-        "The facts come from plain text: a model tuned on the same instructions alone knows "
-        "less of new people.",
-        supports("zhou"),
-    ),
-    "kept": (
-        "Tuning costs nothing of the plain text: perplexity is not higher.",
-        contradicts("ouyang"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Did answers come, also to what was not tuned on, and from the knowledge of plain text?"""
 
@@ -325,7 +286,6 @@ def judge(m: Measured) -> Verdict:
 
     steps = (AFTER, BEFORE)
     return say.verdict(
-        SUB_CLAIMS,
         {
             "before": [
                 compare(right(BEFORE, kind), "<", CHANCE, (kind, "chance")) for kind in KINDS
@@ -350,20 +310,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Instruction tuning, before and after",
-    claim=(
-        "A model that was trained to go on with text follows instructions only after it has been "
-        "tuned on pairs of instruction and answer; then it follows new ones too."
-    ),
-    experiment=(
-        "A small decoder reads plain text about 60 made-up people: where they live, which animal "
-        "they keep, what they work as. It is then tuned on questions about 45 of them, in a chat "
-        "template. Answers must be right to the letter; we ask the tuning's questions about the "
-        "other 15, new wordings about the 45, and new wordings about the 15. We compare before and "
-        "after, and a model that spent all its steps on the same questions alone, with three seeds "
-        "(five, and twice the people, with --full). New plain text shows what tuning does to it. "
-        "The instructions are questions of three kinds, no more."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

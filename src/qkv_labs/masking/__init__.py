@@ -17,13 +17,12 @@ from qkv.demo import PATTERNS as GRAMMAR
 from qkv.model import Encoder, pool
 from qkv.text import train_tokenizer
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.masking.documents import TOPICS
 from qkv_labs.masking.pairs import STARTS, TASKS, PairSizes, pages_of, worth
 from qkv_labs.masking.rows import Rows, Special, hide, small_encoder
+from qkv_labs.texts import Texts
 
 say = Texts("masking")
 
@@ -182,15 +181,14 @@ def tables(m: Measured) -> list[Table]:
         return [(name, *map(tools.plus_minus, row)) for name, *row in lines]
 
     chance = ("chance", *(f"{share:.1f}" for share in CHANCE))
-    starts = "After fine-tuning on few labels, % right (next sentences told: {told} %)"
     return [
         Table(
-            say("rates", "What each masking rate teaches, % right"),
+            say("rates"),
             ("hidden", "fill, 15 % hidden", "linear probe: pattern"),
             rows([f"{rate:.0%}" for rate in RATES], m.filled, m.probed),
         ),
         Table(
-            say("starts", starts, told=tools.plus_minus(m.told)),
+            say("starts", told=tools.plus_minus(m.told)),
             ("start", *TASKS),
             [*rows(STARTS, *m.tasks), chance],
         ),
@@ -222,35 +220,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "teaches": (
-        "Guessing the 15 % of tokens that are hidden teaches an encoder what a sentence is "
-        "like: a linear probe tells its pattern, %.",
-        supports("devlin"),
-    ),
-    "tuned": (
-        "It helps tasks with few labels: ahead of no pre-training.",
-        supports("devlin"),
-    ),
-    "rate": (
-        "No other rate than BERT's 15 % fills gaps better, by over 1 point.",
-        contradicts("wettig"),
-    ),
-    "person": (
-        "Telling whether one sentence follows another fits it for tasks on pairs: same person?",
-        supports("devlin"),
-    ),
-    "mood": (
-        "And: same mood?",
-        contradicts("liu"),
-    ),
-    "single": (
-        "It costs nothing on single sentences (5 points allowed): which topic?",
-        contradicts("liu"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Does hiding 15 % teach, does another rate teach more, and what do pairs add?"""
     usual = Interval.percent(m.filled[USUAL])
@@ -263,7 +232,6 @@ def judge(m: Measured) -> Verdict:
 
     person, mood, topic = TASKS
     return say.verdict(
-        SUB_CLAIMS,
         {
             "teaches": compare(Interval.percent(m.probed[USUAL]), ">", 90, ("15%", "")),
             "tuned": [
@@ -286,19 +254,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Masking rate and next-sentence prediction",
-    claim=(
-        "An encoder learns to understand text by guessing the 15 % of tokens that are hidden from "
-        "it; telling whether one sentence follows another fits it for tasks on pairs of sentences."
-    ),
-    experiment=(
-        "Small encoders read made-up Chinese sentences with 5 to 80 % of the tokens hidden, equal "
-        "steps; judged on held-out text by filling 15 % and by a linear probe. Others read pairs "
-        "from documents that keep one person, topic and mood, half of them neighbours, with and "
-        "without learning which (both losses weigh alike); then all are tuned alike on 400 "
-        "labelled pairs of one topic (same person? same mood?) and on 40 single sentences (which "
-        "topic?)."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

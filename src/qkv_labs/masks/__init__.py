@@ -17,10 +17,9 @@ from torch import Tensor
 from qkv.demo import demo_corpus
 from qkv.model import Decoder, Layout, Mask, equation, fast, use_path
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import supports
+from qkv_labs.texts import Texts
 
 say = Texts("masks")
 
@@ -294,7 +293,7 @@ def tables(m: Measured) -> list[Table]:
     ]
     return [
         Table.of(
-            say("forms", "Largest difference from the additive form"),
+            say("forms"),
             m.forms,
             {
                 "mask": "{0.mask}",
@@ -303,9 +302,9 @@ def tables(m: Measured) -> list[Table]:
                 "fused kernel": lambda form: tools.tiny(form.fast),
             },
         ),
-        Table(say("blind", "A row that may see nothing"), ("way", "gives"), [*m.blind.items()]),
+        Table(say("blind"), ("way", "gives"), [*m.blind.items()]),
         Table.of(
-            say("leaks", "Largest change of logits that must not change"),
+            say("leaks"),
             m.leaks,
             {
                 "what changes": "{0.change}",
@@ -315,7 +314,7 @@ def tables(m: Measured) -> list[Table]:
             },
         ),
         Table(
-            say("learnt", "New sentences (nats a word), and its own"),
+            say("learnt"),
             ("training", "loss", "no future there", "sound (%)"),
             learnt,
         ),
@@ -354,32 +353,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "ways": (
-        "A boolean mask and an additive one give the same (largest difference, fused kernels "
-        "included).",
-        supports("vaswani"),
-    ),
-    "hides": (
-        "With it no token sees what it must not: logits do not move when that changes, and do "
-        "without the mask.",
-        supports("vaswani"),
-    ),
-    "peeks": (
-        "Without the causal mask the model peeks: its loss, in nats a word, is lower.",
-        None,
-    ),
-    "useless": (
-        "What it learnt so is useless once the words to come are not there: the loss is higher.",
-        None,
-    ),
-    "writes": (
-        "And it writes fewer sound sentences, %.",
-        None,
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Do the ways agree, does nothing leak, and is nothing learnt without the mask?"""
     gap = max(max(form.boolean, form.fast) for form in m.forms)
@@ -390,7 +363,6 @@ def judge(m: Measured) -> Verdict:
 
     sides = ("no mask", "causal mask")
     return say.verdict(
-        SUB_CLAIMS,
         {
             "ways": compare(gap, "<", ROUNDING, form=".1g"),
             "hides": [
@@ -408,18 +380,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "What a mask hides",
-    claim=(
-        "A boolean mask and an additive one are the same; with it no token sees what comes after "
-        "it, and without it a model would peek at the answer in training and learn nothing."
-    ),
-    experiment=(
-        "Both ways and the fused kernels on the same numbers, for five masks; future and padded "
-        "tokens changed under a trained model; and one decoder trained on the packaged English "
-        "sentences with and without its causal mask (same first weights, sentences and steps), "
-        "then tested on new sentences and on what it writes. A sentence of three words or more is "
-        "sound if the training text has each pair of its neighbours."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

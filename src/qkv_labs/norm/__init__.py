@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from qkv.model import Encoder, Layout, Residual
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("norm")
 
@@ -230,23 +229,14 @@ def tables(m: Measured) -> list[Table]:
         )
         for arm in m.trained
     ]
-    learnt_title = (
-        "Right answers after training, in %, by learning rate (0: the weights are no numbers any "
-        "more)"
-    )
-    changes = "What a sentence's surroundings change in its vectors (share of their length)"
-    modes = (
-        "Right answers of the same weights with the batch's own statistics (training) and "
-        "with running ones (use), in %"
-    )
     return [
         Table(
-            say("learnt", learnt_title),
+            say("learnt"),
             ("norm", "layers", *(f"rate {rate}" for rate in _rates(m))),
             learnt,
         ),
         Table.of(
-            say("changes", changes),
+            say("changes"),
             m.changes,
             {
                 "norm": "{0.kind}",
@@ -256,7 +246,7 @@ def tables(m: Measured) -> list[Table]:
             },
         ),
         Table.of(
-            say("modes", modes),
+            say("modes"),
             m.gaps,
             {
                 "norm": "{0.kind}",
@@ -307,44 +297,6 @@ def right_at(m: Measured, kind: str, n_layers: int, rate: float | None = None) -
     return Interval.percent(seeds, 100)
 
 
-SUB_CLAIMS = {
-    "six": (
-        "Without a norm {n} layers can hardly be trained: fewer than half of the answers are "
-        "right, %.",
-        contradicts("zhang2019"),
-    ),
-    "rate": (
-        "At a learning rate of {rate:g} they cannot, and with LayerNorm before the sublayers "
-        "they can.",
-        supports("xiong"),
-    ),
-    "post": (
-        "With LayerNorm where the paper has it, after the sublayers, they can too at that rate.",
-        contradicts("xiong"),
-    ),
-    "deep": (
-        "{deep_n} layers learn more with LayerNorm than without a norm.",
-        supports("xiong"),
-    ),
-    "free": (
-        "LayerNorm depends neither on batch-mates nor on padding (change of a sentence's vectors).",
-        supports("ba"),
-    ),
-    "bound": (
-        "BatchNorm in training depends on both.",
-        supports("shen"),
-    ),
-    "small": (
-        "With {small} sentences a batch BatchNorm learns less than LayerNorm.",
-        supports("ba"),
-    ),
-    "large": (
-        "With {large} sentences a batch it does so too.",
-        supports("shen"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Are norms needed for training, and which of them depend on the rest of the batch?"""
     none, layer, batch = "no norm", "LayerNorm pre", "BatchNorm pre"
@@ -352,7 +304,6 @@ def judge(m: Measured) -> Verdict:
     use = {(gap.kind, gap.batch): Interval.percent(gap.use, 100) for gap in m.gaps}
     large, small = BATCHES
     return say.verdict(
-        SUB_CLAIMS,
         {
             "six": compare(right_at(m, none, SHALLOW), "<", 50, (none, "")),
             "rate": [
@@ -375,21 +326,9 @@ def judge(m: Measured) -> Verdict:
 
 
 LAB = say.make_lab(
-    "Why LayerNorm",
-    claim=(
-        "Without LayerNorm a Transformer of six layers or more can hardly be trained; and "
-        "BatchNorm suits language badly, since it depends on the size of the batch and on padding, "
-        "while LayerNorm depends on neither."
-    ),
-    experiment=(
-        "The same stack with no norm, LayerNorm (post and pre), RMSNorm or BatchNorm learns to "
-        "name the word before from padded batches, at two learning rates: {shallow} layers, "
-        "{steps} steps, three seeds; and {deep} layers, without norms and with "
-        "LayerNorm, {deep_steps} steps, two seeds (--full: three times the steps, two seeds "
-        "more). BatchNorm stands where LayerNorm stood and so counts padding too. Then we change a "
-        "sentence's batch-mates and padding and compare its vectors, and the answers of models "
-        "trained with large and small batches, as in training and as in use."
-    ),
-    functions=(measure, tables, draw, judge),
+    measure,
+    tables,
+    draw,
+    judge,
     values={"shallow": SHALLOW, "deep": DEEP, "steps": STEPS[SHALLOW], "deep_steps": STEPS[DEEP]},
 )

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("order")
 
@@ -180,22 +179,12 @@ def tables(m: Measured) -> list[Table]:
     head = ("family", "positions", "layers")
     return [
         Table(
-            say(
-                "changes",
-                "What the order of 我爱你。 changes in fresh models (share of a vector's length, "
-                "largest of all orders)",
-            ),
+            say("changes"),
             (*head, "a word's vector", "mean of all", "。 in 你爱我。"),
             changes,
         ),
         Table(
-            say(
-                "right",
-                "Who does it? Right answers on {m.n_held_out} sentences about pairs never met, "
-                "in % (chance: {chance:.0f})",
-                m=m,
-                chance=100 * CHANCE,
-            ),
+            say("right", m=m, chance=100 * CHANCE),
             (*head, "right, %"),
             right,
         ),
@@ -236,31 +225,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "same": (
-        "Without positions an encoder's vectors do not depend on word order (largest change, "
-        "as a share of a vector's length).",
-        supports("vaswani"),
-    ),
-    "untaught": (
-        "Nor can it learn to tell who does it: right answers stay at chance, %.",
-        supports("vaswani"),
-    ),
-    "placed": (
-        "With positions it can.",
-        supports("vaswani"),
-    ),
-    "shallow": (
-        "A causal decoder of one layer is as blind without positions.",
-        None,
-    ),
-    "decoder": (
-        "So is one of two layers.",
-        contradicts("haviv"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Is a fresh encoder blind to order, a trained one too, and a decoder as well?"""
 
@@ -271,7 +235,6 @@ def judge(m: Measured) -> Verdict:
     blind = tools.where(m.changes, family="encoder", positions="none")[0]
     guess, seen = 100 * CHANCE, 100 * SEES
     return say.verdict(
-        SUB_CLAIMS,
         {
             "same": compare(max(blind.moved, blind.pooled, blind.stop), "<", SAME, form=".1g"),
             "untaught": compare(
@@ -286,18 +249,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Without positions, 我爱你 is 你爱我",
-    claim=(
-        "A Transformer takes in all words at a glance and does not care about their order: without "
-        "position codes 我爱你 and 你爱我 are the same to it."
-    ),
-    experiment=(
-        "Fresh models in float64 read 我爱你。 in all 24 orders, and we compare each word's "
-        "vector, the mean, and the full stop's. Then small encoders and causal decoders of one and "
-        "two layers, with and without sinusoidal positions, are taught to say at the full stop who "
-        "does it, with the same width, data, steps and learning rate and three seeds each (five "
-        "with --full). They are tested on pairs of people that they never met."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from qkv.model import Decoder, Layout, Learned, sinusoids
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, look, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("positions")
 
@@ -245,20 +244,11 @@ def _residual(shift: Shift, k: str) -> str:
 
 def tables(m: Measured) -> list[Table]:
     """Right answers by length, and what a shift does to the tables."""
-    right = (
-        "{task}: right answers in % after training on up to {n} words (one word of {words} by "
-        "chance; beyond {n} words, at the positions beyond {n} alone)"
-    )
-    algebra = (
-        "One matrix M for PE(p+k) = M·PE(p): relative error at positions not fitted; and how "
-        "much PE(p)·PE(p+k) depends on p"
-    )
     return [
         *(
             Table.of(
                 say(
                     "right",
-                    right,
                     task=Words(f"The {task}", say.cell(task)),
                     n=TRAINED,
                     words=N_WORDS,
@@ -274,7 +264,7 @@ def tables(m: Measured) -> list[Table]:
             for task in TASKS
         ),
         Table.of(
-            say("algebra", algebra),
+            say("algebra"),
             m.shifts,
             {
                 "table": "{0.table}",
@@ -322,44 +312,6 @@ def _draw_task(panel: Any, m: Measured, task: str) -> None:
     panel.set(ylim=(0, 110), xlim=(0, LONGEST), title=f"Naming the {task}")
 
 
-SUB_CLAIMS = {
-    "shift": (
-        "A shift of sinusoidal positions is one linear map for all positions (largest error).",
-        supports("vaswani"),
-    ),
-    "learnt": (
-        "So relative positions are easy to learn from them: within the trained length the word "
-        "before is named, %.",
-        supports("vaswani"),
-    ),
-    "carry": (
-        "They carry over to sequences of {n4} words after training on {n}.",
-        contradicts("press"),
-    ),
-    "met": (
-        "They carry over farther if training met the positions, though not the length.",
-        supports("ruoss"),
-    ),
-    "table": (
-        "A learnt table carries over less than sinusoids.",
-        supports("vaswani"),
-    ),
-    "rotary": (
-        "Rotary positions carry over: to the word before, and to the first word.",
-        contradicts("press"),
-    ),
-    "alibi": (
-        "ALiBi carries over: to the word before, and to the first word.",
-        supports("press"),
-    ),
-    "none": (
-        "A causal decoder without positions carries over farther than sinusoids, on the "
-        "word before.",
-        supports("kazemnejad"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Which schemes stay right at 4n, on which task; and is a shift one linear map?"""
     arms = {name_of(arm): arm for arm in m.arms}
@@ -373,7 +325,6 @@ def judge(m: Measured) -> Verdict:
 
     sinusoidal, anywhere = "sinusoidal", "sinusoidal, trained anywhere"
     return say.verdict(
-        SUB_CLAIMS,
         {
             "shift": compare(m.closed_form, "<", EXACT, form=".1g"),
             "learnt": compare(right(sinusoidal, before, "within"), ">", LEARNT, (sinusoidal, "")),
@@ -396,22 +347,9 @@ def judge(m: Measured) -> Verdict:
 
 
 LAB = say.make_lab(
-    "Positions beyond the trained length",
-    claim=(
-        "Sinusoidal positions are computed and not learnt, so they carry over to sequences longer "
-        "than those of the training; and since they change smoothly (a shift is a linear map), "
-        "relative positions are easy to learn from them."
-    ),
-    experiment=(
-        "Small causal decoders of two layers, alike but for their positions (and embeddings times "
-        "√D beside sinusoids, as in the paper), learn with the same steps and learning rate two "
-        "tasks at once: to name at each position the word before, which is always one step away, "
-        "and the first word, which is farther the longer the sequence. They learn from random "
-        "sequences of {half} to {n} words, three seeds each (five with --full), and are tested on "
-        "new sequences of {n}, {n2} and {n4} words. Two more arms let the positions of training "
-        "sequences begin anywhere. For the tables we fit one matrix to a shift by k and test it on "
-        "positions that were left out."
-    ),
-    functions=(measure, tables, draw, judge),
+    measure,
+    tables,
+    draw,
+    judge,
     values={"half": TRAINED // 2, "n": TRAINED, "n2": 2 * TRAINED, "n4": 4 * TRAINED},
 )

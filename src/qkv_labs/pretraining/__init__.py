@@ -16,10 +16,9 @@ from torch import Generator, Tensor
 
 from qkv.model import Encoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, error_bars, new_figure, ticks
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("pretraining")
 
@@ -285,12 +284,8 @@ def tables(m: Measured) -> list[Table]:
         )
         for name in ARMS
     ]
-    title = (
-        "Right labels of {n} new sentences, % (chance {chance:.0f}), by the number "
-        "of labelled sentences; mean ± spread over seeds"
-    )
     head = ("start", "steps in all", *(f"{labels} labels" for labels in m.labels))
-    return [Table(say("right", title, n=N_TEST, chance=CHANCE), head, rows)]
+    return [Table(say("right", n=N_TEST, chance=CHANCE), head, rows)]
 
 
 def draw(m: Measured) -> Figure:
@@ -308,37 +303,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "few": (
-        "With {n} labels a pre-trained encoder is ahead of one from scratch, also at equal "
-        "compute.",
-        supports("howard"),
-    ),
-    "some": (
-        "So it is with {some_n} labels.",
-        supports("howard"),
-    ),
-    "read": (
-        "What the text says is what helps: pre-trained on text whose verbs tell nothing, it is "
-        "behind at {read_n} labels.",
-        None,
-    ),
-    "short": (
-        "Little further training is enough: with {short_n} labels, the same {steps} steps "
-        "leave an encoder from scratch behind.",
-        supports("devlin"),
-    ),
-    "well": (
-        "With {n} labels and little training it does well: over 80 %.",
-        supports("devlin"),
-    ),
-    "many": (
-        "It stays ahead with {many_n} labels at equal compute.",
-        contradicts("he2019"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """With few labels and with many: is the pre-trained model ahead, and by what it read?"""
     few, many = m.labels[0], m.labels[-1]
@@ -351,7 +315,6 @@ def judge(m: Measured) -> Verdict:
 
     middle = m.labels[len(m.labels) // 2]
     return say.verdict(
-        SUB_CLAIMS,
         {
             "few": [ahead(few, SCRATCH), ahead(few, LONG)],
             "some": [ahead(middle, SCRATCH), ahead(middle, LONG)],
@@ -369,21 +332,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Pre-training, then few labels",
-    claim=(
-        "An encoder that has learnt to fill gaps in plain text needs little labelled data and "
-        "little further training to do a task well."
-    ),
-    experiment=(
-        "In a made-up language, 40 adjectives praise or blame, and words like “not” turn them "
-        "round. A small encoder (two layers) fills gaps in unlabelled sentences, of which "
-        "{share:.0f} % have a verb that gives the opinion away; then it learns to "
-        "label sentences without such verbs. Beside it, with the same first weights, labels, "
-        "batches and choice of learning rates: from scratch with as many fine-tuning steps; from "
-        "scratch with as many steps in all; and pre-trained on the same text with its opinion "
-        "verbs dealt out at random. Three seeds (five with --full)."
-    ),
-    functions=(measure, tables, draw, judge),
-    values={"share": 100 * OPINIONATED},
-)
+LAB = say.make_lab(measure, tables, draw, judge, values={"share": 100 * OPINIONATED})

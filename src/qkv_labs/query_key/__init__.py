@@ -14,10 +14,9 @@ from torch import Tensor
 
 from qkv.model import Attention, Encoder, Mask, equation, use_path
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, DIVERGING, Figure, look, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("query_key")
 
@@ -245,8 +244,8 @@ def tables(m: Measured) -> list[Table]:
     head = ("language", "object→verb (%)", "→", "score above mean", "→", "loss", "→")
     cut_head = ("language", "whole", "head silenced", "verb unseen", "another word unseen")
     return [
-        Table(say("learnt", "What is learnt, before → after"), head, learnt),
-        Table(say("cut", "Wrong endings (%) when something is cut"), cut_head, cut),
+        Table(say("before_after"), head, learnt),
+        Table(say("cut"), cut_head, cut),
     ]
 
 
@@ -327,32 +326,6 @@ def animate(m: Measured, path: Path) -> None:
             writer.grab_frame()
 
 
-SUB_CLAIMS = {
-    "random": (
-        "Fresh matrices match at random: the object gives its verb an even share, % (within 5 "
-        "points).",
-        supports("elhage"),
-    ),
-    "learnt": (
-        "Prediction errors alone teach the object's query to point at its verb's key.",
-        supports("clark"),
-    ),
-    "control": (
-        "Only if the language has such a rule: without it attention stays even.",
-        None,
-    ),
-    "needed": (
-        "The answers depend on that look: wrong endings, %, with the verb alone unseen, and "
-        "with another word unseen.",
-        supports("voita"),
-    ),
-    "redundant": (
-        "Of two heads the one that looks most is needed: without it most endings are wrong.",
-        contradicts("michel"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Does the look form with the rule alone, and does the answer depend on it?"""
     ruled, free, double = (chosen(m, *arm) for arm in ARMS.values())
@@ -365,7 +338,6 @@ def judge(m: Measured) -> Verdict:
         return Interval.percent(tools.column(courses, cut), 100)
 
     return say.verdict(
-        SUB_CLAIMS,
         {
             "random": compare(
                 attention(ruled, 0), "≈", 100 * CHANCE, ("object→verb (%)", ""), margin=5
@@ -381,18 +353,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "What W_Q and W_K learn",
-    claim=(
-        "Fresh matrices match at random; prediction errors alone teach an object's query to point "
-        "at the key of its verb (apple at eat), as far as the language has such a rule."
-    ),
-    experiment=(
-        "A made-up language: a verb and its object among other words in any order; each verb gives "
-        "its object an ending of its own, to be filled in. One attention layer is watched while "
-        "it learns; in the control language endings are drawn at random. Then the head is "
-        "silenced, or the object forbidden to look at the verb, or at another word."
-    ),
-    functions=(measure, tables, draw, judge),
-    animate=animate,
-)
+LAB = say.make_lab(measure, tables, draw, judge, animate=animate)

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from qkv.model import equation, use_path
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import Figure, error_bars, look, new_figure, ticks
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import supports
+from qkv_labs.texts import Texts
 
 say = Texts("recurrent")
 
@@ -296,26 +295,24 @@ def tables(m: Measured) -> list[Table]:
         )
         for arm in m.arms
     ]
-    title = "Products that wait for one another / CPU ms for {m.tokens} tokens, by length"
     lengths = ("model", *(f"length {n}" for n in m.lengths))
     loads = (f"{load} pairs" if load > 1 else "1 pair" for load in LOADS)
     result = [
-        Table(say("costs", title, m=m), lengths, costs),
+        Table(say("costs", m=m), lengths, costs),
         Table(
-            say("recall", "Right answers, %, mean ± spread over seeds"),
+            say("recall"),
             ("model", *loads, "near", "far"),
             recall,
         ),
         Table(
-            say("sizes", "Size and learning rate"),
+            say("sizes"),
             ("model", "parameters", "rate"),
             [(arm.name, f"{arm.parameters:,}", f"{arm.rate:g}") for arm in m.arms],
         ),
     ]
     if m.gpu:
         times = [(arm.name, *(f"{ms:.1f}" for ms in arm.gpu_milliseconds)) for arm in m.arms]
-        on_gpu = "Milliseconds for {m.tokens} tokens on {m.gpu}, by length"
-        result.insert(1, Table(say("gpu", on_gpu, m=m), lengths, times))
+        result.insert(1, Table(say("gpu", m=m), lengths, times))
     return result
 
 
@@ -346,40 +343,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "waits": (
-        "A recurrent net must read token by token: over {length} tokens more products wait for "
-        "one another.",
-        supports("vaswani"),
-    ),
-    "queue": (
-        "Attention on top does not end the queue.",
-        supports("vaswani"),
-    ),
-    "cpu": (
-        "So its training step takes longer: on one CPU core, ms, at length {length}.",
-        None,
-    ),
-    "on_gpu": (
-        "And on a GPU, ms, at length {length}.",
-        supports("vaswani"),
-    ),
-    "forgets": (
-        "By the end it has forgotten the beginning: though it recalls near pairs, far ones it "
-        "recalls less (by over 5 points), %.",
-        supports("bengio1994"),
-    ),
-    "full": (
-        "It forgets when much must be kept: {many} pairs are recalled less than {few}.",
-        supports("arora"),
-    ),
-    "transformer": (
-        "The Transformer does not: {many} pairs are recalled, and more than by the LSTM.",
-        supports("arora"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Judge waiting, time and forgetting, each by its own figure."""
     lstm, attending, transformer = m.arms
@@ -391,7 +354,6 @@ def judge(m: Measured) -> Verdict:
 
     few, many = LOADS[0], LOADS[-1]
     return say.verdict(
-        SUB_CLAIMS,
         {
             "waits": compare(lstm.chain[-1], ">", transformer.chain[-1], names, form=".0f"),
             "queue": compare(
@@ -419,23 +381,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Recurrent nets and the Transformer",
-    claim=(
-        "A recurrent net must read token by token, which cannot be done in parallel, and by the "
-        "end it has forgotten the beginning; attention on top does not end the queue. The "
-        "Transformer reads all at once, and every token is one step away."
-    ),
-    experiment=(
-        "An LSTM, an LSTM with attention and a one-block Transformer of equal parameters. Counted "
-        "from the graph: matrix products that must wait for one another. Timed: training steps "
-        "over the same number of tokens, cut into longer and longer sequences, on the CPU, and on "
-        "a GPU where there is one. Learnt: to give the "
-        "value of a key that stood among filler, by the number of pairs and, with {load} pairs, by "
-        "distance, in a language small enough for the LSTM to learn; same "
-        "sequences (up to {length} tokens) and steps, three seeds (five with --full), for "
-        "each the better of two learning rates, chosen on the first seed."
-    ),
-    functions=(measure, tables, draw, judge),
-    values={"length": max(LENGTHS), "load": FAR_LOAD},
-)
+LAB = say.make_lab(measure, tables, draw, judge, values={"length": max(LENGTHS), "load": FAR_LOAD})

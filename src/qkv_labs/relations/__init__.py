@@ -12,11 +12,10 @@ from torch import Tensor
 import qkv
 from qkv.model import Attention, Layout
 from qkv.tasks import LanguageModel
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.heads.roles import attend_with, replaced
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import supports
+from qkv_labs.texts import Texts
 from qkv_labs.tools import padded
 
 say = Texts("relations")
@@ -159,7 +158,6 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """The best head of each relation, and the best fixed distance."""
-    title = "{m.model}: looks that find the word, % of {n} sentences"
     columns = {
         "relation": "{0.relation}",
         "layer": "{0.layer}",
@@ -169,7 +167,7 @@ def tables(m: Measured) -> list[Table]:
         "that distance": "{0.by_offset:.1f}",
     }
     n = m.relations[0].n_tested
-    return [Table.of(say("found", title, m=m, n=n), m.relations, columns)]
+    return [Table.of(say("found", m=m, n=n), m.relations, columns)]
 
 
 def draw(m: Measured) -> Figure:
@@ -183,25 +181,6 @@ def draw(m: Measured) -> Figure:
     axes[0].set_ylabel("layer")
     figure.colorbar(image, ax=list(axes), label="looks that find the word (%)")
     return figure
-
-
-SUB_CLAIMS = {
-    "subject": (
-        "One head looks after syntax: from a verb it finds the subject, past a nearer noun, more "
-        "often than any fixed distance does, %.",
-        supports("clark"),
-    ),
-    "verb": ("From an object one finds its verb.", supports("clark")),
-    "antecedent": (
-        "One head looks after reference: from a pronoun it finds the person meant, of two.",
-        supports("clark"),
-    ),
-    "sure": (
-        "Such heads are experts: each finds its word in over 90 % of the sentences.",
-        None,
-    ),
-    "own": ("Each relation has a head of its own: {n} different heads.", supports("voita")),
-}
 
 
 def judge(m: Measured) -> Verdict:
@@ -221,7 +200,6 @@ def judge(m: Measured) -> Verdict:
     ]
     heads = {(found.layer, found.head) for found in m.relations}
     return say.verdict(
-        SUB_CLAIMS,
         {
             **dict(zip(("subject", "verb", "antecedent"), beats, strict=True)),
             "sure": [compare(right(found), ">", 90, (found.relation, "")) for found in m.relations],
@@ -231,20 +209,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Heads for syntax and reference",
-    claim=(
-        "Heads divide the work: one looks after grammar, another after what a pronoun refers to, "
-        "another after words that belong together."
-    ),
-    experiment=(
-        "SmolLM2 (135 million weights) reads made-up sentences in which a verb stands apart from "
-        "its subject, an object from its verb, a pronoun from the person meant, with another noun "
-        "nearer by. For each of its 270 heads we ask on which earlier word the strongest look "
-        "falls (the first token, which draws attention whatever it is, left out). The best head, "
-        "and the best fixed distance, are chosen on a third of the sentences and tested on the "
-        "rest."
-    ),
-    functions=(measure, tables, draw, judge),
-    needs=MODEL,
-)
+LAB = say.make_lab(measure, tables, draw, judge, needs=MODEL)

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from qkv.model import Encoder, Residual
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("residual")
 
@@ -202,14 +201,6 @@ def measure(settings: Settings) -> Measured:
 def tables(m: Measured) -> list[Table]:
     """Gradients of untrained stacks, accuracy of trained ones, and what is left of the input."""
     shallow, deep, layers = DEPTHS[0], DEPTHS[2], TAUGHT[-1]
-    fresh = (
-        "Fresh stacks: norm of the first block's gradient by depth; and how alike the "
-        "vectors of different tokens come out of {shallow} and {deep} layers (1: the same)"
-    )
-    learnt = (
-        "Trained to name the word before: right answers in % (naming any word of the "
-        "sequence: {guess:.0f})"
-    )
     left = [
         (
             NAMES[arm.kind],
@@ -221,7 +212,7 @@ def tables(m: Measured) -> list[Table]:
     ]
     return [
         Table(
-            say("fresh", fresh, shallow=shallow, deep=deep),
+            say("fresh", shallow=shallow, deep=deep),
             (
                 "stack",
                 *(f"depth {depth}" for depth in DEPTHS),
@@ -238,16 +229,12 @@ def tables(m: Measured) -> list[Table]:
             ],
         ),
         Table(
-            say("learnt", learnt, guess=100 * m.guess),
+            say("learnt", guess=100 * m.guess),
             ("stack", *(f"depth {depth}" for depth in TAUGHT)),
             [(NAMES[arm.kind], *map(tools.percent, arm.accuracies)) for arm in m.trained],
         ),
         Table(
-            say(
-                "left",
-                "Cosine of the stream to its input, by layer, in stacks of {layers} layers",
-                layers=layers,
-            ),
+            say("left", layers=layers),
             ("stack", "when", *(f"after {i}" for i in (0, layers // 4, layers // 2, layers))),
             left,
         ),
@@ -283,33 +270,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "deep": (
-        "Stacks of {layers} layers learn more with residual connections than without.",
-        supports("he2016"),
-    ),
-    "gradient": (
-        "Without them, norms kept, the gradient at the first of {depth} fresh layers vanishes: "
-        "it is below a tenth of that with them.",
-        contradicts("he2016"),
-    ),
-    "bare": (
-        "Without norms too, it does.",
-        supports("he2016"),
-    ),
-    "alike": (
-        "What is lost without them is what tells tokens apart: after {alike_depth} fresh "
-        "layers the cosine between different tokens is higher.",
-        supports("dong"),
-    ),
-    "new": (
-        "Though every layer adds its input, the last output is not the first input: their "
-        "cosine is below {kept:g}.",
-        supports("ethayarajh"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Deep down: are residual stacks ahead, do gradients vanish without, is the output new?"""
     right = {arm.kind: Interval.percent(arm.accuracies[-1], 100) for arm in m.trained}
@@ -318,7 +278,6 @@ def judge(m: Measured) -> Verdict:
     without = NAMES["without"]
     least = FADED * min(fresh[kind].first[-1] for kind in ("post", "pre"))
     return say.verdict(
-        SUB_CLAIMS,
         {
             "deep": [
                 compare(right[kind], ">", right["without"], (NAMES[kind], without))
@@ -347,22 +306,10 @@ def judge(m: Measured) -> Verdict:
 
 
 LAB = say.make_lab(
-    "Residual connections: revising, not rewriting",
-    claim=(
-        "A residual connection is a fast lane for gradients, so that very deep stacks can be "
-        "trained; and although every layer adds its input, the last output is not the first input "
-        "over again."
-    ),
-    experiment=(
-        "Encoders with x + f(norm(x)), with norm(x + f(x)), and with norm(f(x)), which has no "
-        "residual connection; fresh also f(x), with neither. Of fresh stacks we take the first "
-        "block's gradient at {shallowest} to {deepest} layers, the mean of three draws. Stacks "
-        "of {taught} layers, {width} wide, learn to name the word before "
-        "in as many steps, each with the better of two learning rates (chosen on the first of "
-        "three seeds, five with --full), and we count right answers on new words. We also follow "
-        "the cosine of each token's vector to its input through the layers, fresh and trained."
-    ),
-    functions=(measure, tables, draw, judge),
+    measure,
+    tables,
+    draw,
+    judge,
     values={
         "shallowest": DEPTHS[0],
         "deepest": DEPTHS[-1],

@@ -15,10 +15,9 @@ from qkv.config import DecodeConfig
 from qkv.decode import complete
 from qkv.model import Decoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("sampling")
 
@@ -141,7 +140,6 @@ def measure(settings: Settings) -> Measured:
 
 def tables(m: Measured) -> list[Table]:
     """Correctness, variety and reach of each rule."""
-    title = "{m.n_drawn} sentences drawn by each rule, %, mean ± spread over seeds"
     rows = [
         (
             row.rule,
@@ -151,7 +149,7 @@ def tables(m: Measured) -> list[Table]:
     ]
     text = ("the language itself", "100.0", tools.plus_minus(m.variety), tools.plus_minus(m.reach))
     head = ("rule", "right", "different", "reached")
-    return [Table(say("drawn", title, m=m), head, [*rows, text])]
+    return [Table(say("drawn", m=m), head, [*rows, text])]
 
 
 def of_kind(m: Measured, kind: str) -> list[Row]:
@@ -193,38 +191,6 @@ def best_reaching(m: Measured, kind: str, reach: float) -> Row:
     return max(rows or of_kind(m, kind), key=lambda row: fmean(row.right))
 
 
-SUB_CLAIMS = {
-    "greedy": (
-        "Taking the likeliest word each time is steady: always the same sentence, and a right one "
-        "(different sentences, and right ones, %).",
-        supports("holtzman"),
-    ),
-    "variety": (
-        "Drawing gives variety, the more the higher the temperature.",
-        supports("holtzman"),
-    ),
-    "price": (
-        "The price is correctness: at T = 2 fewer are right than at T = 0.6.",
-        supports("fan"),
-    ),
-    "plain": (
-        "Undisturbed (T = 1), a model draws as rightly as the text that it learnt from: over 99 %.",
-        contradicts("holtzman"),
-    ),
-    "top_p": (
-        "Of the rules that reach {share:.0%} of what the language itself does, the best top-p is "
-        "right more often than the best top-k.",
-        supports("holtzman"),
-    ),
-    "temperature": ("And more often than the best temperature.", supports("holtzman")),
-    "top_k": (
-        "A fixed k cuts off right words where there are many: top-k 4 reaches less of the language "
-        "than top-p 0.9, %.",
-        supports("holtzman"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """What does variety cost, and which rule gets most of it rightly?"""
     rows = {row.rule: row for row in m.rows}
@@ -240,7 +206,6 @@ def judge(m: Measured) -> Verdict:
         return compare(of(names[0], "right"), ">", of(names[1], "right"), names)
 
     return say.verdict(
-        SUB_CLAIMS,
         {
             "greedy": [
                 compare(of(GREEDY, "variety"), "<", 1, form=".2f"),
@@ -263,18 +228,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Temperature, top-k and top-p",
-    claim=(
-        "Taking the likeliest word is steady but stiff; drawing by probability is varied. "
-        "Temperature, top-k and top-p trade one for the other."
-    ),
-    experiment=(
-        "In a made-up language each of {verbs} verbs takes 2 to 16 of {objects} objects, so it is "
-        "known which sentences are right. A small decoder learns it, not to the end; then "
-        "sentences are drawn by each rule, and we count those that are right, those that differ, "
-        "and how much of the language is reached. Three seeds (five with --full)."
-    ),
-    functions=(measure, tables, draw, judge),
-    values={"verbs": N_VERBS, "objects": N_OBJECTS},
-)
+LAB = say.make_lab(measure, tables, draw, judge, values={"verbs": N_VERBS, "objects": N_OBJECTS})

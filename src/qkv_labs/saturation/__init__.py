@@ -14,10 +14,9 @@ from torch import Tensor
 
 from qkv.model import weights
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import Figure, look, new_figure
 from qkv_labs.lab import Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("saturation")
 
@@ -166,16 +165,15 @@ def tables(m: Measured) -> list[Table]:
         (f"{norms.gap:.0f}", *(f"{getattr(norms, name):.2e}" for name in NORMS.values()))
         for norms in m.gaps[::2]
     ]
-    title = "Norms with one of {n} logits a gap above the others"
     return [
-        Table(say("norms", title, n=m.n_classes), ("gap", *NORMS), rows),
+        Table(say("norms", n=m.n_classes), ("gap", *NORMS), rows),
         Table(
-            say("zeros", "Where the gradient is 0 exactly"),
+            say("zeros"),
             ("number type", "from a gap of"),
             [(name, f"{gap:.2f}") for name, gap in m.zero_from.items()],
         ),
         Table(
-            say("steps", "Steps until a wrong answer is right"),
+            say("steps"),
             ("gap", "cross-entropy", "squared error"),
             [(f"{r.gap:.0f}", str(r.entropy), str(r.square or "–")) for r in m.recoveries],
         ),
@@ -216,33 +214,11 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "decays": (
-        "As one logit rises above the others, the softmax's Jacobian falls exponentially with "
-        "the gap, to nothing.",
-        supports("goodfellow"),
-    ),
-    "size": (
-        "A large value is enough for that, whatever the others are.",
-        contradicts("goodfellow"),
-    ),
-    "square": (
-        "A loss whose gradient passes this Jacobian stops learning: squared error, when wrong.",
-        supports("goodfellow"),
-    ),
-    "entropy": (
-        "So does cross-entropy, the loss of the Transformer's own output.",
-        contradicts("goodfellow"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Does the Jacobian vanish, what does it take, and what does a loss on top make of it?"""
     first, last = m.gaps[0], m.gaps[-1]
     gone = 1e-3  # of a norm that is of the order of 1
     return say.verdict(
-        SUB_CLAIMS,
         {
             "decays": [
                 compare(m.rate, "≈", -1, ("exponent", ""), margin=0.05, form=".3f"),
@@ -260,17 +236,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "A large logit shuts the softmax",
-    claim=(
-        "When one of softmax's inputs is very large, its output is almost one-hot and every "
-        "derivative p_i(1 - p_i) and -p_i·p_j is about 0: the gradient vanishes."
-    ),
-    experiment=(
-        "Widen the gap between one logit and seven equal ones; compare the Jacobian's norm by "
-        "autograd with its closed form and fit the decay. Then try what could refute it: two equal "
-        "large logits, all logits shifted, and the gradient of two losses that sit on the softmax, "
-        "with the steps each needs to undo a wrong answer at the same learning rate."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

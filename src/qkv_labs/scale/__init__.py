@@ -13,10 +13,9 @@ from torch import Tensor
 
 from qkv.model import Attention, Encoder, Mask, scores, weights
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import GREY, Figure, error_bars, look, new_figure, ticks
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("scale")
 
@@ -219,11 +218,11 @@ def tables(m: Measured) -> list[Table]:
         for run in m.runs
     ]
     run_head = ("d_k", "scores", "learning rate", "held-out accuracy", "by validation")
-    softmax_title = say("softmaxes", "The softmax over {n} keys", n=N_KEYS)
+    softmax_title = say("softmaxes", n=N_KEYS)
     return [
-        Table(say("variances", "Variance of q·k"), ("d_k", *names), variances),
+        Table(say("variances"), ("d_k", *names), variances),
         Table(softmax_title, softmax_head, softmaxes),
-        Table(say("runs", "Reversing a sequence: right tokens, %"), run_head, runs),
+        Table(say("runs"), run_head, runs),
     ]
 
 
@@ -266,36 +265,6 @@ def _draw_training(axis: Any, m: Measured) -> None:
     axis.axhline(100 / N_TOKENS, color=GREY, ls="--", label="guessing")
 
 
-SUB_CLAIMS = {
-    "grows": (
-        "The variance of q·k grows in proportion to d_k.",
-        supports("vaswani"),
-    ),
-    "one_hot": (
-        "At d_k = {last} undivided scores make the softmax almost one-hot, divided ones do not.",
-        supports("vaswani"),
-    ),
-    "vanishes": (
-        "The gradient then vanishes for most queries: its median at the scores falls below a "
-        "tenth of that at d_k = {first}.",
-        supports("vaswani"),
-    ),
-    "mean": (
-        "It vanishes on average too: the mean gradient at the query is smaller than with the "
-        "division.",
-        None,
-    ),
-    "trains": (
-        "Without the division training suffers, each arm at its best learning rate.",
-        supports("vaswani"),
-    ),
-    "only": (
-        "The division cannot be replaced: smaller first weights of queries and keys learn less.",
-        contradicts("raffel"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Does the variance grow as d_k, the softmax saturate, its gradient vanish, training suffer?"""
     first, last = m.widths[0], m.widths[-1]
@@ -308,7 +277,6 @@ def judge(m: Measured) -> Verdict:
 
     sides = (WITHOUT, WITH)
     return say.verdict(
-        SUB_CLAIMS,
         {
             "grows": compare(
                 Interval.of(list(m.exponents.values())),
@@ -345,19 +313,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Why scores are divided by √d_k",
-    claim=(
-        "The variance of q·k grows with the width of a head. Left alone, large scores push the "
-        "softmax to one-hot, its gradient vanishes, and training suffers; dividing by √d_k keeps "
-        "the variance at 1 and prevents this."
-    ),
-    experiment=(
-        "Draw queries and keys of independent components of three distributions, fit the growth of "
-        "the variance, and look at the softmax's weights and gradient. Then train the same encoder "
-        "to reverse sequences with and without the scale: same weights, seeds, batches and steps, "
-        "and the same five learning rates for each arm to choose from on validation data. A third "
-        "arm has no scale but smaller first weights."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.model import Layout, Mask, weights
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("score_functions")
 
@@ -275,8 +274,8 @@ def tables(m: Measured) -> list[Table]:
         for q in m.qualities
     ]
     n = max(cost.length for cost in m.costs)
-    cost_title = say("costs", "One head's scores, n = {n}, d = {d}", n=n, d=D_HEAD)
-    title = say("learnt", "Recall of pairs, {m.n_steps} steps", m=m)
+    cost_title = say("costs", n=n, d=D_HEAD)
+    title = say("learnt", m=m)
     cost_head = ("score", "operations (M)", "largest tensor (MiB)", "CPU (ms)")
     head = ("score", "rate", "parameters", "accuracy (%)", "steps to half the loss")
     return [Table(cost_title, cost_head, costs), Table(title, head, learnt)]
@@ -309,35 +308,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "cheaper": (
-        "The dot product is cheaper than additive scores: CPU time in ms, and memory in MiB.",
-        supports("vaswani"),
-    ),
-    "cosine_cost": (
-        "It is cheaper than a cosine, by at least 1 % of the operations (in millions).",
-        None,
-    ),
-    "likeness": (
-        "It measures likeness as well as a cosine with a learnt temperature: recall within 5 "
-        "points.",
-        contradicts("henry"),
-    ),
-    "better": (
-        "It recalls more than additive attention.",
-        contradicts("britz"),
-    ),
-    "sooner": (
-        "It learns sooner than additive attention: steps until the loss is halved.",
-        None,
-    ),
-    "unscaled": (
-        "Undivided by √d_k it is no worse than additive attention, give or take 5 points.",
-        contradicts("vaswani"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Is the dot product cheaper, as good a measure, and better at learning than others?"""
     costs = longest(m)
@@ -345,7 +315,6 @@ def judge(m: Measured) -> Verdict:
     right = {quality.arm: Interval.percent(quality.accuracy, 100) for quality in m.qualities}
     steps = {quality.arm: Interval.of(quality.steps) for quality in m.qualities}
     return say.verdict(
-        SUB_CLAIMS,
         {
             "cheaper": [
                 compare(
@@ -381,17 +350,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Why the dot product?",
-    claim=(
-        "The dot product is the score of choice: cheaper than cosine and additive scores, as good "
-        "a measure of likeness, and better at learning than additive attention."
-    ),
-    experiment=(
-        "Five scores in the same one-layer model, same data, steps and seeds, each at the better "
-        "of two learning rates, recall values by their keys; operations, memory and CPU time are "
-        "counted apart. W and U of the additive score are the query and key projections, so it "
-        "has one vector more than the dot product and nothing else."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

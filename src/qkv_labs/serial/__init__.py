@@ -15,10 +15,9 @@ from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder, equation, use_path
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, look, new_figure, ticks
 from qkv_labs.lab import Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
+from qkv_labs.texts import Texts
 
 say = Texts("serial")
 
@@ -221,8 +220,8 @@ def tables(m: Measured) -> list[Table]:
         "CPU ms a token": lambda x: f"{1e3 * x.seconds / x.length:.3f}",
     }
     return [
-        Table(say("exponents", "Exponents of T"), ("way", *EXPONENTS), exponents),
-        Table.of(say("counts", "For T predictions"), m.counted, columns),
+        Table(say("exponents"), ("way", *EXPONENTS), exponents),
+        Table.of(say("counts"), m.counted, columns),
     ]
 
 
@@ -263,35 +262,6 @@ def expected(way: str, length: int) -> tuple[int, int, int]:
     }[way]
 
 
-SUB_CLAIMS = {
-    "once": (
-        "In training one pass of the decoder predicts all T = {length} positions.",
-        supports("vaswani"),
-    ),
-    "each": (
-        "In use it takes a pass for each token.",
-        contradicts("leviathan"),
-    ),
-    "encoder": (
-        "The encoder runs once for each source.",
-        supports("vaswani"),
-    ),
-    "same": (
-        "Both give the same tokens: none of the four ways differs.",
-        None,
-    ),
-    "slower": (
-        "Generating is slower at every T: its time over that of a training step with its "
-        "backward pass, on one CPU core.",
-        supports("shazeer2019"),
-    ),
-    "cache": (
-        "Without the cache it reads a number of positions that grows as T².",
-        supports("shazeer2019"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """Are the passes as many as claimed, the tokens the same, and is training the quicker?"""
     by_way = {way: tools.where(m.counted, way=way) for way in WAYS}
@@ -304,7 +274,6 @@ def judge(m: Measured) -> Verdict:
     train, cache = by_way[TRAIN][-1], by_way[CACHE][-1]
     length = train.length
     return say.verdict(
-        SUB_CLAIMS,
         {
             "once": compare(train.decoder_passes, "≈", 1, ("decoder passes", ""), form=".0f"),
             "each": compare(cache.decoder_passes, "≈", length, ("decoder passes", ""), form=".0f"),
@@ -323,18 +292,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Training is parallel, generating is serial",
-    claim=(
-        "In training the decoder predicts every position in one pass, since the right tokens are "
-        "given; in use it needs a pass for each token, and is slower. The encoder runs once for "
-        "each source."
-    ),
-    experiment=(
-        "Get the same T tokens in four ways from one model: a teacher-forced pass, greedy decoding "
-        "with a cache, the loop that reads the whole prefix again, and one that also encodes the "
-        "source again. Hooks count passes, positions and scored pairs; tokens are compared, and "
-        "CPU time on one core is measured (for training with the backward pass)."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

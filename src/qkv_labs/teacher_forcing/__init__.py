@@ -17,11 +17,10 @@ from qkv.decode import empty_store, generate
 from qkv.demo import demo_corpus
 from qkv.model import EncoderDecoder, Layout, NewTokens
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
 from qkv_labs.lab import Interval, Settings, Table, Verdict, compare
-from qkv_labs.literature import contradicts, supports
 from qkv_labs.shared import EncodedPairs, Translations, special_ids, tokenizer_of
+from qkv_labs.texts import Texts
 
 say = Texts("teacher_forcing")
 
@@ -328,14 +327,13 @@ def tables(m: Measured) -> list[Table]:
         )
         for way, models in ((FORCED, m.forced), (SCHEDULED, m.scheduled), (FREE, m.free))
     ]
-    title = "Held-out sentences: errors in % of tokens, mean ± spread over seeds"
     return [
         Table(
-            say("passes", "True prefix: all positions at once, or one by one"),
+            say("passes"),
             ("", "passes", "largest difference of logits"),
             (("at once", "1", "–"), ("one by one", str(m.passes), f"{m.difference:.1e}")),
         ),
-        Table(say("errors", title), ("training", *COLUMNS), rows),
+        Table(say("errors"), ("training", *COLUMNS), rows),
     ]
 
 
@@ -365,37 +363,6 @@ def draw(m: Measured) -> Figure:
     return figure
 
 
-SUB_CLAIMS = {
-    "once": (
-        "Fed with the true target, a decoder predicts all positions in one pass, with the "
-        "logits of {passes} single steps (largest difference).",
-        supports("vaswani"),
-    ),
-    "stable": (
-        "That makes training succeed: a model that reads its own tokens from the start gets "
-        "less exactly right, %.",
-        supports("bengio2015"),
-    ),
-    "costs": (
-        "When it writes alone, one wrong word makes later ones wrong: errors in % of the "
-        "tokens after the first slip, against the same positions put right.",
-        supports("ranzato"),
-    ),
-    "accumulates": (
-        "The errors accumulate: {n} tokens after the slip more are wrong than 1 token after.",
-        contradicts("he2021"),
-    ),
-    "lasts": (
-        "A single wrong token in a true prefix is still felt {n} tokens later (by over 1 point).",
-        contradicts("he2021"),
-    ),
-    "scheduled": (
-        "Scheduled sampling mends it: at equal steps more is exactly right.",
-        supports("bengio2015"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """One pass must equal many; what does an own prefix cost, does it grow, and what helps?"""
 
@@ -407,7 +374,6 @@ def judge(m: Measured) -> Verdict:
 
     first, last = "1 token after", f"{DISTANCES} tokens after"
     return say.verdict(
-        SUB_CLAIMS,
         {
             "once": compare(m.difference, "<", EXACT, form=".1g"),
             "stable": compare(of(m.free, "exact"), "<", of(m.forced, "exact"), (FREE, FORCED)),
@@ -430,21 +396,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Teacher forcing and exposure bias",
-    claim=(
-        "Fed with the true target, a decoder learns from all positions in one parallel pass; when "
-        "it writes alone, a wrong word becomes the input of the next, and errors accumulate."
-    ),
-    experiment=(
-        "Small translators (one layer a side) learn the packaged corpus, by teacher forcing and by "
-        "scheduled sampling (their own guesses rise to half of the input), from the same first "
-        "weights, batches and steps, with three seeds (five with --full); a third arm reads only "
-        "its own greedy tokens from the first step on. On held-out sentences, against their one "
-        "reference: logits at once and step by step; errors after true and own prefixes, after one "
-        "wrong token, and after the first slip, against the same positions put right. Own outputs "
-        "are aligned with the reference by edit distance, so that one word too many does not make "
-        "all later ones wrong."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

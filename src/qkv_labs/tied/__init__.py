@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from qkv.model import Encoder
 from qkv_labs import tools
-from qkv_labs.chinese import Texts
 from qkv_labs.figures import COLOURS, Figure, new_figure
 from qkv_labs.lab import Comparison, Interval, Settings, Table, Verdict, Words, compare
-from qkv_labs.literature import contradicts
+from qkv_labs.texts import Texts
 
 say = Texts("tied")
 
@@ -207,7 +206,7 @@ def tables(m: Measured) -> list[Table]:
             for arm in tools.where(m.arms, setting=setting.name)
         ]
         name = Words(setting.title, say.cell(setting.name))
-        title = say("arms", "{name}, {m.n_steps} steps", name=name, m=m)
+        title = say("arms", name=name, m=m)
         result.append(Table(title, head, rows))
     return result
 
@@ -241,30 +240,6 @@ def _equal_arms(m: Measured, setting: Setting) -> dict[str, Arm]:
     return {arm.scheme: arm for arm in tools.where(m.arms, setting=setting.name, equal=True)}
 
 
-SUB_CLAIMS = {
-    "unlike": (
-        "A word that looks with its own label (Q = K) finds the complementary word less often.",
-        contradicts("kitaev"),
-    ),
-    "like": (
-        "Its like it finds as well as with separate projections, within 2 points.",
-        None,
-    ),
-    "content": (
-        "A label that is also the content (K = V) matches badly or carries little.",
-        None,
-    ),
-    "all": (
-        "One matrix for all three costs most: the complementary word is found less often.",
-        None,
-    ),
-    "deeper": (
-        "A second layer does not make up for Q = K.",
-        contradicts("kitaev"),
-    ),
-}
-
-
 def judge(m: Measured) -> Verdict:
     """What does each way of tying cost at equal parameters, on each task?"""
     one_layer, like, two_layers = (
@@ -276,7 +251,6 @@ def judge(m: Measured) -> Verdict:
         return compare(right[tie], "<", right["separate"], (tie, "separate"))
 
     return say.verdict(
-        SUB_CLAIMS,
         {
             "unlike": costs(one_layer, "Q=K"),
             "like": compare(like["Q=K"], "≈", like["separate"], ("Q=K", "separate"), margin=2),
@@ -287,17 +261,4 @@ def judge(m: Measured) -> Verdict:
     )
 
 
-LAB = say.make_lab(
-    "Are Q, K and V all needed?",
-    claim=(
-        "A word that looks with its own label (Q = K) can only find its like, a label that is also "
-        "the content (K = V) matches badly or carries little: all three projections are needed."
-    ),
-    experiment=(
-        "The same small encoder with three, two or one projection matrix; simply tied, and with "
-        "heads widened until the weights are as many. In one task words must find the word of the "
-        "other kind past words of their own (verbs their noun, nouns their verb), in the other "
-        "their like; same sentences, steps, rate and seeds, answers on new sentences."
-    ),
-    functions=(measure, tables, draw, judge),
-)
+LAB = say.make_lab(measure, tables, draw, judge)

@@ -7,25 +7,12 @@ from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
-from qkv.convert.architectures.bert import (
-    ANSWER,
-    EMBEDDINGS,
-    LABELS,
-    POSITION_IDS,
-    encoder_config,
-    encoder_values,
-    frame,
-    has_pooler,
-    label_classes,
-    masked_copies,
-    masked_output,
-    spare,
-)
+from qkv.convert.architectures import bert
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.name_tables import FLIPPED, Part, Rule, Table, modules
 
 BODY: Table = {
-    **EMBEDDINGS,
+    **bert.EMBEDDINGS,
     "encoder.widen": "encoder.embedding_hidden_mapping_in",
     "pooler.dense": "pooler",
 }
@@ -45,9 +32,9 @@ HEADS: Mapping[str, Table] = {
     "none": {},
     "masked": MASKED,
     "pairs": {**MASKED, **PAIRS},
-    "sequence": LABELS,
-    "token": LABELS,
-    "answer": ANSWER,
+    "sequence": bert.LABELS,
+    "token": bert.LABELS,
+    "answer": bert.ANSWER,
 }
 
 
@@ -56,9 +43,9 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     wanted(config, "position_embedding_type", ("absolute",), "absolute")
     for name in ("num_hidden_groups", "inner_group_num"):
         wanted(config, name, (1,), 1)
-    pooler = has_pooler(names, head, ("sequence", "pairs"))
+    pooler = bert.has_pooler(names, head, ("sequence", "pairs"))
     return {
-        **encoder_values(config, "albert-base"),
+        **bert.encoder_values(config, "albert-base"),
         "d_embedding": config.get("embedding_size", 128),
         "pooler": "tanh" if pooler else "none",
     }
@@ -67,7 +54,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 def write_config(config: ModelConfig) -> Values:
     """ALBERT's config, from ours."""
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "embedding_size": config.d_embedding,
         "num_hidden_groups": 1,
         "inner_group_num": 1,
@@ -80,20 +67,17 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     yield from modules(config, "", "albert.", BODY)
     yield from modules(config, "encoder.blocks.0.", f"albert.{BLOCK}", LAYER)
     yield from modules(config, "", "", HEADS[head])
-    yield from masked_output(config, head, "predictions.")
+    yield from bert.masked_output(config, head, "predictions.")
 
 
-ALBERT = Architecture(
-    name="ALBERT",
-    model_type="albert",
-    family="encoder",
-    classes={**label_classes("Albert"), "pairs": "AlbertForPreTraining"},
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="albert.",
-    ignored=POSITION_IDS,
-    copies=masked_copies("albert.", "predictions."),
-    spare=partial(spare, body="albert.", masked="predictions.", pooler="albert.pooler"),
+ALBERT = bert.like_bert(
+    "ALBERT",
+    "albert",
+    "Albert",
+    read_config,
+    write_config,
+    rules,
+    classes={**bert.label_classes("Albert"), "pairs": "AlbertForPreTraining"},
+    copies=bert.masked_copies("albert.", "predictions."),
+    spare=partial(bert.spare, body="albert.", masked="predictions.", pooler="albert.pooler"),
 )

@@ -7,7 +7,7 @@ import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -244,3 +244,42 @@ THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "s
 def activation(config: Mapping[str, Any], name: str, default: str) -> str:
     """Their activation in our words."""
     return ACTIVATIONS[wanted(config, name, ACTIVATIONS, default)]
+
+
+class Field(NamedTuple):
+    """A field of their config.json; one without a default must be there."""
+
+    name: str
+    default: Any = ...
+
+
+Fields = Mapping[str, str | Field]
+"""Fields of our config, and those of theirs that say the same."""
+
+
+def read_fields(config: Mapping[str, Any], fields: Fields) -> Values:
+    """Values of our config, from theirs."""
+    values: Values = {}
+    for ours, theirs in fields.items():
+        name, default = Field(theirs) if isinstance(theirs, str) else theirs
+        if ours == "activation":
+            values[ours] = activation(config, name, default)
+            continue
+        value = config[name] if default is ... else config.get(name, default)
+        if ours == "tie":
+            value = "output" if value else "none"
+        values[ours] = float(value or 0.0) if ours.endswith("dropout") else value
+    return values
+
+
+def write_fields(config: ModelConfig, fields: Fields) -> Values:
+    """Values of their config.json, from ours."""
+    values: Values = {}
+    for ours, theirs in fields.items():
+        value = getattr(config, ours)
+        if ours == "activation":
+            value = THEIR_ACTIVATIONS[value]
+        if ours == "tie":
+            value = value in ("all", "output")
+        values[theirs if isinstance(theirs, str) else theirs.name] = value
+    return values

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,13 +12,17 @@ from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Spare,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.name_tables import FLIPPED, Part, Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import FLIPPED, Names, Part, Rule, Table
 from qkv.convert.tokenizers.frame import Frame
+from qkv.errors import UserError
 
 EMBEDDINGS: Table = {
     "embedding.table": "embeddings.word_embeddings",
@@ -37,6 +42,7 @@ LAYER: Table = {
     "feed_forward.outer": "output.dense",
     "feed_forward_residual.norm": "output.LayerNorm",
 }
+LAYERS = "encoder.layer.{}."
 MASKED: Table = {
     "head.dense": "cls.predictions.transform.dense",
     "head.norm": "cls.predictions.transform.LayerNorm",
@@ -58,21 +64,34 @@ GUESSES = "masked", "pairs"  # heads that guess hidden tokens
 POSITION_IDS = r"(.*\.)?embeddings\.(position|token_type)_ids"
 
 
+BLOCK_FIELDS: Fields = {
+    "n_encoder_layers": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+}
+TEXT_FIELDS: Fields = {
+    "vocab_size": "vocab_size",
+    "max_length": Field("max_position_embeddings", 512),
+    "tie": Field("tie_word_embeddings", True),
+}
+
+
+def _block_fields(preset: str) -> Fields:
+    """The fields that all encoders of this line share; a preset has the defaults."""
+    usual = PRESETS[preset]
+    return {
+        **BLOCK_FIELDS,
+        "activation": Field("hidden_act", THEIR_ACTIVATIONS[usual["activation"]]),
+        "norm_epsilon": Field("layer_norm_eps", usual["norm_epsilon"]),
+        "dropout": Field("hidden_dropout_prob", usual["dropout"]),
+        "attention_dropout": Field("attention_probs_dropout_prob", usual["dropout"]),
+    }
+
+
 def block_values(config: Mapping[str, Any], preset: str) -> Values:
     """The values that the configs of all encoders of this line share."""
-    usual = PRESETS[preset]
-    act = THEIR_ACTIVATIONS[usual["activation"]]
-    return {
-        **usual,
-        "n_encoder_layers": config["num_hidden_layers"],
-        "d_model": config["hidden_size"],
-        "n_heads": config["num_attention_heads"],
-        "d_ff": config["intermediate_size"],
-        "activation": activation(config, "hidden_act", act),
-        "norm_epsilon": config.get("layer_norm_eps", usual["norm_epsilon"]),
-        "dropout": float(config.get("hidden_dropout_prob", usual["dropout"])),
-        "attention_dropout": float(config.get("attention_probs_dropout_prob", usual["dropout"])),
-    }
+    return {**PRESETS[preset], **read_fields(config, _block_fields(preset))}
 
 
 def encoder_values(config: Mapping[str, Any], preset: str) -> Values:
@@ -80,35 +99,33 @@ def encoder_values(config: Mapping[str, Any], preset: str) -> Values:
     wanted(config, "is_decoder", (False,), False)
     return {
         **block_values(config, preset),
-        "vocab_size": config["vocab_size"],
-        "max_length": config.get("max_position_embeddings", 512),
+        **read_fields(config, TEXT_FIELDS),
         "n_segments": config.get("type_vocab_size", 2),
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
     }
+
+
+def gelu_encoder_values(config: Mapping[str, Any], preset: str, head: str, name: str) -> Values:
+    """Those values, of an architecture whose head for hidden tokens is always GELU."""
+    values = encoder_values(config, preset)
+    if head == "masked" and values["activation"] != "gelu":
+        raise UserError(
+            f"config.json: hidden_act is {config['hidden_act']!r}, but {name}'s head for hidden "
+            f"tokens is always 'gelu', and here it would be the same as in the layers."
+        )
+    return values
 
 
 def block_config(config: ModelConfig) -> Values:
     """The config fields that all encoders of this line share, from ours."""
-    return {
-        "num_hidden_layers": config.n_encoder_layers,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.n_heads,
-        "intermediate_size": config.d_ff,
-        "hidden_act": THEIR_ACTIVATIONS[config.activation],
-        "layer_norm_eps": config.norm_epsilon,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-    }
+    return write_fields(config, _block_fields("bert-base"))
 
 
 def encoder_config(config: ModelConfig) -> Values:
     """The config fields that all text encoders share, from ours."""
     return {
         **block_config(config),
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_length,
+        **write_fields(config, TEXT_FIELDS),
         "type_vocab_size": max(1, config.n_segments),
-        "tie_word_embeddings": config.tie != "none",
     }
 
 
@@ -128,11 +145,8 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where BERT keeps each weight."""
-    yield from modules(config, "", "bert.", {**EMBEDDINGS, "pooler.dense": "pooler.dense"})
-    yield from layers(
-        config, "encoder.blocks.{}.", "bert.encoder.layer.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
+    body = {**EMBEDDINGS, "pooler.dense": "pooler.dense"}
+    yield from Names("encoder", "bert.", body, LAYERS, LAYER, HEADS)(config, head)
     yield from masked_output(config, head, "cls.predictions.")
 
 
@@ -191,19 +205,41 @@ def label_classes(name: str) -> dict[str, str]:
     }
 
 
-BERT = Architecture(
-    name="BERT",
-    model_type="bert",
-    family="encoder",
+def like_bert(
+    name: str,
+    model_type: str,
+    class_prefix: str,
+    read_config: Callable[[Mapping[str, Any], Collection[str], str], Values],
+    write_config: Callable[[ModelConfig], Values],
+    rules: Callable[[ModelConfig, str], Iterable[Rule]],
+    **more: Any,
+) -> Architecture:
+    """An architecture of this line."""
+    common = Architecture(
+        name=name,
+        model_type=model_type,
+        family="encoder",
+        classes=label_classes(class_prefix),
+        read_config=read_config,
+        write_config=write_config,
+        rules=rules,
+        frame=frame,
+        prefix=f"{model_type}.",
+        ignored=POSITION_IDS,
+    )
+    return replace(common, **more)
+
+
+BERT = like_bert(
+    "BERT",
+    "bert",
+    "Bert",
+    read_config,
+    encoder_config,
+    rules,
     classes={**label_classes("Bert"), "pairs": "BertForPreTraining"},
-    read_config=read_config,
-    write_config=encoder_config,
-    rules=rules,
-    frame=frame,
-    prefix="bert.",
     # The oldest checkpoints call a norm's weight and bias by the paper's letters.
     renamed=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
-    ignored=POSITION_IDS,
     copies=masked_copies("bert.", "cls.predictions."),
     spare=partial(spare, body="bert.", masked="cls.predictions.", pooler="bert.pooler.dense"),
 )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
-from qkv.convert.architectures.name_tables import Part, Rule, Table, by_head, layers, modules
+from qkv.convert.architectures.architecture import (
+    Architecture,
+    Field,
+    Fields,
+    Values,
+    read_fields,
+    wanted,
+    write_fields,
+)
+from qkv.convert.architectures.gpt import HEADS
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, by_head
 
 BODY: Table = {
     "embedding.table": "word_embeddings",
@@ -22,7 +31,16 @@ LAYER: Table = {
     "feed_forward.outer": "mlp.dense_4h_to_h",
     "feed_forward_residual.norm": "post_attention_layernorm",
 }
-OUTPUT: Table = {"output.projection": "lm_head"}
+
+
+FIELDS: Fields = {
+    "vocab_size": "vocab_size",
+    "max_length": Field("seq_length", 2048),
+    "norm_epsilon": Field("layer_norm_epsilon", 1e-5),
+    "dropout": Field("hidden_dropout", 0.0),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "tie": Field("tie_word_embeddings", True),
+}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -31,45 +49,31 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     width = config.get("n_embed") or config["hidden_size"]
     return {
         **PRESETS["gpt2"],
+        **read_fields(config, FIELDS),
         "n_decoder_layers": config.get("n_layer") or config["num_hidden_layers"],
-        "vocab_size": config["vocab_size"],
         "d_model": width,
         "n_heads": config.get("n_head") or config["num_attention_heads"],
         "d_ff": 4 * width,
-        "max_length": config.get("seq_length", 2048),
-        "norm_epsilon": config.get("layer_norm_epsilon", 1e-5),
         "positions": "alibi",
         "embedding_norm": True,
-        "dropout": float(config.get("hidden_dropout") or 0.0),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
     }
 
 
 def write_config(config: ModelConfig) -> Values:
     """BLOOM's config, from ours."""
     return {
+        **write_fields(config, FIELDS),
         "n_layer": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
         "hidden_size": config.d_model,
         "n_head": config.n_heads,
-        "seq_length": config.max_length,
-        "layer_norm_epsilon": config.norm_epsilon,
-        "hidden_dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
     }
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+def rules(config: ModelConfig, head: str) -> Iterable[Rule]:
     """Where they keep each weight."""
     fused = Part("self_attention.query_key_value", by_head(config.n_heads))
     table = {**LAYER, "self_attention.query_key_value": fused}
-    yield from modules(config, "", "transformer.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "transformer.h.{}.", table, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
+    return Names("decoder", "transformer.", BODY, "h.{}.", table, HEADS)(config, head)
 
 
 BLOOM = Architecture(

@@ -14,7 +14,7 @@ from qkv.convert.architectures.name_tables import Rule, Table, modules
 LABELS: Table = {"head.projection": "score"}
 
 
-def causal_classifier(decoder: Architecture, class_name: str) -> Architecture:
+def causal_classifier(decoder: Architecture) -> Architecture:
     """A decoder architecture with a classification head: our causal encoder."""
 
     def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -36,7 +36,7 @@ def causal_classifier(decoder: Architecture, class_name: str) -> Architecture:
         name=f"{decoder.name} with labels",
         family="encoder",
         causal=True,
-        classes={"sequence": class_name},
+        classes={"sequence": f"{decoder.bodies[0].removesuffix('Model')}ForSequenceClassification"},
         bodies=(),
         read_config=read_config,
         write_config=write_config,

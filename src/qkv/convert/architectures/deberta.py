@@ -6,35 +6,28 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
-from qkv.convert.architectures.bert import (
-    EMBEDDINGS,
-    HEADS,
-    LAYER,
-    encoder_config,
-    encoder_values,
-    frame,
-    has_pooler,
-    label_classes,
-    masked_copies,
-    masked_output,
-    spare,
+from qkv.convert.architectures import bert
+from qkv.convert.architectures.architecture import Spare, Values, wanted
+from qkv.convert.architectures.name_tables import (
+    Names,
+    Part,
+    Rule,
+    Table,
+    by_head,
+    modules,
 )
-from qkv.convert.architectures.name_tables import Form, Part, Rule, Table, layers, modules
 from qkv.errors import UserError
 
 BODY: Table = {
-    **EMBEDDINGS,
+    **bert.EMBEDDINGS,
     "encoder.positions.table": "encoder.rel_embeddings",
     "encoder.positions.norm": "encoder.LayerNorm",
     "encoder.neighbours.convolution": "encoder.conv.conv",
     "encoder.neighbours.norm": "encoder.conv.LayerNorm",
 }
 BLOCK: Table = {
-    **LAYER,
+    **bert.LAYER,
     "self_attention.query_key_value": (
         "attention.self.query_proj",
         "attention.self.key_proj",
@@ -46,7 +39,7 @@ BLOCK: Table = {
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """DeBERTa's config in our words."""
     _check(config)
-    values = encoder_values(config, "deberta-base")
+    values = bert.encoder_values(config, "deberta-base")
     act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
     plain_head = not config.get("legacy", True)  # which has no matrix of its own
     return {
@@ -54,7 +47,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         **_distances(config, values["max_length"]),
         "n_segments": config.get("type_vocab_size", 0),
         "convolution": config.get("conv_kernel_size", 0),
-        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
         "tie": "output" if plain_head else values["tie"],
     }
 
@@ -106,7 +99,7 @@ def write_config(config: ModelConfig) -> Values:
     each = has_bucket_for_each(config)
     farthest = config.relative_buckets if each else config.relative_length or -1
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "type_vocab_size": config.n_segments,
         "relative_attention": True,
         "pos_att_type": ["c2p", "p2c"],
@@ -123,29 +116,29 @@ def write_config(config: ModelConfig) -> Values:
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where DeBERTa keeps each weight."""
-    yield from modules(config, "", "deberta.", BODY)
-    yield from layers(
-        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", BLOCK, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
-    yield from masked_output(config, head, "cls.predictions.")
+    yield from _rules(config, head, BLOCK)
+
+
+def _rules(config: ModelConfig, head: str, block: Table) -> Iterator[Rule]:
+    """The rules that all versions share."""
+    yield from Names("encoder", "deberta.", BODY, bert.LAYERS, block, bert.HEADS)(config, head)
+    yield from modules(config, "", "", {"pooler.dense": "pooler.dense"})
+    yield from bert.masked_output(config, head, "cls.predictions.")
 
 
 def own_spare(config: ModelConfig, head: str) -> Spare:
     """Only the other bias: a model of theirs may have no segments and no pooler."""
-    found = spare(config, head, body="", masked="cls.predictions.", pooler="")
+    found = bert.spare(config, head, body="", masked="cls.predictions.", pooler="")
     return {name: given for name, given in found.items() if isinstance(given, str)}
 
 
-DEBERTA = Architecture(
-    name="DeBERTa",
-    model_type="deberta-v2",
-    family="encoder",
-    classes=label_classes("DebertaV2"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
+DEBERTA = bert.like_bert(
+    "DeBERTa",
+    "deberta-v2",
+    "DebertaV2",
+    read_config,
+    write_config,
+    rules,
     prefix="deberta.",
     # The third version's own head, which later files have under BERT's names
     renamed=(
@@ -154,7 +147,7 @@ DEBERTA = Architecture(
     ),
     # What its pre-training needed beside the model
     ignored=r"mask_predictions\..*|(.*\.)?embeddings\.position_(ids|embeddings\..*)",
-    copies=masked_copies("deberta.", "cls.predictions."),
+    copies=bert.masked_copies("deberta.", "cls.predictions."),
     spare=own_spare,
 )
 
@@ -167,7 +160,7 @@ def read_first_config(config: Mapping[str, Any], names: Collection[str], head: s
     """The first version's config in our words."""
     _check_both(config)
     wanted(config, "talking_head", (False,), False)
-    values = encoder_values(config, "deberta-base")
+    values = bert.encoder_values(config, "deberta-base")
     farthest = config.get("max_relative_positions", -1)
     act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
     return {
@@ -178,7 +171,7 @@ def read_first_config(config: Mapping[str, Any], names: Collection[str], head: s
         "position_norm": False,
         "position_projections": True,
         "key_bias": False,
-        "pooler": act if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
         "tie": "output" if not config.get("legacy", True) else values["tie"],
     }
 
@@ -188,7 +181,7 @@ def write_first_config(config: ModelConfig) -> Values:
     if not has_bucket_for_each(config):
         raise UserError("DeBERTa's first version tells distances apart one by one.")
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "type_vocab_size": config.n_segments,
         "relative_attention": True,
         "pos_att_type": ["c2p", "p2c"],
@@ -198,27 +191,14 @@ def write_first_config(config: ModelConfig) -> Values:
     }
 
 
-def by_heads(n_heads: int) -> Form:
-    """Theirs has the rows of each head's query, key and value together, ours each kind's."""
-
-    def swapped(matrix: Tensor, first: int, second: int) -> Tensor:
-        grouped = matrix.unflatten(0, (first, second, -1))
-        return grouped.transpose(0, 1).flatten(0, 2)
-
-    return Form(lambda theirs: swapped(theirs, n_heads, 3), lambda ours: swapped(ours, 3, n_heads))
-
-
 def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where the first version keeps each weight."""
-    yield from modules(config, "", "deberta.", BODY)
-    block = {name: theirs for name, theirs in LAYER.items() if not name.endswith("key_value")}
-    yield from layers(
-        config, "encoder.blocks.{}.", "deberta.encoder.layer.{}.", block, config.n_encoder_layers
-    )
+    block = {name: theirs for name, theirs in bert.LAYER.items() if not name.endswith("key_value")}
+    yield from _rules(config, head, block)
     for layer in range(config.n_encoder_layers):
         ours = f"encoder.blocks.{layer}.self_attention."
         theirs = f"deberta.encoder.layer.{layer}.attention.self."
-        form = by_heads(config.n_heads)
+        form = by_head(config.n_heads)
         yield Rule(f"{ours}query_key_value.weight", (Part(f"{theirs}in_proj.weight", form),))
         yield Rule(f"{ours}bias.query", (Part(f"{theirs}q_bias"),))
         yield Rule(f"{ours}bias.value", (Part(f"{theirs}v_bias"),))
@@ -227,15 +207,13 @@ def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
             "position_projections.key": "pos_proj",
         }
         yield from modules(config, ours, theirs, projections)
-    yield from modules(config, "", "", {"pooler.dense": "pooler.dense", **HEADS[head]})
-    yield from masked_output(config, head, "cls.predictions.")
 
 
 DEBERTA_1 = dataclasses.replace(
     DEBERTA,
     name="DeBERTa v1",
     model_type="deberta",
-    classes=label_classes("Deberta"),
+    classes=bert.label_classes("Deberta"),
     read_config=read_first_config,
     write_config=write_first_config,
     rules=first_rules,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.convert.architectures.angles import read_angles_by_type, write_angles_by_type
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.llama import (
     LAYER,
-    LLAMA,
+    RULES,
+    like_llama,
     llama_config,
     llama_values,
     read_groups,
-    rules,
 )
 from qkv.convert.architectures.name_tables import Table
 from qkv.convert.architectures.qwen import NORMS
@@ -125,36 +124,16 @@ def write_gemma3(config: ModelConfig) -> Values:
     return {**write_gemma2(config), "rope_parameters": write_angles_by_type(config)}
 
 
-GEMMA = Architecture(
-    name="Gemma",
-    model_type="gemma",
-    family="decoder",
-    classes={"causal": "GemmaForCausalLM"},
-    bodies=("GemmaModel",),
-    read_config=read_gemma,
-    write_config=_config,
-    rules=rules,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
+GEMMA = like_llama("Gemma", "gemma", "Gemma", read_gemma, _config)
+GEMMA2 = like_llama(
+    "Gemma 2", "gemma2", "Gemma2", read_gemma2, write_gemma2, replace(RULES, block=BOTH_NORMS)
 )
-GEMMA2 = replace(
-    GEMMA,
-    name="Gemma 2",
-    model_type="gemma2",
-    classes={"causal": "Gemma2ForCausalLM"},
-    bodies=("Gemma2Model",),
-    read_config=read_gemma2,
-    write_config=write_gemma2,
-    rules=partial(rules, table=BOTH_NORMS),
-)
-GEMMA3 = replace(
-    GEMMA2,
-    name="Gemma 3",
-    model_type="gemma3_text",
-    classes={"causal": "Gemma3ForCausalLM"},
+GEMMA3 = like_llama(
+    "Gemma 3",
+    "gemma3_text",
+    "Gemma3",
+    read_gemma3,
+    write_gemma3,
+    replace(RULES, block=THREE),
     bodies=("Gemma3TextModel",),
-    read_config=read_gemma3,
-    write_config=write_gemma3,
-    rules=partial(rules, table=THREE),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
@@ -11,11 +11,20 @@ from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
     activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.name_tables import TRANSPOSED, Part, Rule, Table, layers, modules
+from qkv.convert.architectures.name_tables import (
+    TRANSPOSED,
+    Names,
+    Part,
+    Table,
+)
 
 # Their matrices multiply from the right, so they stand on their side.
 LAYER: Table = {
@@ -35,7 +44,7 @@ GPT2_BODY: Table = {
     "decoder.positions.table": "wpe",
     "decoder.norm": "ln_f",
 }
-OUTPUT: Table = {"output.projection": "lm_head"}
+HEADS: Mapping[str, Table] = {"causal": {"output.projection": "lm_head"}}
 # GPT's "gelu" is the approximation with tanh, and it knows no other.
 GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 THEIR_GPT_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
@@ -43,34 +52,30 @@ THEIR_GPT_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 NOT_LEARNT = r"(transformer\.)?(h\.\d+\.attn\.(masked_)?bias|position_ids)"
 
 
+FIELDS: Fields = {
+    "n_decoder_layers": "n_layer",
+    "vocab_size": "vocab_size",
+    "d_model": "n_embd",
+    "n_heads": "n_head",
+    "norm_epsilon": Field("layer_norm_epsilon", 1e-5),
+    "dropout": Field("resid_pdrop", 0.1),
+    "attention_dropout": Field("attn_pdrop", 0.1),
+    "tie": Field("tie_word_embeddings", True),
+}
+
+
 def _values(config: Mapping[str, Any]) -> Values:
     """The values that both configs share."""
-    return {
-        "n_decoder_layers": config["n_layer"],
-        "vocab_size": config["vocab_size"],
-        "d_model": config["n_embd"],
-        "n_heads": config["n_head"],
-        "max_length": config.get("n_positions") or config["n_ctx"],
-        "norm_epsilon": config.get("layer_norm_epsilon", 1e-5),
-        "dropout": float(config.get("resid_pdrop", 0.1)),
-        "attention_dropout": float(config.get("attn_pdrop", 0.1)),
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
-    }
+    length = config.get("n_positions") or config["n_ctx"]
+    return {**read_fields(config, FIELDS), "max_length": length}
 
 
 def _config(config: ModelConfig) -> Values:
     """The config fields that both share, from ours."""
     return {
-        "n_layer": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "n_embd": config.d_model,
-        "n_head": config.n_heads,
+        **write_fields(config, FIELDS),
         "n_positions": config.max_length,
-        "layer_norm_epsilon": config.norm_epsilon,
-        "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
-        "attn_pdrop": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
     }
 
 
@@ -112,15 +117,6 @@ def write_gpt2(config: ModelConfig) -> Values:
     }
 
 
-def _rules(body: Table, config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "transformer.", body)
-    yield from layers(
-        config, "decoder.blocks.{}.", "transformer.h.{}.", LAYER, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
-
-
 GPT = Architecture(
     name="GPT",
     model_type="openai-gpt",
@@ -129,21 +125,19 @@ GPT = Architecture(
     bodies=("OpenAIGPTModel",),
     read_config=read_gpt,
     write_config=write_gpt,
-    rules=partial(_rules, GPT_BODY),
+    rules=Names("decoder", "transformer.", GPT_BODY, "h.{}.", LAYER, HEADS),
     prefix="transformer.",
     ignored=NOT_LEARNT,
     copies={"lm_head.weight": "transformer.tokens_embed.weight"},
 )
-GPT2 = Architecture(
+GPT2 = replace(
+    GPT,
     name="GPT-2",
     model_type="gpt2",
-    family="decoder",
     classes={"causal": "GPT2LMHeadModel"},
     bodies=("GPT2Model",),
     read_config=read_gpt2,
     write_config=write_gpt2,
-    rules=partial(_rules, GPT2_BODY),
-    prefix="transformer.",
-    ignored=NOT_LEARNT,
+    rules=Names("decoder", "transformer.", GPT2_BODY, "h.{}.", LAYER, HEADS),
     copies={"lm_head.weight": "transformer.wte.weight"},
 )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.model import name_window_layers
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
-    activation,
+    read_fields,
+    write_fields,
 )
-from qkv.convert.architectures.gpt import GPT2_BODY, NOT_LEARNT, OUTPUT
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.gpt import GPT2_BODY, HEADS, NOT_LEARNT
+from qkv.convert.architectures.name_tables import Names, Table
 from qkv.errors import UserError
 
 PROJECTIONS = tuple(f"attn.attention.{name}_proj" for name in "qkv")
@@ -27,12 +29,24 @@ LAYER: Table = {
     "feed_forward.outer": "mlp.c_proj",
     "feed_forward_residual.norm": "ln_2",
 }
+FIELDS: Fields = {
+    "n_decoder_layers": "num_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_heads": "num_heads",
+    "max_length": Field("max_position_embeddings", 2048),
+    "activation": Field("activation_function", "gelu_new"),
+    "norm_epsilon": Field("layer_norm_epsilon", 1e-5),
+    "dropout": Field("resid_dropout", 0.0),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "tie": Field("tie_word_embeddings", True),
+}
 LETTERS = {"global": "f", "local": "w"}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """GPT-Neo's config in our words."""
-    n_layers, width = config["num_layers"], config["hidden_size"]
+    n_layers = config["num_layers"]
     letters = _letters(config.get("attention_types") or [[["global", "local"], 12]])
     if len(letters) != n_layers:
         raise UserError(
@@ -42,20 +56,11 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     windows = {"window": config.get("window_size", 256)} if "w" in letters else {}
     return {
         **PRESETS["gpt2"],
-        "n_decoder_layers": n_layers,
-        "vocab_size": config["vocab_size"],
-        "d_model": width,
-        "n_heads": config["num_heads"],
-        "d_ff": config.get("intermediate_size") or 4 * width,
-        "max_length": config.get("max_position_embeddings", 2048),
-        "activation": activation(config, "activation_function", "gelu_new"),
-        "norm_epsilon": config.get("layer_norm_epsilon", 1e-5),
+        **read_fields(config, FIELDS),
+        "d_ff": config.get("intermediate_size") or 4 * config["hidden_size"],
         "qkv_bias": "never",
         "score_division": False,
         **(windows and {**windows, "window_layers": name_window_layers(letters)}),
-        "dropout": float(config.get("resid_dropout") or 0.0),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
     }
 
 
@@ -75,30 +80,12 @@ def write_config(config: ModelConfig) -> Values:
     windows = map(config.window_of, range(config.n_decoder_layers))
     kinds = ["local" if window else "global" for window in windows]
     return {
-        "num_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_heads": config.n_heads,
+        **write_fields(config, FIELDS),
         "intermediate_size": config.d_ff,
-        "max_position_embeddings": config.max_length,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
-        "layer_norm_epsilon": config.norm_epsilon,
         "attention_types": [[kinds, 1]],
         "window_size": config.window or 256,
-        "resid_dropout": config.dropout,
         "embed_dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
     }
-
-
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "transformer.", GPT2_BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "transformer.h.{}.", LAYER, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
 
 
 GPT_NEO = Architecture(
@@ -109,7 +96,7 @@ GPT_NEO = Architecture(
     bodies=("GPTNeoModel",),
     read_config=read_config,
     write_config=write_config,
-    rules=rules,
+    rules=Names("decoder", "transformer.", GPT2_BODY, "h.{}.", LAYER, HEADS),
     prefix="transformer.",
     ignored=NOT_LEARNT.replace("attn", "attn\\.attention"),
     copies={"lm_head.weight": "transformer.wte.weight"},

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.angles import read_angles, write_angles
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.name_tables import Part, Rule, Table, by_head, layers, modules
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, by_head
 
 BODY: Table = {"embedding.table": "embed_in", "decoder.norm": "final_layer_norm"}
 LAYER: Table = {
@@ -25,7 +27,23 @@ LAYER: Table = {
     "feed_forward.outer": "mlp.dense_4h_to_h",
     "feed_forward_residual.norm": "post_attention_layernorm",
 }
-OUTPUT: Table = {"output.projection": "embed_out"}
+HEADS: Mapping[str, Table] = {"causal": {"output.projection": "embed_out"}}
+
+
+FIELDS: Fields = {
+    "n_decoder_layers": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "max_length": Field("max_position_embeddings", 2048),
+    "activation": Field("hidden_act", "gelu"),
+    "norm_epsilon": Field("layer_norm_eps", 1e-5),
+    "parallel": Field("use_parallel_residual", True),
+    "dropout": Field("hidden_dropout", 0.0),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "tie": Field("tie_word_embeddings", False),
+}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -37,18 +55,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     }
     return {
         **PRESETS["gpt2"],
-        "n_decoder_layers": config["num_hidden_layers"],
-        "vocab_size": config["vocab_size"],
-        "d_model": config["hidden_size"],
-        "n_heads": config["num_attention_heads"],
-        "d_ff": config["intermediate_size"],
-        "max_length": config.get("max_position_embeddings", 2048),
-        "activation": activation(config, "hidden_act", "gelu"),
-        "norm_epsilon": config.get("layer_norm_eps", 1e-5),
-        "parallel": config.get("use_parallel_residual", True),
-        "dropout": float(config.get("hidden_dropout") or 0.0),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "tie": "output" if config.get("tie_word_embeddings", False) else "none",
+        **read_fields(config, FIELDS),
         "positions": "rotary",
         **read_angles({**older, **config}),
     }
@@ -57,32 +64,14 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
 def write_config(config: ModelConfig) -> Values:
     """GPT-NeoX's config, from ours."""
     angles = {"partial_rotary_factor": config.rotary_share, **write_angles(config)}
-    return {
-        "num_hidden_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.n_heads,
-        "intermediate_size": config.d_ff,
-        "max_position_embeddings": config.max_length,
-        "hidden_act": THEIR_ACTIVATIONS[config.activation],
-        "layer_norm_eps": config.norm_epsilon,
-        "use_parallel_residual": config.parallel,
-        "hidden_dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
-        "rope_parameters": angles,
-    }
+    return {**write_fields(config, FIELDS), "rope_parameters": angles}
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+def rules(config: ModelConfig, head: str) -> Iterable[Rule]:
     """Where they keep each weight."""
     fused = Part("attention.query_key_value", by_head(config.n_heads))
     table = {**LAYER, "self_attention.query_key_value": fused}
-    yield from modules(config, "", "gpt_neox.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "gpt_neox.layers.{}.", table, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
+    return Names("decoder", "gpt_neox.", BODY, "layers.{}.", table, HEADS)(config, head)
 
 
 GPT_NEOX = Architecture(

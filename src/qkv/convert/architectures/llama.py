@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.angles import read_angles, write_angles
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.gpt import HEADS
+from qkv.convert.architectures.name_tables import Names, Rule, Table
 from qkv.errors import UserError
 
 BODY: Table = {"embedding.table": "embed_tokens", "decoder.norm": "norm"}
@@ -27,7 +31,17 @@ LAYER: Table = {
     "feed_forward.outer": "mlp.down_proj",
     "feed_forward_residual.norm": "post_attention_layernorm",
 }
-OUTPUT: Table = {"output.projection": "lm_head"}
+FIELDS: Fields = {
+    "n_decoder_layers": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "d_ff": "intermediate_size",
+    "activation": Field("hidden_act", "silu"),
+    "norm_epsilon": Field("rms_norm_eps", 1e-6),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "tie": Field("tie_word_embeddings", False),
+}
 BIASES = {"attention_bias": "self_attn", "mlp_bias": "mlp"}
 
 
@@ -39,16 +53,8 @@ def llama_values(config: Mapping[str, Any]) -> Values:
     wanted({"partial_rotary_factor": angles["rotary_share"]}, "partial_rotary_factor", (1.0,), 1.0)
     return {
         **PRESETS["llama-7b"],
-        "n_decoder_layers": config["num_hidden_layers"],
-        "vocab_size": config["vocab_size"],
-        "d_model": width,
-        "n_heads": heads,
+        **read_fields(config, FIELDS),
         "d_key": 0 if key * heads == width else key,
-        "d_ff": config["intermediate_size"],
-        "activation": activation(config, "hidden_act", "silu"),
-        "norm_epsilon": config.get("rms_norm_eps", 1e-6),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "tie": "output" if config.get("tie_word_embeddings", False) else "none",
         **angles,
     }
 
@@ -62,18 +68,10 @@ def read_groups(config: Mapping[str, Any], default: int) -> int:
 def llama_config(config: ModelConfig) -> Values:
     """The config fields that all of this line share, from ours."""
     return {
-        "num_hidden_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.n_heads,
+        **write_fields(config, FIELDS),
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.d_head,
-        "intermediate_size": config.d_ff,
-        "hidden_act": THEIR_ACTIVATIONS[config.activation],
         "max_position_embeddings": config.max_length,
-        "rms_norm_eps": config.norm_epsilon,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
         "rope_parameters": write_angles(config),
     }
 
@@ -128,39 +126,34 @@ def write_mistral(config: ModelConfig) -> Values:
     return {**llama_config(config), "sliding_window": config.window or None}
 
 
-def rules(config: ModelConfig, head: str, table: Table = LAYER) -> Iterator[Rule]:
-    """Where all of this line keep each weight; what a layer's are called is in the table."""
-    yield from modules(config, "", "model.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "model.layers.{}.", table, config.n_decoder_layers
+RULES = Names("decoder", "model.", BODY, "layers.{}.", LAYER, HEADS)
+
+
+def like_llama(
+    name: str,
+    model_type: str,
+    class_prefix: str,
+    read_config: Callable[[Mapping[str, Any], Collection[str], str], Values],
+    write_config: Callable[[ModelConfig], Values],
+    rules: Callable[[ModelConfig, str], Iterable[Rule]] = RULES,
+    **more: Any,
+) -> Architecture:
+    """An architecture of this line."""
+    common = Architecture(
+        name=name,
+        model_type=model_type,
+        family="decoder",
+        classes={"causal": f"{class_prefix}ForCausalLM"},
+        bodies=(f"{class_prefix}Model",),
+        read_config=read_config,
+        write_config=write_config,
+        rules=rules,
+        prefix="model.",
+        ignored=r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
+        copies={"lm_head.weight": "model.embed_tokens.weight"},
     )
-    yield from modules(config, "", "", OUTPUT)
+    return replace(common, **more)
 
 
-LLAMA = Architecture(
-    name="Llama",
-    model_type="llama",
-    family="decoder",
-    classes={"causal": "LlamaForCausalLM"},
-    bodies=("LlamaModel",),
-    read_config=read_llama,
-    write_config=write_llama,
-    rules=rules,
-    left_out=without_bias,
-    prefix="model.",
-    ignored=r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
-    copies={"lm_head.weight": "model.embed_tokens.weight"},
-)
-MISTRAL = Architecture(
-    name="Mistral",
-    model_type="mistral",
-    family="decoder",
-    classes={"causal": "MistralForCausalLM"},
-    bodies=("MistralModel",),
-    read_config=read_mistral,
-    write_config=write_mistral,
-    rules=rules,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
-)
+LLAMA = like_llama("Llama", "llama", "Llama", read_llama, write_llama, left_out=without_bias)
+MISTRAL = like_llama("Mistral", "mistral", "Mistral", read_mistral, write_mistral)

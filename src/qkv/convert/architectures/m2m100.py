@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values
-from qkv.convert.architectures.bart import spare
-from qkv.convert.architectures.marian import COPIES, both_config, both_values, frame
-from qkv.convert.architectures.marian import rules as common_rules
-from qkv.convert.architectures.mbart import final_norms
-from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.architectures.architecture import Values
+from qkv.convert.architectures.marian import both_config, both_values
+from qkv.convert.architectures.mbart import MBART, pre_norm_rules
 from qkv.errors import UserError
 
 
@@ -33,25 +31,15 @@ def write_config(config: ModelConfig) -> Values:
     return {**both_config(config), "pad_token_id": config.pad_id}
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where M2M100 keeps each weight."""
-    yield from common_rules(config, head)
-    yield from final_norms(config)
-
-
-M2M100 = Architecture(
+M2M100 = replace(
+    MBART,
     name="M2M100",
     model_type="m2m_100",
-    family="encoder-decoder",
     classes={"seq2seq": "M2M100ForConditionalGeneration"},
     bodies=("M2M100Model",),
     read_config=read_config,
     write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="model.",
+    rules=pre_norm_rules,
     ignored=r"(model\.)?(encoder|decoder)\.(version|embed_positions\.weights?)",
-    copies=COPIES,
-    spare=spare,
     languages=r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})",  # M2M100's, or NLLB's
 )

@@ -7,12 +7,14 @@ from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Spare,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
 from qkv.convert.architectures.name_tables import IN_A_ROW, Part, Rule, Table, layers
 from qkv.convert.tokenizers.frame import Frame
@@ -38,6 +40,21 @@ SOURCE, TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_token
 COPIES = {SOURCE: SHARED, TARGET: SHARED, OUTPUT: SHARED, SHARED: SOURCE}
 
 
+FIELDS: Fields = {
+    "n_encoder_layers": "encoder_layers",
+    "n_decoder_layers": "decoder_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "n_heads": "encoder_attention_heads",
+    "d_ff": "encoder_ffn_dim",
+    "activation": Field("activation_function", "gelu"),
+    "max_length": "max_position_embeddings",
+    "dropout": Field("dropout", 0.1),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "activation_dropout": Field("activation_dropout", 0.0),
+}
+
+
 def both_values(
     config: Mapping[str, Any], names: Collection[str], norm_position: str = "post"
 ) -> Values:
@@ -50,20 +67,10 @@ def both_values(
         wanted(config, name, (pre,), pre)
     return {
         "norm_position": norm_position,
-        "n_encoder_layers": config["encoder_layers"],
-        "n_decoder_layers": config["decoder_layers"],
-        "vocab_size": config["vocab_size"],
-        "d_model": config["d_model"],
-        "n_heads": heads,
-        "d_ff": width,
-        "activation": activation(config, "activation_function", "gelu"),
-        "max_length": config["max_position_embeddings"],
+        **read_fields(config, FIELDS),
         "embedding_scale": bool(config.get("scale_embedding")),
         "output_bias": "final_logits_bias" in names,
         "tie": _tie(config, names),
-        "dropout": float(config.get("dropout", 0.1)),
-        "attention_dropout": float(config.get("attention_dropout", 0.0)),
-        "activation_dropout": float(config.get("activation_dropout", 0.0)),
     }
 
 
@@ -82,21 +89,11 @@ def _tie(config: Mapping[str, Any], names: Collection[str]) -> str:
 def both_config(config: ModelConfig) -> Values:
     """The config fields that Marian, BART and the models after them share, from ours."""
     return {
-        "encoder_layers": config.n_encoder_layers,
-        "decoder_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "encoder_attention_heads": config.n_heads,
+        **write_fields(config, FIELDS),
         "decoder_attention_heads": config.n_heads,
-        "encoder_ffn_dim": config.d_ff,
         "decoder_ffn_dim": config.d_ff,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
-        "max_position_embeddings": config.max_length,
         "scale_embedding": config.embedding_scale,
         "tie_word_embeddings": config.tie in ("all", "output"),
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
     }
 
 
@@ -147,6 +144,7 @@ def frame(config: ModelConfig) -> Frame:
     return Frame(after=(config.eos_id,))
 
 
+WAVES = r"(model\.)?(encoder|decoder)\.embed_positions\.weights?"  # which nobody learns
 MARIAN = Architecture(
     name="Marian",
     model_type="marian",
@@ -157,7 +155,7 @@ MARIAN = Architecture(
     rules=rules,
     frame=frame,
     prefix="model.",
-    ignored=r"(model\.)?(encoder|decoder)\.embed_positions\.weights?",
+    ignored=WAVES,
     copies=COPIES,
     spare=spare,
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
+from qkv.convert.architectures.bart import BART
 from qkv.convert.architectures.bart import rules as bart_rules
-from qkv.convert.architectures.bart import spare
-from qkv.convert.architectures.marian import COPIES, both_config, both_values, frame
+from qkv.convert.architectures.marian import both_config, both_values, frame
+from qkv.convert.architectures.marian import rules as common_rules
 from qkv.convert.architectures.name_tables import Rule, Table, modules
 
 FINAL: Table = {"norm": "layer_norm"}  # after each stack
@@ -29,25 +31,27 @@ def final_norms(config: ModelConfig) -> Iterator[Rule]:
         yield from modules(config, side, f"model.{side}", FINAL)
 
 
+def pre_norm_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
+    """Where models whose positions are computed keep each weight: Marian's names, and the norms."""
+    yield from common_rules(config, head)
+    yield from final_norms(config)
+
+
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where mBART keeps each weight."""
     yield from bart_rules(config, head)
     yield from final_norms(config)
 
 
-MBART = Architecture(
+MBART = replace(
+    BART,
     name="mBART",
     model_type="mbart",
-    family="encoder-decoder",
     classes={"seq2seq": "MBartForConditionalGeneration"},
     bodies=("MBartModel",),
     read_config=read_config,
     write_config=both_config,
     rules=rules,
     frame=frame,
-    prefix="model.",
-    ignored=r"(model\.)?(encoder|decoder)\.version",
-    copies=COPIES,
-    spare=spare,
     languages=r"([a-z]{2,3}_[A-Z]{2})()",
 )

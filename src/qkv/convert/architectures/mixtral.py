@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values
-from qkv.convert.architectures.llama import (
-    BODY,
-    LAYER,
-    LLAMA,
-    OUTPUT,
-    read_mistral,
-    write_mistral,
-)
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.architecture import Values
+from qkv.convert.architectures.llama import LAYER, RULES, like_llama, read_mistral, write_mistral
+from qkv.convert.architectures.name_tables import Rule, Table, layers
 
 ATTENTION: Table = {
     **{ours: theirs for ours, theirs in LAYER.items() if not ours.startswith("feed_forward.")},
@@ -45,30 +39,15 @@ def write_config(config: ModelConfig) -> Values:
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where they keep each weight."""
-    yield from modules(config, "", "model.", BODY)
+    yield from replace(RULES, block=ATTENTION)(config, head)
     for layer in range(config.n_decoder_layers):
-        ours, theirs = f"decoder.blocks.{layer}.", f"model.layers.{layer}."
-        yield from modules(config, ours, theirs, ATTENTION)
         yield from layers(
             config,
-            f"{ours}feed_forward.experts.{{}}.",
-            f"{theirs}block_sparse_moe.experts.{{}}.",
+            f"decoder.blocks.{layer}.feed_forward.experts.{{}}.",
+            f"model.layers.{layer}.block_sparse_moe.experts.{{}}.",
             EXPERT,
             config.n_experts,
         )
-    yield from modules(config, "", "", OUTPUT)
 
 
-MIXTRAL = Architecture(
-    name="Mixtral",
-    model_type="mixtral",
-    family="decoder",
-    classes={"causal": "MixtralForCausalLM"},
-    bodies=("MixtralModel",),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
-)
+MIXTRAL = like_llama("Mixtral", "mixtral", "Mixtral", read_config, write_config, rules)

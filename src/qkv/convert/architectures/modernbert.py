@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
@@ -15,12 +15,15 @@ from qkv.convert.architectures.angles import (
 from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.bert import frame, label_classes
-from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
+from qkv.convert.architectures.bert import BLOCK_FIELDS, like_bert
+from qkv.convert.architectures.name_tables import Names, Table
 from qkv.convert.architectures.windows import read_windows, write_layer_types
 
 BODY: Table = {
@@ -53,6 +56,17 @@ HEADS: Mapping[str, Table] = {
     "token": LABELS,
     "answer": LABELS,
 }
+FIELDS: Fields = {
+    **BLOCK_FIELDS,
+    "vocab_size": "vocab_size",
+    "max_length": Field("max_position_embeddings", 8192),
+    "activation": Field("hidden_activation", "gelu"),
+    "norm_epsilon": Field("norm_eps", 1e-5),
+    "tie": Field("tie_word_embeddings", True),
+    "dropout": Field("embedding_dropout", 0.0),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "activation_dropout": Field("mlp_dropout", 0.0),
+}
 FULL_BASE = ("global_rope_theta", 160_000.0)
 WINDOW_BASE = ("local_rope_theta", 10_000.0)
 POOLINGS = {"cls": "first", "mean": "mean"}
@@ -72,16 +86,9 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     angles, local = read_angles_by_type(config, FULL_BASE, WINDOW_BASE)
     return {
         **PRESETS["bert-base"],
-        "n_encoder_layers": n_layers,
-        "vocab_size": config["vocab_size"],
-        "d_model": config["hidden_size"],
-        "n_heads": config["num_attention_heads"],
-        "d_ff": config["intermediate_size"],
-        "max_length": config.get("max_position_embeddings", 8192),
-        "activation": activation(config, "hidden_activation", "gelu"),
+        **read_fields(config, FIELDS),
         "gated": True,
         "bias": False,
-        "norm_epsilon": config.get("norm_eps", 1e-5),
         "norm_bias": False,
         "norm_position": "pre",
         "first_norm": False,
@@ -94,58 +101,32 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         "pooler": "none",
         "head_layer": True,
         "head_bias": False,
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
-        "dropout": float(config.get("embedding_dropout") or 0.0),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "activation_dropout": float(config.get("mlp_dropout") or 0.0),
     }
 
 
 def write_config(config: ModelConfig) -> Values:
     """ModernBERT's config, from ours."""
-    act = THEIR_ACTIVATIONS[config.activation]
     poolings = {ours: theirs for theirs, ours in POOLINGS.items()}
     return {
-        "num_hidden_layers": config.n_encoder_layers,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.n_heads,
-        "intermediate_size": config.d_ff,
-        "max_position_embeddings": config.max_length,
-        "hidden_activation": act,
-        "classifier_activation": act,
+        **write_fields(config, FIELDS),
+        "classifier_activation": THEIR_ACTIVATIONS[config.activation],
         "classifier_pooling": poolings.get(config.pooling, "cls"),
-        "norm_eps": config.norm_epsilon,
         "layer_types": write_layer_types(config),
         "local_attention": 2 * (config.window - 1) if config.window else 128,
         "rope_parameters": write_angles_by_type(config),
-        "embedding_dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "mlp_dropout": config.activation_dropout,
-        "tie_word_embeddings": config.tie != "none",
         "cls_token_id": config.bos_id,
         "sep_token_id": config.eos_id,
     }
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "model.", BODY)
-    yield from layers(
-        config, "encoder.blocks.{}.", "model.layers.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
-
-
-MODERNBERT = Architecture(
-    name="ModernBERT",
-    model_type="modernbert",
-    family="encoder",
-    classes=label_classes("ModernBert"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
+MODERNBERT = like_bert(
+    "ModernBERT",
+    "modernbert",
+    "ModernBert",
+    read_config,
+    write_config,
+    Names("encoder", "model.", BODY, "layers.{}.", LAYER, HEADS),
     prefix="model.",
+    ignored=Architecture.ignored,
     copies={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
 )

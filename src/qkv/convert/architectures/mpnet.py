@@ -6,32 +6,20 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
-from qkv.convert.architectures.bert import (
-    EMBEDDINGS,
-    LAYER,
-    POSITION_IDS,
-    encoder_config,
-    encoder_values,
-    frame,
-    has_pooler,
-    label_classes,
-    masked_copies,
-    masked_output,
-    spare,
-)
-from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
+from qkv.convert.architectures import bert
+from qkv.convert.architectures.architecture import Spare, Values, wanted
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, after
 from qkv.convert.architectures.roberta import HEADS
 from qkv.errors import UserError
 
 PAD = 1  # positions begin after it, whatever the config says
 BODY: Table = {
-    **EMBEDDINGS,
+    **bert.EMBEDDINGS,
     "encoder.positions.table": Part("embeddings.position_embeddings", after(PAD + 1)),
     "encoder.positions.relative.table": "encoder.relative_attention_bias",
 }
 BLOCK: Table = {
-    **LAYER,
+    **bert.LAYER,
     "self_attention.query_key_value": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
     "self_attention.output": "attention.attn.o",
     "self_attention_residual.norm": "attention.LayerNorm",
@@ -43,12 +31,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     """MPNet's config in our words."""
     wanted(config, "relative_attention_num_buckets", (BUCKETS,), BUCKETS)
     wanted(config, "pad_token_id", (PAD,), PAD)
-    values = encoder_values(config, "roberta-base")
-    if head == "masked" and values["activation"] != "gelu":
-        raise UserError(
-            f"config.json: hidden_act is {config['hidden_act']!r}, but MPNet's head for hidden "
-            f"tokens is always 'gelu', and here it would be the same as in the layers."
-        )
+    values = bert.gelu_encoder_values(config, "roberta-base", head, "MPNet")
     return {
         **values,
         "positions": "learned_relative",
@@ -58,7 +41,7 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         "pad_id": PAD,
         "n_segments": 0,
         "max_length": values["max_length"] - PAD - 1,
-        "pooler": "tanh" if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": "tanh" if bert.has_pooler(names, head, ("sequence",)) else "none",
     }
 
 
@@ -66,7 +49,7 @@ def write_config(config: ModelConfig) -> Values:
     """MPNet's config, from ours."""
     if config.pad_id != PAD:
         raise UserError(f"MPNet's padding is the token {PAD}, but this model's is {config.pad_id}.")
-    values = encoder_config(config)
+    values = bert.encoder_config(config)
     del values["type_vocab_size"]
     return {
         **values,
@@ -79,32 +62,24 @@ def write_config(config: ModelConfig) -> Values:
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where MPNet keeps each weight."""
     body = BODY if head == "sequence" else {**BODY, "pooler.dense": "pooler.dense"}
-    yield from modules(config, "", "mpnet.", body)
-    yield from layers(
-        config, "encoder.blocks.{}.", "mpnet.encoder.layer.{}.", BLOCK, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
-    yield from masked_output(config, head, "lm_head.")
+    yield from Names("encoder", "mpnet.", body, bert.LAYERS, BLOCK, HEADS)(config, head)
+    yield from bert.masked_output(config, head, "lm_head.")
 
 
 def own_spare(config: ModelConfig, head: str) -> Spare:
     """A pooler, which their body always has, and the masked head's other bias."""
-    found = spare(config, head, body="", masked="lm_head.", pooler="mpnet.pooler.dense")
+    found = bert.spare(config, head, body="", masked="lm_head.", pooler="mpnet.pooler.dense")
     return {name: given for name, given in found.items() if "token_type" not in name}
 
 
-MPNET = Architecture(
-    name="MPNet",
-    model_type="mpnet",
-    family="encoder",
-    classes=label_classes("MPNet"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="mpnet.",
-    ignored=POSITION_IDS,
-    copies=masked_copies("mpnet.", "lm_head."),
+MPNET = bert.like_bert(
+    "MPNet",
+    "mpnet",
+    "MPNet",
+    read_config,
+    write_config,
+    rules,
+    copies=bert.masked_copies("mpnet.", "lm_head."),
     spare=own_spare,
     pair_separators=2,
 )

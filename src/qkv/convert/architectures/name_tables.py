@@ -97,6 +97,27 @@ def layers(
         yield from modules(config, ours.format(layer), theirs.format(layer), table)
 
 
+@dataclass(frozen=True)
+class Names:
+    """Where checkpoints with one stack keep each weight; a call with a config gives the rules."""
+
+    stack: str  # ours: encoder or decoder
+    prefix: str  # theirs, of all but a head's names
+    body: Table
+    layer: str  # theirs, of a layer's names after the prefix; {} is its number
+    block: Table
+    heads: Mapping[str, Table]
+
+    def __call__(self, config: ModelConfig, head: str) -> Iterator[Rule]:
+        """Rules for the body, for every layer and for the head."""
+        depth = config.n_encoder_layers if self.stack == "encoder" else config.n_decoder_layers
+        yield from modules(config, "", self.prefix, self.body)
+        yield from layers(
+            config, f"{self.stack}.blocks.{{}}.", self.prefix + self.layer, self.block, depth
+        )
+        yield from modules(config, "", "", self.heads.get(head, {}))
+
+
 def _named(part: str | Part, prefix: str, kind: str) -> Part:
     name, form = (part, AS_IS) if isinstance(part, str) else part
     return Part(f"{prefix}{name}.{kind}", form)

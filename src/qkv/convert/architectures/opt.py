@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
-    THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
-    activation,
+    read_fields,
     wanted,
+    write_fields,
 )
-from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
+from qkv.convert.architectures.gpt import HEADS
+from qkv.convert.architectures.marian import ENCODER_LAYER
+from qkv.convert.architectures.name_tables import Names, Part, Table, after
 
 BODY: Table = {
     "embedding.table": "embed_tokens",
     "decoder.positions.table": Part("embed_positions", after(2)),  # as in BART
     "decoder.norm": "final_layer_norm",
 }
-LAYER: Table = {
-    "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attention.output": "self_attn.out_proj",
-    "self_attention_residual.norm": "self_attn_layer_norm",
-    "feed_forward.inner": "fc1",
-    "feed_forward.outer": "fc2",
-    "feed_forward_residual.norm": "final_layer_norm",
-}
-OUTPUT: Table = {"output.projection": "lm_head"}
 EPSILON = 1e-5  # they have no other
+
+
+FIELDS: Fields = {
+    "n_decoder_layers": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "d_ff": "ffn_dim",
+    "max_length": Field("max_position_embeddings", 2048),
+    "activation": Field("activation_function", "relu"),
+    "bias": Field("enable_bias", True),
+    "dropout": Field("dropout", 0.1),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "tie": Field("tie_word_embeddings", True),
+}
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -40,48 +50,12 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     wanted(config, "do_layer_norm_before", (True,), True)
     wanted(config, "_remove_final_layer_norm", (False,), False)
     wanted(config, "layer_norm_elementwise_affine", (True,), True)
-    return {
-        **PRESETS["gpt2"],
-        "n_decoder_layers": config["num_hidden_layers"],
-        "vocab_size": config["vocab_size"],
-        "d_model": width,
-        "n_heads": config["num_attention_heads"],
-        "d_ff": config["ffn_dim"],
-        "max_length": config.get("max_position_embeddings", 2048),
-        "activation": activation(config, "activation_function", "relu"),
-        "norm_epsilon": EPSILON,
-        "bias": config.get("enable_bias", True),
-        "dropout": float(config.get("dropout", 0.1)),
-        "attention_dropout": float(config.get("attention_dropout") or 0.0),
-        "tie": "output" if config.get("tie_word_embeddings", True) else "none",
-    }
+    return {**PRESETS["gpt2"], **read_fields(config, FIELDS), "norm_epsilon": EPSILON}
 
 
 def write_config(config: ModelConfig) -> Values:
     """OPT's config, from ours."""
-    return {
-        "num_hidden_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "word_embed_proj_dim": config.d_model,
-        "num_attention_heads": config.n_heads,
-        "ffn_dim": config.d_ff,
-        "max_position_embeddings": config.max_length,
-        "activation_function": THEIR_ACTIVATIONS[config.activation],
-        "enable_bias": config.bias,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie in ("all", "output"),
-    }
-
-
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where they keep each weight."""
-    yield from modules(config, "", "model.decoder.", BODY)
-    yield from layers(
-        config, "decoder.blocks.{}.", "model.decoder.layers.{}.", LAYER, config.n_decoder_layers
-    )
-    yield from modules(config, "", "", OUTPUT)
+    return {**write_fields(config, FIELDS), "word_embed_proj_dim": config.d_model}
 
 
 OPT = Architecture(
@@ -92,7 +66,7 @@ OPT = Architecture(
     bodies=("OPTModel",),
     read_config=read_config,
     write_config=write_config,
-    rules=rules,
+    rules=Names("decoder", "model.decoder.", BODY, "layers.{}.", ENCODER_LAYER, HEADS),
     prefix="model.",
     copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
 )

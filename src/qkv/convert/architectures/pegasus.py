@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
+from qkv.convert.architectures.architecture import Spare, Values, wanted
 from qkv.convert.architectures.bart import spare as bart_spare
-from qkv.convert.architectures.marian import COPIES, both_config, both_values, frame
-from qkv.convert.architectures.marian import rules as common_rules
-from qkv.convert.architectures.mbart import final_norms
-from qkv.convert.architectures.name_tables import Rule
+from qkv.convert.architectures.marian import MARIAN, both_config, both_values
+from qkv.convert.architectures.mbart import pre_norm_rules
 from qkv.model.positions import sinusoid_table
 
 
@@ -27,12 +26,6 @@ def write_config(config: ModelConfig) -> Values:
     return {**both_config(config), "static_position_embeddings": True}
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where Pegasus keeps each weight."""
-    yield from common_rules(config, head)
-    yield from final_norms(config)
-
-
 def spare(config: ModelConfig, head: str) -> Spare:
     """The waves lie in their files, though nobody learns them."""
     return {
@@ -42,18 +35,14 @@ def spare(config: ModelConfig, head: str) -> Spare:
     }
 
 
-PEGASUS = Architecture(
+PEGASUS = replace(
+    MARIAN,
     name="Pegasus",
     model_type="pegasus",
-    family="encoder-decoder",
     classes={"seq2seq": "PegasusForConditionalGeneration"},
     bodies=("PegasusModel",),
     read_config=read_config,
     write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="model.",
-    ignored=r"(model\.)?(encoder|decoder)\.embed_positions\.weights?",
-    copies=COPIES,
+    rules=pre_norm_rules,
     spare=spare,
 )

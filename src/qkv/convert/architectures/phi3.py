@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
@@ -14,14 +14,14 @@ from qkv.convert.architectures.angles import (
     write_angles,
     write_longrope,
 )
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.llama import (
     LAYER,
-    LLAMA,
+    RULES,
+    like_llama,
     llama_config,
     llama_values,
     read_groups,
-    rules,
 )
 from qkv.convert.architectures.name_tables import Table
 
@@ -75,16 +75,4 @@ def write_config(config: ModelConfig) -> Values:
     }
 
 
-PHI3 = Architecture(
-    name="Phi-3",
-    model_type="phi3",
-    family="decoder",
-    classes={"causal": "Phi3ForCausalLM"},
-    bodies=("Phi3Model",),
-    read_config=read_config,
-    write_config=write_config,
-    rules=partial(rules, table=FUSED),
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
-)
+PHI3 = like_llama("Phi-3", "phi3", "Phi3", read_config, write_config, replace(RULES, block=FUSED))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
+from qkv.convert.architectures.architecture import Values, wanted
 from qkv.convert.architectures.llama import (
-    LLAMA,
+    LAYER,
+    RULES,
+    like_llama,
     llama_config,
     llama_values,
     read_groups,
-    rules,
 )
-from qkv.convert.architectures.name_tables import Rule, Table, layers
+from qkv.convert.architectures.name_tables import Table
 from qkv.convert.architectures.windows import read_windows, write_layer_types
 
 NORMS: Table = {
@@ -55,37 +57,6 @@ def read_qwen3(config: Mapping[str, Any], names: Collection[str], head: str) -> 
     return {**_values({"head_dim": 128, **config}), "query_key_norm": True}
 
 
-def norm_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Llama's rules, and those of the norms of queries and keys."""
-    yield from rules(config, head)
-    yield from layers(
-        config, "decoder.blocks.{}.", "model.layers.{}.", NORMS, config.n_decoder_layers
-    )
-
-
-QWEN2 = Architecture(
-    name="Qwen2",
-    model_type="qwen2",
-    family="decoder",
-    classes={"causal": "Qwen2ForCausalLM"},
-    bodies=("Qwen2Model",),
-    read_config=read_qwen2,
-    write_config=_config,
-    rules=rules,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
-)
-QWEN3 = Architecture(
-    name="Qwen3",
-    model_type="qwen3",
-    family="decoder",
-    classes={"causal": "Qwen3ForCausalLM"},
-    bodies=("Qwen3Model",),
-    read_config=read_qwen3,
-    write_config=_config,
-    rules=norm_rules,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
-)
+QWEN2 = like_llama("Qwen2", "qwen2", "Qwen2", read_qwen2, _config)
+WITH_NORMS = replace(RULES, block={**LAYER, **NORMS})
+QWEN3 = like_llama("Qwen3", "qwen3", "Qwen3", read_qwen3, _config, WITH_NORMS)

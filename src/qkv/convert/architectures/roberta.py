@@ -8,49 +8,30 @@ from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Values, wanted
-from qkv.convert.architectures.bert import (
-    ANSWER,
-    EMBEDDINGS,
-    LABELS,
-    LAYER,
-    POSITION_IDS,
-    encoder_config,
-    encoder_values,
-    frame,
-    has_pooler,
-    label_classes,
-    masked_copies,
-    masked_output,
-    spare,
-)
-from qkv.convert.architectures.name_tables import Part, Rule, Table, after, layers, modules
+from qkv.convert.architectures import bert
+from qkv.convert.architectures.architecture import Values, wanted
+from qkv.convert.architectures.name_tables import Names, Part, Rule, Table, after
 from qkv.errors import UserError
 
 HEADS: Mapping[str, Table] = {
     "none": {},
     "masked": {"head.dense": "lm_head.dense", "head.norm": "lm_head.layer_norm"},
     "sequence": {"pooler.dense": "classifier.dense", "head.projection": "classifier.out_proj"},
-    "token": LABELS,
-    "answer": ANSWER,
+    "token": bert.LABELS,
+    "answer": bert.ANSWER,
 }
 
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """RoBERTa's config in our words."""
     wanted(config, "position_embedding_type", ("absolute",), "absolute")
-    values = encoder_values(config, "roberta-base")
-    if head == "masked" and values["activation"] != "gelu":
-        raise UserError(
-            f"config.json: hidden_act is {config['hidden_act']!r}, but RoBERTa's head for hidden "
-            f"tokens is always 'gelu', and here it would be the same as in the layers."
-        )
+    values = bert.gelu_encoder_values(config, "roberta-base", head, "RoBERTa")
     pad = config.get("pad_token_id", 1)
     return {
         **values,
         "pad_id": pad,
         "max_length": values["max_length"] - pad - 1,
-        "pooler": "tanh" if has_pooler(names, head, ("sequence",)) else "none",
+        "pooler": "tanh" if bert.has_pooler(names, head, ("sequence",)) else "none",
     }
 
 
@@ -59,7 +40,7 @@ def write_config(config: ModelConfig) -> Values:
     if config.pad_id in (config.bos_id, config.eos_id):
         raise UserError("RoBERTa has no place for a token that is also the padding.")
     return {
-        **encoder_config(config),
+        **bert.encoder_config(config),
         "pad_token_id": config.pad_id,
         "max_position_embeddings": config.max_length + config.pad_id + 1,
     }
@@ -68,35 +49,27 @@ def write_config(config: ModelConfig) -> Values:
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     """Where RoBERTa keeps each weight."""
     positions = Part("embeddings.position_embeddings", after(config.pad_id + 1))
-    body = {**EMBEDDINGS, "encoder.positions.table": positions}
+    body = {**bert.EMBEDDINGS, "encoder.positions.table": positions}
     if head != "sequence":  # whose own is used
         body["pooler.dense"] = "pooler.dense"
-    yield from modules(config, "", "roberta.", body)
-    yield from layers(
-        config, "encoder.blocks.{}.", "roberta.encoder.layer.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", HEADS[head])
-    yield from masked_output(config, head, "lm_head.")
+    yield from Names("encoder", "roberta.", body, bert.LAYERS, bert.LAYER, HEADS)(config, head)
+    yield from bert.masked_output(config, head, "lm_head.")
 
 
-ROBERTA = Architecture(
-    name="RoBERTa",
-    model_type="roberta",
-    family="encoder",
-    classes=label_classes("Roberta"),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    frame=frame,
-    prefix="roberta.",
-    ignored=POSITION_IDS,
-    copies=masked_copies("roberta.", "lm_head."),
-    spare=partial(spare, body="roberta.", masked="lm_head.", pooler="roberta.pooler.dense"),
+ROBERTA = bert.like_bert(
+    "RoBERTa",
+    "roberta",
+    "Roberta",
+    read_config,
+    write_config,
+    rules,
+    copies=bert.masked_copies("roberta.", "lm_head."),
+    spare=partial(bert.spare, body="roberta.", masked="lm_head.", pooler="roberta.pooler.dense"),
     pair_separators=2,
 )
 XLM_ROBERTA = dataclasses.replace(
-    ROBERTA, name="XLM-RoBERTa", model_type="xlm-roberta", classes=label_classes("XLMRoberta")
+    ROBERTA, name="XLM-RoBERTa", model_type="xlm-roberta", classes=bert.label_classes("XLMRoberta")
 )
 CAMEMBERT = dataclasses.replace(
-    ROBERTA, name="CamemBERT", model_type="camembert", classes=label_classes("Camembert")
+    ROBERTA, name="CamemBERT", model_type="camembert", classes=bert.label_classes("Camembert")
 )

@@ -7,15 +7,14 @@ from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.config.model import shortest_pattern
-from qkv.convert.architectures.architecture import Architecture, Values
+from qkv.convert.architectures.architecture import Values
 from qkv.convert.architectures.llama import (
     BIASES,
-    LLAMA,
-    llama_config,
+    like_llama,
     llama_values,
     read_groups,
-    rules,
     without_bias,
+    write_llama,
 )
 from qkv.convert.architectures.windows import read_windows, write_layer_types
 from qkv.errors import UserError
@@ -55,9 +54,7 @@ def write_config(config: ModelConfig) -> Values:
     """SmolLM3's config, from ours."""
     kinds = map(config.positions_of, range(config.n_decoder_layers))
     return {
-        **llama_config(config),
-        "attention_bias": config.bias,
-        "mlp_bias": config.bias,
+        **write_llama(config),
         "no_rope_layers": [int(kind != "none") for kind in kinds],
         "use_sliding_window": bool(config.window),
         "sliding_window": config.window or None,
@@ -65,17 +62,6 @@ def write_config(config: ModelConfig) -> Values:
     }
 
 
-SMOLLM3 = Architecture(
-    name="SmolLM3",
-    model_type="smollm3",
-    family="decoder",
-    classes={"causal": "SmolLM3ForCausalLM"},
-    bodies=("SmolLM3Model",),
-    read_config=read_config,
-    write_config=write_config,
-    rules=rules,
-    left_out=without_bias,
-    prefix="model.",
-    ignored=LLAMA.ignored,
-    copies=LLAMA.copies,
+SMOLLM3 = like_llama(
+    "SmolLM3", "smollm3", "SmolLM3", read_config, write_config, left_out=without_bias
 )

@@ -11,8 +11,12 @@ from qkv.config.presets import PRESETS
 from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
+    Field,
+    Fields,
     Values,
     activation,
+    read_fields,
+    write_fields,
 )
 from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
 from qkv.convert.tokenizers.frame import Frame
@@ -41,6 +45,17 @@ CROSS_ATTENTION: Table = {
 OUTPUT, TABLES = "lm_head.weight", ("shared.weight", "encoder.embed_tokens.weight")
 
 
+FIELDS: Fields = {
+    "n_encoder_layers": "num_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "n_heads": "num_heads",
+    "d_ff": "d_ff",
+    "norm_epsilon": Field("layer_norm_epsilon", 1e-6),
+    "dropout": Field("dropout_rate", 0.1),
+}
+
+
 def feed_forward(gated: bool, sublayer: int) -> Table:
     """The feed-forward layer, which is the last of a block's two or three sublayers."""
     prefix = f"layer.{sublayer}.DenseReluDense."
@@ -54,7 +69,7 @@ def feed_forward(gated: bool, sublayer: int) -> Table:
 
 def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """T5's config in our words."""
-    kind, dropout = config.get("feed_forward_proj", "relu"), float(config.get("dropout_rate", 0.1))
+    kind, fields = config.get("feed_forward_proj", "relu"), read_fields(config, FIELDS)
     n_buckets = config.get("relative_attention_num_buckets", 32)
     farthest = config.get("relative_attention_max_distance", 128)
     if n_buckets < 4 or farthest <= n_buckets // 2:  # theirs divides by zero, or leaves the table
@@ -68,25 +83,19 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
     return {
         **PRESETS["t5-base"],
-        "n_encoder_layers": config["num_layers"],
+        **fields,
         "n_decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
-        "vocab_size": config["vocab_size"],
-        "d_model": config["d_model"],
-        "n_heads": config["num_heads"],
         "d_key": config["d_kv"],
-        "d_ff": config["d_ff"],
         "activation": activation(config, "dense_act_fn", usual),
         "gated": bool(config.get("is_gated_act", kind.startswith("gated-"))),
-        "norm_epsilon": config.get("layer_norm_epsilon", 1e-6),
         "relative_buckets": n_buckets,
         "relative_length": farthest,
         "max_length": config.get("n_positions") or 512,
         "output_scale": bool(scaled),
         # A file may hold the output's matrix alone, or that of the embeddings, where they are one.
         "tie": "inputs" if OUTPUT in names and any(name in names for name in TABLES) else "all",
-        "dropout": dropout,
-        "attention_dropout": dropout,
-        "activation_dropout": dropout,
+        "attention_dropout": fields["dropout"],
+        "activation_dropout": fields["dropout"],
     }
 
 
@@ -101,21 +110,15 @@ def write_config(config: ModelConfig) -> Values:
     }
     return {
         **(buckets if config.positions == "relative" else {}),  # else they mean nothing
-        "num_layers": config.n_encoder_layers,
+        **write_fields(config, FIELDS),
         "num_decoder_layers": config.n_decoder_layers,
-        "vocab_size": config.vocab_size,
-        "d_model": config.d_model,
-        "num_heads": config.n_heads,
         "d_kv": config.d_head,
-        "d_ff": config.d_ff,
         "feed_forward_proj": f"gated-{kind}" if config.gated else kind,
         "dense_act_fn": name,
         "is_gated_act": config.gated,
-        "layer_norm_epsilon": config.norm_epsilon,
         "n_positions": config.max_length,
         "scale_decoder_outputs": config.output_scale,
         "tie_word_embeddings": config.tie == "all",
-        "dropout_rate": config.dropout,
     }
 
 

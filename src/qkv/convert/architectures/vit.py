@@ -7,15 +7,14 @@ from typing import Any
 
 from qkv.config import ModelConfig
 from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
-from qkv.convert.architectures.bert import LABELS, block_config, block_values, has_pooler
+from qkv.convert.architectures.bert import LABELS, LAYERS, block_config, block_values, has_pooler
 from qkv.convert.architectures.name_tables import (
     IN_A_ROW,
     Form,
+    Names,
     Part,
     Rule,
     Table,
-    layers,
-    modules,
 )
 from qkv.errors import UserError
 
@@ -80,11 +79,8 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
     yield Rule("embedding.first", (Part("vit.embeddings.cls_token", FIRST),))
     positions = Part("vit.embeddings.position_embeddings", IN_A_ROW)
     yield Rule("encoder.positions.table.weight", (positions,))
-    yield from modules(config, "", "vit.", BODY)
-    yield from layers(
-        config, "encoder.blocks.{}.", "vit.encoder.layer.{}.", LAYER, config.n_encoder_layers
-    )
-    yield from modules(config, "", "", LABELS if head == "image" else {})
+    names = Names("encoder", "vit.", BODY, LAYERS, LAYER, {"image": LABELS})
+    yield from names(config, head)
 
 
 def spare(config: ModelConfig, head: str) -> Spare:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from qkv.config import ModelConfig
+from qkv.config.presets import preset
+from qkv.convert.architectures import ARCHITECTURES
 from qkv.convert.architectures.architecture import Values
 from qkv.convert.architectures.llama import read_llama
 from qkv.convert.architectures.name_tables import by_head
@@ -26,79 +28,47 @@ from qkv.model.positions.rotary import rates
 Change = Callable[[str, Tensor], Tensor]
 """A tensor, by its name there, in their layout; indices of rows are reordered as rows are."""
 
-# What llama.cpp calls a module, and Hugging Face's classes do
-LLAMA_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_q": "model.layers.{}.self_attn.q_proj",
-    "attn_k": "model.layers.{}.self_attn.k_proj",
-    "attn_v": "model.layers.{}.self_attn.v_proj",
-    "attn_output": "model.layers.{}.self_attn.o_proj",
-    "attn_norm": "model.layers.{}.input_layernorm",
-    "ffn_gate": "model.layers.{}.mlp.gate_proj",
-    "ffn_up": "model.layers.{}.mlp.up_proj",
-    "ffn_down": "model.layers.{}.mlp.down_proj",
-    "ffn_norm": "model.layers.{}.post_attention_layernorm",
+# What llama.cpp calls our modules, the parts of a fused one in turn, and where it is one matrix
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "embedding.table": ("token_embd",),
+    "decoder.positions.table": ("position_embd",),
+    "decoder.input_norm": ("token_embd_norm",),
+    "decoder.norm": ("output_norm",),
+    "output.projection": ("output",),
+    "self_attention.query_key_value": ("attn_q", "attn_k", "attn_v"),
+    "self_attention.norm.query": ("attn_q_norm",),
+    "self_attention.norm.key": ("attn_k_norm",),
+    "self_attention.output": ("attn_output",),
+    "self_attention_residual.norm": ("attn_norm",),
+    "self_attention_residual.output_norm": ("post_attention_norm",),
+    "feed_forward.inner": ("ffn_gate", "ffn_up"),
+    "feed_forward.outer": ("ffn_down",),
+    "feed_forward.router.projection": ("ffn_gate_inp",),
+    "feed_forward.experts.0.inner": ("ffn_gate_exps", "ffn_up_exps"),
+    "feed_forward.experts.0.outer": ("ffn_down_exps",),
+    "feed_forward_residual.norm": ("ffn_norm",),
+    "feed_forward_residual.output_norm": ("post_ffw_norm",),
 }
-MIXTRAL_NAMES = {  # where a tensor holds the matrices of all experts, {} is the second time theirs
-    **LLAMA_NAMES,
-    "ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
-    "ffn_gate_exps": "model.layers.{}.block_sparse_moe.experts.{}.w1",
-    "ffn_down_exps": "model.layers.{}.block_sparse_moe.experts.{}.w2",
-    "ffn_up_exps": "model.layers.{}.block_sparse_moe.experts.{}.w3",
-}
-GPT2_NAMES = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "attn_qkv": "transformer.h.{}.attn.c_attn",
-    "attn_output": "transformer.h.{}.attn.c_proj",
-    "attn_norm": "transformer.h.{}.ln_1",
-    "ffn_up": "transformer.h.{}.mlp.c_fc",
-    "ffn_down": "transformer.h.{}.mlp.c_proj",
-    "ffn_norm": "transformer.h.{}.ln_2",
-}
-NORM_NAMES = {
-    **LLAMA_NAMES,
-    "attn_q_norm": "model.layers.{}.self_attn.q_norm",
-    "attn_k_norm": "model.layers.{}.self_attn.k_norm",
-}
-GEMMA_NAMES = {
-    **NORM_NAMES,
-    "post_attention_norm": "model.layers.{}.post_attention_layernorm",
-    "ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
-    "post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
-}
-PHI3_NAMES = {
-    **LLAMA_NAMES,
-    "attn_qkv": "model.layers.{}.self_attn.qkv_proj",
-    "ffn_up": "model.layers.{}.mlp.gate_up_proj",
-}
-NEOX_NAMES = {
-    "token_embd": "gpt_neox.embed_in",
-    "output_norm": "gpt_neox.final_layer_norm",
-    "output": "embed_out",
-    "attn_qkv": "gpt_neox.layers.{}.attention.query_key_value",
-    "attn_output": "gpt_neox.layers.{}.attention.dense",
-    "attn_norm": "gpt_neox.layers.{}.input_layernorm",
-    "ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
-    "ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
-    "ffn_norm": "gpt_neox.layers.{}.post_attention_layernorm",
-}
-BLOOM_NAMES = {
-    "token_embd": "transformer.word_embeddings",
-    "token_embd_norm": "transformer.word_embeddings_layernorm",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "attn_qkv": "transformer.h.{}.self_attention.query_key_value",
-    "attn_output": "transformer.h.{}.self_attention.dense",
-    "attn_norm": "transformer.h.{}.input_layernorm",
-    "ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
-    "ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
-    "ffn_norm": "transformer.h.{}.post_attention_layernorm",
-}
+FUSED = {"self_attention.query_key_value": ("attn_qkv",), "feed_forward.inner": ("ffn_up",)}
+
+
+def hugging_face_names(*model_types: str) -> dict[str, str]:
+    """What Hugging Face calls llama.cpp's modules; {} is a layer, and a second {} an expert."""
+    one_layer = preset("llama-tiny", n_decoder_layers=1, n_experts=1, n_experts_used=1)
+    names = {}
+    for model_type in model_types:
+        for rule in ARCHITECTURES[model_type].rules(one_layer, "causal"):
+            ours, _, kind = rule.ours.rpartition(".")
+            module = ours.removeprefix("decoder.blocks.0.")
+            single = len(rule.parts) == 1 and module in FUSED
+            if kind == "weight":
+                for theirs, part in zip(
+                    (FUSED if single else MODULES)[module], rule.parts, strict=True
+                ):
+                    names[theirs] = part.name.removesuffix(".weight").replace(".0.", ".{}.")
+    return names
+
+
 FREQUENCIES = "rope_freqs.weight"  # by how much Llama 3 slows each pair of a head down
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"  # Phi-3's
 ANGLES = (FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)  # tensors that hold nothing learnt
@@ -191,7 +161,14 @@ def _llama3(file: GgufFile, config: Values) -> Values:
     )
 
 
-def _decoder(file: GgufFile, model_type: str, class_name: str) -> Values:
+def _kind(model_type: str) -> Values:
+    return {
+        "model_type": model_type,
+        "architectures": [ARCHITECTURES[model_type].classes["causal"]],
+    }
+
+
+def _decoder(file: GgufFile, model_type: str) -> Values:
     """The values that Llama and all that follow it share."""
     heads = file.count("attention.head_count")
     groups = file.get("attention.head_count_kv", heads)
@@ -204,8 +181,7 @@ def _decoder(file: GgufFile, model_type: str, class_name: str) -> Values:
     turned = file.get("rope.dimension_count", width // heads)
     key = file.get("attention.key_length", turned)
     return {
-        "model_type": model_type,
-        "architectures": [class_name],
+        **_kind(model_type),
         "sliding_window": file.get("attention.sliding_window"),
         "hidden_size": width,
         "num_attention_heads": heads,
@@ -233,42 +209,30 @@ def _halves_of(config: Values) -> Change:
 
 def _llama(file: GgufFile) -> tuple[Values, Change]:
     window = file.get("attention.sliding_window")
-    kind = ("mistral", "MistralForCausalLM") if window else ("llama", "LlamaForCausalLM")
+    kind = "mistral" if window else "llama"
     experts: Values = {}
     if file.get("expert_count"):
-        kind = "mixtral", "MixtralForCausalLM"
+        kind = "mixtral"
         experts["num_local_experts"] = file.count("expert_count")
         experts["num_experts_per_tok"] = file.get("expert_used_count", 2)
-    config = _decoder(file, *kind) | experts
+    config = _decoder(file, kind) | experts
     if FREQUENCIES in file.tensors:
         config["rope_parameters"] |= _llama3(file, config)
     return config, _halves_of(config)
 
 
 def _smollm3(file: GgufFile) -> tuple[Values, Change]:
-    config = _decoder(file, "smollm3", "SmolLM3ForCausalLM")
+    config = _decoder(file, "smollm3")
     return {**config, "no_rope_layer_interval": 4}, _halves_of(config)  # as llama.cpp has it
 
 
-def _qwen2(file: GgufFile) -> tuple[Values, Change]:
-    return _decoder(file, "qwen2", "Qwen2ForCausalLM"), _as_it_is
-
-
-def _qwen3(file: GgufFile) -> tuple[Values, Change]:
-    return _decoder(file, "qwen3", "Qwen3ForCausalLM"), _as_it_is
-
-
-def _gemma(file: GgufFile) -> tuple[Values, Change]:
-    return _decoder(file, "gemma", "GemmaForCausalLM"), _without_one
-
-
 def _gemma2(file: GgufFile) -> tuple[Values, Change]:
-    config = _decoder(file, "gemma2", "Gemma2ForCausalLM")
+    config = _decoder(file, "gemma2")
     return {**config, **_caps(file, config, largest=46)}, _without_one
 
 
 def _gemma3(file: GgufFile) -> tuple[Values, Change]:
-    config = _decoder(file, "gemma3_text", "Gemma3ForCausalLM")
+    config = _decoder(file, "gemma3_text")
     local = {"rope_theta": file.get("rope.freq_base_swa", 10_000.0)}
     return {
         **config,
@@ -296,7 +260,7 @@ def _caps(file: GgufFile, config: Values, largest: int) -> Values:
 
 
 def _phi3(file: GgufFile) -> tuple[Values, Change]:
-    config = _decoder(file, "phi3", "Phi3ForCausalLM")
+    config = _decoder(file, "phi3")
     key = config["hidden_size"] // config["num_attention_heads"]
     rope: Values = {"rope_theta": file.get("rope.freq_base", 10_000.0), "rope_type": "default"}
     rope["partial_rotary_factor"] = file.get("rope.dimension_count", key) / key
@@ -316,8 +280,7 @@ def _gptneox(file: GgufFile) -> tuple[Values, Change]:
     heads, width = file.count("attention.head_count"), file.count("embedding_length")
     turned = file.get("rope.dimension_count", width // heads)
     config = {
-        "model_type": "gpt_neox",
-        "architectures": ["GPTNeoXForCausalLM"],
+        **_kind("gpt_neox"),
         "hidden_size": width,
         "num_attention_heads": heads,
         "num_hidden_layers": file.count("block_count"),
@@ -338,8 +301,7 @@ def _gptneox(file: GgufFile) -> tuple[Values, Change]:
 def _bloom(file: GgufFile) -> tuple[Values, Change]:
     heads = file.count("attention.head_count")
     config = {
-        "model_type": "bloom",
-        "architectures": ["BloomForCausalLM"],
+        **_kind("bloom"),
         "hidden_size": file.count("embedding_length"),
         "n_head": heads,
         "n_layer": file.count("block_count"),
@@ -352,8 +314,7 @@ def _bloom(file: GgufFile) -> tuple[Values, Change]:
 
 def _gpt2(file: GgufFile) -> tuple[Values, Change]:
     config = {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
+        **_kind("gpt2"),
         "n_embd": file.count("embedding_length"),
         "n_head": file.count("attention.head_count"),
         "n_layer": file.count("block_count"),
@@ -367,22 +328,32 @@ def _gpt2(file: GgufFile) -> tuple[Values, Change]:
 
 @dataclass(frozen=True)
 class GgufArchitecture:
-    """The names of an architecture's tensors, and how its config and tensors are read."""
+    """How the config and tensors of an architecture are read, and the model types that it holds."""
 
-    names: Mapping[str, str]
     read: Callable[[GgufFile], tuple[Values, Change]]
+    model_types: tuple[str, ...]
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The names of its tensors there, and those of Hugging Face."""
+        return hugging_face_names(*self.model_types)
+
+
+def _like_llama(model_type: str, change: Change = _as_it_is) -> GgufArchitecture:
+    """An architecture that says of itself what Llama does."""
+    return GgufArchitecture(lambda file: (_decoder(file, model_type), change), (model_type,))
 
 
 GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
-    "llama": GgufArchitecture(MIXTRAL_NAMES, _llama),
-    "gpt2": GgufArchitecture(GPT2_NAMES, _gpt2),
-    "qwen2": GgufArchitecture(LLAMA_NAMES, _qwen2),
-    "qwen3": GgufArchitecture(NORM_NAMES, _qwen3),
-    "gemma": GgufArchitecture(LLAMA_NAMES, _gemma),
-    "gemma2": GgufArchitecture(GEMMA_NAMES, _gemma2),
-    "gemma3": GgufArchitecture(GEMMA_NAMES, _gemma3),
-    "phi3": GgufArchitecture(PHI3_NAMES, _phi3),
-    "smollm3": GgufArchitecture(LLAMA_NAMES, _smollm3),
-    "gptneox": GgufArchitecture(NEOX_NAMES, _gptneox),
-    "bloom": GgufArchitecture(BLOOM_NAMES, _bloom),
+    "llama": GgufArchitecture(_llama, ("llama", "mixtral")),
+    "gpt2": GgufArchitecture(_gpt2, ("gpt2",)),
+    "qwen2": _like_llama("qwen2"),
+    "qwen3": _like_llama("qwen3"),
+    "gemma": _like_llama("gemma", _without_one),
+    "gemma2": GgufArchitecture(_gemma2, ("gemma2",)),
+    "gemma3": GgufArchitecture(_gemma3, ("gemma3_text",)),
+    "phi3": GgufArchitecture(_phi3, ("phi3",)),
+    "smollm3": GgufArchitecture(_smollm3, ("smollm3",)),
+    "gptneox": GgufArchitecture(_gptneox, ("gpt_neox",)),
+    "bloom": GgufArchitecture(_bloom, ("bloom",)),
 }

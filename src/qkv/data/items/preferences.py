@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from copy import copy
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from qkv.data.batch import Batch, PackedShape
-from qkv.data.items.base import VALIDATION, Draw, Items
+from qkv.data.items.base import VALIDATION, Draw, FilteredItems
 from qkv.data.items.conversations import ConversationItems
 from qkv.data.ragged import Indices
-from qkv.errors import UserError
 
 
-class PreferenceItems(Items):
+class PreferenceItems(FilteredItems):
     """Pairs of conversations: in rows 2i the chosen ones, in rows 2i + 1 the rejected ones.
 
     `reference` has the log-probabilities of both by the model before training, (N, 2).
@@ -27,7 +25,7 @@ class PreferenceItems(Items):
     def __init__(self, conversations: ConversationItems) -> None:
         lengths = conversations.target_sizes.reshape(-1, 2)
         super().__init__(2 * lengths.max(axis=1), conversations.digest)
-        self.conversations, self.rows = conversations, np.arange(len(lengths))
+        self.conversations = conversations
         self.reference: npt.NDArray[np.float32] | None = None
 
     def batch(
@@ -42,16 +40,6 @@ class PreferenceItems(Items):
 
     def no_longer_than(self, max_length: int) -> tuple[PreferenceItems, str]:
         """Drop pairs of which one is too long; say how many."""
-        fits = self.target_sizes // 2 < max_length  # the last token of each is a label only
-        if not fits.any():
-            raise UserError(
-                f"data: all {len(self):,} records are longer than {max_length} tokens; raise "
-                f"max_length under [data]."
-            )
-        kept = copy(self)
-        kept.rows, kept.target_sizes = self.rows[fits], self.target_sizes[fits]
-        kept.source_sizes = self.source_sizes[fits]
-        if fits.all():
-            return kept, f"{len(self):,} records"
-        dropped = f"{int((~fits).sum()):,} too long (over {max_length} tokens)"
-        return kept, f"{len(kept):,} of {len(self):,} records; dropped {dropped}"
+        too_long = self.target_sizes // 2 >= max_length  # the last token of each is a label only
+        reasons = {f"too long (over {max_length} tokens)": too_long}
+        return self.keep(reasons, "records", "max_length")

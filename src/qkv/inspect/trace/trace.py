@@ -139,22 +139,6 @@ class Trace(Quantities):
         (of the tokens that an attention looks at) limit the change to that part. Weights are taken
         as they are given, unless `renormalise` scales the others of a row to what is left of 1.
         """
-        return self._changed([self._edit(key, to, head, positions, keys, renormalise)])
-
-    def _changed(self, edits: Sequence[Edit]) -> Trace:
-        changed = copy.copy(self)  # which lists the same quantities
-        changed.edits, changed._kept = (*self.edits, *edits), {}
-        return changed
-
-    def _edit(
-        self,
-        key: str,
-        to: Replacement,
-        head: int | None = None,
-        positions: Sequence[int] | None = None,
-        keys: Sequence[int] | None = None,
-        renormalise: bool = False,
-    ) -> Edit:
         quantity = self.find(key)
         if quantity.key.startswith(GRADIENT) or quantity.is_weight:
             what = "a weight" if quantity.is_weight else "a gradient"
@@ -168,7 +152,10 @@ class Trace(Quantities):
             raise UserError(f"{quantity.key} does not sum to 1; renormalise attention weights.")
         self._ask(quantity.key, head)
         part = part_index(quantity, head, positions, self.sizes, keys)
-        return replace_part(quantity, part, to, renormalise)
+        changed = copy.copy(self)  # which lists the same quantities
+        changed.edits = (*self.edits, replace_part(quantity, part, to, renormalise))
+        changed._kept = {}
+        return changed
 
     def silence(self, key: str, head: int | None = None) -> Trace:
         """Trace the pass with a quantity set to 0: one head, a whole attention, or any other.
@@ -191,7 +178,10 @@ class Trace(Quantities):
         outputs = self.names(f"{layer}.*.output")
         added = [self._added(key.removesuffix(".output")) for key in outputs]
         added += self.names(f"{layer}.convolution.inner")
-        return self._changed([self._edit(key, torch.zeros_like) for key in added])
+        changed: Trace = self
+        for key in added:
+            changed = changed.change(key, torch.zeros_like)
+        return changed
 
     def _added(self, sublayer: str) -> str:
         """Key of what a sublayer adds to the stream."""
@@ -207,8 +197,10 @@ class Trace(Quantities):
         letter = "S" if side != "target" and self.inputs.source is not None else "T"
         self._side(side or ("source" if letter == "S" else "target"))
         masks = [key for key in self.names("*.mask") if self.axes(key)[-1] == letter]
-        edits = [self._edit(key, float("-inf"), keys=positions) for key in masks]
-        return self._changed(edits)
+        changed: Trace = self
+        for key in masks:
+            changed = changed.change(key, float("-inf"), keys=positions)
+        return changed
 
     def patch(
         self,

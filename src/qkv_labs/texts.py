@@ -1,8 +1,10 @@
-"""The labs in Chinese: `zh.toml` in each lab's folder, and one beside this file for all of them.
+"""The texts of the labs: `en.toml` and `zh.toml` in each lab's folder, two beside this file.
 
-A text has a name and holds `{named}` values, as its English twin in the code does. `[cells]` maps
-the English cells and headings of tables, in which `{}` stands for any text; `[headings]` overrides
-it where a word means something else at the head of a column. `[labels]` maps the texts of figures.
+A text has a name, the same in both files, and holds `{named}` values. `[supports]` and
+`[contradicts]` of `en.toml` name the work in `literature.toml` that bears on a sub-claim. In
+`zh.toml`, `[cells]` maps the English cells and headings of tables, in which `{}` stands for any
+text; `[headings]` overrides it where a word means something else at the head of a column.
+`[labels]` maps the texts of figures.
 """
 
 from __future__ import annotations
@@ -14,44 +16,42 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkv_labs.lab import (
-    Comparison,
-    Lab,
-    Literature,
-    M,
-    Settings,
-    SubClaim,
-    Table,
-    Verdict,
-    Words,
-)
+from qkv_labs.lab import Comparison, Lab, Literature, M, Settings, SubClaim, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    Functions = tuple[
-        Callable[[Settings], M],
-        Callable[[M], Sequence[Table]],
-        Callable[[M], Figure],
-        Callable[[M], Verdict],
-    ]
-
 FOLDER = Path(__file__).parent
 
 
+def _read(path: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / path).read_text(encoding="utf-8"))
+
+
+@cache
+def works() -> dict[str, str]:
+    """Return the works that sub-claims are held against, by short name: authors, year, title."""
+    return _read("literature.toml")
+
+
 class Texts:
-    """The texts of a lab: English from its code, Chinese from its `zh.toml`."""
+    """The texts of a lab in English and Chinese."""
 
     def __init__(self, lab: str = "") -> None:
         self.lab = lab
 
     @cached_property
-    def chinese(self) -> dict[str, Any]:
-        """The content of the lab's file."""
-        return tomllib.loads((FOLDER / self.lab / "zh.toml").read_text(encoding="utf-8"))
+    def english(self) -> dict[str, Any]:
+        """The content of the lab's `en.toml`."""
+        return _read(f"{self.lab}/en.toml" if self.lab else "en.toml")
 
-    def __call__(self, name: str, english: str, /, **values: Any) -> Words:
-        """Fill values into the English text and into the Chinese text of this name."""
+    @cached_property
+    def chinese(self) -> dict[str, Any]:
+        """The content of the lab's `zh.toml`."""
+        return _read(f"{self.lab}/zh.toml" if self.lab else "zh.toml")
+
+    def __call__(self, name: str, /, **values: Any) -> Words:
+        """Fill values into the English and the Chinese text of this name."""
         spoken = {
             language: {
                 key: getattr(value, language) if isinstance(value, Words) else value
@@ -59,45 +59,38 @@ class Texts:
             }
             for language in ("en", "zh")
         }
-        chinese: str = self.chinese[name]
-        return Words(english.format(**spoken["en"]), chinese.format(**spoken["zh"]))
+        return Words(
+            self.english[name].format(**spoken["en"]), self.chinese[name].format(**spoken["zh"])
+        )
 
     def verdict(
-        self,
-        claims: Mapping[str, tuple[str, Literature | None]],
-        comparisons: Mapping[str, Comparison | Sequence[Comparison]],
-        **values: Any,
+        self, comparisons: Mapping[str, Comparison | Sequence[Comparison]], **values: Any
     ) -> Verdict:
-        """Judge claims, English texts and literature by name, by the comparisons of that name."""
+        """Judge each sub-claim, the text of that name, by its comparisons."""
         sub_claims = []
-        for name, (english, literature) in claims.items():
-            decisive = comparisons[name]
+        for name, decisive in comparisons.items():
             several = [decisive] if isinstance(decisive, Comparison) else list(decisive)
-            sub_claims.append(SubClaim(self(name, english, **values), several, literature))
+            sub_claims.append(SubClaim(self(name, **values), several, self._literature(name), name))
         return Verdict(sub_claims)
+
+    def _literature(self, sub_claim: str) -> Literature | None:
+        for table, supports in (("supports", True), ("contradicts", False)):
+            if work := self.english.get(table, {}).get(sub_claim):
+                return Literature(supports, works()[work])
+        return None
 
     def make_lab(
         self,
-        title: str,
-        claim: str,
-        experiment: str,
-        functions: Functions[M],
+        measure: Callable[[Settings], M],
+        tables: Callable[[M], Sequence[Table]],
+        draw: Callable[[M], Figure],
+        judge: Callable[[M], Verdict],
         values: Mapping[str, Any] = {},
         **options: Any,
     ) -> Lab[M]:
-        """Make the lab of these texts; `values` are filled into its experiment.
-
-        The functions are its `measure`, `tables`, `draw` and `judge`.
-        """
-        described = self("experiment", experiment, **values)
-        return Lab(
-            self.lab,
-            self("title", title),
-            self("claim", claim),
-            described,
-            *functions,
-            **options,
-        )
+        """Make the lab of these functions; `values` are filled into the text of its experiment."""
+        texts = self("title"), self("claim"), self("experiment", **values)
+        return Lab(self.lab, *texts, measure, tables, draw, judge, **options)
 
     @cached_property
     def _cells(self) -> dict[str, str]:

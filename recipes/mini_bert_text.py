@@ -40,7 +40,8 @@ def spelling(line: str) -> str:
 
 def distinct(lines: Iterable[str], known: Iterable[str] = ()) -> list[str]:
     """Return the lines of new spelling, each once and in their order."""
-    known, first = set(known), {}
+    known = set(known)
+    first: dict[str, str] = {}
     for line in lines:
         if (key := spelling(line)) and key not in known:
             first.setdefault(key, line)

@@ -22,7 +22,8 @@ from typing import Any
 import nbformat
 
 DOCS = Path(__file__).parent
-PAGES = ("tour.md", "tour.zh.md")
+PAGES = {"tour.md": "en", "tour.zh.md": "zh"}  # and the language of their pictures
+CODE = "tour.md"  # the page whose code both have
 BLOCK = re.compile(
     r"```python\n(?P<code>.*?)```\n"
     r"(?:\n```text\n(?P<output>.*?)```\n)?"
@@ -67,8 +68,12 @@ def cells(page: str) -> Iterator[Cell]:
     yield Cell(prose=page[end:])
 
 
-def run(cell: Cell, names: dict[str, Any], pictures: Path | None) -> Cell:
+def run(
+    cell: Cell, names: dict[str, Any], pictures: Path | None, picture_language: str = "en"
+) -> Cell:
     """Execute a cell; returns it with its output, and writes its picture below `pictures`."""
+    from qkv.inspect.draw.language import language
+
     if not cell.code or (cell.needs and not available(cell.needs)):
         return cell
     printed = io.StringIO()
@@ -77,7 +82,8 @@ def run(cell: Cell, names: dict[str, Any], pictures: Path | None) -> Cell:
         if value is not None and not cell.picture:
             print(value)
     if cell.picture and pictures is not None:
-        draw(value, pictures / cell.picture)
+        with language(picture_language):
+            draw(value, pictures / cell.picture)
     return replace(cell, output=printed.getvalue())
 
 
@@ -125,17 +131,17 @@ def notebook(pieces: list[Cell]) -> nbformat.NotebookNode:
 def read_page(name: str) -> list[Cell]:
     """Read a page with the code of tour.md."""
     own = list(cells((DOCS / name).read_text(encoding="utf-8")))
-    first = list(cells((DOCS / PAGES[0]).read_text(encoding="utf-8")))
+    first = list(cells((DOCS / CODE).read_text(encoding="utf-8")))
     if [bool(cell.code) for cell in own] != [bool(cell.code) for cell in first]:
-        raise SystemExit(f"{name} has other cells than {PAGES[0]}; give it the same ones.")
+        raise SystemExit(f"{name} has other cells than {CODE}; give it the same ones.")
     return [replace(cell, code=model.code) for cell, model in zip(own, first, strict=True)]
 
 
 def main() -> None:
     """Run both pages and write them, their pictures and their notebooks."""
-    for name in PAGES:
+    for name, picture_language in PAGES.items():
         path, names = DOCS / name, {"__name__": "tour"}
-        pieces = [run(cell, names, DOCS) for cell in read_page(name)]
+        pieces = [run(cell, names, DOCS, picture_language) for cell in read_page(name)]
         path.write_text("".join(piece.markdown() for piece in pieces), encoding="utf-8")
         nbformat.write(notebook(pieces), path.with_suffix(".ipynb"))
         print(f"{name}: {sum(bool(piece.code) for piece in pieces)} cells")

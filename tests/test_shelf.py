@@ -101,9 +101,8 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_model("minilm")
     assert str(caught.value) == (
-        "minilm is neither a path that exists nor a packaged model (zh-en) nor a pulled one (the "
-        "shelf is empty); "
-        "fetch it with `qkv pull minilm`."
+        "minilm is neither a path that exists nor a packaged model (mini-bert, zh-en) nor a "
+        "pulled one (the shelf is empty); fetch it with `qkv pull minilm`."
     )
     add(shelf / "ann--tiny")
     add(shelf / "smollm2")
@@ -111,7 +110,7 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
         with pytest.raises(UserError) as caught:
             find_model(name)
         assert str(caught.value) == (
-            f"{name} is neither a path that exists nor a packaged model (zh-en) nor a pulled one "
-            f"(the shelf has ann/tiny, smollm2); check the path, train one with "
+            f"{name} is neither a path that exists nor a packaged model (mini-bert, zh-en) nor "
+            f"a pulled one (the shelf has ann/tiny, smollm2); check the path, train one with "
             f"`qkv train`, or see `qkv pull --list`."
         )

@@ -14,6 +14,7 @@ from qkv.errors import UserError
 SOURCE = "SOURCE.json"  # what a pulled model is and where it came from
 PACKAGED = Path(__file__).parent / "packaged"  # models that are part of the installation
 TRANSLATOR = "zh-en"  # the packaged model that `qkv translate` uses by default
+ENCODER = "mini-bert"  # the packaged model that `qkv fill` uses by default
 SHORT_NAMES = ("minilm", "mpnet", "smollm2")  # what `qkv pull` knows by a short name
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from qkv.errors import UserError
 from qkv.inspect.draw import DIVERGING, SEQUENTIAL, HeatMap, Table, new_figure, page, piece, styled
-from qkv.inspect.draw.figure import save_figure
+from qkv.inspect.draw.figure import save_figure, svg
 
 ENGLISH = ["I", "love", "you", "$^$", "<eos>"]
 CHINESE = ["我", "爱", "你", "。", "<eos>"]
@@ -334,3 +334,13 @@ def test_characters_without_a_font_are_numbered_in_pixels_and_kept_in_the_figure
     assert save_figure(figure, tmp_path / "there.svg") is None
     for text in (tmp_path / "there.svg").read_text(encoding="utf-8"), figure._repr_html_():
         assert ">我</text>" in text and ">爱你</text>" in text and "fonts-noto-cjk" not in text
+
+
+def test_coordinates_of_an_svg_are_rounded_and_its_texts_are_not() -> None:
+    figure, axes = new_figure()
+    axes.plot([0, 1 / 3, 1], [0, 1 / 7, 1])
+    axes.set_title("0.123456")
+    drawn = svg(figure)
+    assert "0.123456" in drawn
+    paths = re.findall(r' d="([^"]*)"', drawn)
+    assert paths and not any(re.search(r"\.\d{3}", path) for path in paths)

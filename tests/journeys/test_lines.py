@@ -195,7 +195,8 @@ def test_the_shell_completes_commands_models_and_folders(
     (tmp_path / "here" / "mine.txt").touch()
     monkeypatch.chdir(tmp_path / "here")
     assert complete(monkeypatch, qkv, "trans") == ["translate"]
-    assert complete(monkeypatch, qkv, "tag", "--model", "mi") == ["mini", "minilm.gguf"]
+    names = ["mini-bert", "mini", "minilm.gguf"]  # packaged, pulled, here
+    assert complete(monkeypatch, qkv, "tag", "--model", "mi") == names
     assert complete(monkeypatch, qkv, "tag", "--model", "runs/") == ["runs/minor/"]
     monkeypatch.undo()
     assert "--install-completion" in qkv("-h").out

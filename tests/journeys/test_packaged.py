@@ -12,10 +12,11 @@ import pytest
 import qkv as package
 from qkv.cli.options import complete_model
 from qkv.shelf import folder_size, packaged
-from qkv.tasks import Translator
+from qkv.tasks import Encoder, Translator
 from tests.journeys.conftest import Command
 
 FOLDER = packaged()["zh-en"]
+ENCODER_FOLDER = packaged()["mini-bert"]
 LARGEST = 12_000_000  # bytes that the model may add to an installation
 
 
@@ -54,7 +55,7 @@ def test_the_wheel_takes_all_of_its_files() -> None:
     root = Path(__file__).parents[2]
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["qkv"]
-    for path in FOLDER.iterdir():
+    for path in (*FOLDER.iterdir(), *ENCODER_FOLDER.iterdir()):
         name = path.relative_to(FOLDER.parents[1]).as_posix()
         assert any(fnmatch(name, pattern) for pattern in patterns), name
 
@@ -76,5 +77,24 @@ def test_another_task_is_refused_in_one_sentence(qkv: Command, command: tuple[st
     assert mistake.endswith("use it with `qkv translate`.")
 
 
+def test_the_packaged_encoder_fills_gaps_without_a_model_being_named(qkv: Command) -> None:
+    answer = qkv(
+        "fill", "--top-k", "1", "I want to [MASK] a cup of coffee.", "我昨天买了一<mask>书。"
+    )
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.lines == ["I want to have a cup of coffee.", "我昨天买了一本书。"]
+
+
+def test_the_packaged_encoder_is_loaded_by_its_name_and_small() -> None:
+    encoder = package.load("mini-bert", device="cpu")
+    assert isinstance(encoder, Encoder)
+    assert encoder.fill("I want to <mask> a cup of coffee.").masks[0][0].text == "have"
+    assert folder_size(ENCODER_FOLDER) <= 6_000_000
+    card = (ENCODER_FOLDER / "README.md").read_text(encoding="utf-8")
+    for word in ("Tatoeba", "CC-BY 2.0 FR", "3AM", "MIT", "restored", "recipes/mini_bert.toml"):
+        assert word in card
+
+
 def test_the_shell_completes_its_name() -> None:
     assert "zh-en" in complete_model("zh")
+    assert "mini-bert" in complete_model("mini")

@@ -74,7 +74,8 @@ def test_the_list_shows_what_there_is(qkv: Command, index: Files, shelf: Path) -
     empty = qkv("pull", "--list")
     assert empty.code == 0
     assert empty.lines[0] == "In the package:"
-    assert empty.lines[1].startswith("  zh-en ")
+    assert empty.lines[1].startswith("  mini-bert ")
+    assert empty.lines[2].startswith("  zh-en ")
     assert "  minilm        84 MB  Apache-2.0  all-MiniLM-L6-v2: English" in empty.out
     assert empty.lines[-1] == f"The shelf, {shelf}, is empty."
     qkv("pull", "toy")

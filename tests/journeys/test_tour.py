@@ -45,6 +45,15 @@ def test_every_stop_has_an_exercise_in_both_languages():
         assert all(word in stop for stop in stops)
 
 
+def test_pictures_are_in_the_language_of_their_page():
+    tour = load_tour()
+    for page, word in (("tour.md", "attention weight"), ("tour.zh.md", "注意力权重")):
+        pictures = [cell.picture for cell in tour.read_page(page) if cell.picture]
+        drawn = [(DOCS / picture).read_text(encoding="utf-8") for picture in pictures]
+        assert len(drawn) == 4
+        assert sum(word in picture for picture in drawn) == 2
+
+
 @pytest.mark.slow
 def test_the_notebook_runs():
     tour, book = load_tour(), notebook("tour.ipynb")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from qkv.errors import UserError
 from qkv_labs import Settings, run_lab, write
@@ -53,7 +54,9 @@ def test_what_is_written(tmp_path: Path) -> None:
         *("scale.svg", "scale.png", "scale.zh.svg", "scale.zh.png", "scale.gif", "scale.json")
     ]
     assert sorted((tmp_path / "new").iterdir()) == sorted(paths)
-    assert paths[1].read_bytes().startswith(b"\x89PNG")
+    for path in (paths[1], paths[3]):
+        with Image.open(path) as picture:
+            assert (picture.format, picture.mode) == ("PNG", "P")  # a palette, for few bytes
     assert paths[4].read_bytes().startswith(b"GIF8")
     english, chinese = (paths[index].read_text(encoding="utf-8") for index in (0, 2))
     assert "All are small." in english and "都很小。" in chinese

@@ -22,7 +22,7 @@ def fill(
         typer.Argument(help="Texts with <mask> in each gap; none: lines of standard input."),
     ] = None,
     *,
-    model: options.Model,
+    model: options.EncoderModel = None,
     input_: options.Input = None,
     top_k: Annotated[int, typer.Option(help="Candidates for each gap; 1: the text alone.")] = 5,
     as_json: options.Json = False,
@@ -32,10 +32,14 @@ def fill(
     """Fill gaps in texts, the surest first; blank lines stay blank.
 
     \b
+    Example: qkv fill "I want to [MASK] a cup of coffee."
     Example: qkv fill --model runs/encoder_en "The capital of France is <mask>."
     Example: qkv fill --model runs/encoder_en --top-k 1 < lines.txt > filled.txt
     """
+    from qkv.shelf import ENCODER, packaged
+
     batches = given_lines(text, input_)
+    model = model or str(packaged()[ENCODER])
     encoder = load_any_encoder(model, device, dtype)
     if encoder.model.config.head != "masked":
         raise UserError(f"{model} cannot fill gaps, but embed texts; use it with `qkv embed`.")

@@ -153,8 +153,8 @@ def inspect(
     )
     texts = _texts(source, names)
     reading = _Reading(texts, target, second, silence or [], patch or [], device, dtype)
-    question = _open(question, model, names, reading, with_ or [])
     with in_language(language):
+        question = _open(question, model, names, reading, with_ or [])
         if out is not None and out.suffix.lower() == ".npz":
             _save(question, out)
         else:
@@ -267,6 +267,7 @@ def _open(
 ) -> Question:
     """Load what the views need: logs, a model, a trace, a second model."""
     from qkv.inspect.answers.embeddings import vocabularies
+    from qkv.inspect.draw import localized
     from qkv.tasks import load
 
     comparing = "compare" in views and "curves" not in views
@@ -280,7 +281,7 @@ def _open(
     )
     if views == ["curves"] or (not views and text is None and runs):
         if not views:
-            _remark(f"{no_text}; these are the training curves.")
+            _remark(localized(f"{no_text}; these are the training curves."))
         return question
     if text is None and not ({"positions", "embeddings", "curves"} & {*views}):
         raise UserError(f"{no_text}; give one with --source.")
@@ -396,13 +397,14 @@ def _draw(answers: dict[str, Answer], out: Path) -> None:
     """Write a picture per view; several get the names of their views."""
     from qkv.inspect.draw.figure import save_figure
     from qkv.inspect.draw.fonts import without_chinese
-    from qkv.inspect.draw.language import current_language, language
+    from qkv.inspect.draw.language import current_language, language, localized
 
     if current_language() == "zh" and out.suffix.lower() != ".svg" and without_chinese():
-        _remark(
+        remark = (
             "no font here has Chinese characters, so figures are labelled in English; install one "
             "(Debian and Ubuntu: fonts-noto-cjk) or write .svg or .html"
         )
+        _remark(localized(remark))
         with language("en"):
             _draw(answers, out)
         return

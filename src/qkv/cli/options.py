@@ -46,6 +46,13 @@ TranslatorModel = Annotated[
         autocompletion=complete_model,
     ),
 ]
+EncoderModel = Annotated[
+    str | None,
+    typer.Option(
+        help="Model folder, or packaged or pulled name [default: the packaged mini-bert].",
+        autocompletion=complete_model,
+    ),
+]
 Input = Annotated[
     Path | None, typer.Option("--input", help="Instead: a file, a line a text; .gz too.")
 ]

@@ -50,7 +50,7 @@ class AttentionMaps(MapAnswer):
         ]
         title = localized(self.title)
         if len(names) == 1:
-            title, names = f"{title}, {names[0]}", [""]
+            title, names = localized("{title}, {name}", title=title, name=names[0]), [""]
         return [HeatMap(self.weights, self.rows, self.columns, title, names, self.allowed)]
 
     def mean(self) -> HeatMap:
@@ -72,8 +72,10 @@ class Attention(Answer):
         """Draw the kind nearest to the output."""
         *others, (name, kind) = self.kinds.items()
         if others:
-            rest = " or ".join(f"--attention {other}" for other, _ in others)
-            self.question.remark(f"attention: {name} is drawn; {rest} shows the others")
+            between = f" {localized('or')} "
+            rest = between.join(f"--attention {other}" for other, _ in others)
+            remark = "attention: {name} is drawn; {rest} shows the others"
+            self.question.remark(localized(remark, name=name, rest=rest))
         return self._maps(kind).draw()
 
     def html(self) -> Markup:
@@ -102,9 +104,8 @@ class Attention(Answer):
             fit = min(4, max(1, MAX_PANELS // n_heads)) if many else n_layers
             layers = range(n_layers - fit, n_layers)
             if fit < n_layers:
-                question.remark(
-                    f"attention: the last {fit} of {n_layers} layers; --layer shows others"
-                )
+                remark = "attention: the last {shown} of {count} layers; --layer shows others"
+                question.remark(localized(remark, shown=fit, count=n_layers))
         return trace.maps(kind, layers, question.heads or None)
 
 

@@ -367,11 +367,12 @@ def _answer(question: Question) -> Attribution:
     if method == "integrated":
         most = max(1, min(MAX_OUTPUTS, MAX_WORK // (STEPS * work)))
     if count > most:
-        question.remark(f"attribution: of the last {most} of {count:,} outputs")
+        remark = "attribution: of the last {shown} of {count:,} outputs"
+        question.remark(localized(remark, shown=most, count=count))
     positions = range(count - most, count) if count > most else None
     found = trace.attribution(positions, method=method)
     if found.warning:
-        question.remark(f"attribution: {found.warning}")
+        question.remark(localized("attribution: {warning}", warning=found.warning))
     return found
 
 

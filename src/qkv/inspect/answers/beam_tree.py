@@ -46,6 +46,17 @@ COLOURS = {"best": QUERY, "kept": INK, "ended": VALUE, "pruned": "#999999"}
 SIGNS = {"kept": " ", "ended": "■", "pruned": "✗"}
 
 
+# Why a candidate does not go on.
+NO_ROOM = "no room for more tokens"
+ENDS_TOO_LOW = "it ends, but is not among the {beams} best candidates"
+TOO_LOW = "{beams} candidates that go on have a higher score"
+DISPLACED = "{beams} that have ended are better for their length"
+OVER = "the search was over: it could not become better than what has ended"
+OVER_EARLY = "the search was over: {beams} had ended"
+BEATEN = "none of its continuations was among the {beams} best"
+REASONS = (NO_ROOM, ENDS_TOO_LOW, TOO_LOW, DISPLACED, OVER, OVER_EARLY, BEATEN)
+
+
 @dataclass(frozen=True)
 class Node:
     """One candidate: a token after a hypothesis, and what became of it."""
@@ -134,7 +145,7 @@ class BeamTree(Answer):
                 f"{math.exp(node.log_probability):.3f}",
                 f"{node.score:.3f}",
                 localized("best" if node.best else node.fate),
-                node.why,
+                self._reason(node),
             )
             for node in self.nodes
         ]
@@ -156,7 +167,7 @@ class BeamTree(Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the tree, the reasons for pruning by letter, and the outputs."""
         nodes, left_out = self.shown()
-        reasons = dict.fromkeys(node.why for node in nodes if node.why)
+        reasons = dict.fromkeys(self._reason(node) for node in nodes if node.why)
         letters = dict(zip(reasons, "abcdefghijklmnopqrstuvwxyz", strict=False))
         root = Tree(self._summary())
         branches: dict[int | None, Tree] = {None: root}
@@ -168,7 +179,7 @@ class BeamTree(Answer):
             number = f"{chance:.3f}" if chance >= 0.0005 else "<0.001"
             label.append(f"{number}  log P {node.score:.2f}", style="dim")
             if node.why:
-                label.append(f"  {letters[node.why]}", style="dim italic")
+                label.append(f"  {letters[self._reason(node)]}", style="dim italic")
             branches[node.id] = branches[node.parent].add(label)
         yield root
         for note in [*(f"{letter}: {why}" for why, letter in letters.items()), left_out]:
@@ -177,6 +188,11 @@ class BeamTree(Answer):
         outputs = zip(self.names, self.outputs, strict=True)
         rows = [(f"{output.score:.3f}", name) for name, output in outputs]
         yield from Table((localized("score"), localized("output")), rows).text(width)
+
+    def _reason(self, node: Node) -> str:
+        """Why a candidate does not go on, in the current language."""
+        said = (reason for reason in REASONS if reason.format(beams=self.beams) == node.why)
+        return localized(next(said, node.why), beams=self.beams)
 
     def _summary(self) -> str:
         summary = "{beams} beams: {count} candidates, {pruned} pruned"
@@ -226,23 +242,22 @@ class TreeBuilder:
         count, is_end = self.beams, token in self.request.ends
         if is_end or last:
             if rank < count:
-                return "ended", "" if is_end else "no room for more tokens"
-            return "pruned", f"it ends, but is not among the {count} best candidates"
-        return "pruned", f"{count} candidates that go on have a higher score"
+                return "ended", "" if is_end else NO_ROOM
+            return "pruned", ENDS_TOO_LOW.format(beams=count)
+        return "pruned", TOO_LOW.format(beams=count)
 
     def _displace(self, step: BeamStep) -> None:
         """Prune ended hypotheses that are no longer among the best of their kind."""
-        why = f"{self.beams} that have ended are better for their length"
+        why = DISPLACED.format(beams=self.beams)
         for ended in [path for path in self._ended if path not in step.ended]:
             id = self._ended.pop(ended)
             self.nodes[id] = replace(self.nodes[id], fate="pruned", why=why)
 
     def close(self, best: Hypothesis) -> list[Node]:
         """Return all nodes after the search: open ones are pruned, the best path is marked."""
-        over = "the search was over: it could not become better than what has ended"
-        if self.request.rules.early_stopping is True:
-            over = f"the search was over: {self.beams} had ended"
-        beaten = f"none of its continuations was among the {self.beams} best"
+        stops_early = self.request.rules.early_stopping is True
+        over = (OVER_EARLY if stops_early else OVER).format(beams=self.beams)
+        beaten = BEATEN.format(beams=self.beams)
         left, parents = {*self._open}, {node.parent for node in self.nodes}
         nodes = [
             replace(node, fate="pruned", why=over if node.id in left else beaten)
@@ -363,7 +378,8 @@ def _answer(question: Question) -> BeamTree:
     settings: dict[str, Any] = {} if question.beams is None else {"beams": question.beams}
     if isinstance(trace.model, Decoder):
         settings["max_length"] = min(trace.inputs.decode.max_length or MAX_LENGTH, MAX_LENGTH)
-        question.remark(f"beam: the search stops after {settings['max_length']} tokens")
+        remark = "beam: the search stops after {count} tokens"
+        question.remark(localized(remark, count=settings["max_length"]))
     return trace.beam_tree(**settings)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.draw import Table, caption, new_figure, piece, styled
+from qkv.inspect.draw import Table, caption, localized, new_figure, piece, styled
+from qkv.inspect.draw.language import localized_formula, localized_name
 from qkv.inspect.draw.table import plain_table
 
 if TYPE_CHECKING:
@@ -45,6 +46,17 @@ class Stage:
     shape: tuple[int, ...]
     lane: Lane = "decoder"
     layer: int | None = None  # None outside of layers
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The sublayer in its name, if there is one, and what it is there."""
+        sublayer, _, part = self.name.replace("：", ": ").rpartition(": ")
+        return sublayer, part
+
+    def localized(self) -> Stage:
+        """The stage with its name and formula in the current language."""
+        name, formula = localized_name(self.name), localized_formula(self.formula)
+        return replace(self, name=name, formula=formula)
 
     @property
     def letters(self) -> str:
@@ -81,12 +93,12 @@ class Flow(tuple[Stage, ...], Answer):
             axes.axis("off")
             self._frames(axes, boxes)
             for box, stage in zip(boxes, shown, strict=True):
-                _draw_box(axes, box, stage)
+                _draw_box(axes, box, stage.localized())
             for start, end in feeds(shown, self.parallel):
                 _draw_feed(axes, shown, boxes, start, end)
             for start, end in skips(shown, self.parallel):
                 _draw_skip(axes, shown, boxes, start, end)
-            caption(figure, ABOUT)
+            caption(figure, localized(ABOUT))
         return figure
 
     def html(self) -> Markup:
@@ -96,7 +108,7 @@ class Flow(tuple[Stage, ...], Answer):
             lanes.setdefault(stage.lane, []).append(stage)
         parts = [
             [
-                (heading, heading != lane, list(group))
+                (heading, heading != localized(lane), [stage.localized() for stage in group])
                 for heading, group in groupby(stages, self._heading)
             ]
             for lane, stages in lanes.items()
@@ -106,20 +118,22 @@ class Flow(tuple[Stage, ...], Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield a table, lane by lane, with keys if they fit."""
         plain = plain_table()
-        plain.add_column("step", no_wrap=True)
-        plain.add_column("formula", overflow="fold")
-        plain.add_column("shape", no_wrap=True)
+        plain.add_column(localized("quantity"), no_wrap=True)
+        plain.add_column(localized("formula"), overflow="fold")
+        plain.add_column(localized("shape"), no_wrap=True)
         if width >= KEYS_FIT:
             plain.add_column("key", no_wrap=True)
         for heading, stages in groupby(self.shown, self._heading):
             plain.add_section()
             plain.add_row(Text(heading, style="bold"))
-            for sublayer, group in groupby(stages, lambda stage: stage.name.rpartition(": ")[0]):
+            named = [stage.localized() for stage in stages]
+            for sublayer, group in groupby(named, lambda stage: stage.parts[0]):
                 if sublayer:
                     plain.add_row(Text(f"  {sublayer}", style="italic"))
                 for stage in group:
-                    name = ("    " if sublayer else "  ") + stage.name.rpartition(": ")[2]
-                    shape = f"{stage.letters} = {stage.shape}" if stage.shape else "a number"
+                    name = ("    " if sublayer else "  ") + stage.parts[1]
+                    shape = f"{stage.letters} = {stage.shape}"
+                    shape = shape if stage.shape else localized("a number")
                     cells = [name, stage.formula, shape, stage.key][: len(plain.columns)]
                     plain.add_row(*map(Text, cells))  # brackets are not rich's markup
         yield plain
@@ -127,9 +141,11 @@ class Flow(tuple[Stage, ...], Answer):
     def _heading(self, stage: Stage) -> str:
         """The heading of a stage: its lane, and the layers that it stands for."""
         if stage.layer is None:
-            return stage.lane
-        count = self.n_layers(stage.lane)
-        return f"{stage.lane} layer {f'× {count}' if count > 1 else stage.layer}"
+            return localized(stage.lane)
+        lane, count = localized(stage.lane), self.n_layers(stage.lane)
+        if count > 1:
+            return localized("{lane} layer × {count}", lane=lane, count=count)
+        return localized("{lane} layer {layer}", lane=lane, layer=stage.layer)
 
     def _frames(self, axes: Axes, boxes: list[Box]) -> None:
         """Draw a frame around the layer of each lane, with the number of layers."""
@@ -142,7 +158,8 @@ class Flow(tuple[Stage, ...], Answer):
             size, style = (WIDE + 0.9, top - bottom), {"linestyle": "--", "zorder": 0}
             _rounded(axes, (x, bottom), size, 0.1, "#f7f7f7", "#999999", **style)
             side = x + (WIDE + 0.68 if lane == "encoder" else 0.22)  # free of residual arrows
-            sign = f"× {self.n_layers(lane)}" if self.n_layers(lane) > 1 else "layer 0"
+            sign = localized("layer {layer}", layer=0)
+            sign = f"× {self.n_layers(lane)}" if self.n_layers(lane) > 1 else sign
             axes.text(side, top - 0.15, sign, rotation=90, ha="center", va="top", fontsize=10)
 
 
@@ -164,14 +181,15 @@ def describe(trace: Trace) -> Markup:
     rows = [
         (
             key,
-            trace.formula(key),
+            localized_formula(trace.formula(key)),
             ", ".join(trace.axes(key)),
             " × ".join(map(str, trace.shape(key))),
         )
         for key in trace
     ]
-    tokens = piece("texts", {side: trace.tokens(side) for side in trace.inputs.sides})
-    return piece("fragment", tokens + Table(("quantity", "formula", "axes", "shape"), rows).html())
+    tokens = {localized(side): trace.tokens(side) for side in trace.inputs.sides}
+    head = [localized(name) for name in ("quantity", "formula", "axes", "shape")]
+    return piece("fragment", piece("texts", tokens) + Table(head, rows).html())
 
 
 def _stage(trace: Trace, key: str) -> Stage:
@@ -313,7 +331,7 @@ def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
     inside: dict[str, Any] = {"zorder": 3, "parse_math": False, "va": "center"}
     grey: dict[str, Any] = {"ha": "right", "color": "#444444"}
     is_narrow = wide < WIDE / 2.5
-    name = stage.name.rpartition(": ")[2] if is_narrow else stage.name
+    name = stage.parts[1] if is_narrow else stage.name
     size = TYPE - 2.5 if is_narrow else TYPE - 1
     lines = [
         (0.34, name, stage.letters, "bold"),

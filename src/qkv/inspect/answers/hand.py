@@ -29,6 +29,7 @@ from qkv.inspect.draw import (
     styled,
     visible,
 )
+from qkv.inspect.draw.language import localized_formula
 from qkv.model.norm import RMSNormPlusOne
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class Hand(Answer):
     def parts(self) -> list[Table]:
         """The formulas up to the products, the keys, and the other formulas."""
         head = [localized(name) for name in ("step", "formula", "with this text's numbers")]
-        rows = [(localized(line.name), line.formula, line.numbers) for line in self.lines]
+        rows = [
+            (localized(line.name), localized_formula(line.formula), line.numbers)
+            for line in self.lines
+        ]
         first = Table(head, rows[: self.before_keys], self.title)
         return [first, self.key_table, Table(head, rows[self.before_keys :])]
 
@@ -124,7 +128,7 @@ class Hand(Answer):
                 yield ""
                 yield from self.key_table.text(width)
             yield Text(f"\n{localized(line.name)}", style="bold")
-            yield Text(f"  {line.formula}")
+            yield Text(f"  {localized_formula(line.formula)}")
             yield Text(f"  {line.numbers}", style=line.colour if line.colour != INK else "")
 
     def draw(self) -> Figure:
@@ -141,7 +145,7 @@ class Hand(Answer):
                     y = _draw_keys(axes, keys, y)
                 plain: dict[str, Any] = {"va": "top", "parse_math": False}
                 axes.text(0, y, localized(line.name), weight="bold", fontsize=9, **plain)
-                axes.text(0.24, y, line.formula, fontsize=9, color=SOFT, **plain)
+                axes.text(0.24, y, localized_formula(line.formula), fontsize=9, color=SOFT, **plain)
                 numbers = clipped(line.numbers, 118)
                 axes.text(0.24, y - 0.2, numbers, fontsize=8, color=line.colour, **plain)
                 y -= 0.52

@@ -104,7 +104,8 @@ class Masks(Answer):
                     (visible(name), *(yes if cell else no for cell in line))
                     for name, line in zip(matrix.rows, matrix.allowed.tolist(), strict=True)
                 ]
-                parts += Table(head, rows, f"{matrix.name}: {localized(form)}").html()
+                title = localized("{title}: {name}", title=matrix.name, name=localized(form))
+                parts += Table(head, rows, title).html()
         return parts
 
     @property
@@ -163,7 +164,8 @@ def _of_kind(trace: Trace, option: str, kind: str) -> Iterator[Matrix]:
         title = localized(KIND_NAMES[option])
         if trace.inputs.n_rows > 1:
             title += localized(", text {number}", number=row + 1)
-        yield _cut(f"{title}: {', '.join(says)}", queries, keys, allowed[row, 0], option)
+        title = localized("{title}: {name}", title=title, name=says[0])
+        yield _cut(title, queries, keys, allowed[row, 0], option)
 
 
 def _packed(trace: Trace) -> Iterator[Matrix]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
@@ -47,15 +49,9 @@ class Neurons(Answer):
         title = "{stack}, layer {layer}: {share:.0%} of all activations are above 0"
         stack = localized(self.stack)
         title = localized(title, stack=stack, layer=self.layer, share=self.share_above_zero)
-        heat = HeatMap(
-            self.activations,
-            self.tokens,
-            [f"#{neuron.number}\u00a0→\u00a0{neuron.words[0][0]}" for neuron in self.neurons],
-            title,
-            value="activation",
-            down="token",
-            across="neuron",
-        )
+        names = [f"#{neuron.number}\u00a0→\u00a0{neuron.words[0][0]}" for neuron in self.neurons]
+        look = {"value": "activation", "down": "token", "across": "neuron"}
+        heat = HeatMap(self.activations, self.tokens, names, title, **look)
         rows = [
             (
                 f"#{neuron.number}",
@@ -66,6 +62,14 @@ class Neurons(Answer):
         ]
         head = ("neuron", "fires most at", "and moves these words' logits most")
         return [heat, Table([localized(name) for name in head], rows)]
+
+    def text(self, width: int) -> Iterator[RenderableType]:
+        """Yield the map with the numbers of neurons alone above its columns, and the table."""
+        heat, table = self.parts()
+        assert isinstance(heat, HeatMap)
+        numbers = [str(neuron.number) for neuron in self.neurons]
+        yield from replace(heat, columns=numbers).text(width)
+        yield from table.text(width)
 
 
 def neurons(trace: Trace, layer: int, top: int = 5, row: int = 0) -> Neurons:
@@ -119,7 +123,8 @@ def _answer(question: Question) -> Neurons:
     count = _n_layers(trace)
     layer = check_choice(question.layers[:1] or (count - 1,), count, "layer")[0]
     if not question.layers:
-        question.remark(f"neurons: of layer {layer}; --layer shows others")
+        remark = "neurons: of layer {layer}; --layer shows others"
+        question.remark(localized(remark, layer=layer))
     with torch.no_grad():
         return neurons(trace, layer, question.top)
 

@@ -169,7 +169,8 @@ def _answer(question: Question) -> PositionTable | RotaryAngles:
     table = _table(question.model)
     assert table is not None
     if len(table) > MAX_SHOWN:
-        question.remark(f"positions: the first {MAX_SHOWN} of {len(table):,}")
+        remark = "positions: the first {shown} of {count:,}"
+        question.remark(localized(remark, shown=MAX_SHOWN, count=len(table)))
     return PositionTable(table[:MAX_SHOWN].detach().float().cpu())
 
 

@@ -6,7 +6,6 @@ guide them; cross-attentions on the text, against the source token whose removal
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from torch import Tensor
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
 from qkv.inspect.draw import HeatMap, Table, array, caption, localized, new_figure, styled
+from qkv.inspect.draw.labels import wrapped
 from qkv.inspect.trace.inputs import Inputs, Side
 from qkv.model import Encoder, EncoderDecoder
 
@@ -90,7 +90,11 @@ class Roles(Answer):
                 found.scores,
                 [str(layer) for layer in range(len(found.scores))],
                 [str(head) for head in range(found.scores.shape[1])],
-                f"{localized(KIND_NAMES[found.kind])}: {localized(ROLES[found.role])}",
+                localized(
+                    "{title}: {name}",
+                    title=localized(KIND_NAMES[found.kind]),
+                    name=localized(ROLES[found.role]),
+                ),
                 value="mean weight",
                 down="layer",
                 across="head",
@@ -119,7 +123,7 @@ class Roles(Answer):
                     image = axes.imshow(array(found.scores), aspect="auto", vmin=0, vmax=1)
                     axes.grid(False)
                     kind = localized(KIND_NAMES[found.kind])
-                    about = textwrap.fill(localized(ROLES[found.role]), 30)
+                    about = wrapped(localized(ROLES[found.role]), 30)
                     axes.set_title(f"{kind}:\n{about}", fontsize=7.5)
                     n_layers, n_heads = found.scores.shape
                     axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))

@@ -27,6 +27,7 @@ from qkv.inspect.draw import (
     visible,
 )
 from qkv.inspect.trace.outputs import (
+    WHOLE_TEXT,
     by_position,
     entropy,
     label_name,
@@ -70,13 +71,18 @@ class Prediction:
         """A row of a table."""
         return (
             str(self.position),
-            visible(self.after),
+            visible(position_label(self.after)),
             "  ".join(f"{visible(x.name)} {x.probability:.3f}" for x in self.candidates),
             f"{self.entropy:.3f}",
             ""
             if self.label is None
             else localized("{name} (rank {rank})", name=visible(self.label.name), rank=self.rank),
         )
+
+
+def position_label(name: str) -> str:
+    """The name of a position to show: a token, or the whole text in the current language."""
+    return localized(name) if name == WHOLE_TEXT else name
 
 
 class Steps(tuple[Prediction, ...], Answer):
@@ -92,7 +98,11 @@ class Steps(tuple[Prediction, ...], Answer):
                 axes.text(1.01, -line, f"{step.entropy:.2f}", va="center", fontsize=8)
             axes.text(1.01, 0.6, localized("entropy (nats)"), va="center", fontsize=8)
             names = [
-                localized("{position}: after {token}", position=x.position, token=visible(x.after))
+                localized(
+                    "{position}: after {token}",
+                    position=x.position,
+                    token=visible(position_label(x.after)),
+                )
                 for x in drawn
             ]
             axes.set_yticks([-line for line in range(len(drawn))], names, parse_math=False)

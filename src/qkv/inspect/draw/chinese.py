@@ -152,6 +152,112 @@ SHARED = {
     ),
     "The last {most} of {count:,} {what} are drawn.": "共 {count:,} {what}，只画最后 {most} 个。",
 }
+QUANTITIES = {
+    "source tokens": "源词元",
+    "target tokens, shifted": "目标词元（右移一位）",
+    "labels": "标签",
+    "embedding": "词嵌入",
+    "positions": "位置编码",
+    "input": "输入",
+    "self-attention": "自注意力",
+    "cross-attention": "交叉注意力",
+    "feed-forward": "前馈层",
+    "convolution": "卷积",
+    "norm before it": "先归一化",
+    "norm after it": "再归一化",
+    "queries": "查询",
+    "keys": "键",
+    "values": "值",
+    "products": "内积",
+    "position bias": "位置偏置",
+    "mask": "掩码",
+    "scores, masked": "分数（已加掩码）",
+    "attention weights": "注意力权重",
+    "heads": "各个头",
+    "output": "输出",
+    "residual and norm": "残差与归一化",
+    "residual (norm before)": "残差（归一化在前）",
+    "residual (two norms)": "残差（前后各一次归一化）",
+    "residual (no norm)": "残差（无归一化）",
+    "inner layer": "内层",
+    "shares of the experts": "各专家的份额",
+    "encoder output": "编码器输出",
+    "decoder output": "解码器输出",
+    "logits": "logits",
+    "probabilities": "概率",
+    "loss": "损失",
+    "text as one vector": "整段文本的向量",
+}
+IN_FORMULAS = {  # regular expressions
+    r"M: 0 or −∞": "M：0 或 −∞",
+    r"\bturn\(": "旋转(",
+    r" \+ segment\b": " + 段嵌入",
+    r"bias of each distance": "每个距离的偏置",
+    r"mean of −log P\(Y_label\)": "−log P(Y_label) 的平均",
+    r"softmax over tokens\((\w+)\)": r"对词元做 softmax(\1)",
+    r"the (\d+) largest of (.+), renormalised": r"\2 中最大的 \1 个，重新归一化",
+    r"first token of (\w+)": r"\1 的首个词元",
+    r"last token of (\w+)": r"\1 的末个词元",
+    r"mean over tokens of (\w+)": r"\1 各词元的平均",
+    r"maximum over tokens of (\w+)": r"\1 各词元的最大值",
+    r"mean over tokens, the n-th weighing n, of (\w+)": r"\1 各词元的加权平均（第 n 个权重为 n）",
+}
+FLOW = {
+    "shape": "形状",
+    "a number": "标量",
+    "axes": "维度",
+    "{lane} layer {layer}": "{lane}第 {layer} 层",
+    "{lane} layer × {count}": "{lane}层 × {count}",
+}
+REMARKS = {
+    "{title}, {name}": "{title}，{name}",
+    "{title}: {name}": "{title}：{name}",
+    "or": "或",
+    "attention: {name} is drawn; {rest} shows the others": (
+        "attention：只画了 {name}；用 {rest} 看其余的"
+    ),
+    "attention: the last {shown} of {count} layers; --layer shows others": (
+        "attention：共 {count} 层，只画最后 {shown} 层；用 --layer 看其他层"
+    ),
+    "attribution: of the last {shown} of {count:,} outputs": (
+        "attribution：共 {count:,} 个输出，只算最后 {shown} 个"
+    ),
+    "attribution: {warning}": "attribution：{warning}",
+    "beam: the search stops after {count} tokens": "beam：搜索在 {count} 个词元后停止",
+    "neurons: of layer {layer}; --layer shows others": (
+        "neurons：第 {layer} 层；用 --layer 看其他层"
+    ),
+    "positions: the first {shown} of {count:,}": (
+        "positions：共 {count:,} 个位置，只看前 {shown} 个"
+    ),
+    "There is no text to read, and only the views positions, embeddings and curves need none; "
+    "these are the training curves.": (
+        "没有给出文本，而只有 positions、embeddings 和 curves 不需要文本；这里显示训练曲线。"
+    ),
+    "no font here has Chinese characters, so figures are labelled in English; install one "
+    "(Debian and Ubuntu: fonts-noto-cjk) or write .svg or .html": (
+        "这台机器没有中文字体，图中文字改用英文；请安装一种（Debian 和 Ubuntu：fonts-noto-cjk），"
+        "或输出 .svg 或 .html"
+    ),
+    "the text": "整段文本",
+}
+BEAM_REASONS = {
+    "no room for more tokens": "长度已到上限",
+    "it ends, but is not among the {beams} best candidates": (
+        "已到句末，但不在得分最高的 {beams} 个候选之中"
+    ),
+    "{beams} candidates that go on have a higher score": "有 {beams} 个可继续的候选得分更高",
+    "{beams} that have ended are better for their length": (
+        "按长度折算，有 {beams} 个已结束的假设更好"
+    ),
+    "the search was over: it could not become better than what has ended": (
+        "搜索已结束：它不可能再超过已结束的假设"
+    ),
+    "the search was over: {beams} had ended": "搜索已结束：已有 {beams} 个假设结束",
+    "none of its continuations was among the {beams} best": (
+        "它的后续没有一个进入得分最高的 {beams} 个"
+    ),
+}
 PREDICTIONS = {
     "candidates": "候选",
     "entropy": "熵",
@@ -359,4 +465,5 @@ OTHERS = {
         "接比较。"
     ),
 }
-CHINESE = TITLES | ABOUTS | SHARED | PREDICTIONS | HAND | MASKS | INSIDE | OTHERS
+CHINESE = TITLES | ABOUTS | SHARED | FLOW | REMARKS | BEAM_REASONS
+CHINESE |= PREDICTIONS | HAND | MASKS | INSIDE | OTHERS

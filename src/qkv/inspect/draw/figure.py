@@ -28,6 +28,9 @@ METADATA = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 NEGATIVE = "filter:invert(1) hue-rotate(180deg)"
+# Attributes of an SVG that hold coordinates in points; a scale needs all of its digits.
+COORDINATES = re.compile(r' (?:d|x|y|x1|x2|y1|y2|width|height|points|transform)="(?!scale)[^"]*"')
+LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 
 
@@ -74,7 +77,13 @@ def svg(figure: Figure) -> str:
     rendered = _render(figure, "svg").decode()
     rendered = re.sub(r"('DejaVu Sans'[^;\"]*)", rf"\1, {VIEWER_FONTS}", rendered)
     rendered = rendered.replace("<svg ", '<svg class="qkv-chart" ', 1)
+    rendered = COORDINATES.sub(lambda found: _rounded(found[0]), rendered)
     return rendered.replace("<defs>", f"<style>{dark_rules()}</style>\n <defs>", 1)
+
+
+def _rounded(coordinates: str) -> str:
+    """Round an attribute's numbers to a hundredth of a point, which nobody sees."""
+    return LONG_NUMBER.sub(lambda number: f"{float(number[0]):.2f}", coordinates)
 
 
 def dark_rules() -> str:

@@ -170,7 +170,9 @@ class HeatMap:
         last = slice(-IN_TERMINAL, None)
         cut = max(len(self.rows), len(self.columns)) > IN_TERMINAL
         for name, values, shut in zip(self.names, self.cells, self.shut, strict=True):
-            title = ", ".join(filter(None, [self.title, name]))
+            title = self.title or name
+            if self.title and name:
+                title = localized("{title}, {name}", title=self.title, name=name)
             last_ones = localized("(the last {count} tokens)", count=IN_TERMINAL)
             title = f"{title} {last_ones}".strip() if cut else title
             if title:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 from rich.cells import cell_len, set_cell_size
 
+WIDE = "\u2e80-\uffef"  # Chinese characters and their punctuation, among others
+# What a line break may not split: a word or a wide character, with its brackets and stops.
+UNBROKEN = re.compile(rf"\s*[（「《]*(?:[^\s{WIDE}]+|[{WIDE}])[，。；：、）」》！？]*")
 SPACES = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "↵", "\u3000": "␣"})
 
 
 def visible(token: str) -> str:
     """Show a token's spaces and line ends as symbols, so that no label is blank."""
     return token.translate(SPACES) or "∅"
+
+
+def wrapped(text: str, cells: int) -> str:
+    """Break a text into lines of this many terminal cells; Chinese may break at any character."""
+    if not re.search(f"[{WIDE}]", text):
+        return textwrap.fill(text, cells, break_on_hyphens=False)
+    lines = [""]
+    for unit in UNBROKEN.findall(text):
+        if lines[-1] and cell_len(lines[-1] + unit.rstrip()) > cells:
+            lines.append("")
+        lines[-1] += unit if lines[-1] else unit.lstrip()
+    return "\n".join(lines)
 
 
 def clipped(label: str, cells: int) -> str:

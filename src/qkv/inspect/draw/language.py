@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,3 +40,23 @@ def localized(text: str, **values: object) -> str:
 
         text = CHINESE.get(text, text)
     return text.format(**values) if values else text
+
+
+def localized_name(name: str) -> str:
+    """Return the name of a quantity, "self-attention: keys", in the current language."""
+    if _current.get() != "zh":
+        return name
+    from qkv.inspect.draw.chinese import QUANTITIES
+
+    return "：".join(QUANTITIES.get(part, part) for part in name.split(": "))
+
+
+def localized_formula(formula: str) -> str:
+    """Return a formula with the words in it in the current language."""
+    if _current.get() != "zh":
+        return formula
+    from qkv.inspect.draw.chinese import IN_FORMULAS
+
+    for words, chinese in IN_FORMULAS.items():
+        formula = re.sub(words, chinese, formula)
+    return formula

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.inspect.draw.fonts import accept_regular_weight, families
+from qkv.inspect.draw.labels import wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,10 +103,10 @@ def caption(figure: Figure, title: str, *notes: str) -> None:
     """Put a title above and notes in small type below, wrapped to the figure's width."""
     width = figure.get_figwidth()
     if title:
-        head = textwrap.fill(title, max(24, int(width * 11)))
+        head = wrapped(title, max(24, int(width * 11)))
         figure.suptitle(head, fontsize=11, parse_math=False)
     if note := " ".join(filter(None, notes)):
-        foot = textwrap.fill(note, max(36, int(width * 18)), break_on_hyphens=False)
+        foot = wrapped(note, max(36, int(width * 18)))
         figure.supxlabel(foot, x=0.01, ha="left", fontsize=7, color=SOFT, parse_math=False)
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 
+WHOLE_TEXT = "the text"  # the name of the position of an output that is about all of it
+
+
 def probabilities(logits: Tensor, inputs: Inputs) -> Tensor:
     """P of the logits: softmax over outputs, over tokens for spans, a sigmoid for each class."""
     logits = _exact(logits)
@@ -85,7 +88,7 @@ def position_names(trace: Trace, row: int) -> list[str]:
     """Names of the positions that have an output: tokens, or one for the whole text."""
     if trace.inputs.output_kind == "span":
         return ["start", "end"]
-    return _output_tokens(trace, row) if len(trace.axes("logits")) == 3 else ["the text"]
+    return _output_tokens(trace, row) if len(trace.axes("logits")) == 3 else [WHOLE_TEXT]
 
 
 def output_names(

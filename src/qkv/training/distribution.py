@@ -22,6 +22,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 PATIENCE = timedelta(minutes=30)  # of a worker that waits for the others in a step
 PREPARATION = timedelta(days=7)  # of one that waits for data to be read and encoded
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun, and by `qkv train --restarts`
 FAILED = "qkv/failed"  # key of the store: the first worker that failed
 # What torch says of a worker that is gone, in the words of gloo and NCCL:
 LOST = ("peer", "onnection", "Broken pipe", "imed out", "NCCL")
@@ -222,6 +223,11 @@ class _GatheredRows(torch.autograd.Function):
 def started_by_launcher() -> bool:
     """Whether torchrun, or `qkv train --gpus`, has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def restarted() -> bool:
+    """Whether a launcher has started this run again, after a worker was lost."""
+    return int(os.environ.get(RESTART_COUNT, "0")) > 0
 
 
 def local_device(device: torch.device) -> torch.device:

@@ -243,6 +243,19 @@ def local_device(device: torch.device) -> torch.device:
     return torch.device("cuda", number)
 
 
+def _meeting_point() -> tuple[Any, int]:
+    """Return the store in which the workers of this start meet, and this worker's number.
+
+    torchrun may keep one store over all restarts, in which the addresses of lost workers stay.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, _ = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    attempt = os.environ.get(RESTART_COUNT, "0")
+    prefixed = torch.distributed.PrefixStore(f"qkv/attempt/{attempt}", store)  # type: ignore[attr-defined]
+    return prefixed, rank
+
+
 @contextmanager
 def joined(device: torch.device, tensor_size: int = 1) -> Iterator[Distribution]:
     """Join the workers that a launcher has started; alone where there is none."""
@@ -257,9 +270,11 @@ def joined(device: torch.device, tensor_size: int = 1) -> Iterator[Distribution]
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    store = torch.distributed.distributed_c10d._get_default_store()
-    workers = Workers(torch.distributed.get_rank(), size, tensor_size, store)
+    store, rank = _meeting_point()
+    torch.distributed.init_process_group(
+        backend, timeout=PATIENCE, store=store, rank=rank, world_size=size
+    )
+    workers = Workers(rank, size, tensor_size, store)
     if not workers.is_main:
         warnings.simplefilter("ignore")  # the main worker warns of the same
     with one_message(workers):

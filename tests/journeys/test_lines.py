@@ -223,6 +223,6 @@ def test_errors_of_the_system_name_a_way_out(
     def fail(*arguments: object, **more: object) -> None:
         raise OSError(number, os.strerror(number), "x.npy")
 
-    monkeypatch.setattr("qkv.cli.embed._write", fail)
+    monkeypatch.setattr("qkv.cli.embed.write_array", fail)
     words = ["embed", "--model", folders["embed"], "--output", "x.npy", "a"]
     assert sentence in qkv(*words).mistake

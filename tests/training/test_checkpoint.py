@@ -100,7 +100,13 @@ def test_two_whole_checkpoints_stay_and_the_weights_that_they_will_average(tmp_p
         save_checkpoint(tmp_path, model, optimizer, TrainState(step=step, snapshots=snapshots))
     (tmp_path / "step-00000011.safetensors").write_bytes(b"cut")
     delete_old(tmp_path, 9)
-    names = [f"step-{step:08d}" for step in (5, 9)] + [f"weights-{s:08d}" for s in (2, 4, 6, 8)]
+    kept = (2, 4, 6, 8, 10, 12)  # the last two belong to the checkpoint that comes next
+    names = [f"step-{step:08d}" for step in (5, 9)] + [f"weights-{step:08d}" for step in kept]
+    assert sorted(path.stem for path in tmp_path.iterdir()) == names
+    save_checkpoint(tmp_path, model, optimizer, TrainState(step=13, snapshots=[10, 12]))
+    delete_old(tmp_path, 13)
+    kept = (6, 8, 10, 12)
+    names = [f"step-{step:08d}" for step in (9, 13)] + [f"weights-{step:08d}" for step in kept]
     assert sorted(path.stem for path in tmp_path.iterdir()) == names
 
 

@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import qkv
 from qkv.cli.train import check_workers
+from qkv.cli.train import train as train_command
 from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.training.checkpoint import find_checkpoints, read_state
+from qkv.weights import read_tensors
 from tests.run import tiny
 from tests.run.common import read_log, silence
 
@@ -113,3 +116,30 @@ def test_workers_without_a_device_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         check_workers(gpus, workers, device)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers in /proc")
+def test_a_run_whose_worker_is_killed_goes_on_by_itself_to_the_same_weights(
+    tmp_path: Path,
+) -> None:
+    settings = {"train_valid_every": 40, "train_checkpoint_every": 10, "train_patience": 0}
+    recipe = tiny.write_recipe(tmp_path, train_steps=80, train_average=1, **settings)
+    whole, cut = start(recipe, tmp_path / "whole"), tmp_path / "cut"
+    assert whole.communicate(timeout=250) and whole.returncode == 0
+    process = start(recipe, cut, "--restarts", "2")
+    wait_for_checkpoint(cut)
+    os.kill(children(process)[1], signal.SIGKILL)
+    said = process.communicate(timeout=250)[0]
+    assert process.returncode == 0, said
+    assert "qkv: Worker 1 was killed by SIGKILL; the run goes on from its last checkpoint" in said
+    assert said.count("(restart 1 of 2)") == said.count("resuming from step ") == 1
+    assert [record["step"] for record in read_log(cut)] == list(range(1, 81))
+    expected = read_tensors(tmp_path / "whole" / "model.safetensors")
+    for name, tensor in read_tensors(cut / "model.safetensors").items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_restarts_without_workers_are_refused(tmp_path: Path) -> None:
+    recipe = tiny.write_recipe(tmp_path)
+    with pytest.raises(UserError, match="--restarts is about workers"):
+        train_command(recipe, tmp_path / "run", restarts=1)

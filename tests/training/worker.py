@@ -56,6 +56,8 @@ def trained(case: Case, folder: Path, workers: Distribution) -> Trainer:
     if case.get("save"):
         trainer.folder = Path(case["save"])
         trainer.save()
+        trainer.writing.wait()
+        workers.barrier()
     if case["task"] == "images":
         job.model.float()  # as the pixels that are validated with
     scores = job.evaluate() if case.get("scored") else {}

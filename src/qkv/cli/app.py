@@ -23,6 +23,7 @@ COMMANDS = (
     "classify",
     "tag",
     "answer",
+    "bulk",
     "evaluate",
     "convert",
     "verify",
@@ -31,7 +32,10 @@ COMMANDS = (
     "pull",
     "serve",
 )
-"""Names of the commands: each is the function of this name in the module of this name."""
+"""Names of the commands: each is the function of this name in the module of this name.
+
+`bulk` is a table of commands itself.
+"""
 ADAPTABLE = COMMANDS[COMMANDS.index("translate") : COMMANDS.index("lab")]  # those that load a model
 
 
@@ -49,6 +53,9 @@ def command_line(arguments: Sequence[str]) -> typer.Typer:
     named = [name for name in COMMANDS if name in arguments[:1]]
     for name in named or COMMANDS:
         command = getattr(import_module(f"qkv.cli.{name}"), name)
+        if name == "bulk":
+            app.add_typer(command(arguments[1:]), name=name)
+            continue
         app.command(name)(with_adapter(command) if name in ADAPTABLE else command)
     return app
 

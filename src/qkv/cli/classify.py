@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from qkv.cli import options
 from qkv.cli.common import (
     Advance,
+    Answering,
     answer_lines,
     given_lines,
     load_as,
@@ -24,20 +26,12 @@ if TYPE_CHECKING:
     from qkv.tasks import Classification, Classifier, ImageClassifier
 
 Texts = tuple[str, ...]
+Given = str | Texts  # a line, or the texts of a table's row
 
 
-def classify(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts, a tab within a pair, or images; none: standard input."),
-    ] = None,
+def answering(
     *,
     model: options.Model,
-    input_: Annotated[
-        Path | None,
-        typer.Option("--input", help="Instead: a file, a line a text; or .tsv, .csv, .jsonl."),
-    ] = None,
-    text_field: options.TextField = None,
     show_all: Annotated[
         bool, typer.Option("--all", help="Every label with its probability, the likeliest first.")
     ] = False,
@@ -48,6 +42,38 @@ def classify(
     as_json: options.Json = False,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
+) -> Answering:
+    """Label lines: texts, pairs with a tab between, or image files; blank lines stay blank."""
+    from qkv.tasks import Classifier, ImageClassifier
+
+    either: Any = (Classifier, ImageClassifier)
+    classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
+    kind = "class" if isinstance(classifier, ImageClassifier) else classifier.classes.kind
+    _check_kind(model, kind, threshold, show_all)
+    show = _as_json(kind) if as_json else lambda _, found: as_text(found, show_all)
+    if isinstance(classifier, ImageClassifier):
+        return Answering(classifier, partial(_classify_images, classifier), show)
+    n_texts = classifier.classes.n_texts
+
+    def ask(given: list[Given], done: int, advance: Advance | None) -> list[Classification]:
+        texts = [_texts(line, n_texts, number) for number, line in enumerate(given, 1)]
+        return classifier.classify(texts, threshold, advance)
+
+    return Answering(classifier, ask, lambda line, found: show(_texts(line, n_texts), found))
+
+
+@options.with_options_of(answering)
+def classify(
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts, a tab within a pair, or images; none: standard input."),
+    ] = None,
+    input_: Annotated[
+        Path | None,
+        typer.Option("--input", help="Instead: a file, a line a text; or .tsv, .csv, .jsonl."),
+    ] = None,
+    text_field: options.TextField = None,
+    **settings: Any,
 ) -> None:
     """Label texts, pairs of texts, or image files; blank lines stay blank.
 
@@ -58,50 +84,32 @@ def classify(
     Example: qkv classify --model runs/sst2 --input reviews.csv --text-field review --json
     Example: qkv classify --model runs/digits three.png eight.png
     """
-    from qkv.tasks import Classifier, ImageClassifier
+    from qkv.tasks import ImageClassifier
 
-    either: Any = (Classifier, ImageClassifier)
-    classifier: Classifier | ImageClassifier = load_as(model, device, dtype, either, "classifier")
-    if isinstance(classifier, ImageClassifier):
-        kind, table = "class", False
-    else:
-        kind, table = classifier.classes.kind, input_ is not None and not text and _is_table(input_)
-    _check_kind(model, kind, threshold, show_all)
+    classifier, ask, show, *_ = answering(**settings)
+    reads_images = isinstance(classifier, ImageClassifier)
+    table = not reads_images and not text and input_ is not None and _is_table(input_)
     if text_field and not table:
         raise UserError(
             "--text-field names a column of a table; leave it out, or give a table of texts as "
             "--input."
         )
-    show = _as_json(kind) if as_json else lambda _, found: as_text(found, show_all)
-    if isinstance(classifier, ImageClassifier):
-        _classify_images(classifier, given_lines(text, input_), show)
-        return
-    n_texts = classifier.classes.n_texts
     if table and input_:
-        batches: Iterable[list[Texts]] = [_rows(input_, text_field or (), model, n_texts)]
+        model, n_texts = settings["model"], classifier.classes.n_texts
+        answer_lines([_rows(input_, text_field or (), model, n_texts)], ask, show)
     else:
-        batches = _texts(given_lines(text, input_), n_texts)
-
-    def ask(texts: list[Texts], done: int, advance: Advance | None) -> list[Classification]:
-        return classifier.classify(texts, threshold, advance)
-
-    answer_lines(batches, ask, show)
+        answer_lines(given_lines(text, input_), ask, show)
 
 
 def _classify_images(
-    classifier: ImageClassifier,
-    batches: Iterable[list[str]],
-    show: Callable[[Any, Classification], str],
-) -> None:
+    classifier: ImageClassifier, lines: list[str], done: int, advance: Advance | None
+) -> list[Classification]:
     """Label image files; blank lines stay blank."""
     from qkv.tasks import Classification
 
-    def ask(lines: list[str], done: int, advance: Advance | None) -> list[Classification]:
-        files = [Path(line) for line in lines if line.strip()]
-        found = iter(classifier.classify(files, advance))
-        return [next(found) if line.strip() else Classification(()) for line in lines]
-
-    answer_lines(batches, ask, show)
+    files = [Path(line) for line in lines if line.strip()]
+    found = iter(classifier.classify(files, advance))
+    return [next(found) if line.strip() else Classification(()) for line in lines]
 
 
 def _is_table(path: Path) -> bool:
@@ -128,19 +136,16 @@ def _rows(path: Path, fields: Sequence[str], model: str, n_texts: int) -> list[T
     return found
 
 
-def _texts(batches: Iterable[list[str]], n_texts: int) -> Iterator[list[Texts]]:
-    """Texts and pairs, with a tab within a pair."""
-    before = 0
-    for lines in batches:
-        found = [tuple(line.split("\t")) if _is_pair(line, n_texts) else (line,) for line in lines]
-        for number, parts in enumerate(found, start=before + 1):
-            if len(parts) > 2:
-                raise UserError(
-                    f"Text {number} holds {len(parts)} texts with tabs between; give one text, or "
-                    f"a pair."
-                )
-        yield found
-        before += len(lines)
+def _texts(given: Given, n_texts: int, number: int = 0) -> Texts:
+    """Return the texts of a line, with a tab within a pair; those of a table are known."""
+    if not isinstance(given, str):
+        return given
+    texts = tuple(given.split("\t")) if _is_pair(given, n_texts) else (given,)
+    if len(texts) > 2:
+        raise UserError(
+            f"Text {number} holds {len(texts)} texts with tabs between; give one text, or a pair."
+        )
+    return texts
 
 
 def _is_pair(line: str, n_texts: int) -> bool:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qkv.errors import UserError
 
@@ -20,10 +20,21 @@ T = TypeVar("T")
 U = TypeVar("U")
 Advance = Callable[[int], None]
 Ask = Callable[[list[T], int, Advance | None], Sequence[U]]
+Show = Callable[[T, U], str]
 LEAVE = "/quit"  # what is typed to leave a prompt
 STDIN = "standard input"  # its name in errors
 AT_ONCE = 1 << 22  # characters of standard input that are answered together
 MOMENT = 0.02  # seconds to wait for more lines before those that came are answered
+
+
+class Answering(NamedTuple):
+    """What a command does with lines: a model, what it is asked, how an output is shown."""
+
+    model: Any
+    ask: Callable[[list[Any], int, Advance | None], Any]
+    show: Show[Any, Any]
+    stream: Callable[[str, int], Iterator[str]] | None = None
+    """Gives the output of one line, which so many came before, as it grows."""
 
 
 def at_terminal() -> bool:
@@ -78,7 +89,7 @@ def _more_at_hand(stream: Any) -> bool:
 def answer_lines(
     batches: Iterable[list[T]],
     ask: Ask[T, U],
-    show: Callable[[T, U], str],
+    show: Show[T, U],
     done: int = 0,
 ) -> None:
     """Answer texts batch by batch, each printed before the next is read.

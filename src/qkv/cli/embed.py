@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
 from qkv.cli.common import (
     Advance,
+    Answering,
     answer_lines,
     check_writable,
     given_lines,
@@ -28,10 +29,26 @@ if TYPE_CHECKING:
     from qkv.tasks.encoder import Encoder
 
 
-def embed(
-    text: options.Texts = None,
+def answering(
     *,
     model: options.Model,
+    as_json: options.Json = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
+) -> Answering:
+    """Turn lines into vectors."""
+    encoder = load_any_encoder(model, device, dtype)
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> Tensor:
+        return encoder.embed(lines, progress=advance)
+
+    show = _row_as_json("embedding") if as_json else _row_as_text(".6g")
+    return Answering(encoder, ask, show)
+
+
+@options.with_options_of(answering)
+def embed(
+    text: options.Texts = None,
     input_: options.Input = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the vectors to this .npy file instead.")
@@ -43,9 +60,7 @@ def embed(
     similarity: Annotated[
         bool, typer.Option("--similarity", help="Show how similar each two of the texts are.")
     ] = False,
-    as_json: options.Json = False,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
+    **settings: Any,
 ) -> None:
     """Turn texts into vectors, one a line, or find similar texts.
 
@@ -58,15 +73,10 @@ def embed(
         raise UserError("--output, --nearest and --similarity are three answers; ask for one.")
     if output:
         check_writable(output)
-    batches = given_lines(text, input_)
-    encoder = load_any_encoder(model, device, dtype)
-
-    def ask(lines: list[str], done: int, advance: Advance | None) -> Tensor:
-        return encoder.embed(lines, progress=advance)
-
+    batches, as_json = given_lines(text, input_), settings["as_json"]
+    encoder, ask, show, *_ = answering(**settings)
     if not (output or nearest or similarity):
-        show = _row_as_json("embedding") if as_json else _row_as_text(".6g")
-        answer_lines(batches, lambda *given: ask(*given).tolist(), show)
+        answer_lines(batches, ask, show)
         return
     lines = [line for batch in batches for line in batch]
     if nearest:
@@ -75,26 +85,28 @@ def embed(
     with progress_bar(len(lines)) as advance, named_by_options():
         vectors = ask(lines, 0, advance)
     if output:
-        _write(output, vectors)
+        write_array(output, vectors)
         return
     show = _row_as_json("similarity") if as_json else _row_as_text(".4f")
-    for line, row in zip(lines, encoder.similarity(vectors, vectors).tolist(), strict=True):
+    for line, row in zip(lines, encoder.similarity(vectors, vectors), strict=True):
         print(show(line, row))
 
 
-def _row_as_text(form: str):  # type: ignore[no-untyped-def]
-    return lambda line, row: " ".join(f"{value:{form}}" for value in row)
+def _row_as_text(form: str) -> Callable[[str, Tensor], str]:
+    return lambda line, row: " ".join(f"{value:{form}}" for value in row.tolist())
 
 
-def _row_as_json(name: str):  # type: ignore[no-untyped-def]
-    def show(line: str, row: list[float]) -> str:
-        values = [float(f"{value:.9g}") for value in row]  # as many digits as float32 has
+def _row_as_json(name: str) -> Callable[[str, Tensor], str]:
+    def show(line: str, row: Tensor) -> str:
+        # as many digits as float32 has
+        values = [float(f"{value:.9g}") for value in row.tolist()]
         return json.dumps({"text": line, name: values}, ensure_ascii=False)
 
     return show
 
 
-def _write(path: Path, vectors: Tensor) -> None:
+def write_array(path: Path, vectors: Tensor) -> None:
+    """Write vectors as a .npy file."""
     import numpy as np
 
     from qkv.files import replacing

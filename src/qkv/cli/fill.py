@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import Advance, answer_lines, given_lines, one_line
+from qkv.cli.common import Advance, Answering, answer_lines, given_lines, one_line
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks import Encoder, Filled
 
 
-def fill(
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(help="Texts with <mask> in each gap; none: lines of standard input."),
-    ] = None,
+def answering(
     *,
     model: options.EncoderModel = None,
-    input_: options.Input = None,
     top_k: Annotated[int, typer.Option(help="Candidates for each gap; 1: the text alone.")] = 5,
     as_json: options.Json = False,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
-) -> None:
-    """Fill gaps in texts, the surest first; blank lines stay blank.
-
-    \b
-    Example: qkv fill "I want to [MASK] a cup of coffee."
-    Example: qkv fill --model runs/encoder_en "The capital of France is <mask>."
-    Example: qkv fill --model runs/encoder_en --top-k 1 < lines.txt > filled.txt
-    """
+) -> Answering:
+    """Fill gaps in lines, the surest first; blank lines stay blank."""
     from qkv.shelf import ENCODER, packaged
 
-    batches = given_lines(text, input_)
     model = model or str(packaged()[ENCODER])
     encoder = load_any_encoder(model, device, dtype)
     if encoder.model.config.head != "masked":
@@ -47,9 +35,29 @@ def fill(
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[Filled]:
         return encoder.fill(lines, top_k=top_k, progress=advance)
 
-    answer_lines(
-        batches, ask, _as_json if as_json else lambda _, filled: _as_text(filled, top_k > 1)
-    )
+    show = _as_json if as_json else lambda _, filled: _as_text(filled, top_k > 1)
+    return Answering(encoder, ask, show)
+
+
+@options.with_options_of(answering)
+def fill(
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts with <mask> in each gap; none: lines of standard input."),
+    ] = None,
+    input_: options.Input = None,
+    **settings: Any,
+) -> None:
+    """Fill gaps in texts, the surest first; blank lines stay blank.
+
+    \b
+    Example: qkv fill "I want to [MASK] a cup of coffee."
+    Example: qkv fill --model runs/encoder_en "The capital of France is <mask>."
+    Example: qkv fill --model runs/encoder_en --top-k 1 < lines.txt > filled.txt
+    """
+    batches = given_lines(text, input_)
+    _, ask, show, *_ = answering(**settings)
+    answer_lines(batches, ask, show)
 
 
 def load_any_encoder(folder: str, device: str, dtype: str | None) -> Encoder:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from qkv.cli import options
-from qkv.cli.common import Advance, answer_lines, given_lines, load_as, named_by_options
+from qkv.cli.common import Advance, Answering, answer_lines, given_lines, load_as, named_by_options
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ DRAWN = (
 
 
 @options.with_decoding("beams", "n_best", *DRAWN)
-def generate(
-    prompt: options.Texts = None,
+def answering(
     *,
     model: options.Model,
     greedy: options.Greedy = False,
@@ -41,29 +40,40 @@ def generate(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
     **settings: Any,
-) -> None:
+) -> Answering:
+    """Go on from prompts, one a line."""
+    settings = options.search_or_draw(settings, greedy)
+    speaker = load_language_model(model, device, dtype)
+    check_seed(speaker, model, settings)
+
+    def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Completion]]:
+        return speaker.n_best(lines, truncate=truncate, progress=advance, first=done, **settings)
+
+    def stream(prompt: str, done: int) -> Iterator[str]:
+        return speaker.stream(prompt, truncate=truncate, first=done, **settings)
+
+    config = speaker.settings(settings)
+    grows = config.n_best == 1 and (config.sample or config.beams == 1) and not as_json
+    show = _as_json if as_json else _as_text
+    return Answering(speaker, ask, show, stream=stream if grows else None)
+
+
+@options.with_options_of(answering)
+def generate(prompt: options.Texts = None, **settings: Any) -> None:
     """Go on from a prompt; one alone is shown as it grows.
 
     \b
     Example: qkv generate --model runs/shakespeare "ROMEO:" --max-length 200
     Example: qkv generate --model runs/poetry_zh 床前明月光， --seed 7
     """
-    settings = options.search_or_draw(settings, greedy)
     batches = given_lines(prompt)
-    speaker = load_language_model(model, device, dtype)
-    check_seed(speaker, model, settings)
-    config = speaker.settings(settings)
-    grows = config.n_best == 1 and (config.sample or config.beams == 1)
-
-    def ask(lines: list[str], done: int, advance: Advance | None) -> list[list[Completion]]:
-        return speaker.n_best(lines, truncate=truncate, progress=advance, first=done, **settings)
-
+    _, ask, show, stream = answering(**settings)
     done = 0
     for lines in batches:
-        if grows and len(lines) == 1 and not as_json:
-            _show(speaker, lines[0], truncate=truncate, first=done, **settings)
+        if stream and len(lines) == 1:
+            _show(lines[0], stream, done)
         else:
-            answer_lines([lines], ask, _as_json if as_json else _as_text, done)
+            answer_lines([lines], ask, show, done)
         done += len(lines)
 
 
@@ -83,10 +93,10 @@ def check_seed(speaker: LanguageModel, folder: str, settings: dict[str, Any]) ->
         )
 
 
-def _show(speaker: LanguageModel, prompt: str, **settings: Any) -> None:
+def _show(prompt: str, stream: Callable[[str, int], Iterator[str]], done: int) -> None:
     """Print a text as it comes."""
-    with named_by_options(settings["first"]):
-        pieces = speaker.stream(prompt, **settings)
+    with named_by_options(done):
+        pieces = stream(prompt, done)
         first = next(pieces, "")  # a prompt that cannot be continued is refused before it is shown
     for piece in chain([prompt + first], pieces):
         sys.stdout.write(piece)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from qkv.config import DRAWING
 from qkv.errors import UserError
+
+T = TypeVar("T")
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -84,19 +86,20 @@ Resume = Annotated[
 Greedy = Annotated[bool, typer.Option("--greedy", help="Always take the likeliest token.")]
 
 
-def with_decoding(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_decoding(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Give a command an option for each of these settings of `DecodeConfig`.
 
     Its **settings receive those that are given.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
         @wraps(command)
-        def call(**given: Any) -> None:
-            settings = {name: given.pop(name) for name in names}
+        def call(**given: Any) -> T:
+            settings = {name: given.pop(name, None) for name in names}
             if settings.get("stop") is not None:
                 settings["stop"] = tuple(settings["stop"])
-            command(**given, **{n: value for n, value in settings.items() if value is not None})
+            found = {name: value for name, value in settings.items() if value is not None}
+            return command(**given, **found)
 
         signature = inspect.signature(command, eval_str=True)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -107,6 +110,21 @@ def with_decoding(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         ]
         call.__signature__ = signature.replace(parameters=own + options)  # type: ignore[attr-defined]
         return call
+
+    return decorate
+
+
+def with_options_of(
+    source: Callable[..., Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a function, which its **settings receive."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters += inspect.signature(source, eval_str=True).parameters.values()
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
 
     return decorate
 

@@ -42,6 +42,14 @@ MaxBody = Annotated[int, typer.Option(min=1, help="Most bytes of a request.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a request.")]
 MaxRows = Annotated[int, typer.Option(min=1, help="Most texts of a request.")]
 MaxQueue = Annotated[int, typer.Option(min=1, help="Most requests of a model at the same time.")]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=1, help="Answer with this many processes, on Ray; without the page."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Ray cluster for the replicas, like auto [default: one of this machine]."),
+]
 MaxSeconds = Annotated[float, typer.Option(min=0.1, help="Most seconds until an answer.")]
 
 
@@ -60,6 +68,8 @@ def serve(
     max_rows: MaxRows = USUAL.max_rows,
     max_queue: MaxQueue = USUAL.max_queue,
     max_seconds: MaxSeconds = USUAL.max_seconds,
+    replicas: Replicas = None,
+    address: Address = None,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
@@ -69,6 +79,7 @@ def serve(
     Example: qkv serve
     Example: qkv serve runs/demo --port 9000
     Example: qkv serve zh-en runs/poetry_zh --memory 2G
+    Example: qkv serve zh-en --replicas 4
     """
     settings = ServeSettings(
         host=host,
@@ -90,10 +101,18 @@ def serve(
             f"--host {host} can be reached from other machines, so that a key is needed; give one "
             f"with --api-key or QKV_API_KEY, or say --no-api-key."
         )
-    run(model, settings)
+    if replicas or address:
+        run(model, settings, replicas or 1, address)
+    else:
+        run(model, settings)
 
 
-def run(given: list[str] | None, settings: ServeSettings) -> None:
+def run(
+    given: list[str] | None,
+    settings: ServeSettings,
+    n_replicas: int = 0,
+    address: str | None = None,
+) -> None:
     """Serve models, by default the packaged translator, until a signal comes."""
     try:
         import fastapi  # noqa: F401
@@ -105,6 +124,11 @@ def run(given: list[str] | None, settings: ServeSettings) -> None:
     from qkv.serve.models import Models
     from qkv.shelf import TRANSLATOR
 
+    if n_replicas:
+        from qkv.serve.replicas import serve_replicas
+
+        serve_replicas(given or [TRANSLATOR], settings, n_replicas, address)
+        return
     server.serve(Models(given or [TRANSLATOR], settings), settings)
 
 

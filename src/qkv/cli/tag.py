@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
-from qkv.cli.common import Advance, answer_lines, given_lines, load_as, one_line
+from qkv.cli.common import Advance, Answering, answer_lines, given_lines, load_as, one_line
 from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from qkv.tasks import Tagging
 
 
-def tag(
-    text: options.Texts = None,
+def answering(
     *,
     model: options.Model,
-    input_: options.Input = None,
     columns: Annotated[
         bool, typer.Option("--columns", help="A word and its label a line, as in .conll files.")
     ] = False,
     as_json: options.Json = False,
     device: options.Device = "auto",
     dtype: options.Dtype = None,
-) -> None:
-    """Mark entities in sentences, or label each word; blank lines stay blank.
-
-    \b
-    Example: qkv tag --model runs/wnut17 "Angela Merkel visited Paris"
-             [Angela Merkel|person] visited [Paris|location]
-    Example: qkv tag --model runs/wnut17 --json < lines.txt > lines.jsonl
-    Example: qkv tag --model runs/wnut17 --input lines.txt --columns > lines.conll
-    """
+) -> Answering:
+    """Mark entities in lines, or label each word; blank lines stay blank."""
     if columns and as_json:
         raise UserError("--columns and --json are two forms of the output; give one of them.")
-    batches = given_lines(text, input_)
     from qkv.tasks import Tagger
 
     tagger = load_as(model, device, dtype, Tagger, "tagger")
@@ -47,7 +37,22 @@ def tag(
         return tagger.tag(lines, advance)
 
     marked = _as_words if tagger.scheme is None else _as_text
-    answer_lines(batches, ask, _as_columns if columns else _as_json if as_json else marked)
+    return Answering(tagger, ask, _as_columns if columns else _as_json if as_json else marked)
+
+
+@options.with_options_of(answering)
+def tag(text: options.Texts = None, input_: options.Input = None, **settings: Any) -> None:
+    """Mark entities in sentences, or label each word; blank lines stay blank.
+
+    \b
+    Example: qkv tag --model runs/wnut17 "Angela Merkel visited Paris"
+             [Angela Merkel|person] visited [Paris|location]
+    Example: qkv tag --model runs/wnut17 --json < lines.txt > lines.jsonl
+    Example: qkv tag --model runs/wnut17 --input lines.txt --columns > lines.conll
+    """
+    batches = given_lines(text, input_)
+    _, ask, show, *_ = answering(**settings)
+    answer_lines(batches, ask, show)
 
 
 def _as_text(line: str, tagging: Tagging) -> str:

@@ -31,6 +31,10 @@ def train(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Train in this many processes on this CPU.")
     ] = None,
+    restarts: Annotated[
+        int,
+        typer.Option(min=0, help="With these: go on by itself when a worker dies, so many times."),
+    ] = 0,
 ) -> None:
     """Train a model from a recipe.
 
@@ -43,6 +47,7 @@ def train(
     from rich.console import Console
 
     from qkv.config import load_recipe
+    from qkv.errors import UserError
     from qkv.run.train import train as run_recipe
 
     folder = out or Path("runs") / recipe.stem
@@ -54,7 +59,9 @@ def train(
         again = ["--resume"] if resume else []
         changes = [part for change in set_ or () for part in ("--set", change)]
         worker = [sys.executable, "-m", "qkv", "train", str(recipe), "--out", str(folder)]
-        raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again]))
+        raise typer.Exit(launch(gpus or workers or 1, [*worker, *changes, *again], restarts))
+    if restarts:
+        raise UserError("--restarts is about workers; give --gpus or --workers, or leave it out.")
     with resumable(folder):
         run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
     finish(run, loaded)

@@ -12,6 +12,7 @@ from qkv.cli import options
 from qkv.cli.common import (
     LEAVE,
     Advance,
+    Answering,
     Ask,
     answer_lines,
     at_terminal,
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     "min_p",
     "seed",
 )
-def translate(
-    text: options.Texts = None,
+def answering(
     *,
     model: options.TranslatorModel = None,
     source_language: Annotated[
@@ -56,15 +56,8 @@ def translate(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
     **settings: Any,
-) -> None:
-    """Translate sentences or lines, by default Chinese to English; blank lines stay blank.
-
-    \b
-    Example: qkv translate 我爱你
-    Example: qkv translate --model runs/demo 我爱你
-    Example: qkv translate --model nllb --from en --to de "I love you."
-    Example: qkv translate --model runs/demo < lines.zh > lines.en
-    """
+) -> Answering:
+    """Translate lines, by default Chinese to English; blank lines stay blank."""
     idle = [name for name in (*DRAWING, "seed") if name in settings and not sample]
     if idle:
         raise UserError(f"--{idle[0].replace('_', '-')} is about random draws; add --sample.")
@@ -72,8 +65,6 @@ def translate(
         settings["sample"] = True
     named = {"source_language": source_language, "target_language": target_language}
     settings |= {role: code for role, code in named.items() if code}
-    on_terminal = not (text or as_json) and at_terminal()
-    batches = _typed_lines() if on_terminal else given_lines(text)
     from qkv.shelf import TRANSLATOR, packaged
     from qkv.tasks import Translator
 
@@ -86,10 +77,26 @@ def translate(
             lines, prefix=prefix, truncate=truncate, progress=advance, first=done, **settings
         )
 
+    return Answering(translator, ask, _as_json if as_json else _as_text)
+
+
+@options.with_options_of(answering)
+def translate(text: options.Texts = None, **settings: Any) -> None:
+    """Translate sentences or lines, by default Chinese to English; blank lines stay blank.
+
+    \b
+    Example: qkv translate 我爱你
+    Example: qkv translate --model runs/demo 我爱你
+    Example: qkv translate --model nllb --from en --to de "I love you."
+    Example: qkv translate --model runs/demo < lines.zh > lines.en
+    """
+    on_terminal = not (text or settings["as_json"]) and at_terminal()
+    batches = _typed_lines() if on_terminal else given_lines(text)
+    _, ask, show, *_ = answering(**settings)
     if on_terminal:
         _answer_typed(batches, ask)
     else:
-        answer_lines(batches, ask, _as_json if as_json else _as_text)
+        answer_lines(batches, ask, show)
 
 
 def _typed_lines() -> Iterator[list[str]]:

@@ -92,13 +92,15 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[str]:
         yield from chunks_in(file, str(path))
 
 
-def lines_in(file: BinaryIO, name: str) -> Iterator[str]:
+def lines_in(file: BinaryIO, name: str, line: int = 1) -> Iterator[str]:
     """Yield the lines of an open file as soon as they are read; errors call it `name`.
+
+    `line` is the number of the first one, where the file is a part of another.
 
     `str.splitlines` would also cut at U+2028, U+0085 and others that occur inside of sentences, and
     the lines after that would no longer be each other's translations.
     """
-    return _split(chunks_in(file, name))
+    return _split(chunks_in(file, name, line))
 
 
 def _split(texts: Iterable[str]) -> Iterator[str]:
@@ -114,11 +116,11 @@ def _split(texts: Iterable[str]) -> Iterator[str]:
         yield last
 
 
-def chunks_in(file: BinaryIO, name: str) -> Iterator[str]:
+def chunks_in(file: BinaryIO, name: str, line: int = 1) -> Iterator[str]:
     r"""Yield the text of an open file as soon as it is read; \r\n becomes \n, and a BOM goes."""
     # `read1` returns what a pipe or a terminal has so far, and does not wait for a full chunk.
     read = getattr(file, "read1", file.read)
-    held, line, byte = b"", 1, 1
+    held, byte = b"", 1
     chunk = None
     while chunk != b"":
         chunk = read(CHUNK)

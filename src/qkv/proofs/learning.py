@@ -74,6 +74,7 @@ def resumption(tested: ModelUnderTest) -> Measured:
         whole = _trainer(model, learnt, Path(folder))
         _go_on(whole)
         whole.save()
+        whole.writing.wait()
         _go_on(whole)
         expected = [weight.detach().clone() for weight in model.parameters()]
         del whole  # and with it Adam's memory

@@ -14,30 +14,50 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from qkv.training.distribution import RESTART_COUNT
+
 HOST = "127.0.0.1"
+MISTAKE = 2  # exit code of a worker that found one in the recipe or the data
 POLL = 0.1  # seconds between looks at the workers
 SETTLE = 1.0  # seconds after a failure, for the others that fail by the same cause
 GRACE = 10.0  # seconds for the others to end before they are killed
 
 
-def launch(n_workers: int, command: Sequence[str]) -> int:
+def launch(n_workers: int, command: Sequence[str], restarts: int = 0) -> int:
     """Run a command in several processes that train together; return the exit code.
 
     The first Ctrl-C or SIGTERM is passed on, and the workers end with a checkpoint; a second one
-    kills them. When one worker fails, all others are stopped.
+    kills them. When one worker fails, all others are stopped; where it was killed or crashed, all
+    are started again up to `restarts` times, and resume.
     """
+    for attempt in range(restarts + 1):
+        failed, stopped = _run_workers(n_workers, command, attempt)
+        if stopped or attempt == restarts or not _is_accident(failed):
+            break
+        print(
+            f"qkv: {_accident(failed)}; the run goes on from its last checkpoint (restart "
+            f"{attempt + 1} of {restarts}).",
+            file=sys.stderr,
+        )
+    return _exit_code(failed)
+
+
+def _run_workers(
+    n_workers: int, command: Sequence[str], attempt: int
+) -> tuple[dict[int, int], bool]:
+    """Start all workers and wait for them; return who failed, and whether a signal came."""
     # Held by this process, so that it outlives any worker: they meet there, and tell who failed.
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     workers = [
         subprocess.Popen(
             command,
-            env={**os.environ, **_environment(rank, n_workers, store.port)},
+            env={**os.environ, **_environment(rank, n_workers, store.port, attempt)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that a terminal's Ctrl-C reaches this process alone
         )
         for rank in range(n_workers)
     ]
-    with _passed_on(workers):
+    with _passed_on(workers) as received:
         while all(worker.poll() is None for worker in workers):
             time.sleep(POLL)
         while any(worker.poll() is None for worker in workers) and not _failed(workers):
@@ -46,10 +66,23 @@ def launch(n_workers: int, command: Sequence[str]) -> int:
             time.sleep(SETTLE)
         failed = _failed(workers)
         _stop(workers)
-    return _exit_code(failed)
+    return failed, bool(received)
 
 
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+def _is_accident(failed: dict[int, int]) -> bool:
+    """Whether a worker was killed or crashed; a mistake (2) would only be made again."""
+    return any(code not in (0, MISTAKE) for code in failed.values())
+
+
+def _accident(failed: dict[int, int]) -> str:
+    """Say which worker was lost, and how."""
+    killed = {rank: code for rank, code in failed.items() if code < 0}
+    for rank, code in killed.items():
+        return f"Worker {rank} was killed by {signal.Signals(-code).name}"
+    return f"Worker {min(failed)} failed"
+
+
+def _environment(rank: int, size: int, port: int, attempt: int) -> dict[str, str]:
     """Tell a worker who it is, in the variables that torchrun sets."""
     threads = max(1, (os.cpu_count() or 1) // size)
     return {
@@ -60,12 +93,13 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        RESTART_COUNT: str(attempt),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
     }
 
 
 @contextmanager
-def _passed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+def _passed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
     """Pass the first signal on to the workers, and kill them at the second."""
     received: list[int] = []
 
@@ -79,7 +113,7 @@ def _passed_on(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
         number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -107,11 +141,11 @@ def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _exit_code(failed: dict[int, int]) -> int:
     """Choose the exit code of all; say which worker was killed, for it cannot say so itself."""
-    for rank, code in failed.items():
+    for code in failed.values():
         if code < 0:
             print(
-                f"qkv: Worker {rank} was killed by {signal.Signals(-code).name}, perhaps for want "
-                f"of memory, and the others were stopped; resume with --resume.",
+                f"qkv: {_accident(failed)}, perhaps for want of memory, and the others were "
+                f"stopped; resume with --resume.",
                 file=sys.stderr,
             )
             return 128 - code

@@ -25,6 +25,7 @@ from qkv.run.folder import (
     CHECKPOINTS,
     CURVES,
     LOG,
+    RECIPE,
     check_claim,
     check_data,
     forget_run,
@@ -56,6 +57,7 @@ from qkv.training import (
     joined,
     local_device,
     make_layout,
+    restarted,
     tensorboard_installed,
 )
 
@@ -104,6 +106,7 @@ def train(
         out = out or Path("runs") / Path(recipe).stem
         recipe = load_recipe(Path(recipe))
     folder = Path(out or "runs/model")
+    resume = resume or (restarted() and (folder / RECIPE).exists())
     device = local_device(pick_device(recipe.train.device))
     with joined(device, recipe.train.tensor_parallel) as workers:
         if not workers.is_main:

@@ -19,8 +19,8 @@ from qkv.serve.observe import Metrics, Observer
 from qkv.serve.settings import ServeSettings
 
 
-def create_app(models: Models, settings: ServeSettings) -> FastAPI:
-    """Build the application that serves these models."""
+def create_app(models: Models, settings: ServeSettings, with_page: bool = True) -> FastAPI:
+    """Build the application that serves these models, with or without the page."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -44,7 +44,7 @@ def create_app(models: Models, settings: ServeSettings) -> FastAPI:
         health.router(models, metrics),
     ):
         app.include_router(routes)
-    if find_spec("qkv.serve.page") and find_spec("qkv.serve.page.routes"):
+    if with_page and find_spec("qkv.serve.page") and find_spec("qkv.serve.page.routes"):
         page = import_module("qkv.serve.page.routes")
         app.include_router(page.page_router(models, settings))
     docs.install(app, models.names()[0])

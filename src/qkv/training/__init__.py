@@ -1,7 +1,7 @@
 """Logits to loss to weights: loss, objectives, optimizer, schedule, loop, checkpoints, progress."""
 
 from qkv.training.checkpoint import TrainState
-from qkv.training.distribution import ALONE, Distribution, joined, local_device
+from qkv.training.distribution import ALONE, Distribution, joined, local_device, restarted
 from qkv.training.interrupt import TrainingInterrupt
 from qkv.training.layout import Layout, make_layout
 from qkv.training.loop import Trainer
@@ -63,6 +63,7 @@ __all__ = [
     "one_class",
     "peak_learning_rate",
     "preference",
+    "restarted",
     "spans",
     "tensorboard_installed",
     "token_labels",

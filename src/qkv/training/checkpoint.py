@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,16 +53,28 @@ def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
 ) -> Path:
     """Write weights, optimizer and counters as of `state.step`; return the file."""
+    copied_checkpoint(folder, model, optimizer, state)()
+    return checkpoint_path(folder, state.step)
+
+
+def copied_checkpoint(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
+) -> Callable[[], None]:
+    """Copy weights, optimizer and counters to this machine's memory; return what writes them."""
     path = checkpoint_path(folder, state.step)
     trained = trained_weights(model)
     tensors = {f"model.{name}": p.detach() for name, p in trained.items()}
     for name, parameter in trained.items():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
+    copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     counters = json.dumps(dataclasses.asdict(state))
-    metadata = {"format": FORMAT, "state": counters, CHECKSUM: checksum(tensors, counters)}
-    write_tensors(path, tensors, metadata)
-    return path
+
+    def write() -> None:
+        metadata = {"format": FORMAT, "state": counters, CHECKSUM: checksum(copies, counters)}
+        write_tensors(path, copies, metadata)
+
+    return write
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
@@ -196,7 +208,8 @@ def sharded_path(folder: Path, step: int) -> Path:
 def delete_old(folder: Path, step: int) -> None:
     """Delete all but the checkpoint of `step`, the one before it, and what they will average.
 
-    Later ones are damaged: the run was resumed from an earlier one, and has passed it since.
+    Weights of later steps stay: the run has gone on while the checkpoint was written. Later
+    checkpoints are damaged: the run was resumed from an earlier one, and has passed it since.
     """
     newest = checkpoint_path(folder, step).stem
     checkpoints = [path for path in find_checkpoints(folder)[0] if path.stem <= newest][:2]
@@ -204,7 +217,8 @@ def delete_old(folder: Path, step: int) -> None:
     needed = {*checkpoints, *(snapshot_path(folder, step) for step in steps)}
     ours = (FILES, FOLDERS, "weights-*.safetensors", ".*.writing")  # the last: of a kill
     for path in [path for pattern in ours for path in folder.glob(pattern)]:
-        if path in needed:
+        is_new = path.stem > snapshot_path(folder, step).stem
+        if path in needed or (is_new and path.match("weights-*")):
             continue
         if path.is_dir():
             shutil.rmtree(path)

@@ -22,6 +22,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 PATIENCE = timedelta(minutes=30)  # of a worker that waits for the others in a step
 PREPARATION = timedelta(days=7)  # of one that waits for data to be read and encoded
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # set by torchrun, and by `qkv train --restarts`
 FAILED = "qkv/failed"  # key of the store: the first worker that failed
 # What torch says of a worker that is gone, in the words of gloo and NCCL:
 LOST = ("peer", "onnection", "Broken pipe", "imed out", "NCCL")
@@ -224,6 +225,11 @@ def started_by_launcher() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def restarted() -> bool:
+    """Whether a launcher has started this run again, after a worker was lost."""
+    return int(os.environ.get(RESTART_COUNT, "0")) > 0
+
+
 def local_device(device: torch.device) -> torch.device:
     """Return the GPU of this worker on its machine, where it is to use one."""
     if device.type != "cuda" or not started_by_launcher():
@@ -235,6 +241,19 @@ def local_device(device: torch.device) -> torch.device:
             f"fewer workers, or set train.device = 'cpu'."
         )
     return torch.device("cuda", number)
+
+
+def _meeting_point() -> tuple[Any, int]:
+    """Return the store in which the workers of this start meet, and this worker's number.
+
+    torchrun may keep one store over all restarts, in which the addresses of lost workers stay.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, _ = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    attempt = os.environ.get(RESTART_COUNT, "0")
+    prefixed = torch.distributed.PrefixStore(f"qkv/attempt/{attempt}", store)  # type: ignore[attr-defined]
+    return prefixed, rank
 
 
 @contextmanager
@@ -251,9 +270,11 @@ def joined(device: torch.device, tensor_size: int = 1) -> Iterator[Distribution]
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    torch.distributed.init_process_group(backend, timeout=PATIENCE)
-    store = torch.distributed.distributed_c10d._get_default_store()
-    workers = Workers(torch.distributed.get_rank(), size, tensor_size, store)
+    store, rank = _meeting_point()
+    torch.distributed.init_process_group(
+        backend, timeout=PATIENCE, store=store, rank=rank, world_size=size
+    )
+    workers = Workers(rank, size, tensor_size, store)
     if not workers.is_main:
         warnings.simplefilter("ignore")  # the main worker warns of the same
     with one_message(workers):

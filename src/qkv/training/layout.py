@@ -23,15 +23,20 @@ from qkv.errors import UserError
 from qkv.model import Model, Stack
 from qkv.training.checkpoint import (
     TrainState,
+    copied_checkpoint,
     fill,
     load_checkpoint,
     read_state,
-    save_checkpoint,
     trained_weights,
 )
 from qkv.training.distribution import ALONE, Distribution
 from qkv.training.optimizer import adamw, build_optimizer, freeze
-from qkv.training.sharded_checkpoint import name_of, read_parts, read_whole, save_sharded
+from qkv.training.sharded_checkpoint import (
+    copied_parts,
+    name_of,
+    read_parts,
+    read_whole,
+)
 from qkv.training.step import LossSum, accumulate, update
 from qkv.training.tensor_parallel import check_tensor_parallel, row_orders, split_matrices
 from qkv.weights import StoredTensors, check_fit
@@ -66,9 +71,11 @@ class Layout:
         """Return the largest absolute value of all weights that are trained, or nan."""
         return _largest(list(trained_weights(self.model).values()))
 
-    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
-        """Write a checkpoint to resume from."""
-        save_checkpoint(folder, self.model, optimizer, state)
+    def copied(
+        self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState
+    ) -> Callable[[], None]:
+        """Copy all that a checkpoint holds; return what writes it, while training may go on."""
+        return copied_checkpoint(folder, self.model, optimizer, state)
 
     def load(self, path: Path, optimizer: torch.optim.Optimizer) -> TrainState:
         """Load a checkpoint of any layout; return its counters."""
@@ -115,10 +122,13 @@ class Replicated(Layout):
             module, find_unused_parameters=unused, gradient_as_bucket_view=True, **constant
         )
 
-    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
-        """Write a checkpoint of the main worker's copy, which is that of all."""
-        if self.workers.is_main:
-            super().save(folder, optimizer, state)
+    def copied(
+        self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState
+    ) -> Callable[[], None]:
+        """Copy what the main worker has, which is the same on all."""
+        if not self.workers.is_main:
+            return lambda: None
+        return super().copied(folder, optimizer, state)
 
 
 class Sharded(Layout):
@@ -201,14 +211,16 @@ class Sharded(Layout):
         found = self.workers.gather(_largest(list(self.parts.values())))
         return math.nan if any(map(math.isnan, found)) else max(found)
 
-    def save(self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState) -> None:
-        """Write a checkpoint to which every worker contributes its part."""
+    def copied(
+        self, folder: Path, optimizer: torch.optim.Optimizer, state: TrainState
+    ) -> Callable[[], None]:
+        """Copy this worker's part; each worker must write its own for a checkpoint to be whole."""
         tensors: dict[str, Any] = {}
         for name, part in self.parts.items():
             tensors[f"model.{name}"] = self._as_shard(name, part.detach())
             for key, value in optimizer.state[part].items():
                 tensors[f"optimizer.{key}.{name}"] = self._as_shard(name, torch.as_tensor(value))
-        save_sharded(folder, tensors, state, self.tensor_size, self.workers)
+        return copied_parts(folder, tensors, state, self.tensor_size, self.workers)
 
     def _as_shard(self, name: str, value: Tensor) -> Any:
         """Describe a tensor that lies as the weight `name` does; others are the same everywhere."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
@@ -19,6 +19,7 @@ from qkv.data.batch import Batch
 from qkv.device import memory_errors
 from qkv.errors import UserError
 from qkv.model import Model
+from qkv.training.background import BackgroundWrite
 from qkv.training.checkpoint import (
     TrainState,
     averaged,
@@ -74,6 +75,7 @@ class Trainer:
         self.optimizer = self.layout.build_optimizer(self.config)
         self.pending: list[dict[str, Any]] = []  # steps whose loss nobody has looked at yet
         self.unsaved = False  # whether `state` has changed since the last checkpoint
+        self.writing = BackgroundWrite()  # the newest checkpoint
         self.tokens, self.clock = 0, time.perf_counter()
 
     @property
@@ -130,10 +132,21 @@ class Trainer:
             f"lower train.batch_tokens ({self.config.batch_tokens}) and raise train.accumulate in "
             f"return, or lower data.max_length or the model's sizes"
         )
-        with memory_errors(self.device, advice):
+        with memory_errors(self.device, advice), self._written_checkpoints():
             self._loop()
             self.keep_average()
         return self.state
+
+    @contextmanager
+    def _written_checkpoints(self) -> Iterator[None]:
+        """Leave no checkpoint half written, whatever ends the block."""
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to tell
+                self.writing.wait()
+            raise
+        self.writing.wait()
 
     def _loop(self) -> None:
         config, state = self.config, self.state
@@ -150,6 +163,8 @@ class Trainer:
                 done, stopped = self.workers.reduce_any(done or self.finished(), bool(signals))
                 if self.unsaved and (done or stopped or self._due(config.checkpoint_every)):
                     self.save()
+                if stopped or done:
+                    self.writing.wait()
                 if stopped:
                     raise TrainingInterrupt(signals[0] if signals else SIGTERM, state.step)
                 if done:
@@ -206,6 +221,7 @@ class Trainer:
     def flush(self, scores: Scores | None = None) -> None:
         """Report all pending steps, the last one with `scores`."""
         self.settle()
+        self.writing.poll()
         if scores and self.pending:
             self.pending[-1] |= scores
         for reporter in self.reporters if self.pending else ():
@@ -249,7 +265,8 @@ class Trainer:
         self.flush(scores)
         if better:
             if not self.workers.from_main(lambda: has_checkpoints(self.folder)):
-                self.save()  # where there is a model, there is a checkpoint: `resume` relies on it
+                self.save()
+                self.writing.wait()  # before there is a model, which `resume` relies on
             self.keep_weights()
 
     def _scores(self) -> Scores:
@@ -290,13 +307,21 @@ class Trainer:
         del self.state.snapshots[: -self.config.average]
 
     def save(self) -> None:
-        """Write a checkpoint to resume from, and delete those that it replaces."""
+        """Begin to write a checkpoint to resume from, which will replace older ones.
+
+        It is written while training goes on; `writing.wait()` waits for it.
+        """
         self.flush()
         self._check_weights()
-        self.layout.save(self.folder, self.optimizer, self.state)
+        self.writing.wait()
+        step = self.state.step
+
+        def done() -> None:
+            if self.workers.is_main:
+                delete_old(self.folder, step)
+
+        self.writing.start(self.layout.copied(self.folder, self.optimizer, self.state), done)
         self.unsaved = False
-        if self.workers.is_main:
-            delete_old(self.folder, self.state.step)
         self._restart_clock()
 
     def keep_average(self) -> None:

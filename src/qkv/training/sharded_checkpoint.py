@@ -11,6 +11,8 @@ import dataclasses
 import json
 import shutil
 import warnings
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,31 +29,47 @@ if TYPE_CHECKING:
     from qkv.training.layout import Sharded
 
 
-def save_sharded(
+@cache
+def _own_group() -> Any:
+    """Return a group in which workers speak of checkpoints, so as not to disturb training."""
+    return torch.distributed.new_group(backend="gloo")
+
+
+def copied_parts(
     folder: Path,
     tensors: dict[str, Any],
     state: TrainState,
     tensor_size: int,
     workers: Distribution,
-) -> None:
-    """Write each worker's part beside the checkpoint's place, and move all of it there at once."""
+) -> Callable[[], None]:
+    """Copy each worker's part to its machine's memory; return what writes it.
+
+    Parts are written beside the checkpoint's place, and all of it is moved there at once.
+    """
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
-    from torch.distributed.checkpoint.state_dict_saver import save
+    from torch.distributed.checkpoint.state_dict_saver import async_save
 
     path = sharded_path(folder, state.step)
     beside = path.with_name(f".{path.name}.writing")
+    counters = dataclasses.asdict(state)
     if workers.is_main:
         shutil.rmtree(beside, ignore_errors=True)  # of a kill
     workers.barrier()
-    save(tensors, storage_writer=FileSystemWriter(beside), process_group=None)
-    workers.barrier()
-    if workers.is_main:
+    written: Any = async_save(
+        tensors, storage_writer=FileSystemWriter(beside), process_group=_own_group()
+    )
+
+    def write() -> None:
+        written.result()
+        if not workers.is_main:  # whose result comes when all have written
+            return
         sizes = {file.name: file.stat().st_size for file in beside.iterdir()}
         about = {"format": FORMAT, "tensor_parallel": tensor_size, "files": sizes}
-        write_json(beside / STATE, {**about, "state": dataclasses.asdict(state)})
+        write_json(beside / STATE, {**about, "state": counters})
         shutil.rmtree(path, ignore_errors=True)
         beside.rename(path)
-    workers.barrier()
+
+    return write
 
 
 def read_whole(path: Path, model: nn.Module) -> dict[str, Tensor]:

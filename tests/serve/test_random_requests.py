@@ -13,7 +13,6 @@ import pytest
 
 from tests.serve.conftest import Running, running
 
-schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 N_REQUESTS = int(os.environ.get("QKV_RANDOM_REQUESTS", "220"))
 
 
@@ -27,6 +26,8 @@ def test_no_random_request_is_answered_with_a_mistake_of_ours(
 
 def ask_at_random(server: Running) -> None:
     from hypothesis import HealthCheck, Phase, given, settings
+
+    schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 
     with server.client() as client:
         description = client.get("/openapi.json").json()

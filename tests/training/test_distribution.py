@@ -84,7 +84,6 @@ def cases_on_two(folder: Path) -> list[dict[str, Any]]:
 def cases_on_four(folder: Path) -> list[dict[str, Any]]:
     return [
         case("few rows", "generate", FULL, settings={"train_batch_tokens": 32}),
-        case("parts, split", "translate", {**FULL, **SPLIT}),
         case("copies, split", "classify", SPLIT),
         case("negatives of all", "embed", {**FULL, **SPLIT}),
         case("parts of two, in four", "translate", {**FULL, **SPLIT}, load=str(folder / "two")),

@@ -181,9 +181,9 @@ def test_classifiers(kind):
         assert_reads_same(theirs, folder, "sequence")
 
 
-@pytest.mark.parametrize("case", {name: case for case, (name, _) in CASES.items()}.values())
+@pytest.mark.parametrize("case", ["gpt-neox", "gemma 2", "mixtral", "bloom", "qwen3, windows"])
 def test_verify(case, tmp_path):
-    """One of each class passes what `qkv verify` proves, in 8 bits too."""
+    """Those that differ most from one another pass what `qkv verify` proves, in 8 bits too."""
     name, config = config_of(case)
     words = byte_tokenizer()
     made(name, {**config, "vocab_size": len(words)}, seed=3).save_pretrained(tmp_path)

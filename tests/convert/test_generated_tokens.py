@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,22 @@ SAID: dict[str, Mapping[str, Any] | None] = {
 }
 SOME = ("no end", "forced", "another start")
 BOTH_SIDES = ("marian", "bart", "t5")
+DECODERS = [name for name in MODELS if name not in BOTH_SIDES]
+
+
+def in_turn(names: Sequence[str], n: int, number: int) -> list[str]:
+    """Some of the names, others for each number, so that all of them come up."""
+    return [names[(n * number + step) % len(names)] for step in range(n)]
+
+
 CASES = [
-    *((name, said) for name in MODELS for said in SAID if said not in SOME),
-    *((name, "no end") for name in MODELS if name not in BOTH_SIDES),
+    *((name, "as saved") for name in MODELS),
+    *(
+        (name, said)
+        for number, said in enumerate(said for said in SAID if said not in ("as saved", *SOME))
+        for name in (*in_turn(DECODERS, 3, number), *in_turn(BOTH_SIDES, 1, number))
+    ),
+    *((name, "no end") for name in DECODERS[::3]),
     *((name, "another start") for name in BOTH_SIDES),
     ("bart", "forced"),
 ]
@@ -152,7 +166,7 @@ def theirs(model: PreTrainedModel, rows: list[list[int]]) -> list[list[int]]:
 def test_tokens_are_those_of_transformers(name, said):
     with folder_of(name, said, seed=1) as folder:
         mine, other = qkv.load(folder, "cpu"), loaded(folder, MODELS[name][0])
-    for rows in (ROWS, *([row] for row in ROWS)):
+    for rows in (ROWS, ROWS[1:2]):  # padded and not
         assert ours(mine, rows) == theirs(other, rows)
 
 
@@ -187,8 +201,9 @@ def test_usual_ids_are_those_of_transformers(model_type):
     assert USUAL_IDS.get(model_type, {}) == usual
 
 
-@pytest.mark.parametrize("said", ["short", "some never", "specials never"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "said"), list(zip(MODELS, cycle(["short", "some never", "specials never"])))
+)
 def test_and_so_does_what_we_write_again(name, said):
     """From their folder to ours, and from ours to theirs."""
     with folder_of(name, said, 0, max_new_tokens=9) as folder:

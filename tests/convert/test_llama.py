@@ -84,7 +84,7 @@ def configs(draw, **more) -> dict:
 
 BIASES = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
 WINDOW = st.integers(2, 12)  # their cache forgets nothing where it is 1
-test_llama_both_ways = goes_both_ways("LlamaForCausalLM", configs(**BIASES), 8, longest=20)
+test_llama_both_ways = goes_both_ways("LlamaForCausalLM", configs(**BIASES), 4, longest=20)
 test_mistral_both_ways = goes_both_ways(
     "MistralForCausalLM", configs(sliding_window=WINDOW), 6, longest=20
 )

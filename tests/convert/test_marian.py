@@ -14,11 +14,10 @@ from qkv.convert.model_folder import StoredModel
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from tests.convert.harness import (
-    assert_round_trip,
+    assert_comes_back,
     draw_weights,
     exported,
     loaded,
-    read,
 )
 from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits, same_texts
 
@@ -77,16 +76,12 @@ CHOICES = {
 @torch.no_grad()
 def test_our_own_translators(choices):
     """With the paper's order of sines and cosines too, and back to the same bits."""
-    for seed in range(2):
-        source, ours = translator(seed, **choices)
-        with exported(source) as folder:
-            theirs = loaded(folder, PRE if "norm_position" in choices else NAME)
-            same_logits(ours, theirs, [7, 1, 12, 4], seed)
-            same_texts(ours, theirs, [7, 1, 12, 4], seed)
-            _, again = read(folder)
-            assert again.config == ours.config
-            same_texts(again, theirs, [7, 1, 12, 4], seed)
-        assert_round_trip(source)
+    source, ours = translator(1, **choices)
+    with exported(source) as folder:
+        theirs = loaded(folder, PRE if "norm_position" in choices else NAME)
+        same_logits(ours, theirs, [7, 1, 12, 4])
+        same_texts(ours, theirs, [7, 1, 12, 4])
+        assert_comes_back(source, folder)
 
 
 def test_how_published_translators_are_decoded():

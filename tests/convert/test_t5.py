@@ -55,7 +55,7 @@ def configs(draw) -> dict:
     }
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     config=configs(),
     apart=st.booleans(),

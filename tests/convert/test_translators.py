@@ -23,7 +23,7 @@ KINDS = {
 
 @pytest.mark.parametrize("differences", KINDS.values(), ids=KINDS)
 def test_the_same_text(tmp_path, differences):
-    run(tmp_path, train_steps=60, decode_beams=3, **differences)
+    run(tmp_path, train_steps=60, train_valid_every=60, decode_beams=3, **differences)
     ours, there = load(tmp_path / "run", "cpu"), tmp_path / "there"
     write_huggingface(open_model(tmp_path / "run"), there)
     model = AutoModelForSeq2SeqLM.from_pretrained(there).eval()

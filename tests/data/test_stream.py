@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -79,8 +79,10 @@ def content(batch: Batch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "packed"), CASES)
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "packed", "accumulate"),
+    [(*case, accumulate) for case, accumulate in zip(CASES, cycle([1, 3]), strict=False)],
+)
 def test_a_stream_that_is_resumed_at_any_step_goes_on_as_it_would_have(
     kind: str, packed: bool, accumulate: int
 ) -> None:
@@ -90,7 +92,7 @@ def test_a_stream_that_is_resumed_at_any_step_goes_on_as_it_would_have(
 
     whole = steps(0, 40)
     assert {len(step) for step in whole} == {accumulate}
-    for start in (1, 7, 22, 39):
+    for start in (1, 22, 39):
         assert steps(start, 40 - start) == whole[start:]
     batches = [batch for step in whole for batch in step]
     assert len({repr(batch) for batch in batches}) > 12  # epochs differ

@@ -1,5 +1,7 @@
 """Going on from prompts: against `transformers`, alone and together, whole and as a stream."""
 
+from functools import cache
+
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -45,9 +47,23 @@ CONFIGS = [
 ]
 
 
+pair_of = cache(lambda name: PAIRS[name]())
+
+
+def spread(configs, n_pairs=1):
+    """Each config with `n_pairs` of the models in turn: what a rule does depends on no model."""
+    names = list(PAIRS)
+    cases = [
+        pytest.param(names[(number + step) % len(names)], config, id=f"{number}-{step}")
+        for step in range(n_pairs)
+        for number, config in enumerate(configs)
+    ]
+    return pytest.mark.parametrize(("name", "config"), cases)
+
+
 @pytest.fixture(scope="module", params=PAIRS)
 def pair(request):
-    return PAIRS[request.param]()
+    return pair_of(request.param)
 
 
 def theirs(model, prompt, config, monkeypatch, row):
@@ -88,28 +104,28 @@ def theirs(model, prompt, config, monkeypatch, row):
     return [[token for token in row if token != EOS] for row in rows]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_tokens_equal_transformers(pair, config, monkeypatch):
-    model, ours = pair
+@spread(CONFIGS, 2)
+def test_tokens_equal_transformers(name, config, monkeypatch):
+    model, ours = pair_of(name)
     found = complete(ours, PROMPTS, config)
     for row, (prompt, each) in enumerate(zip(PROMPTS, found, strict=True)):
         expected = theirs(model, prompt, config, monkeypatch, row)
         assert [one.tokens for one in each] == expected
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_together_equals_alone_and_fixed_equals_growing(pair, config):
-    _, ours = pair
+@spread(CONFIGS, 2)
+def test_together_equals_alone_and_fixed_equals_growing(name, config):
+    _, ours = pair_of(name)
     together = complete(ours, PROMPTS, config)
     assert_same(complete(ours, PROMPTS, config, fixed=True), together)
     for row, prompt in enumerate(PROMPTS):
         assert_same(complete(ours, [prompt], config, ids=[row]), [together[row]])
 
 
-@pytest.mark.parametrize("config", [c for c in CONFIGS if c.sample or c.beams == 1], ids=str)
+@spread([config for config in CONFIGS if config.sample or config.beams == 1])
 @pytest.mark.parametrize("fixed", [False, True])
-def test_a_stream_equals_the_whole(pair, config, fixed):
-    _, ours = pair
+def test_a_stream_equals_the_whole(name, config, fixed):
+    _, ours = pair_of(name)
     expected = [each[0].tokens for each in complete(ours, PROMPTS, config)]
     found = [
         list(stream(Engine(ours, fixed=fixed), prompt, config, id=row))
@@ -212,7 +228,7 @@ def test_limits_are_each_prompts_own_and_end_with_the_context(pair):
 )
 def test_an_engine_of_fixed_shapes_is_used_again(config):
     """Later batches are copied into the memory of the first, and leave each other no trace."""
-    _, ours = PAIRS["llama"]()
+    _, ours = pair_of("llama")
     engine = Engine(ours, fixed=True)
     for prompts in (PROMPTS, PROMPTS[::-1], [[4, 5], [6, 7, 8], [9], [10, 11]], [[12, 13]]):
         found = complete(ours, prompts, config, engine=engine)
@@ -233,6 +249,6 @@ def test_no_end_comes_early(pair, beams):
     ("prompts", "words"), [([[5], []], "prompt 2 is empty"), ([[7] * 48], "context of 48")]
 )
 def test_prompts_that_cannot_be_continued(prompts, words):
-    _, ours = PAIRS["gpt2"]()
+    _, ours = pair_of("gpt2")
     with pytest.raises(UserError, match=words):
         complete(ours, prompts, DecodeConfig(beams=1))

@@ -154,6 +154,14 @@ def test_a_long_prompt_is_read_in_parts_while_others_go_on(data, name):
     assert_same(waiting, alone(model, long))
 
 
+def test_rows_that_run_together_forbid_n_grams_of_their_own_sizes():
+    model = MODELS["llama"]
+    rules = [DecodeConfig(beams=1, no_repeat=n, repetition_penalty=0.5) for n in (0, 1, 2, 3)]
+    requests = [Request((7, 8, 9), 14, (VOCABULARY,), rule) for rule in rules]
+    for handle, request in zip(Engine(model).run(requests), requests, strict=True):
+        assert_same(handle, alone(model, request))
+
+
 def test_what_was_read_is_kept_for_prompts_that_begin_with_it():
     model = MODELS["llama"]
     engine = Engine(model)

@@ -41,15 +41,6 @@ def test_batched_equals_one_by_one(ours, batch, config):
 
 
 @ALL_KINDS
-def test_any_order_of_the_batch(ours, batch, config):
-    source, lengths = batch
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    shuffled = generate(ours, source[order], lengths[order], config, ids=order.tolist())
-    plain = generate(ours, source, lengths, config)
-    assert_same(shuffled, [plain[index] for index in order.tolist()])
-
-
-@ALL_KINDS
 @pytest.mark.parametrize("fixed", [False, True])
 def test_padded_equals_unpadded(ours, batch, config, fixed):
     """What stands in the padding, and how much of it, changes nothing."""

@@ -77,10 +77,20 @@ def test_forced_prefix(pair, batch, beams, fixed):
     assert all(one.tokens[:3] == [17, 58, 4] for one in found)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("no_repeat", "min_length", "penalty", "fixed"),
+    [
+        (0, 0, 0.6, False),
+        (1, 1, 1.0, False),
+        (2, 6, 1.3, False),
+        (3, 16, 0.5, False),
+        (1, 0, 0.6, True),
+        (2, 1, 1.0, True),
+        (3, 6, 1.3, True),
+        (0, 16, 0.5, True),
+    ],
+)
 @pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("no_repeat", [0, 1, 2, 3])
-@pytest.mark.parametrize(("min_length", "penalty"), [(0, 0.6), (1, 1.0), (6, 1.3), (16, 0.5)])
 def test_repeating_and_ending_early(pair, batch, beams, no_repeat, min_length, penalty, fixed):
     """Penalties below 1 make a model repeat itself, so that there is something to avoid."""
     config = DecodeConfig(

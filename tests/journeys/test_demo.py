@@ -30,6 +30,8 @@ HURRIED = [
     "model.d_ff=16",
     "model.n_heads=2",
 ]
+# The package is found from any folder
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(package.__file__).resolve().parents[1])}
 WORDS = [word for setting in HURRIED for word in ("--set", setting)]
 
 
@@ -48,18 +50,17 @@ def test_the_demo_is_among_them() -> None:
     assert "demo" in [path.stem for path in recipes()]
 
 
-def test_the_demo_runs_from_end_to_end_and_its_last_lines_as_printed(tmp_path: Path) -> None:
-    """In a shell without qkv and this Python on its PATH, as after `make demo`."""
-    shell = {**os.environ, "PATH": "/usr/bin:/bin"}
-
-    def run(command: str) -> list[str]:
-        done = subprocess.run(
-            command, shell=True, env=shell, capture_output=True, text=True, check=True
-        )
-        return done.stdout.splitlines()
-
-    words = ["demo", "--out", str(tmp_path / "demo"), *WORDS]
-    lines = run(shlex.join([sys.executable, "-m", "qkv", *words]))
+def test_the_demo_runs_from_end_to_end_and_may_be_run_again(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = demo.demo_corpus()
+    few = type(corpus)(corpus.train[:300], corpus.valid[:20], corpus.test[:20])
+    monkeypatch.setattr(demo, "demo_corpus", lambda: few)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "nowhere")
+    lines = qkv("demo", *WORDS).lines
+    folder = Path("runs/demo")
+    assert len(read_log(folder)) == 2
     assert any("% exact match" in line for line in lines)
     assert any("BLEU " in line and "tok:13a" in line for line in lines)
     samples = [line for line in lines if " → " in line]
@@ -67,12 +68,25 @@ def test_the_demo_runs_from_end_to_end_and_its_last_lines_as_printed(tmp_path: P
     assert [line.split(" → ")[0].strip() for line in samples[:3]] == list(NAMED)
     translate, inspect, python, browser = lines[-4:]
     assert browser.startswith("Try it in the browser: ")
-    assert browser.endswith(f"qkv serve {tmp_path / 'demo'}")
-    assert translate.endswith(f'qkv translate --model {tmp_path / "demo"} "我爱你"')
-    assert inspect.endswith(f"qkv inspect {tmp_path / 'demo'} --source 我爱你")
+    assert browser.endswith(f"qkv serve {folder}")
+    assert translate.endswith(f'qkv translate --model {folder} "我爱你"')
+    assert inspect.endswith(f"qkv inspect {folder} --source 我爱你")
     assert python.strip().startswith(f'{sys.executable} -c "import qkv; ')
-    assert run(translate) == [load(tmp_path / "demo").translate("我爱你")]
-    assert "- Data: demo (licence: Apache-2.0)" in (tmp_path / "demo" / "README.md").read_text()
+    expected = [load(folder).translate("我爱你")]
+    assert qkv(*shlex.split(translate)[1:]).lines == expected
+    assert (
+        subprocess.run(
+            shlex.split(python), env=ENVIRONMENT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        == expected
+    )
+    assert "- Data: demo (licence: Apache-2.0)" in (folder / "README.md").read_text()
+
+    assert qkv("demo", *WORDS, "--set", "train.steps=3").code == 0
+    assert len(read_log(folder)) == 3
+    mistake = qkv("demo", *WORDS, "--set", "data.pairs=x.tsv").mistake
+    assert "corpus = 'demo' has its own text" in mistake
+    assert len(read_log(folder)) == 3
 
 
 @pytest.mark.parametrize("found", [None, "same", "other"])
@@ -89,22 +103,6 @@ def test_commands_are_printed_as_a_new_shell_finds_them(
     monkeypatch.setattr(sys, "argv", [started])
     by_name = started if found != "same" else "qkv"
     assert program() == (by_name if started.endswith("qkv") else f"{sys.executable} -m qkv")
-
-
-def test_the_demo_may_be_run_again(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = demo.demo_corpus()
-    few = type(corpus)(corpus.train[:300], corpus.valid[:20], corpus.test[:20])
-    monkeypatch.setattr(demo, "demo_corpus", lambda: few)
-    monkeypatch.chdir(tmp_path)
-    assert qkv("demo", *WORDS).code == 0
-    assert len(read_log(tmp_path / "runs" / "demo")) == 2
-    assert qkv("demo", *WORDS, "--set", "train.steps=3").code == 0
-    assert len(read_log(tmp_path / "runs" / "demo")) == 3
-    mistake = qkv("demo", *WORDS, "--set", "data.pairs=x.tsv").mistake
-    assert "corpus = 'demo' has its own text" in mistake
-    assert len(read_log(tmp_path / "runs" / "demo")) == 3
 
 
 def test_a_recipe_written_out_reads_the_same(tmp_path: Path) -> None:

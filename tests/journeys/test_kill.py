@@ -10,21 +10,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from qkv.config import load_recipe
+from qkv.run.train import train
 from qkv.weights import read_tensors
-from tests.run.common import read_log
+from tests.run.common import read_log, silence
 from tests.run.tiny import write_recipe
 
-STEPS = 120
+STEPS = 40
 SETTINGS: dict[str, Any] = {
     "train_steps": STEPS,
-    "train_valid_every": 25,
-    "train_checkpoint_every": 15,
+    "train_valid_every": 9,
+    "train_checkpoint_every": 6,
     "train_accumulate": 2,
     "train_batch_tokens": 120,
     "train_average": 3,
     "train_patience": 0,
     "model_dropout": 0.2,
-    "train_warmup": 30,
+    "train_warmup": 10,
 }
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # two would fight over a busy machine
 
@@ -77,22 +79,21 @@ def newest(out: Path) -> Path:
 
 def test_stopped_again_and_again_the_end_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     recipe, out, whole = write_recipe(tmp_path, **SETTINGS), tmp_path / "cut it", tmp_path / "whole"
-    undisturbed = start("-m", "qkv", "train", recipe, "--out", whole)
+    train(load_recipe(recipe), whole, console=silence())
     begin = ("train", recipe, "--out", out)
     killed, stopped = signal.SIGKILL, signal.SIGTERM
 
-    end(start("-c", DYING, "step", 35, int(killed), *begin), -killed)
-    end(start("-c", DYING, "checkpoint", 45, int(killed), *begin, "--resume"), -killed)
-    assert newest(out).name == "step-00000030.safetensors"
+    end(start("-c", DYING, "step", 14, int(killed), *begin), -killed)
+    end(start("-c", DYING, "checkpoint", 18, int(killed), *begin, "--resume"), -killed)
+    assert newest(out).name == "step-00000012.safetensors"
     os.truncate(newest(out), newest(out).stat().st_size - 1)
-    said = end(start("-c", DYING, "step", 65, int(stopped), *begin, "--resume"), 128 + stopped)
-    assert "· resuming from step 15" in said
-    assert newest(out).name == "step-00000066.safetensors"
-    assert said[-2] == "· stopped after step 66; resume with:"
+    said = end(start("-c", DYING, "step", 25, int(stopped), *begin, "--resume"), 128 + stopped)
+    assert "· resuming from step 6" in said
+    assert newest(out).name == "step-00000026.safetensors"
+    assert said[-2] == "· stopped after step 26; resume with:"
     command = shlex.split(said[-1])
     assert command[:4] == [sys.executable, "-m", "qkv", "train"]
-    assert "· resuming from step 66" in end(start(*command[1:]))
-    end(undisturbed)
+    assert "· resuming from step 26" in end(start(*command[1:]))
 
     assert losses(out) == losses(whole)
     for name in ("model.safetensors", f"checkpoints/step-{STEPS:08d}.safetensors"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,21 @@ from qkv_labs.gallery import main, write_gallery
 from tests.labs import toy
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of three labs, written in the wrong order."""
-    found = tmp_path / "labs"
+    found = tmp_path_factory.mktemp("written") / "labs"
     write(run_lab(toy.toy_lab("tied", "refuted")), found)
     write(run_lab(toy.toy_lab("scale", animate=toy.animate)), found)
     write(run_lab(toy.toy_lab("saturation", "undecided")), found)
     (found / "other.json").write_text("[]")
     return found
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy of them for each test."""
+    return Path(shutil.copytree(written, tmp_path / "labs"))
 
 
 def test_a_page_shows_each_lab_in_order(folder: Path) -> None:

@@ -252,16 +252,16 @@ def test_the_pages_of_the_docs_are_those_of_their_results(language: str, twin: s
 
 
 def test_stored_results_are_judged_and_drawn_anew(tmp_path: Path) -> None:
-    stored = result("saturation")
-    (tmp_path / "saturation.json").write_text(
+    stored = result("tied")
+    (tmp_path / "tied.json").write_text(
         json.dumps({**stored, "verdict": {}, "tables": []}), encoding="utf-8"
     )
     main([str(tmp_path), "--again"])
-    renewed = json.loads((tmp_path / "saturation.json").read_text(encoding="utf-8"))
+    renewed = json.loads((tmp_path / "tied.json").read_text(encoding="utf-8"))
     assert renewed["verdict"] == stored["verdict"]
     assert renewed["tables"] == stored["tables"]
     assert renewed["date"] == stored["date"] and renewed["seconds"] == stored["seconds"]
-    assert sorted(path.name for path in tmp_path.glob("saturation.*")) == [
-        *("saturation.json", "saturation.png", "saturation.zh.png")
+    assert sorted(path.name for path in tmp_path.glob("tied.*")) == [
+        *("tied.json", "tied.png", "tied.zh.png")
     ]
-    assert "(saturation.zh.png)" in (tmp_path / "README.zh.md").read_text(encoding="utf-8")
+    assert "(tied.zh.png)" in (tmp_path / "README.zh.md").read_text(encoding="utf-8")

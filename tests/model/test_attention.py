@@ -1,8 +1,6 @@
 """The two paths of attention, held against each other and against loops over plain numbers."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -40,7 +38,7 @@ kv_heads = st.sampled_from([1, 2, 4])
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", ["none", "given", "learnt"])  # each takes another kernel
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data(), kv_heads, st.integers(0, 100))
 def test_the_paths_are_one_function(kind, bias, data, kv_heads, seed):
     """Forward and backward."""
@@ -203,8 +201,3 @@ def test_use_path_gives_back_what_was():
         assert attention.attend is equation
         raise RuntimeError("midway")
     assert attention.attend is fast
-
-
-def test_importing_the_model_does_not_import_the_packed_kernel() -> None:
-    program = "import sys, qkv.model; sys.exit('torch.nn.attention.varlen' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

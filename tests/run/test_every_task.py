@@ -74,7 +74,7 @@ def test_a_run_that_is_killed_and_resumed_ends_bit_for_bit_the_same(
     differences = {"data_licence": "CC0", **differences}
     whole = runs.run(tmp_path, "whole", **differences)
     files = ["config.json", "recipe.toml"] + ["tokenizer.json"] * (name != "images")
-    for step in (3, 9):
+    for step in (3, 9) if name == "translate" else (9,):  # before and after a checkpoint
         resumed = runs.killed_and_resumed(step, tmp_path, f"cut{step}", **differences)
         assert everything(resumed, files) == everything(whole.folder, files)
     log = read_log(whole.folder)
@@ -154,9 +154,9 @@ def test_held_out_examples_are_never_trained_on(tmp_path: Path, name: str) -> No
     assert not {key(e) for e in job.splits.train} & {key(e) for e in job.splits.valid}
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_run_cannot_be_resumed_with_other_data(tmp_path: Path, name: str) -> None:
-    runs = Runs(VALUES[name])
+def test_a_run_cannot_be_resumed_with_other_data(tmp_path: Path) -> None:
+    """What other data is, each task says by its digest."""
+    runs = Runs(tiny.values)
     folder = runs.killed_at(7, tmp_path)
     path = folder / "checkpoints" / "data.json"
     path.write_text('"of other data"')

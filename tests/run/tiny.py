@@ -46,6 +46,7 @@ def values(folder: Path, n: int = 200, **differences: Any) -> dict[str, Any]:
         "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
         "model": {**DECODER, "n_encoder_layers": 1, "max_length": 32},
         "train": {**TRAINING, "batch_tokens": 200},
+        "decode": {"max_length": 4},  # a model that has learnt nothing never ends
     }
     return with_differences(found, differences)
 
@@ -63,6 +64,7 @@ LEARNS: dict[str, Any] = {
     "train_label_smoothing": 0.0,
     "train_valid_every": 100,
     "train_checkpoint_every": 1000,
+    "decode_max_length": 0,
 }
 
 RUNS = Runs(values, "digits", learns=LEARNS)

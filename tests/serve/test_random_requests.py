@@ -12,12 +12,12 @@ import pytest
 from bench.requests import ask_at_random
 from tests.serve.conftest import running
 
-pytest.importorskip("schemathesis", reason="needs schemathesis")
 N_REQUESTS = 220
 
 
 @pytest.mark.timeout(300)
 def test_no_random_request_is_answered_with_a_mistake_of_ours(folders: dict[str, Path]) -> None:
+    pytest.importorskip("schemathesis", reason="needs schemathesis")
     given = [str(folder) for folder in folders.values()]
     with running(given) as server, server.client() as client:
         statuses = ask_at_random(client, N_REQUESTS)

@@ -113,7 +113,7 @@ def run(
     n_replicas: int = 0,
     address: str | None = None,
 ) -> None:
-    """Serve models, by default the packaged translator, until a signal comes."""
+    """Serve models, by default the packaged ones, until a signal comes."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -122,14 +122,15 @@ def run(
         raise missing_package("qkv serve", "FastAPI and uvicorn", "serve") from error
     from qkv.serve import server
     from qkv.serve.models import Models
-    from qkv.shelf import TRANSLATOR
+    from qkv.shelf import ENCODER, TRANSLATOR
 
+    names = given or [TRANSLATOR, ENCODER]  # each is loaded when somebody asks for it
     if n_replicas:
         from qkv.serve.replicas import serve_replicas
 
-        serve_replicas(given or [TRANSLATOR], settings, n_replicas, address)
+        serve_replicas(names, settings, n_replicas, address)
         return
-    server.serve(Models(given or [TRANSLATOR], settings), settings)
+    server.serve(Models(names, settings), settings)
 
 
 def parse_size(text: str) -> int:

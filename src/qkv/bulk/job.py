@@ -26,7 +26,7 @@ Work = Callable[["BulkJob", Sequence[Part]], Iterator[int]]
 
 @dataclass(frozen=True)
 class BulkJob:
-    """What is done with the lines, and where the output goes."""
+    """A command, its input and the folder of its output."""
 
     open_answer: Callable[[], Answer]
     """Loads the model; called once by each worker."""

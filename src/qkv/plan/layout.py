@@ -64,7 +64,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one GPU would do alone: the run of which layouts are made."""
+    """The work of a run on one GPU, which layouts divide."""
 
     config: ModelConfig
     train: TrainConfig

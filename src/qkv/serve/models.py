@@ -79,7 +79,7 @@ class Models:
         return list(self._offers)
 
     def offer(self, name: str) -> Offer:
-        """What is known of a model without loading it."""
+        """Describe a model without loading it."""
         if name not in self._offers:
             known = ", ".join(self._offers)
             raise UnknownModelError(f"There is no model {name!r} here; this server has {known}.")

@@ -32,7 +32,7 @@ SPECIAL = re.compile(rf"({BOS}|{EOS}|<\|[^|<>\s]+\|>)")
 
 
 class Message(TypedDict):
-    """What one role says in its turn."""
+    """One turn of a chat: a role and its text."""
 
     role: Role
     content: str

@@ -29,7 +29,7 @@ WITHIN_CHARACTER = re.compile("[\udc80-\udcbf]+")
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What is known of pieces without their neighbours: a flag for each id of a tokenizer.
+    """Properties of pieces by themselves: a flag for each id of a tokenizer.
 
     A word is a run of letters and digits. Punctuation, symbols, a bare space, and each piece in a
     script without spaces (Chinese, Thai) are words of their own, and so are special tokens.

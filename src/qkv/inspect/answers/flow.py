@@ -225,7 +225,7 @@ FIRST = ("query", "key", "value", "shares", "hidden")  # of a sublayer, after it
 
 
 def _sources(stages: Sequence[Stage], index: dict[str, int], end: int, parallel: bool) -> list[int]:
-    """What one stage is computed from."""
+    """Names of the stages that one stage is computed from."""
     sublayer, _, kind = stages[end].key.rpartition(".")
     if kind in GIVEN:
         return []

@@ -87,7 +87,7 @@ class ContentPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """What one role says."""
+    """One turn of a chat: a role and its text."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[ContentPart] = ""

@@ -61,7 +61,7 @@ class Passes:
         )
 
     def recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
-        """What was made for a question, made now if it is none of the recent ones."""
+        """Return the answer to a question, computed anew if it is none of the recent ones."""
         if asked not in self._kept:
             self._kept[asked] = make()
             while len(self._kept) > N_KEPT:

@@ -391,7 +391,7 @@ def test_views_speak_chinese(look: Look, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("qkv.inspect.draw.fonts.chinese_font", lambda: None)
     answer = look(*words, tmp_path / "a.png")
     assert answer.lines == [str(tmp_path / "a.png")]
-    assert "figures are labelled in English" in answer.err
+    assert "图中文字改用英文" in answer.err
     assert "there are en and zh" in look("--source", TEXT, "--language", "fr").mistake
 
 

@@ -191,7 +191,7 @@ UNREAD = [
     ("classify", "train_packing", "on", r"does not read train\.packing"),
     ("tag", "data_max_length", 20, r"does not read data\.max_length"),
     ("fill", "data_across", True, r"does not read data\.across \(only generate\)"),
-    ("translate", "train_consistency", 1.0, r"does not read train\.consistency"),
+    ("fill", "train_consistency", 1.0, r"does not read train\.consistency"),
 ]
 
 

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from qkv.config import ModelConfig, TrainConfig
 from qkv.plan.parameters import count_parameters, product_weights, shapes_of, table_bytes
 from qkv.plan.passes import FLOAT, LONG, BatchSize, Numerics, PassCost
-from qkv.training.loss import CHUNK_ELEMENTS
+from qkv.training.loss import chunk_elements
 
 HALF = 2
 # A weight of a frozen matrix, with its share of scales
 BASE_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.06, "int4": 0.56}
 # A logit while the loss is computed: itself, its exponential, its gradient and their temporaries
 LOGIT_BYTES = {"cpu": 12, "cuda": 6}
+COMPILED_LOGIT_BYTES = 4  # itself and its gradient, in bfloat16
 LIBRARIES = {"cpu": 0.4e9, "cuda": 0.6e9}
 """What the process holds before it has a model: the libraries, or a GPU's context."""
 
@@ -54,7 +55,12 @@ class Memory:
 
 
 def memory_of(
-    config: ModelConfig, train: TrainConfig, size: BatchSize, numerics: Numerics, cost: PassCost
+    config: ModelConfig,
+    train: TrainConfig,
+    size: BatchSize,
+    numerics: Numerics,
+    cost: PassCost,
+    compiled: bool = False,
 ) -> Memory:
     """Estimate the memory of a run on one device."""
     counts = count_parameters(config)
@@ -74,7 +80,7 @@ def memory_of(
         optimizer=_optimizer_bytes(config, train, trained, inside),
         activations=cost.saved(train.recompute),
         copies=copies,
-        logits=_logits(config, size, numerics),
+        logits=_logits(config, size, numerics, compiled),
         working=_working(config, size, numerics),
         batches=4.0 * LONG * (size.tokens + size.source_tokens) * train.accumulate,
         libraries=LIBRARIES[numerics.device],
@@ -125,15 +131,17 @@ def _optimizer_bytes(config: ModelConfig, train: TrainConfig, trained: int, insi
     return FLOAT * 2 * trained
 
 
-def _logits(config: ModelConfig, size: BatchSize, numerics: Numerics) -> float:
+def _logits(config: ModelConfig, size: BatchSize, numerics: Numerics, compiled: bool) -> float:
     """Logits are computed a chunk of tokens at a time, but for the answers of preferences."""
     if config.family == "encoder" and config.head != "masked":
         return 0.0
-    elements = min(CHUNK_ELEMENTS[numerics.device], size.labels * config.vocab_size)
+    chunk = chunk_elements(numerics.device, learns=not numerics.frozen)
+    elements = min(chunk, size.labels * config.vocab_size)
     weight = config.vocab_size * config.embedding_width * numerics.product
     if size.whole_logits:
         elements = size.labels * config.vocab_size
-    return elements * LOGIT_BYTES[numerics.device] + weight
+    each = COMPILED_LOGIT_BYTES if compiled and numerics.half else LOGIT_BYTES[numerics.device]
+    return elements * each + weight
 
 
 def _working(config: ModelConfig, size: BatchSize, numerics: Numerics) -> float:

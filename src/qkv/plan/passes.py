@@ -21,7 +21,7 @@ class Numerics:
     """How a pass is computed: on which kind of device, and in which precision."""
 
     device: Literal["cpu", "cuda"] = "cpu"
-    half: bool = False  # products in bfloat16; weights and residual stream stay float32
+    half: bool = False  # products and residual stream in bfloat16; weights stay float32
     frozen: bool = False  # all weights but those of LoRA
     stream: int = FLOAT  # bytes of a number in the residual stream
     lora_rank: int = 0
@@ -153,9 +153,10 @@ class PassCost:
 
 def pass_cost(config: ModelConfig, size: BatchSize, numerics: Numerics) -> PassCost:
     """Compute the cost of a pass of a model through a batch, with the loss of its head."""
-    if numerics.half and (config.d_embedding or config.patch_size):
-        numerics = replace(numerics, stream=2)  # a product makes the first vectors
-    tally = _Tally(config, size, numerics)
+    embedded = 2 if numerics.half and config.patch_size else numerics.stream
+    if numerics.half:
+        numerics = replace(numerics, stream=2)
+    tally = _Tally(config, size, numerics, embedded)
     blocks: list[Cost] = []
     if config.family != "decoder":
         length = size.source if config.family == "encoder-decoder" else size.target
@@ -180,6 +181,7 @@ class _Tally:
     config: ModelConfig
     size: BatchSize
     numerics: Numerics
+    embedded: int  # bytes of a number in embeddings, before the residual stream
 
     # Around the blocks
 
@@ -187,7 +189,7 @@ class _Tally:
         """Embedding, positions, input norm and dropout, widening; the final norm."""
         config, n = self.config, self.size.rows * length
         width = config.embedding_width
-        saved = n * LONG + self._dropout(n, width, self.numerics.stream)
+        saved = n * LONG + self._dropout(n, width, self.embedded)
         products: tuple[Product, ...] = ()
         if config.patch_size:
             inner = config.n_channels * config.patch_size**2
@@ -198,7 +200,7 @@ class _Tally:
         if config.positions.startswith("learned"):
             saved += length * LONG
         if config.embedding_norm:
-            saved += self._norm(n, width)
+            saved += self._norm(n, width, self.embedded)
         if config.d_embedding:
             saved += n * width * self.numerics.product
             products += (self._product(n, width, config.d_model, "embeddings"),)

@@ -71,7 +71,9 @@ class RunPlan:
     @cached_property
     def memory(self) -> Memory:
         """Bytes on the device."""
-        return memory_of(self.config, self.train, self.size, self.numerics, self.cost)
+        return memory_of(
+            self.config, self.train, self.size, self.numerics, self.cost, self.compiled
+        )
 
     @cached_property
     def time(self) -> StepTime:

@@ -11,7 +11,9 @@ from torch import Tensor
 from qkv.model.soft_cap import soft_cap
 
 # Logits that stand in memory at one time. A GPU wants large products; a CPU wants them in cache.
-CHUNK_ELEMENTS = {"cuda": 2**30, "cpu": 2**22}
+CHUNK_ELEMENTS = {"cuda": 2**29, "cpu": 2**22}
+# Where W_out learns, each chunk adds to its whole gradient: a GPU is faster with fewer of them.
+LARGER_IF_LEARNING = {"cuda": 2}
 # A GPU multiplies by a matrix whose rows are a multiple of this much faster than by one of 50,257.
 ALIGNMENT = {"cuda": 64}
 
@@ -85,7 +87,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias) if bias is not None and learns[2] else None
         n_tokens, size = weight.shape[0], _aligned(weight.shape[0], passes.device.type)
         wide, offset = _padded(weight, bias, size)
-        for part in _chunks(passes.shape[1], passes.shape[0] * size, passes.device.type):
+        elements = chunk_elements(passes.device.type, learns=grad_weight is not None)
+        for part in _chunks(passes.shape[1], elements // (passes.shape[0] * size)):
             hidden = passes[:, part]
             logits = F.linear(hidden, wide, offset)  # (P, n, V)
             chunk_loss, slope = _loss_and_slope(
@@ -135,8 +138,13 @@ def _padded(weight: Tensor, bias: Tensor | None, size: int) -> tuple[Tensor, Ten
     return F.pad(weight, (0, 0, 0, more)), None if bias is None else F.pad(bias, (0, more))
 
 
-def _chunks(n_tokens: int, vocab_size: int, device: str) -> list[slice]:
-    size = max(1, CHUNK_ELEMENTS.get(device, 2**24) // vocab_size)
+def chunk_elements(device: str, learns: bool) -> int:
+    """Return how many logits stand in memory at one time."""
+    return CHUNK_ELEMENTS.get(device, 2**24) * (LARGER_IF_LEARNING.get(device, 1) if learns else 1)
+
+
+def _chunks(n_tokens: int, size: int) -> list[slice]:
+    size = max(1, size)
     return [slice(start, min(start + size, n_tokens)) for start in range(0, n_tokens, size)]
 
 

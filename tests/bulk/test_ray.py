@@ -58,11 +58,16 @@ def marked(mark: str, title: str) -> list[int]:
     return sorted(found)
 
 
-def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], said: Path) -> None:
+    """Wait for something that a process does; skip where Ray itself cannot start."""
     end = time.monotonic() + PATIENCE
     while not is_so():
         assert time.monotonic() < end
-        assert process.poll() is None
+        if process.poll() is not None:
+            words = said.read_text()
+            if "The Ray cluster of this machine does not answer" in words:
+                pytest.skip(words)
+            pytest.fail(words)
         time.sleep(0.02)
 
 
@@ -72,14 +77,14 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
     lines.write_text("".join(f"{number:06d}\n" for number in range(3_000)))
     options = ["--model", model, "--device", "cpu"]
     command = ["bulk", "translate", str(lines), str(out), "--part-lines", "50", *options]
-    with started([*command, "--workers", "2"], tmp_path / "said.txt") as (process, mark):
-        until(lambda: len(list(out.glob("part-*"))) > 2, process)
+    words = tmp_path / "said.txt"
+    with started([*command, "--workers", "2"], words) as (process, mark):
+        until(lambda: len(list(out.glob("part-*"))) > 2, process, words)
         workers = marked(mark, "ray::MapWorker")
         os.kill(workers[0], signal.SIGKILL)
         assert process.wait(PATIENCE) == 0
     assert len(workers) == 2
-    said = (tmp_path / "said.txt").read_text()
-    assert said.endswith(f"3,000 lines in 60 parts: {out}/part-*.txt\n")
+    assert words.read_text().endswith(f"3,000 lines in 60 parts: {out}/part-*.txt\n")
     assert len(list(out.glob("part-*.txt"))) == 60
     assert not list(out.glob(".*.writing"))
     alone = subprocess.run(
@@ -95,7 +100,7 @@ def test_replicas_answer_at_one_address_and_go_on_without_one_of_them(tmp_path: 
     said = tmp_path / "said.txt"
     arguments = ["serve", "zh-en", "--port", "0", "--replicas", "2", "--device", "cpu"]
     with started(arguments, said) as (process, mark):
-        until(lambda: "Serving zh-en at http://127.0.0.1:" in said.read_text(), process)
+        until(lambda: "Serving zh-en at http://127.0.0.1:" in said.read_text(), process, said)
         url = said.read_text().partition("at ")[2].split()[0]
         with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False) as client:
             assert client.get("/health").json() == {"status": "ok"}
@@ -108,6 +113,10 @@ def test_replicas_answer_at_one_address_and_go_on_without_one_of_them(tmp_path: 
             answers = [client.post("/translate", json=body) for _ in range(6)]
             # The request that the killed one held may fail; later ones are answered.
             assert [answer.json() for answer in answers[2:]] == [first] * 4
-            until(lambda: len(set(marked(mark, "ray::ServeReplica")) - set(replicas)) == 1, process)
+            until(
+                lambda: len(set(marked(mark, "ray::ServeReplica")) - set(replicas)) == 1,
+                process,
+                said,
+            )
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

@@ -112,7 +112,10 @@ def test_the_beam_tree_ends_in_what_the_search_finds(client, translator):
     best = translator.translate(TEXT, beams=3)
     assert tree["outputs"][0]["tokens"].replace("▁", " ").replace(" ", "") == best.replace(" ", "")
     assert {node["fate"] for node in tree["nodes"]} == {"kept", "ended", "pruned"}
-    assert all(node["why"] for node in tree["nodes"] if node["fate"] == "pruned")
+    pruned = [number for number, node in enumerate(tree["nodes"]) if node["fate"] == "pruned"]
+    reasons = ask(client, "beam", beams=3, language="zh").json()["nodes"]
+    assert all(tree["nodes"][number]["why"].isascii() for number in pruned)
+    assert not any(reasons[number]["why"].isascii() for number in pruned)
 
 
 def test_teacher_forcing_scores_a_given_output(client, translator):

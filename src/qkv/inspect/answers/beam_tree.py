@@ -145,7 +145,7 @@ class BeamTree(Answer):
                 f"{math.exp(node.log_probability):.3f}",
                 f"{node.score:.3f}",
                 localized("best" if node.best else node.fate),
-                self._reason(node),
+                self.reason(node),
             )
             for node in self.nodes
         ]
@@ -167,7 +167,7 @@ class BeamTree(Answer):
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the tree, the reasons for pruning by letter, and the outputs."""
         nodes, left_out = self.shown()
-        reasons = dict.fromkeys(self._reason(node) for node in nodes if node.why)
+        reasons = dict.fromkeys(self.reason(node) for node in nodes if node.why)
         letters = dict(zip(reasons, "abcdefghijklmnopqrstuvwxyz", strict=False))
         root = Tree(self._summary())
         branches: dict[int | None, Tree] = {None: root}
@@ -179,7 +179,7 @@ class BeamTree(Answer):
             number = f"{chance:.3f}" if chance >= 0.0005 else "<0.001"
             label.append(f"{number}  log P {node.score:.2f}", style="dim")
             if node.why:
-                label.append(f"  {letters[self._reason(node)]}", style="dim italic")
+                label.append(f"  {letters[self.reason(node)]}", style="dim italic")
             branches[node.id] = branches[node.parent].add(label)
         yield root
         for note in [*(f"{letter}: {why}" for why, letter in letters.items()), left_out]:
@@ -189,7 +189,7 @@ class BeamTree(Answer):
         rows = [(f"{output.score:.3f}", name) for name, output in outputs]
         yield from Table((localized("score"), localized("output")), rows).text(width)
 
-    def _reason(self, node: Node) -> str:
+    def reason(self, node: Node) -> str:
         """Why a candidate does not go on, in the current language."""
         said = (reason for reason in REASONS if reason.format(beams=self.beams) == node.why)
         return localized(next(said, node.why), beams=self.beams)

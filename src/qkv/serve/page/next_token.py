@@ -13,6 +13,7 @@ from qkv.config import DecodeConfig
 from qkv.decode.request import Request
 from qkv.decode.row_rules import Sampling
 from qkv.errors import UserError
+from qkv.inspect.draw.language import Language, language
 from qkv.inspect.trace.inputs import Side
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.changes import apply_changes, parse_change
@@ -41,6 +42,7 @@ class BeamAsk(Ask):
 
     beams: int = Field(3, ge=1, le=8)
     length: int = Field(12, ge=1, le=64)
+    language: Language = Field("en", description="Of the reasons why candidates are pruned.")
 
 
 class ForcedAsk(Ask):
@@ -165,6 +167,10 @@ def beam(task: Any, ask: BeamAsk) -> dict[str, Any]:
     trace, _ = _after(task, ask, [])
     tree = trace.beam_tree(beams=ask.beams, max_length=ask.length)
     numbers: dict[str, Any] = tree.numbers()
+    with language(ask.language):
+        reasons = [tree.reason(node) for node in tree.nodes]
+    for node, reason in zip(numbers["nodes"], reasons, strict=True):
+        node["why"] = reason
     return numbers
 
 

@@ -93,7 +93,7 @@ export function mount(element, state, api) {
   const found = {}; // answers behind the panels
   const keep = (name, draw) => (given) => { found[name] = given; return draw(given); };
   const code = (ask, fields, path, number) => () => ({ python: askPython(state, ["next_token", ...ask], fields(), path), number: number() });
-  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, changes: [] }), keep("tree", drawTree));
+  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, changes: [], language: document.documentElement.lang.slice(0, 2) }), keep("tree", drawTree));
   const beams = slider("write.beams", { low: 1, high: 6, step: 1, value: state.beams }, (value) => state.set({ beams: value }));
   const reference = el("input", { class: "wide", value: state.reference, placeholder: t("write.reference"), "aria-label": t("write.reference") });
   reference.oninput = () => state.set({ reference: reference.value });

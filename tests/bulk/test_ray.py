@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,6 +26,14 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 PATIENCE = 400.0  # seconds, on a machine that does other work too
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Let one test at a time have a cluster: two of them starve each other on two cores."""
+    with (Path(tempfile.gettempdir()) / "qkv-tests-ray.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def typed(session: Session, page: Page, devtools: Any, pid: int, log: Path) -> N
     middle = {name: round(median(row[name] for row in rows), 1) for name in rows[0]}
     worst = max(row["input to frame, ms"] for row in rows)
     middle |= {"longest, ms": round(worst, 1), "server CPU of /answer, ms": median(alone)}
-    session.record(f"page.typing.{session.options.model}", "typing → answer", middle)
+    model = session.options.model
+    session.record(f"page.typing.{model}", f"typing → answer, `{model}`", middle)
 
 
 def answer_alone(page: Page, pid: int, text: str) -> float:
@@ -139,7 +140,7 @@ def hovered(session: Session, page: Page, devtools: Any) -> None:
     moves = sorted(found["moves"])
     session.record(
         f"page.hover.{session.options.model}",
-        f"hovering, {stack} layers",
+        f"hovering, {stack} layers of `{session.options.model}`",
         {
             "work a frame, ms": round(median(moves), 2),
             "of 95 % of the frames, ms": round(moves[int(0.95 * len(moves))], 2),

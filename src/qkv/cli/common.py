@@ -162,21 +162,15 @@ def recipe_of(folder: str) -> Recipe:
 
 
 @contextmanager
-def progress_bar(total: int | None = None) -> Iterator[Advance | None]:
+def progress_bar(total: int) -> Iterator[Advance | None]:
     """A bar with the count and time left on the error stream, where that is a terminal."""
-    if total is not None and total < 20:
+    if total < 20:
         yield None
         return
-    with counting_bar() as count:
-        done = 0
+    from qkv.run.display import progress_bar as bar
 
-        def advance(more: int) -> None:
-            nonlocal done
-            done += more
-            assert count is not None and total is not None
-            count(done, total)
-
-        yield advance if count else None
+    with bar("", total) as advance:
+        yield advance
 
 
 @contextmanager

@@ -30,14 +30,15 @@ def reading_bar(title: str, shown: bool = True) -> Iterator[Callable[[int, int],
 
 
 @contextmanager
-def counting_bar(
+def progress_bar(
     title: str, total: int, console: Console | None = None
-) -> Iterator[Callable[[int], None]]:
-    """Show a bar over things done, with rate and time left, on a terminal."""
+) -> Iterator[Callable[[int], None] | None]:
+    """Show a bar on a terminal that is called with how many more things are done."""
     console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda n: progress.advance(task, n)

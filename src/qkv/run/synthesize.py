@@ -23,7 +23,7 @@ from qkv.data.files import text_files
 from qkv.device import pick_device
 from qkv.errors import UserError
 from qkv.files import replacing, write_json
-from qkv.run.display import counting_bar
+from qkv.run.display import progress_bar
 from qkv.run.folder import RECIPE
 from qkv.run.job import Plan
 from qkv.run.train import Run, train
@@ -116,8 +116,9 @@ def translate_to_pairs(
     begun = path.with_name(f".{path.name}.{made_of}.begun")
     done = _whole_lines(begun)
     say(f"translating {len(fitting):,} texts to {path}" + (f", from {done:,} on" if done else ""))
-    with counting_bar("translating", len(fitting), console) as progress, begun.open("ab") as file:
-        progress(done)
+    with progress_bar("translating", len(fitting), console) as progress, begun.open("ab") as file:
+        if progress:
+            progress(done)
         rest = iter(fitting[done:])
         while chunk := list(islice(rest, CHUNK)):
             outputs = translator.translate(chunk, first=done, progress=progress, **settings)

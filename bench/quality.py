@@ -3,7 +3,7 @@
 Each run is the command that a person types (`qkv train recipes/…`), in a process of its own. The
 clock starts with the process: reading, tokenizer, compiling, validations and scores are all in it.
 
-python -m bench.quality --data DIR --only multi30k --seeds 3 --save
+python -m bench.quality --data DIR --tasks multi30k --seeds 3 --save
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
-from bench.measure import RECIPES, Session, run, speed_parser
+from bench.measure import RECIPES, Session, parser, run
 from qkv.errors import UserError
 
 SCORE = re.compile(r"(valid|test): (BLEU|chrF) ([\d.]+)")
@@ -98,12 +98,10 @@ def measure(task: Task, seed: int, session: Session) -> dict[str, float]:
 
 def body(session: Session) -> None:
     """Run the recipes that were asked for, a row a seed, then their mean."""
-    for name, task in TASKS.items():
-        if not session.wants(name):
-            continue
+    for name in session.options.tasks:
         found = []
         for seed in range(session.options.seeds):
-            found.append(measure(task, seed, session))
+            found.append(measure(TASKS[name], seed, session))
             session.record(f"quality.{name}.{seed}", f"seed {seed}", found[-1])
         shared = [key for key in found[0] if key != "at step" and all(key in one for one in found)]
         means = {key: round(mean(one[key] for one in found), 4) for key in shared}
@@ -113,8 +111,9 @@ def body(session: Session) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> Session:
     """Run the command."""
-    options = speed_parser("bench.quality", __doc__)
+    options = parser("bench.quality", __doc__)
     options.add_argument("--data", type=Path, required=True, help="folder of the corpora's folders")
+    options.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     options.add_argument("--seeds", type=int, default=1, help="runs of each recipe")
     options.add_argument("--set", nargs="+", default=[], help="section.key=value, for all runs")
     options.add_argument("--out", type=Path, default=Path("runs/quality"))

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,13 @@ settings.load_profile("repeatable")
 # Encoded data and pulled models of tests go to a folder of their own, also in child processes.
 HOME = tempfile.TemporaryDirectory(prefix="qkv-tests-", ignore_cleanup_errors=True)
 os.environ["QKV_HOME"] = HOME.name
+
+# Some environments forbid compiled modules, and each of our processes would compile all of qkv.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# What a test writes need not outlive a power failure; waiting for the disk took a tenth of a run.
+os.fsync = lambda descriptor: None
 
 # A shell that runs the tests in the background may let them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)

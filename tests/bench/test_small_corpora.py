@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import small_corpora
-from qkv.demo import demo_corpus
+from tests.demo.sentences import whole_corpus
 
 TINY = [
     *("model.preset=transformer-tiny", "model.d_model=16", "model.n_heads=2", "model.d_ff=32"),
@@ -19,7 +19,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, corpus = tmp_path_factory.mktemp("corpora"), demo_corpus()
+    root, corpus = tmp_path_factory.mktemp("corpora"), whole_corpus()
     splits = {"train": corpus.train[:120], "valid": corpus.valid[:8], "test": corpus.test[:8]}
     for folder in ("tatoeba_en_zh", "tatoeba_en_de", "tatoeba_en_fr"):
         (root / folder).mkdir()

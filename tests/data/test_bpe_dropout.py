@@ -11,11 +11,11 @@ import tokenizers
 from qkv.config import TokenizerConfig
 from qkv.data import Ragged
 from qkv.data.bpe_dropout import Merges
-from qkv.demo import demo_corpus
 from qkv.errors import UserError
 from qkv.text import Tokenizer, train_tokenizer
+from tests.demo.sentences import demo_pairs
 
-TEXTS = [text for pair in demo_corpus().train[:800] for text in pair]
+TEXTS = [text for pair in demo_pairs(800) for text in pair]
 TEXTS += ["Zürich ☃ costs 1,250.00 — really?", "我爱你，yes 你"]
 
 

@@ -14,6 +14,7 @@ from qkv.demo import DemoCorpus, demo_corpus
 from qkv.demo.clause import SentencePair
 from qkv.demo.corpus import Split, held_out, split_sentences
 from qkv.demo.grammar import PATTERNS
+from tests.demo.sentences import whole_corpus
 
 Pair = tuple[str, str]
 
@@ -83,7 +84,7 @@ ENGLISH_ADJECTIVES = listed(
 
 @pytest.fixture(scope="module")
 def corpus() -> DemoCorpus:
-    return demo_corpus()
+    return whole_corpus()
 
 
 @pytest.fixture(scope="module")

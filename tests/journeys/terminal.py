@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
+import termios
 import time
 from pathlib import Path
 
 import pexpect
 import pyte
+from pexpect.fdpexpect import fdspawn
+
+from tests.forking import Python
 
 ENTER, ALT_ENTER, TAB, UP = "\r", "\x1b\r", "\t", "\x1b[A"
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -23,24 +27,18 @@ class Terminal:
         self.screen = pyte.HistoryScreen(columns, rows, history=2000)
         self._stream = pyte.Stream(self.screen)
         self.raw = ""  # all that was written to the terminal
-        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
             "QKV_HOME": str(home),
-            "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths if path),
         }
         for name in ("NO_COLOR", "COLUMNS", "LINES"):  # what the terminal itself says counts
             environment.pop(name, None)
-        self._child = pexpect.spawn(
-            sys.executable,
-            ["-m", "qkv", *map(str, arguments)],
-            env=environment,
-            cwd=str(home),
-            dimensions=(rows, columns),
-            encoding="utf-8",
-            timeout=PATIENCE,
-        )
+        keyboard, screen = os.openpty()
+        termios.tcsetwinsize(screen, (rows, columns))
+        self._process = Python(["-m", "qkv", *arguments], environment, home, terminal=screen)
+        os.close(screen)
+        self._child = fdspawn(keyboard, encoding="utf-8", timeout=PATIENCE)
 
     @property
     def lines(self) -> list[str]:
@@ -92,11 +90,12 @@ class Terminal:
         while self._read():
             assert time.monotonic() < limit, "\n".join(["", *self.lines, "it does not end"])
         self._child.close()
-        return int(self._child.exitstatus or 0)
+        return self._process.wait(PATIENCE)
 
     def close(self) -> None:
         """Stop the command."""
-        self._child.close(force=True)
+        self._process.send_signal(signal.SIGKILL)
+        self._child.close()
 
     def _read(self) -> bool:
         """Show what has been written; False where nothing more will be."""

@@ -16,6 +16,7 @@ from qkv.cli.demo import NAMED
 from qkv.cli.train import program
 from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.tasks import load
+from tests.demo.sentences import whole_corpus
 from tests.journeys.conftest import Command
 from tests.run.common import read_log
 
@@ -53,7 +54,7 @@ def test_the_demo_is_among_them() -> None:
 def test_the_demo_runs_from_end_to_end_and_may_be_run_again(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = demo.demo_corpus()
+    corpus = whole_corpus()
     few = type(corpus)(corpus.train[:300], corpus.valid[:20], corpus.test[:20])
     monkeypatch.setattr(demo, "demo_corpus", lambda: few)
     monkeypatch.chdir(tmp_path)

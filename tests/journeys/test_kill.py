@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from qkv.config import load_recipe
 from qkv.run.train import train
 from qkv.weights import read_tensors
+from tests.forking import Python
 from tests.run.common import read_log, silence
 from tests.run.tiny import write_recipe
 
@@ -28,7 +28,6 @@ SETTINGS: dict[str, Any] = {
     "model_dropout": 0.2,
     "train_warmup": 10,
 }
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # two would fight over a busy machine
 
 # A process that sends itself a signal in a step, when the gradient is there and the weights have
 # not moved, or when half of a checkpoint is written.
@@ -57,12 +56,7 @@ main()
 """
 
 
-def start(*command: object) -> subprocess.Popen[str]:
-    words = [sys.executable, *map(str, command)]
-    return subprocess.Popen(words, env=ONE_THREAD, stderr=subprocess.PIPE, text=True)
-
-
-def end(process: subprocess.Popen[str], code: int = 0) -> list[str]:
+def end(process: Python, code: int = 0) -> list[str]:
     """Wait for the end, which must come with this exit code; return the lines of stderr."""
     _, said = process.communicate()
     assert process.returncode == code, said
@@ -83,17 +77,18 @@ def test_stopped_again_and_again_the_end_is_bit_for_bit_the_same(tmp_path: Path)
     begin = ("train", recipe, "--out", out)
     killed, stopped = signal.SIGKILL, signal.SIGTERM
 
-    end(start("-c", DYING, "step", 14, int(killed), *begin), -killed)
-    end(start("-c", DYING, "checkpoint", 18, int(killed), *begin, "--resume"), -killed)
+    end(Python(["-c", DYING, "step", 14, int(killed), *begin]), -killed)
+    end(Python(["-c", DYING, "checkpoint", 18, int(killed), *begin, "--resume"]), -killed)
     assert newest(out).name == "step-00000012.safetensors"
     os.truncate(newest(out), newest(out).stat().st_size - 1)
-    said = end(start("-c", DYING, "step", 25, int(stopped), *begin, "--resume"), 128 + stopped)
+    dying = Python(["-c", DYING, "step", 25, int(stopped), *begin, "--resume"])
+    said = end(dying, 128 + stopped)
     assert "· resuming from step 6" in said
     assert newest(out).name == "step-00000026.safetensors"
     assert said[-2] == "· stopped after step 26; resume with:"
     command = shlex.split(said[-1])
     assert command[:4] == [sys.executable, "-m", "qkv", "train"]
-    assert "· resuming from step 26" in end(start(*command[1:]))
+    assert "· resuming from step 26" in end(Python(command[1:]))
 
     assert losses(out) == losses(whole)
     for name in ("model.safetensors", f"checkpoints/step-{STEPS:08d}.safetensors"):

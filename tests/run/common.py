@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import qkv
 from qkv.config import Recipe, recipe_from, to_toml
 from qkv.run.job import Job
 from qkv.run.train import Run, prepare, train
@@ -103,13 +108,20 @@ class Runs:
         `files` are settings that name files in its data's folder; what it prints is in said.txt.
         """
         if which not in self.trained:
-            folder = factory.mktemp("learned")
-            named = {name: str(folder / file) for name, file in files.items()}
-            recipe = self.recipe(folder, *which, **self.learns, **named)
-            with (folder / "said.txt").open("w") as said:
-                done = train(recipe, folder / "run", console=Console(file=said))
-            self.trained[which] = done
+            name = "-".join(map(str, (self.values.__module__, *which)))
+            with shared_folder(factory, name) as folder:
+                if not (folder / "run.pickle").exists():
+                    self._learn(folder, *which, **files)
+                done = pickle.loads((folder / "run.pickle").read_bytes())
+            self.trained[which] = replace(done, result=qkv.load(done.folder, device="cpu"))
         return self.trained[which]
+
+    def _learn(self, folder: Path, *which: Any, **files: str) -> None:
+        named = {name: str(folder / file) for name, file in files.items()}
+        recipe = self.recipe(folder, *which, **self.learns, **named)
+        with (folder / "said.txt").open("w") as said:
+            done = train(recipe, folder / "run", console=Console(file=said))
+        (folder / "run.pickle").write_bytes(pickle.dumps(replace(done, result=None)))
 
     def starting_from(self, start: Path, **model: Any) -> Runs:
         """Runs from a model that exists, whose sizes the recipe leaves out."""
@@ -160,6 +172,17 @@ class Runs:
         """A run that died in a step, was begun again, and came to its end."""
         self.killed_at(step, folder, out, *which, **differences)
         return self.resumed(folder, out, *which, **differences)
+
+
+@contextmanager
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """A folder of this name that all processes of these tests share, one at a time."""
+    root = factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "shared" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
 
 
 def silence() -> Console:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.forking import Python
 from tests.serve.conftest import SPEAKER, Running, folder_of, running, speaker, vocabulary
 
 HALF_CHARACTERS = {
@@ -141,20 +139,15 @@ def test_a_step_that_fails_is_told_of_and_the_next_request_is_answered(
 
 
 @contextmanager
-def process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(folder: Path) -> Iterator[tuple[Python, str]]:
     """`qkv serve` in a process of its own."""
-    command = [sys.executable, "-m", "qkv", "serve", str(folder), "--port", "0", "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    started = Python(["-m", "qkv", "serve", folder, "--port", "0", "--device", "cpu"])
     try:
-        assert started.stdout is not None
         line = started.stdout.readline()
         assert line.startswith("Serving speaker at http://127.0.0.1:"), line
         yield started, line.split()[-1]
     finally:
-        started.kill()
+        started.send_signal(signal.SIGKILL)
         started.communicate()
 
 
@@ -162,7 +155,7 @@ def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
     with process(folders["speaker"]) as (server, url):
         answer = httpx.get(f"{url}/health", timeout=60, trust_env=False)
         assert answer.status_code == 200
-        server.kill()
+        server.send_signal(signal.SIGKILL)
         assert server.wait(60) == -signal.SIGKILL
     with process(folders["speaker"]) as (server, url):
         client = httpx.Client(base_url=url, timeout=60, trust_env=False)
@@ -178,7 +171,7 @@ def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
         asking.join()
         assert answers[0].status_code == 200
         assert len(answers[0].json()["choices"]) == 8
-        _, log = server.communicate(timeout=60)
+        _, log = server.communicate()
         assert server.returncode == 0
         assert all(json.loads(line)["time"] for line in log.splitlines())
         assert "the cat" not in log
@@ -205,6 +198,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             next(lines)
             server.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-            assert server.poll() is None  # it finishes what runs
+            assert server.returncode is None  # it finishes what runs
             server.send_signal(signal.SIGTERM)
             assert server.wait(60) == 128 + signal.SIGTERM

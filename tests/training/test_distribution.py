@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.run.launch import launch
 from qkv.training import ALONE
 from qkv.training.checkpoint import find_checkpoints
 from qkv.weights import read_metadata, read_tensors
+from tests.forking import Python
 from tests.run.test_every_task import VALUES
 from tests.training.worker import trained
 
@@ -35,6 +34,14 @@ MORE: dict[str, dict[str, Any]] = {
     "answer": {"train_optimizer": "adamw"},
 }
 PACKED = {"train_packing": "on"}
+LAUNCHER = """
+import sys
+from qkv.run.launch import launch
+from tests.forking import fork_workers
+fork_workers()
+command = [sys.executable, "-m", "tests.training.worker", *sys.argv[2:]]
+sys.exit(launch(int(sys.argv[1]), command))
+"""
 
 
 def case(name: str, task: str, layout: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -50,7 +57,7 @@ def cases_on_two(folder: Path) -> list[dict[str, Any]]:
     one, two, split = (str(folder / name) for name in ("one", "two", "split"))
     families = [
         case(f"{task} {name}", task, layout, scored=name == "parts")
-        for task in ("translate", "fill", "generate", "classify")
+        for task in ("fill", "generate", "classify")  # translators are resumed below
         for name, layout in (("copies", {}), ("parts", FULL), ("split", SPLIT))
         if (task, name) not in (("fill", "copies"), ("classify", "parts"))  # packed; classes
     ]
@@ -74,7 +81,7 @@ def cases_on_two(folder: Path) -> list[dict[str, Any]]:
     ]
     resumed = [
         case("from one, in copies", "translate", {}, load=one),
-        case("from one, in parts", "translate", FULL, load=one, save=two),
+        case("from one, in parts", "translate", FULL, load=one, save=two, scored=True),
         case("from parts, split", "translate", SPLIT, load=two, save=split),
         case("from split, in parts", "translate", FULL, load=split),
     ]
@@ -119,8 +126,9 @@ def four(two: Path) -> Path:
 def start(n_workers: int, cases: list[dict[str, Any]], folder: Path) -> Path:
     path = folder / f"{n_workers}.json"
     path.write_text(json.dumps([with_recipe(one, folder) for one in cases]))
-    command = [sys.executable, "-m", "tests.training.worker", str(path), str(folder)]
-    assert launch(n_workers, command) == 0
+    launcher = Python(["-c", LAUNCHER, n_workers, path, folder])
+    _, said = launcher.communicate()
+    assert launcher.returncode == 0, said
     return folder
 
 

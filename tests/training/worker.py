@@ -23,7 +23,7 @@ from qkv.training import Distribution, Trainer, joined
 from qkv.weights import write_tensors
 
 CPU = torch.device("cpu")
-STEPS = 3
+STEPS = 2
 Case = Mapping[str, Any]  # name, task, recipe, scored; load and save: folders of checkpoints
 
 

@@ -6,11 +6,13 @@ import dataclasses
 import difflib
 import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import UserError
 
 T = TypeVar("T")
+_type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
 
 
 def setting(
@@ -23,7 +25,7 @@ def setting(
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from a mapping; `where` says in errors what the mapping is."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
+    hints = _type_hints(cls)
     arguments = {}
     for name, value in values.items():
         if name not in known:
@@ -70,7 +72,7 @@ class Section:
 
 def describe(cls: type) -> list[tuple[str, str, Any, str]]:
     """List (name, type, default, help) of each field, for help texts and docs."""
-    hints = get_type_hints(cls)
+    hints = _type_hints(cls)
     return [
         (field.name, _type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
         for field in dataclasses.fields(cls)

@@ -18,10 +18,10 @@ from qkv.data import (
     filter_pairs,
     segment_pairs,
 )
-from qkv.demo import demo_corpus
 from qkv.text import Tokenizer, train_tokenizer
+from tests.demo.sentences import demo_pairs
 
-PAIRS = demo_corpus().train[:300]
+PAIRS = demo_pairs(300)
 LIMIT = 24
 
 

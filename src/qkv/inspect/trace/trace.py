@@ -33,7 +33,7 @@ from qkv.model import Decoder, Model
 if TYPE_CHECKING:
     from qkv.inspect.answers.attention import AttentionMaps
     from qkv.inspect.answers.attribution import Attribution, Method
-    from qkv.inspect.answers.beam_tree import BeamTree
+    from qkv.inspect.answers.beam_tree import BeamTree, LogitsAfter
     from qkv.inspect.answers.comparison import Comparison
     from qkv.inspect.answers.drift import Drift
     from qkv.inspect.answers.lens import Lens
@@ -280,15 +280,20 @@ class Trace(Quantities):
 
         return attribution(self, positions, output, self.check_row(row), method, steps)
 
-    def beam_tree(self, row: int = 0, **settings: Any) -> BeamTree:
+    def beam_tree(
+        self, row: int = 0, logits_after: LogitsAfter | None = None, **settings: Any
+    ) -> BeamTree:
         """Search on from the traced inputs and record every candidate, kept or pruned.
 
-        `settings` are those of `DecodeConfig`, by default the model's own, with at least 2 beams.
+        `logits_after` gives the logits after a list of tokens in place of the model, as those of a
+        changed pass. `settings` are those of `DecodeConfig`, by default the model's own, with at
+        least 2 beams.
         """
         from qkv.inspect.answers.beam_tree import beam_tree
 
         given = dataclasses.asdict(self.inputs.decode) | {"n_best": 1} | settings
-        return beam_tree(self, from_mapping(DecodeConfig, given, "decode"), self.check_row(row))
+        config = from_mapping(DecodeConfig, given, "decode")
+        return beam_tree(self, config, self.check_row(row), logits_after)
 
     def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
         """How each quantity differs from that of another trace."""

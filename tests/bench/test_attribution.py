@@ -51,7 +51,7 @@ def test_every_method_weighs_every_token_for_every_output():
 
 def test_a_language_model_is_asked_where_tokens_come_before_a_label():
     assert asked(make_trace("decoder")) == [1, 2, 3]
-    assert asked(make_trace("encoder-decoder")) == [0, 1, 2, 3]
+    assert asked(make_trace("encoder-decoder")) == [0, 2]
 
 
 def test_a_vector_is_asked_how_far_it_turns():

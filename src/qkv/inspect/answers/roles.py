@@ -124,7 +124,8 @@ class Roles(Answer):
                     axes.grid(False)
                     kind = localized(KIND_NAMES[found.kind])
                     about = wrapped(localized(ROLES[found.role]), 30)
-                    axes.set_title(f"{kind}:\n{about}", fontsize=7.5)
+                    head = localized("{title}: {name}", title=kind, name="").rstrip()
+                    axes.set_title(f"{head}\n{about}", fontsize=7.5)
                     n_layers, n_heads = found.scores.shape
                     axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
                     axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))

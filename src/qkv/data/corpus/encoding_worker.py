@@ -3,6 +3,16 @@
 import os
 import pickle
 import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+
+if "qkv.data" not in sys.modules:
+    # The package as a bare folder of modules: its own imports need torch, which takes seconds and
+    # hundreds of MB in each process, and has no part in encoding text.
+    package = ModuleType("qkv.data")
+    package.__path__ = [str(Path(__file__).parents[1])]
+    sys.modules["qkv.data"] = package
 
 from qkv.data.corpus.encoding import Encoder
 from qkv.data.corpus.shards import Chunk

@@ -62,6 +62,11 @@ class DataConfig(Section):
         least=0,
         most=0.5,
     )
+    processes: int = setting(
+        0,
+        "processes that encode text, with the same result; 0: one a core if it is large",
+        least=0,
+    )
     records: tuple[str, ...] = setting(
         (),
         "instructions with answers, conversations, or prompts with a chosen and a rejected answer "

@@ -12,7 +12,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from qkv.errors import UserError
 
 T = TypeVar("T")
-_type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
+
+
+@cache  # evaluating them takes longer than all checks
+def _type_hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def setting(

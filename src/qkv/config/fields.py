@@ -12,11 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from qkv.errors import UserError
 
 T = TypeVar("T")
-
-
-@cache  # evaluating them takes longer than all checks
-def _type_hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
+_type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
 
 
 def setting(
@@ -29,7 +25,7 @@ def setting(
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from a mapping; `where` says in errors what the mapping is."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = _type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for name, value in values.items():
         if name not in known:
@@ -76,7 +72,7 @@ class Section:
 
 def describe(cls: type) -> list[tuple[str, str, Any, str]]:
     """List (name, type, default, help) of each field, for help texts and docs."""
-    hints = _type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     return [
         (field.name, _type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
         for field in dataclasses.fields(cls)

@@ -72,7 +72,7 @@ class Section:
 
 def describe(cls: type) -> list[tuple[str, str, Any, str]]:
     """List (name, type, default, help) of each field, for help texts and docs."""
-    hints = _type_hints(cls)  # type: ignore[arg-type]
+    hints = _type_hints(cls)
     return [
         (field.name, _type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
         for field in dataclasses.fields(cls)

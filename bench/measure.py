@@ -27,6 +27,7 @@ import qkv
 from bench.records import ROOT, Figure, Record, save
 from qkv.config import Recipe, load_recipe
 from qkv.errors import UserError
+from qkv.plan.hardware import find_hardware
 from qkv.run.job import Job
 from qkv.run.train import Run, make_trainer, prepare
 from qkv.training import Trainer
@@ -141,6 +142,36 @@ def peak_memory(work: Work, device: torch.device) -> float:
         work()
         synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return _peak_allocated(work)
+
+
+def built(build: Callable[[], Work], device: torch.device) -> tuple[Work, float]:
+    """Build what is to be timed and run it; return it with the MiB that both take at most.
+
+    That is all that a side holds: weights, optimizer state, captured graphs, batches, activations.
+    """
+    if device.type != "cuda":
+        works: list[Work] = []
+
+        def build_and_run() -> None:
+            works.append(build())
+            works[0]()
+
+        peak = _peak_allocated(build_and_run)
+        return works[0], peak
+    synchronize()
+    before = torch.cuda.memory_allocated()
+    work = build()
+    work()  # compilation may take more for a while
+    synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    synchronize()
+    return work, (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _peak_allocated(work: Work) -> float:
+    """Return the MiB of tensors on the CPU that a call allocates at most."""
     activities = [ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         work()
@@ -183,8 +214,13 @@ class Session:
         works: Mapping[str, Work],
         amounts: Mapping[str, float],
         check: str = "",
+        flops: float = 0.0,
+        memory: Mapping[str, float] | None = None,
     ) -> None:
-        """Time ours ("qkv") and the peers in turns and record tokens per second of each."""
+        """Time ours ("qkv") and the peers in turns and record tokens per second of each.
+
+        `flops` are those of the model for a token; `memory` is the peak of each side in MiB.
+        """
         if self.options.profile:
             works["qkv"]()
             print(name)
@@ -192,8 +228,14 @@ class Session:
         else:
             times = interleaved(works, self.repeats)
             rates = {side: round(amounts[side] / times[side], 1) for side in works}
+            details: dict[str, Mapping[str, float]] = {}
+            if flops and self.on_gpu:
+                peak = find_hardware("cuda").half
+                details["MFU, %"] = {s: round(100 * flops * r / peak, 1) for s, r in rates.items()}
+            if memory:
+                details["peak MiB"] = {side: round(memory[side]) for side in works}
             ours = rates.pop("qkv")
-            self.record(key, name, ours, "tokens/s", rates, check)
+            self.record(key, name, ours, "tokens/s", rates, check, details)
         torch.compiler.reset()
         gc.collect()
 
@@ -205,6 +247,7 @@ class Session:
         unit: str = "",
         peers: Mapping[str, float] | None = None,
         check: str = "",
+        details: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         """Print one row, and keep it in docs/benchmarks.json if that was asked for."""
         busy = ", shared with other work" if self.shared and not self.on_gpu else ""
@@ -220,6 +263,7 @@ class Session:
             versions(),
             f"{self.module} {' '.join(self.options.arguments)}".strip(),
             check,
+            details or {},
         )
         self.records.append(record)
         print(record.describe(), flush=True)

@@ -36,6 +36,8 @@ class Record:
     command: str
     check: str = ""
     """How the results of both sides were compared."""
+    details: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Further figures of ours ("qkv") and of the peers, by their unit."""
     ratio: float | None = field(init=False)
     """Ours over the better peer."""
 
@@ -50,7 +52,11 @@ class Record:
         figures = ", ".join(f"{column} {shown(figure)}" for column, figure in columns.items())
         ratio = "" if self.ratio is None else f"; ratio {self.ratio:.2f}"
         check = f"; {self.check}" if self.check else ""
-        return f"{self.name}: {figures} {self.unit}{ratio}{check}"
+        details = "".join(
+            f"; {unit}: {', '.join(f'{side} {shown(value)}' for side, value in sides.items())}"
+            for unit, sides in self.details.items()
+        )
+        return f"{self.name}: {figures} {self.unit}{ratio}{details}{check}"
 
 
 def shown(figure: Figure) -> str:

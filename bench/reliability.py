@@ -1,7 +1,8 @@
-"""Kill, damage and soak training runs: `python -m bench.reliability --only kills --times 200`.
+"""Kill, damage and soak training runs: `python -m bench.reliability --only kills --kills 200`.
 
-kills    SIGKILL at random moments, many of them while a file is written; resumed until done, the
-         final weights must have the bits of a run that was never killed
+kills    SIGKILL at random moments, many of them while a checkpoint is written: of a run alone, of
+         one of two workers, of both; resumed until done, the final weights must have the bits of a
+         run that was never killed
 flips    one random bit of a checkpoint, a model or encoded data; it must be found or do no harm
 faults   full disk, disk that can only be read, vanished data, gradients that are not numbers
 soak     20,000 steps; memory, handles and threads must stay, the log must tell the truth
@@ -14,8 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -28,77 +27,11 @@ import torch
 from bench import outcomes
 from bench.faults import FAULTS
 from bench.flips import FLIPS
+from bench.kills import kills
 from bench.soak import soak
-from bench.tiny_run import all_bits, exit_code, said_in, tiny_recipe, train_in_child, write_pairs
+from bench.tiny_run import exit_code, said_in, tiny_recipe, train_in_child, write_pairs
 
-SHARE = 0.4  # of an undisturbed run's time, within which a run is killed
 TRIALS = ("kills", "flips", "faults", "soak")
-
-
-class Killer:
-    """Starts a run again and again and kills it, now after some time, now in a write."""
-
-    def __init__(self, seed: int, longest: float) -> None:
-        self.draw, self.longest = random.Random(seed), longest
-        self.kills = self.in_writes = self.runs = 0
-
-    def finish(self, recipe: Any, folder: Path, most: int) -> None:
-        """Kill a run up to `most` times; then let it come to its end."""
-        while True:
-            child = train_in_child(recipe, folder, resume=(folder / "recipe.toml").exists())
-            if self.kills < most and self._kill(child, folder):
-                continue
-            code = exit_code(child) if self.kills == most else 0
-            if code:
-                raise SystemExit(f"A resumed run failed ({code}): {said_in(folder)}")
-            self.runs += 1
-            return
-
-    def _kill(self, child: int, folder: Path) -> bool:
-        """Kill the child at a random moment; False where it had ended by itself."""
-        in_write = self.draw.random() < 0.5
-        moment = time.monotonic() + self.draw.uniform(0, self.longest)
-        while time.monotonic() < moment or (in_write and not _written(folder)):
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                if status:
-                    raise SystemExit(f"A resumed run failed ({status}): {said_in(folder)}")
-                return False
-            time.sleep(0.0002)
-        os.kill(child, signal.SIGKILL)
-        exit_code(child)
-        self.kills += 1
-        self.in_writes += bool(_written(folder))
-        return True
-
-
-def _written(folder: Path) -> list[Path]:
-    """Return the files and folders that are being written now."""
-    return [*folder.glob(".*.writing"), *folder.glob("*/.*.writing")]
-
-
-def kills(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Kill runs `times` times in all, and compare each with one that was never killed."""
-    recipe = tiny_recipe(write_pairs(scratch / "digits.tsv"))
-    whole, start = scratch / "whole", time.monotonic()
-    assert exit_code(train_in_child(recipe, whole, False)) == 0, said_in(whole)
-    killer = Killer(options.seed, SHARE * (time.monotonic() - start))
-    expected = all_bits(whole)
-    different = left = 0
-    while killer.kills < options.times:
-        folder = scratch / f"cut-{killer.runs}"
-        killer.finish(recipe, folder, options.times)
-        different += all_bits(folder) != expected
-        left += len(_written(folder))
-        shutil.rmtree(folder)
-    return {
-        "kills": killer.kills,
-        "kills in a write": killer.in_writes,
-        "runs": killer.runs,
-        "runs with other bits": different,
-        "unfinished files left": left,
-        "passed": not different and not left,
-    }
 
 
 def flips(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -125,7 +58,9 @@ def faults(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("bench.reliability", description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=TRIALS, nargs="*", default=TRIALS)
-    parser.add_argument("--times", type=int, default=200, help="kills, or flips of each kind")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--times", type=int, default=200, help="flips of each kind")
+    parser.add_argument("--processes", type=int, default=1, help="runs to kill beside each other")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of the soak")
     parser.add_argument("--fault", choices=FAULTS, nargs="*", help="these alone; others are kept")
     parser.add_argument("--seed", type=int, default=0)

@@ -78,13 +78,22 @@ def group(records: Sequence[Record]) -> str:
     if isinstance(records[0].ours, Mapping):
         return sources(records) + columns(records)
     unit, checked = records[0].unit, any(record.check for record in records)
-    header = ["", f"qkv, {unit}", f"best peer, {unit}", "ratio", *(["check"] if checked else [])]
+    header = ["", f"qkv, {unit}", f"best peer, {unit}", "ratio"]
+    details = list(dict.fromkeys(name for record in records for name in record.details))
+    header += [*(f"{name}, qkv / best peer" for name in details), *(["check"] if checked else [])]
     rows = []
     for record in records:
         best = max(record.peers, key=lambda name: record.peers[name])
         cells = [record.name, shown(record.ours), f"{best} {shown(record.peers[best])}"]
-        rows.append([*cells, f"{record.ratio:.2f}", *([record.check] if checked else [])])
+        cells += [f"{record.ratio:.2f}", *(both(record, name, best) for name in details)]
+        rows.append([*cells, *([record.check] if checked else [])])
     return sources(records) + markdown(header, rows)
+
+
+def both(record: Record, detail: str, peer: str) -> str:
+    """Return a further figure of ours and of a peer, or nothing where it was not measured."""
+    sides = record.details.get(detail, {})
+    return f"{shown(sides['qkv'])} / {shown(sides[peer])}" if sides else ""
 
 
 def columns(records: Sequence[Record]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from qkv.weights import read_tensors
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SAID: dict[Path, IO[str]] = {}  # of the last child in each folder
+HOST = "127.0.0.1"
 REFUSED, CRASHED = 2, 3  # exit codes of a child: a sentence, or any other exception
 TINY: dict[str, dict[str, Any]] = {
     "tokenizer": {"kind": "wordpiece", "vocab_size": 60},
@@ -87,6 +89,29 @@ def train_in_child(
         os._exit(code)
 
 
+def start_workers(recipe: Recipe, folder: Path, resume: bool, n_workers: int) -> list[int]:
+    """Fork processes that train together, or one alone; return their ids, the main one first."""
+    if n_workers == 1:
+        return [train_in_child(recipe, folder, resume)]
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        port = free.getsockname()[1]
+
+    def join(rank: int) -> Callable[[], None]:
+        return lambda: os.environ.update(_launched(rank, n_workers, port))
+
+    # The main one last, so that `said_in` returns what it has said
+    started = [train_in_child(recipe, folder, resume, join(n)) for n in reversed(range(n_workers))]
+    return started[::-1]
+
+
+def _launched(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for a worker."""
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    return {**ranks, **sizes, "MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
+
+
 def _train(
     recipe: Recipe, folder: Path, resume: bool, before: Callable[[], object], said: IO[str]
 ) -> int:
@@ -118,12 +143,15 @@ def said_in(folder: Path) -> str:
 
 
 def all_bits(folder: Path) -> dict[str, Any]:
-    """Return the log and the bytes of all final tensors: equal for equal runs."""
+    """Return the log and the bytes of all final tensors: equal for equal runs.
+
+    Of a sharded run these are the model's alone.
+    """
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    newest = max((folder / "checkpoints").glob("step-*.safetensors"))
+    newest = sorted((folder / "checkpoints").glob("step-*.safetensors"))[-1:]
     tensors = {
         f"{path.name}: {name}": tensor.numpy().tobytes()
-        for path in (folder / "model.safetensors", newest)
+        for path in (folder / "model.safetensors", *newest)
         for name, tensor in read_tensors(path).items()
     }
     return {"log": [{**record, "tokens_per_second": 0} for record in log], **tensors}

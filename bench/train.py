@@ -4,6 +4,10 @@ Each row writes a text, describes the run in a recipe, and times the steps of th
 `qkv train` would run. The peers get the same sequences in rows padded to the longest, as
 transformers' Trainer makes them. What counts is tokens that are not padding.
 
+A row also has the peak memory of each side and, on a GPU, its MFU: the operations of the model for
+these tokens in a second, as `qkv plan` counts them (none for padding, none that are done again),
+over what the data sheet says of dense bfloat16 products (H200: 989 TFLOP/s).
+
 python -m bench.train
 python -m bench.train --only gpt2 --profile
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
@@ -23,11 +28,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.measure import Session, Work, product_trainer, run, speed_parser
+from bench.measure import Session, Work, built, product_trainer, run, speed_parser
 from bench.peers import TorchTransformer, causal_peer, marian, masked_peer
-from qkv.config import Recipe, recipe_from
+from qkv.config import ModelConfig, Recipe, recipe_from
 from qkv.data import IGNORE, Batch
 from qkv.device import has_bfloat16
+from qkv.plan.passes import BatchSize, Numerics, pass_cost
 from qkv.training import Trainer
 
 STEPS = {"cuda": 8, "cpu": 3}  # between two looks at the clock
@@ -53,6 +59,11 @@ SMALL = {"d_model": 256, "n_heads": 4, "n_decoder_layers": 4, "max_length": 256}
 SMALL_GPT2 = {**GPT2, **SMALL, "d_ff": 1024}
 SMALL_LLAMA = {**LLAMA, **SMALL, "n_kv_heads": 2, "d_ff": 704}
 TINY = {"d_model": 32, "n_heads": 2, "n_kv_heads": 0, "d_ff": 64, "max_length": 64}
+PEERS = {
+    "translate": ("MarianMTModel", "nn.Transformer"),
+    "generate": ("transformers",),
+    "fill": ("transformers",),
+}
 LAYERS = {
     "translate": ("n_encoder_layers", "n_decoder_layers"),
     "generate": ("n_decoder_layers",),
@@ -297,27 +308,25 @@ def masked_loss(model: nn.Module) -> Loss:
     return loss
 
 
-def peers_of(trainer: Trainer, task: str) -> dict[str, tuple[nn.Module, Loss]]:
-    """Build fresh peers, each with its loss; with our weights, where its parts are the same."""
+def peer_of(trainer: Trainer, task: str, name: str) -> tuple[nn.Module, Loss]:
+    """Build a fresh peer with its loss; with our weights, where its parts are the same."""
     model: Any = trainer.model
     if task == "generate":
         peer = causal_peer(model)
-        return {"transformers": (peer, causal_loss(peer))}
+        return peer, causal_loss(peer)
     if task == "fill":
         masked = masked_peer(model)
-        return {"transformers": (masked, masked_loss(masked))}
-    hugging, plain = (
-        build(model.config).to(trainer.device) for build in (marian, TorchTransformer)
-    )
+        return masked, masked_loss(masked)
+    if name == "nn.Transformer":
+        plain = TorchTransformer(model.config).to(trainer.device)
+        return plain, translation_loss(plain)
+    hugging = marian(model.config).to(trainer.device)
 
     def logits(source: Tensor, seen: Tensor, target: Tensor) -> Tensor:
         inputs = {"input_ids": source, "attention_mask": seen, "decoder_input_ids": target}
         return hugging(**inputs, use_cache=False).logits
 
-    return {
-        "MarianMTModel": (hugging, translation_loss(logits)),
-        "nn.Transformer": (plain, translation_loss(plain)),
-    }
+    return hugging, translation_loss(logits)
 
 
 def ways(device: torch.device) -> tuple[str, ...]:
@@ -354,7 +363,7 @@ def first_losses(trainer: Trainer, case: Case, batch: Batch) -> str:
     rows = Rows.of(items_of(batch, trainer.model.config.pad_id), trainer.model.config.pad_id, 1)
     ours = float(trainer.layout.loss_sum(batch, 0.0).detach()) / batch.n_labels
     with torch.no_grad():
-        [(_, loss)] = peers_of(trainer, case.task).values()
+        _, loss = peer_of(trainer, case.task, PEERS[case.task][0])
         theirs = float(loss(*rows.tensors))
     assert math.isclose(ours, theirs, rel_tol=0.01), f"losses differ: {ours}, {theirs}"
     return f"loss of the same batch: {ours:.3f}, {theirs:.3f}"
@@ -363,28 +372,51 @@ def first_losses(trainer: Trainer, case: Case, batch: Batch) -> str:
 def compare(session: Session, case: Case, folder: Path) -> None:
     """Time our steps beside the peers'."""
     kind = session.device.type
-    trainer = product_trainer(recipe_of(case, folder, kind), folder)
+    recipe, trainers, steps = recipe_of(case, folder, kind), list[Trainer](), list[list[Batch]]()
+
+    def build_ours() -> Work:
+        trainers.append(product_trainer(recipe, folder))
+        for batches in islice(trainers[0].stream.steps_from(0), STEPS[kind]):
+            steps.append([batch.to(session.device) for batch in batches])
+        return lambda: [trainers[0].take_step(step) for step in steps]
+
+    works, memory = dict[str, Work](), dict[str, float]()
+    works["qkv"], memory["qkv"] = built(build_ours, session.device)
+    trainer = trainers[0]
     pad_id = trainer.model.config.pad_id
-    steps = [
-        [batch.to(session.device) for batch in batches]
-        for batches in islice(trainer.stream.steps_from(0), STEPS[kind])
-    ]
     batches = [batch for step in steps for batch in step]
     items = [item for batch in batches for item in items_of(batch, pad_id)]
     rows = list(islice(in_rows(items, case.rows, pad_id, 8 if session.on_gpu else 1), len(steps)))
     check = first_losses(trainer, case, batches[0])
-
-    def ours() -> None:
-        for step in steps:
-            trainer.take_step(step)
-
-    works: dict[str, Work] = {"qkv": ours}
     amounts = {"qkv": float(sum(len(item.tokens) for item in items))}
     for way in ways(session.device):
-        for name, (model, loss) in peers_of(trainer, case.task).items():
-            works[f"{name} {way}"] = peer_steps(model, loss, rows, way, trainer.config.clip)
-            amounts[f"{name} {way}"] = sum(batch.n_tokens for batch in rows)
-    session.compare(case.key, case.title, works, amounts, check)
+        for name in PEERS[case.task]:
+
+            def build_peer(name: str = name, way: str = way) -> Work:
+                model, loss = peer_of(trainer, case.task, name)
+                return peer_steps(model, loss, rows, way, trainer.config.clip)
+
+            side = f"{name} {way}"
+            works[side], memory[side] = built(build_peer, session.device)
+            amounts[side] = sum(batch.n_tokens for batch in rows)
+    flops = model_flops(trainer.model.config, items) / amounts["qkv"]
+    session.compare(case.key, case.title, works, amounts, check, flops, memory)
+
+
+def model_flops(config: ModelConfig, items: Sequence[Item]) -> int:
+    """Count the operations of a forward and a backward pass over sequences, as `qkv plan` does.
+
+    Nothing is counted for padding, nor what a side computes again.
+    """
+    reads = config.family == "encoder-decoder"
+    sizes = Counter(
+        (len(item.tokens), len(item.source) * reads, int((item.labels != IGNORE).sum()))
+        for item in items
+    )
+    return sum(
+        count * pass_cost(config, BatchSize(1, *size), Numerics()).flops()
+        for size, count in sizes.items()
+    )
 
 
 def body(session: Session) -> None:

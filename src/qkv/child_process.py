@@ -1,4 +1,4 @@
-"""Work on files of unknown origin, in a process of its own that is bounded in time and memory."""
+"""Scripts in processes of their own: bounded in time and memory, or many beside each other."""
 
 from __future__ import annotations
 
@@ -20,16 +20,32 @@ def run_worker(
 
     Raises `subprocess.TimeoutExpired` after so many seconds.
     """
-    package = str(Path(__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
-        [sys.executable, "-P", str(worker)],
+        _command(worker),
         check=False,
         input=json.dumps(request).encode(),
         capture_output=True,
         timeout=seconds,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=_environment(),
     )
+
+
+def start_worker(worker: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a script that reads requests from standard input and writes answers, until it ends."""
+    pipe = subprocess.PIPE
+    environment = {**_environment(), **variables}
+    return subprocess.Popen(_command(worker), stdin=pipe, stdout=pipe, env=environment)
+
+
+def _command(worker: Path) -> list[str]:
+    return [sys.executable, "-P", str(worker)]
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment, in which the script finds this package."""
+    package = str(Path(__file__).parents[1])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def limit_memory(n_bytes: int, more: bool = False) -> None:

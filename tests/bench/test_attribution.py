@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.attribution import METHODS, REMOVALS, VECTOR_METHODS, asked, log_odds, removed
+from bench.attribution import (
+    METHODS,
+    REMOVALS,
+    VECTOR_METHODS,
+    Tally,
+    asked,
+    log_odds,
+    removed,
+    words_of,
+)
 from qkv.inspect import Inputs, Trace
 from tests.inspect.conftest import INPUTS, make_trace, side
 
@@ -14,7 +23,7 @@ def test_log_odds_are_those_of_the_labels():
     trace = make_trace("encoder-decoder")
     probable, labels = trace["probabilities"][0].double(), INPUTS["encoder-decoder"].labels[0]
     own = probable.gather(1, labels[:, None])[:, 0]
-    torch.testing.assert_close(log_odds(trace), (own / (1 - own)).log(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(log_odds(trace)[0], (own / (1 - own)).log(), atol=1e-4, rtol=1e-4)
 
 
 def test_a_token_that_nobody_sees_costs_nothing():
@@ -35,13 +44,14 @@ def test_every_method_weighs_every_token_for_every_output():
             trace.model, replace(trace.inputs.repeat_row(0, 1), labels=trace.inputs.labels[:1])
         )
         for _, method in METHODS.values():
-            assert method(trace).shape == shape
+            scores, _ = method(trace, list(range(shape[0])))
+            assert scores.shape == shape
         assert all(removed(trace, how).shape == shape for how in REMOVALS.values())
 
 
 def test_a_language_model_is_asked_where_tokens_come_before_a_label():
     assert asked(make_trace("decoder")) == [1, 2, 3]
-    assert asked(make_trace("encoder-decoder")) == [0, 1, 2, 3]
+    assert asked(make_trace("encoder-decoder")) == [0, 2]
 
 
 def test_a_vector_is_asked_how_far_it_turns():
@@ -54,4 +64,20 @@ def test_a_vector_is_asked_how_far_it_turns():
     cosine = vectors[0] @ vectors[1] / (vectors[0].norm() * vectors[1].norm())
     assert float(losses[2]) == pytest.approx(1 - float(cosine), abs=1e-6)
     for _, method in VECTOR_METHODS.values():
-        assert method(trace).shape == (1, 4)
+        assert method(trace, [0])[0].shape == (1, 4)
+
+
+def test_special_tokens_are_in_no_ranking():
+    trace = make_trace("encoder-decoder")
+    tokens = trace.inputs.source.tokens[0].tolist()
+    assert words_of(trace, [tokens[0], tokens[-1]]) == [
+        position for position, token in enumerate(tokens) if token not in (tokens[0], tokens[-1])
+    ]
+    assert len(words_of(trace, [])) == len(tokens)
+
+
+def test_the_gap_is_the_median_of_the_texts():
+    tally = Tally(dict.fromkeys(REMOVALS, 3), [0.01, 0.5, 0.04])
+    assert tally.columns(4)["completeness gap, %"] == 4.0
+    assert tally.columns(4)["the sentence's mean, %"] == 75.0
+    assert "completeness gap, %" not in Tally().columns(4)

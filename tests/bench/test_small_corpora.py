@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_variants_are_trained_and_recorded(tmp_path: Path, data: Path) -> None:
-    variants = ["both", "student", "distilled"]
+    variants = ["bpe_dropout", "student", "distilled"]
     given = ["--data", str(data), "--corpora", "tatoeba", "--variants", *variants, "--seeds", "1"]
     given += ["--steps", "4", "--device", "cpu", "--test", "--out", str(tmp_path / "out")]
     session = small_corpora.main([*given, "--set", *TINY])

@@ -63,6 +63,20 @@ def test_a_row_compares_with_the_best_peer():
     assert block("train cuda", rows) == MISSING
 
 
+def test_a_row_shows_further_figures_of_ours_and_of_the_best_peer():
+    details = {"MFU, %": {"qkv": 41.5, "slow": 1.0, "quick": 30.0}}
+    rows = [
+        record("train.a.b", 3000.0, {"slow": 10.0, "quick": 2000.0}, details=details),
+        record("train.a.c", 30.0, {"quick": 20.0}),
+    ]
+    assert block("train cpu", rows).splitlines()[2:] == [
+        "|  | qkv, tokens/s | best peer, tokens/s | ratio | MFU, %, qkv / best peer |",
+        "| --- | --- | --- | --- | --- |",
+        "| train.a.b | 3,000 | quick 2,000 | 1.50 | 41.5 / 30 |",
+        "| train.a.c | 30 | quick 20 | 1.50 |  |",
+    ]
+
+
 def test_columns_show_as_many_decimals_in_each_row():
     rows = [
         record("quality.a.1", {"score": 41.0, "spread": [2.0, 0.25], "steps": 2000}),

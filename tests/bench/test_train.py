@@ -20,12 +20,14 @@ from bench.train import (
     items_of,
     main,
     masked_loss,
+    model_flops,
     recipe_of,
     tiny,
 )
 from qkv.config import preset
 from qkv.data import IGNORE
 from qkv.model import Decoder, Encoder
+from qkv.run.plan import plan_run
 
 TINY = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_length": 16, "dropout": 0.0}
 CASES = {
@@ -165,6 +167,8 @@ def test_each_row_has_our_rate_and_the_peers(capsys):
         assert one.ratio == pytest.approx(one.ours / max(one.peers.values()), abs=1e-3)
         assert one.check.startswith("loss of the same batch") or "translate" in one.key
         assert one.command == "python -m bench.train --device cpu --quick"
+        assert one.details["peak MiB"].keys() == {"qkv", *one.peers}
+        assert all(one.details["peak MiB"].values()) and "MFU, %" not in one.details
     assert "MarianMTModel float32" in session.records[0].peers
     assert len(capsys.readouterr().out.splitlines()) == 6
 
@@ -181,3 +185,16 @@ def test_nothing_is_written_unless_asked_for(monkeypatch):
     assert saved == []
     main(["--device", "cpu", "--quick", "--only", "gpt2", "--save"])
     assert [one.key for one in saved] == ["train.gpt2.8"]
+
+
+def test_operations_are_those_of_the_plan_and_none_are_for_padding(tmp_path):
+    recipe = recipe_of(CASES["generate"], tmp_path, "cpu")
+    trainer = product_trainer(recipe, tmp_path)
+    [batch] = next(trainer.stream.steps_from(0))
+    items = items_of(batch, trainer.model.config.pad_id)
+    planned = plan_run(recipe, "cpu", length=16)
+    assert planned.size.rows == len(items)
+    assert model_flops(trainer.model.config, items) == pytest.approx(planned.flops, rel=0.01)
+    assert model_flops(trainer.model.config, items[:2]) * 2 == model_flops(
+        trainer.model.config, items
+    )

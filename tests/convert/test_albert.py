@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from qkv.convert.architectures.albert import ALBERT
+from qkv.convert.architectures.bert import ALBERT
 from qkv.convert.opening import open_model
 from tests.convert.encoders import TINY, heads_go_both_ways, text_configs
 from tests.convert.harness import made, saved

@@ -3,7 +3,7 @@
 import torch
 from hypothesis import strategies as st
 
-from qkv.convert.architectures.distilbert import DISTILBERT
+from qkv.convert.architectures.bert import DISTILBERT
 from qkv.convert.opening import open_model
 from tests.convert.encoders import heads_go_both_ways, text_configs
 from tests.convert.harness import saved

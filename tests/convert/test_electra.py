@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from qkv.convert.architectures.electra import ELECTRA
+from qkv.convert.architectures.bert import ELECTRA
 from qkv.convert.huggingface.fitting import fitting
 from qkv.errors import UserError
 from tests.convert.encoders import heads_go_both_ways, said, text_configs

@@ -5,7 +5,7 @@ import torch
 from hypothesis import strategies as st
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from qkv.convert.architectures.mpnet import BUCKETS, FARTHEST, MPNET
+from qkv.convert.architectures.bert import BUCKETS, FARTHEST, MPNET
 from qkv.errors import UserError
 from qkv.model.positions.relative import buckets
 from tests.convert.encoders import LONGEST, heads_go_both_ways, text_configs

@@ -9,7 +9,7 @@ import transformers
 from hypothesis import strategies as st
 
 from qkv.config import preset
-from qkv.convert.architectures.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from qkv.convert.architectures.bert import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from qkv.convert.huggingface.fitting import fitting
 from qkv.convert.model_folder import model_content, open_model_folder, save_model_folder
 from qkv.convert.opening import open_model

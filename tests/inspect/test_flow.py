@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from matplotlib.patches import FancyArrowPatch
 from rich.cells import cell_len
 
 from qkv.inspect import Trace
 from qkv.inspect.answers.flow import Flow, Stage, feeds, flow, skips
+from qkv.inspect.draw.labels import wrapped_formula
 from tests.inspect.conftest import make_trace
 from tests.inspect.test_draw import draw_strictly, printed
+from tests.inspect.test_trace import LINES
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +203,24 @@ def test_the_page_has_every_stage_and_a_frame_per_layer(whole: Flow) -> None:
     assert html.count('class="step"') == len(whole.shown)
     assert html.count('class="layer"') == 2
     assert html.count("<div") == html.count("</div>")
+
+
+SYMBOL = re.compile(r"\w+")
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("cells", [12, 20, 24])
+def test_line_breaks_split_no_symbol_of_a_formula(line: str, cells: int) -> None:
+    family, choices = LINES[line]
+    for stage in flow(make_trace(family, **choices)).shown:
+        lines = wrapped_formula(stage.formula, cells).split("\n")
+        assert "".join(lines).replace(" ", "") == stage.formula.replace(" ", "")
+        symbols = [symbol for line in lines for symbol in SYMBOL.findall(line)]
+        assert symbols == SYMBOL.findall(stage.formula)
+
+
+def test_the_table_of_a_gated_layer_keeps_its_symbols_whole() -> None:
+    family, choices = LINES["Llama"]
+    lines = printed(flow(make_trace(family, **choices)).text(80), 80)
+    assert "W_gate" in "\n".join(lines) and "RMSNorm(H″)" in "\n".join(lines)
+    assert all(cell_len(line) <= 80 for line in lines)

@@ -103,6 +103,28 @@ def test_steps_of_an_attention_have_the_gradients_of_autograd(line):
             torch.testing.assert_close(values[key], value, **EXACT, msg=lambda m, k=key: k + m)
 
 
+@pytest.mark.parametrize("line", ["Transformer 2017", "BERT", "Llama", "GPT-2"])
+def test_gradients_asked_for_one_by_one_need_one_backward_pass(line, monkeypatch):
+    trace = in_float64(line)
+    stack = "encoder" if trace.model.config.family == "encoder" else "decoder"
+    part = f"{stack}.1.self_attention"
+    keys = [f"gradient.{part}.{name}" for name in ("query", "weights", "heads", "W_O")]
+    alone = {key: Trace(trace.model, trace.inputs).peek([key])[key] for key in keys}
+    calls, differentiate = [], torch.autograd.grad
+
+    def counted(*args, **settings):
+        calls.append(args)
+        return differentiate(*args, **settings)
+
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    values = {key: trace[key] for key in keys}
+    head = trace.get(keys[0], head=1)
+    of_model = [x for x in calls if isinstance(x[1], list)]  # those by P go through no layer
+    assert len(of_model) == 1
+    torch.testing.assert_close(values, alone, **EXACT)
+    torch.testing.assert_close(head, alone[keys[0]][:, 1:2], **EXACT)
+
+
 def numerical(trace: Trace, key: str, step: float = 1e-5) -> Tensor:
     """The loss when each number of a quantity is moved a little to either side."""
     value = trace[key]

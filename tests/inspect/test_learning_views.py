@@ -222,6 +222,18 @@ def test_heads_that_copy_by_rule_get_their_role() -> None:
     draw_strictly(found.draw())
 
 
+@pytest.mark.parametrize("family", ["encoder", "decoder", "encoder-decoder"])
+def test_roles_of_all_layers_are_read_from_one_pass(family: str) -> None:
+    trace = make_trace(family, max_length=64)
+    passes: list[int] = []
+    stack = trace.model.decoder if family == "decoder" else trace.model.encoder
+    hook = stack.register_forward_pre_hook(lambda module, args: passes.append(1))
+    roles(trace)
+    hook.remove()
+    # The text too is read for cross-attention: its weights, and what each token's removal costs.
+    assert len(passes) == (1 if family != "encoder-decoder" else 5)
+
+
 def test_alignment_is_the_weight_on_the_token_whose_removal_costs_most() -> None:
     trace = make_trace("encoder-decoder", max_length=64)
     (found,) = [x for x in roles(trace).maps if x.role == "alignment"]

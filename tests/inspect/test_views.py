@@ -170,7 +170,8 @@ def test_drift_has_a_line_per_token_while_they_can_be_told_apart() -> None:
     assert [text.get_text() for text in legend.get_texts()] == list(map(visible, drift.tokens))
     assert any(line.startswith("layer\u00a00") for line in printed(drift.text(80)))
     longer = chinese("decoder", 20).drift().draw()
-    assert not longer.legends
+    (legend,) = longer.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["each token", "mean"]
     drawn = np.array([line.get_ydata() for line in longer.axes[0].lines])
     np.testing.assert_allclose(drawn[-1], drawn[:-1].mean(axis=0))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from qkv.convert.architectures.bart import BART
+from qkv.convert.architectures.marian import BART
 from qkv.convert.architectures.t5 import T5
 from qkv.model import EncoderDecoder, equation, fast, use_path
 from tests.convert.harness import made, read, saved, texts

@@ -78,6 +78,14 @@ def test_muon_keeps_one_moment_of_the_blocks() -> None:
     assert muon.memory.optimizer < adam.memory.optimizer == 8 * adam.trained
 
 
+def test_an_8_bit_state_takes_a_quarter_of_the_memory() -> None:
+    plain, small = (plan_run(gpt2(1, optimizer_state=x), "h100") for x in ("float32", "int8"))
+    assert small.memory.optimizer == pytest.approx(plain.memory.optimizer / 4, rel=0.02)
+    assert plain.memory.peak - small.memory.peak == pytest.approx(
+        plain.memory.optimizer - small.memory.optimizer
+    )
+
+
 def test_frozen_weights_have_no_gradients() -> None:
     whole, part = plan_run(gpt2(1), "h100"), plan_run(gpt2(1, freeze=["embedding"]), "h100")
     assert whole.trained - part.trained == 50_304 * 768

@@ -71,7 +71,7 @@ def test_a_layer_opens_into_its_graph_and_escape_leads_out(reader: Reader) -> No
     page.click('[data-at="decoder.2"]')
     page.wait_for_selector(f'[data-at="{CROSS}.weights"]')
     labels = page.locator(".graph >> nth=1").locator("text").all_text_contents()
-    for label in ("Q", "K", "V", "QKᵀ", "÷√d", "+ M", "softmax", "Σ a·v", "W_O", "+", "ReLU"):
+    for label in ("Q", "K", "V", "QKᵀ", "÷√d", "+ M", "softmax", "Σ a·v", "WO", "+", "ReLU"):
         assert label in labels
     page.click(f'.node[data-at="{CROSS}.weights"]')
     reader.until(f"location.search.includes('at={CROSS}.weights')")
@@ -94,7 +94,7 @@ def test_a_cell_shows_the_numbers_of_the_trace(
     shown = float(page.get_attribute("#inspector [data-value]", "data-value") or "nan")
     assert shown == pytest.approx(float(trace[f"{CROSS}.weights"][0, 2, 1, 1]), abs=1e-6)
     symbols = page.locator(".worked .symbol").all_inner_texts()
-    assert symbols[:3] == ["q·k", "÷ √d_k", "+ M"]
+    assert symbols[:3] == ["q·k", "÷ √dk", "+ M"]
     product = page.locator(".worked li >> nth=0").locator(".number").inner_text()
     expected = float(trace[f"{CROSS}.products"][0, 2, 1, 1])
     assert float(product.replace("−", "-").lstrip("= ")) == pytest.approx(expected, abs=1e-3)

@@ -107,6 +107,22 @@ def test_a_given_output_is_read_under_changes(client, translator):
     assert answer["loss"] == pytest.approx(changed, abs=1e-4) != answer["unchanged_loss"]
 
 
+def test_the_beam_tree_follows_changes(client, translator):
+    plain = ask(client, "beam", beams=3).json()
+    change = "off:decoder.2.cross_attention"
+    tree = ask(client, "beam", beams=3, changes=[change]).json()
+    assert plain["waiting"] == tree["waiting"] == []
+    assert tree["outputs"] != plain["outputs"]
+    step = translator.trace(TEXT).silence("decoder.2.cross_attention").steps(1)[0]
+    first = max((node for node in tree["nodes"] if node["step"] == 0), key=lambda x: x["score"])
+    assert first["token"] == step.candidates[0].id
+    assert math.exp(first["score"]) == pytest.approx(step.candidates[0].probability, abs=1e-5)
+    same = ask(client, "beam", beams=3, changes=["hide:target:position=60"]).json()
+    assert same["waiting"] == ["hide:target:position=60"]
+    scores = [[output["score"] for output in found["outputs"]] for found in (plain, same)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
 def test_the_beam_tree_ends_in_what_the_search_finds(client, translator):
     tree = ask(client, "beam", beams=3).json()
     best = translator.translate(TEXT, beams=3)
@@ -133,6 +149,16 @@ def test_an_encoder_predicts_each_token_with_that_token_hidden(client):
     assert all(value == 1 for row in answer["visible"] for value in row)
     found = [step for step in answer["predictions"] if step]
     assert found and all(0 < one["probability"] <= 1 for step in found for one in step)
+    asked = {"text": text, "side": "left"}
+    left = client.post("/v1/models/bert/predictions", json=asked).json()
+    longer = {"text": SENTENCE[:20], "side": "left"}  # what comes after is not seen
+    longer = client.post("/v1/models/bert/predictions", json=longer).json()
+    assert torch.equal(torch.tensor(left["visible"]), torch.ones(14, 14).tril())
+    assert left["predictions"][1:13] != answer["predictions"][1:13]
+    for step, same in zip(left["predictions"][1:13], longer["predictions"][1:13], strict=True):
+        assert [one["probability"] for one in step] == pytest.approx(
+            [one["probability"] for one in same], abs=1e-5
+        )
     refused = client.post("/v1/models/zh-en/predictions", json={"text": text})
     assert refused.status_code == 422 and "BERT" in refused.text
 

@@ -26,6 +26,7 @@ def test_it_writes_token_by_token(reader: Reader, request: pytest.FixtureRequest
     reader.until("document.querySelectorAll('.choices li.cut').length >= 9")
     page.wait_for_selector(".tree .node.best")
     assert page.locator(".tree .node.pruned").count() > 3
+    assert page.locator(".reasons li").count() > 0
     page.evaluate("scrollTo(0, 0)")
     reader.keep(f"write-{request.node.callspec.id}")
     page.locator(".write input.wide").fill("I like you.")

@@ -72,6 +72,7 @@ def cases_on_two(folder: Path) -> list[dict[str, Any]]:
         case("answer", "answer", FULL),
         case("embed", "embed", FULL),
         case("muon", "generate", {"train_optimizer": "muon"}),
+        case("8-bit state", "generate", {"train_optimizer_state": "int8"}),
         case("recompute", "translate", {"train_recompute": True, **FULL}),
     ]
     packed = [

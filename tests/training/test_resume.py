@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "odd end": {"steps": 13, "average": 2},
     "bleu": {"metric": "bleu", "schedule": "cosine", "optimizer": "adam"},
     "muon": {"optimizer": "muon"},
+    "8-bit state": {"optimizer_state": "int8"},
     "muon, half precision": {"optimizer": "muon", "precision": "bfloat16"},
 }
 Plant = Callable[[Trainer], None]

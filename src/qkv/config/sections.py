@@ -62,6 +62,11 @@ class DataConfig(Section):
         least=0,
         most=0.5,
     )
+    processes: int = setting(
+        0,
+        "processes that encode text, with the same result; 0: one a core if it is large",
+        least=0,
+    )
     records: tuple[str, ...] = setting(
         (),
         "instructions with answers, conversations, or prompts with a chosen and a rejected answer "
@@ -174,6 +179,11 @@ class TrainConfig(Section):
         "muon: peak learning rate of the blocks' matrices; lr is for the rest",
         least=0,
     )
+    optimizer_state: Literal["float32", "int8"] = setting(
+        "float32",
+        "what Adam's two averages are in memory: 8 bytes a trained weight, or 2 in blocks of 8 "
+        "bits that have a scale each",
+    )
     lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), at most 0.001", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
         "inverse_sqrt", "how the learning rate falls after warm-up"
@@ -221,6 +231,8 @@ class TrainConfig(Section):
             yield "lora_on is empty, so nothing would be trained; name some matrices."
         if self.lora_rank and self.freeze:
             yield "lora_rank freezes all weights but its updates; leave freeze out."
+        if self.optimizer_state == "int8" and self.optimizer == "muon":
+            yield "optimizer_state = 'int8' is for Adam's averages; leave it out with 'muon'."
 
 
 @dataclass(frozen=True)

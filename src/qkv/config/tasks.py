@@ -26,7 +26,8 @@ Settings = dict[str, dict[str, Any]]
 # [data] settings that belong together: each names files, with valid_… and test_… beside it.
 _PAIRS = ("source", "target", "pairs")
 _HELD_OUT = ("valid_size", "licence")
-_TEXT = ("text_field", "template", "documents", "bos", "valid_share", "max_length", "licence")
+_READ = ("text_field", "template", "documents", "bos")
+_TEXT = (*_READ, "valid_share", "processes", "max_length", "licence")
 _EXAMPLES = ("n_examples", *_HELD_OUT)
 # [train] settings that only some objectives or batches know.
 SPECIAL_TRAIN = ("label_smoothing", "consistency", "packing", "valid_bleu")

@@ -89,10 +89,11 @@ def _becomes(architecture: Architecture) -> list[str]:
 
 def proving_tests(architecture: Architecture, sources: dict[Path, str]) -> list[Path]:
     """The tests that compare an architecture: those that are called so, then others."""
-    names = [*architecture.classes.values(), *_constants(architecture)]
+    places = _places(architecture)
+    names = [*architecture.classes.values(), *sorted({constant for _, constant in places})]
     pattern = re.compile(rf'\b({"|".join(names)})\b|"{re.escape(architecture.model_type)}"')
-    module = architecture.read_config.__module__.rpartition(".")[2]
-    own = {f"test_{module}.py", f"test_{architecture.model_type.replace('-', '_')}.py"}
+    called = {part.lower() for place in places for part in place}
+    own = {f"test_{name}.py" for name in {architecture.model_type.replace("-", "_"), *called}}
     found = [path for path, text in sources.items() if pattern.search(text)]
     compared = [path for path in found if COMPARED.search(sources[path])]
     return sorted(compared, key=lambda path: (path.name not in own, str(path)))[:MOST_TESTS]
@@ -105,17 +106,16 @@ def _gguf_test(architecture: Architecture, sources: dict[Path, str]) -> str:
     return f"[✓]({_link(found[0])})" if found else ""
 
 
-def _constants(architecture: Architecture) -> list[str]:
-    """The names by which modules of architectures know a record."""
-    return sorted(
-        {
-            name
-            for module in list(sys.modules.values())
-            if getattr(module, "__name__", "").startswith("qkv.convert.architectures.")
-            for name, value in vars(module).items()
-            if value is architecture
-        }
-    )
+def _places(architecture: Architecture) -> list[tuple[str, str]]:
+    """The modules of architectures that know a record, and the name that each knows it by."""
+    package = "qkv.convert.architectures."
+    return [
+        (module.__name__.removeprefix(package), name)
+        for module in list(sys.modules.values())
+        if getattr(module, "__name__", "").startswith(package)
+        for name, value in vars(module).items()
+        if value is architecture
+    ]
 
 
 def main() -> None:

@@ -2,13 +2,13 @@
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, arrange
 from qkv.data.corpus.documents import Piece, read_documents
+from qkv.data.corpus.held_out import HeldOut, hold_out
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.corpus.tokens import (
-    HeldOut,
     TextCorpus,
     Tokens,
-    hold_out,
     load_corpus,
+    text_tokenizer,
     training_text,
 )
 from qkv.data.files import read_lines, read_text
@@ -111,6 +111,7 @@ __all__ = [
     "read_text",
     "read_texts",
     "segment_pairs",
+    "text_tokenizer",
     "training_text",
     "validation_batches",
     "windows",

@@ -7,6 +7,7 @@ import glob
 import gzip
 import io
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -153,28 +154,36 @@ def _after(line: int, byte: int, content: bytes) -> tuple[int, int]:
 
 
 class _Counting(io.FileIO):
-    """A file that reports how many bytes are read from it."""
+    """A file, or a range of its bytes, that reports how many bytes are read from it."""
 
-    def __init__(self, path: Path, progress: Progress | None) -> None:
+    def __init__(self, path: Path, progress: Progress | None, start: int, end: int | None) -> None:
         super().__init__(path)
         self._progress = progress or (lambda n_bytes: None)
+        self._left: float = math.inf if end is None else end - start
+        if start:
+            self.seek(start)
 
     def readinto(self, buffer: Any) -> int | None:
-        n_bytes = super().readinto(buffer)
+        view = memoryview(buffer).cast("B")
+        n_bytes = super().readinto(view[: int(min(len(view), self._left))])
+        self._left -= n_bytes or 0
         self._progress(n_bytes or 0)
         return n_bytes
 
 
 @contextmanager
-def opened(path: Path, progress: Progress | None = None) -> Iterator[BinaryIO]:
+def opened(
+    path: Path, progress: Progress | None = None, start: int = 0, end: int | None = None
+) -> Iterator[BinaryIO]:
     """Open a file, decompressed by its name; errors in the block say what is wrong with it.
 
-    `progress` is called with each further number of bytes that is read, compressed as they are.
+    `progress` is called with each further number of bytes that is read, compressed as they are. Of
+    a file that is not compressed, the bytes from `start` to `end` may be read alone.
     """
     damage = [gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError]
     suffix = path.suffix.lower()
     try:
-        with io.BufferedReader(_Counting(path, progress)) as raw:
+        with io.BufferedReader(_Counting(path, progress, start, end)) as raw:
             if suffix == ".zst":
                 zstd = _zstd(path)
                 damage.append(zstd.ZstdError)

@@ -134,8 +134,7 @@ class QuantizedLinear(Quantized, ABC):
             return product if self.bias is None else product + self.bias.to(x.dtype)
         if self._packed is None:
             return self._product(x)
-        rows = self._packed_product(x.reshape(-1, self.in_features))
-        return rows.view(*x.shape[:-1], self.out_features).to(x.dtype)
+        return self._packed_product(x)
 
     def _product(self, x: Tensor) -> Tensor:
         """Multiply by the matrix as floats; a compiler makes these of the integers as it reads."""
@@ -143,8 +142,8 @@ class QuantizedLinear(Quantized, ABC):
         return F.linear(x, self._held().float(x.dtype), bias)
 
     @abstractmethod
-    def _packed_product(self, rows: Tensor) -> Tensor:
-        """Multiply rows (n, in) by the packed matrix, in the kernel's precision."""
+    def _packed_product(self, x: Tensor) -> Tensor:
+        """(…, in) to (…, out) by the packed matrix, in the kernel's precision."""
 
     def _pack(self) -> None:
         """Lay the integers out as the CPU's kernel wants them, and drop the plain ones."""
@@ -213,28 +212,30 @@ class Int8Linear(QuantizedLinear):
         # An input that is never negative (after ReLU) needs no integers for negative numbers.
         self.nonnegative = nonnegative and not precise
         self.precise = precise  # multiply what rounding leaves of an input too, as a second row
+        self._steps, self._zero = _input_integers(self.nonnegative)
 
     def _product(self, x: Tensor) -> Tensor:
         # In the other order, Inductor of torch 2.11 takes it for a kernel that it has not.
         product = self.scale.to(x.dtype) * F.linear(x, self.values.to(x.dtype))
         return product if self.bias is None else product + self.bias.to(x.dtype)
 
-    def _packed_product(self, rows: Tensor) -> Tensor:
-        rows = rows.float()
-        size = _largest(rows)
-        steps, zero = _input_integers(self.nonnegative)
-        kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    def _packed_product(self, x: Tensor) -> Tensor:
+        rows = x if x.dtype == torch.float32 else x.float()
+        size = rows.abs().amax(dim=-1, keepdim=True)  # where 0, the product is multiplied by 0
+        kernel, steps = _kernel(), self._steps
         if self.precise:
             rows = rows * (steps / size)
             whole = rows.round()
-            both = torch.cat((whole, rows.sub_(whole).mul_(2 * steps)))
-            product, rest = kernel(both, 1.0, zero, self._packed).split(len(rows))
+            both = torch.stack((whole, rows.sub_(whole).mul_(2 * steps)))
+            product, rest = kernel(both, 1.0, self._zero, self._packed).unbind()
             product = torch.add(product, rest, alpha=0.5 / steps)
             size = size / steps
         else:
-            product = kernel(rows / size, 1 / steps, zero, self._packed)
+            product = kernel(rows / size, 1 / steps, self._zero, self._packed)
         product = product.mul_(size)
-        return product if self.bias is None else product + self.bias
+        if self.bias is not None:
+            product = product.add_(self.bias)
+        return product if x.dtype == torch.float32 else product.to(x.dtype)
 
     def _has_kernel(self) -> bool:
         return torch.backends.quantized.engine in ("x86", "fbgemm")
@@ -256,13 +257,13 @@ class Int8Linear(QuantizedLinear):
 class Int4Linear(QuantizedLinear):
     """x·Wᵀ + b with W in 4 bits; on a CPU, inputs and outputs are rounded to bfloat16."""
 
-    def _packed_product(self, rows: Tensor) -> Tensor:
+    def _packed_product(self, x: Tensor) -> Tensor:
         integers, scales = self._packed
-        product = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            rows.bfloat16(), integers, GROUP, scales
-        )
+        rows = x.reshape(-1, self.in_features).bfloat16()
+        product = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, integers, GROUP, scales)
         product = product[:, : self.out_features].float()
-        return product if self.bias is None else product + self.bias
+        product = product if self.bias is None else product + self.bias
+        return product.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def _has_kernel(self) -> bool:
         # torch multiplies 4 bits on any CPU, but has fast code for these alone.
@@ -368,15 +369,16 @@ def _has_relu(module: nn.Module) -> bool:
     return isinstance(module, FeedForward) and module.activation is F.relu and not module.gated
 
 
-def _largest(rows: Tensor) -> Tensor | float:
-    """Return the largest absolute value of each row, (n, 1), or of a row alone as a number.
+@cache
+def _kernel() -> Callable[..., Tensor]:
+    """Return torch's product of floats, rounded by a scale, and a packed matrix of 8 bits.
 
-    A number saves operations of one element each, and gives the same bits.
+    The operator itself: `torch.ops` would look through its arguments for fakes at every call.
     """
-    tiny = torch.finfo(torch.float32).tiny
-    if len(rows) == 1:
-        return max(rows.abs().max().item(), tiny)
-    return rows.abs().amax(dim=1, keepdim=True).clamp_(min=tiny)
+    kernel: Callable[..., Tensor] = (
+        torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.op
+    )
+    return kernel
 
 
 def _input_integers(nonnegative: bool) -> tuple[int, int]:

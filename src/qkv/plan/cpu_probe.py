@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.config import ModelConfig
+from qkv.config import ModelConfig, TrainConfig
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.plan.passes import Elements, Product
 from qkv.training.loss import cross_entropy
+from qkv.training.optimizer import adamw
 
 PROBE_FLOPS = 8e8  # of the forward pass of one probed product
 PROBE_ELEMENTS = 2**20
@@ -38,6 +39,7 @@ class CpuProbe:
 
     config: ModelConfig
     half: bool = False
+    train: TrainConfig = field(default_factory=TrainConfig)
     _products: dict[tuple[int, int, int], float] = field(default_factory=dict)
     _attentions: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -130,7 +132,7 @@ class CpuProbe:
     def update(self) -> float:
         """Seconds of clipping and of AdamW for one weight."""
         weight = torch.nn.Parameter(torch.randn(PROBE_ELEMENTS))
-        optimizer = torch.optim.AdamW([weight], lr=0.0, fused=True)
+        optimizer = adamw([weight], self.train)
 
         def work() -> None:
             weight.grad = torch.ones_like(weight)

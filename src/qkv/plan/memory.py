@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from qkv.config import ModelConfig, TrainConfig
 from qkv.plan.parameters import count_parameters, product_weights, shapes_of, table_bytes
 from qkv.plan.passes import FLOAT, LONG, BatchSize, Numerics, PassCost
+from qkv.training.int8_adamw import BLOCK
 from qkv.training.loss import chunk_elements
 
 HALF = 2
@@ -128,6 +129,8 @@ def _optimizer_bytes(config: ModelConfig, train: TrainConfig, trained: int, insi
     """Two moments of each trained weight; Muon has one of a matrix inside the blocks."""
     if train.optimizer == "muon" and not train.lora_rank:
         return FLOAT * (2 * (trained - inside) + inside)
+    if train.optimizer_state == "int8":
+        return 2 * trained * (1 + FLOAT / BLOCK)
     return FLOAT * 2 * trained
 
 

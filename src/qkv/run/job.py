@@ -37,6 +37,7 @@ from qkv.data import (
     hold_out,
     load_corpus,
     read_splits,
+    text_tokenizer,
     training_text,
     validation_batches,
 )
@@ -420,6 +421,11 @@ class TextJob(Job):
     def texts(self) -> Iterable[str]:
         """Yield text from all over the training files."""
         return training_text(self.data, self.held_out, TOKENIZER_TEXT)
+
+    def train_tokenizers(self) -> Tokenizers:
+        """Train one tokenizer; that of a large text is kept for other runs on the same text."""
+        tokenizer = text_tokenizer(self.data, self.held_out, self.recipe.tokenizer, self.texts())
+        return Tokenizers(tokenizer, tokenizer)
 
     def make_items(self) -> None:
         """Encode the text, or open it from the cache."""

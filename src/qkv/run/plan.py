@@ -78,7 +78,9 @@ class RunPlan:
     @cached_property
     def time(self) -> StepTime:
         """Seconds of a step, estimated."""
-        probe = None if self.hardware.is_gpu else CpuProbe(self.config, self.numerics.half)
+        probe = (
+            None if self.hardware.is_gpu else CpuProbe(self.config, self.numerics.half, self.train)
+        )
         return step_time(
             self.config,
             self.train,

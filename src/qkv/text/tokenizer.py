@@ -240,6 +240,15 @@ class Tokenizer:
         else:
             _map_path(path).unlink(missing_ok=True)
 
+    def to_json(self) -> str:
+        """Return what `tokenizer.json` holds."""
+        return self._backend.to_str()
+
+    @classmethod
+    def from_json(cls, content: str) -> Tokenizer:
+        """Make a tokenizer from what `to_json` has returned."""
+        return cls(tokenizers.Tokenizer.from_str(content))
+
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read a `tokenizer.json`, made here or elsewhere."""

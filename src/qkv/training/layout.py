@@ -352,6 +352,11 @@ def _check(model: Model, config: TrainConfig, workers: Distribution) -> None:
         raise UserError(
             f"{setting}: optimizer = 'muon' needs whole matrices; leave one of the two out."
         )
+    if config.optimizer_state == "int8":
+        raise UserError(
+            f"{setting}: optimizer_state = 'int8' has scales for blocks of whole weights; leave "
+            f"one of the two out."
+        )
     check_tensor_parallel(model, workers.tensor_size)
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig, TrainConfig
-from qkv.device import has_bfloat16
+from qkv.device import has_bfloat16, is_on
 from qkv.errors import UserError
+from qkv.training.int8_adamw import Int8AdamW
 from qkv.training.muon import Muon, hidden_weights
 from qkv.training.schedule import peak_learning_rate
 
@@ -23,16 +24,19 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimi
     return adamw(_trained(model), config)
 
 
-def adamw(parameters: Iterable[Tensor], config: TrainConfig) -> torch.optim.AdamW:
+def adamw(parameters: Iterable[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
     """Build AdamW for some parameters, or for parts of them."""
     # "adam" decays in the same way: L2 in the gradient, as in torch.optim.Adam, would be divided by
     # Adam's denominator, so that weights with large gradients hardly decay (Loshchilov & Hutter).
     groups = _groups(parameters, config.weight_decay)
-    return torch.optim.AdamW(groups, lr=0.0, **_adam_settings(config))
+    if config.optimizer_state == "int8":
+        device = next(p.device for group in groups for p in group["params"])
+        return Int8AdamW(groups, **_adam_settings(config), compiled=is_on(config.compile, device))
+    return torch.optim.AdamW(groups, lr=0.0, **_adam_settings(config), fused=True)
 
 
 def _adam_settings(config: TrainConfig) -> dict[str, Any]:
-    return {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
+    return {"betas": (config.beta1, config.beta2), "eps": config.epsilon}
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> None:
@@ -74,7 +78,7 @@ def _muon(model: nn.Module, config: TrainConfig) -> Muon:
     if config.precision == "auto":
         half = has_bfloat16(next(model.parameters()).device)
     decay = config.weight_decay
-    adam = _adam_settings(config)
+    adam = {**_adam_settings(config), "fused": True}
     return Muon(hidden, _groups(others, decay), weight_decay=decay, share=share, half=half, **adam)
 
 

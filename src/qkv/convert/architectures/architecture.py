@@ -6,7 +6,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -21,6 +21,19 @@ Spare = Mapping[str, tuple[int, ...] | str | Tensor]
 """Tensors of theirs by name: a shape of zeros, the tensor that they repeat, or their values."""
 
 
+class Field(NamedTuple):
+    """A field of their config.json; one without a default must be there."""
+
+    name: str
+    default: Any = ...
+    read: Callable[[Any], Any] = lambda value: value
+    write: Callable[[Any], Any] = lambda value: value
+
+
+Fields = Mapping[str, str | Field]
+"""Fields of our config, and those of theirs that say the same."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """How one kind of checkpoint is read and written."""
@@ -30,11 +43,17 @@ class Architecture:
     family: str
     classes: Mapping[str, str]
     """What our heads are called there: "masked" may be BertForMaskedLM."""
-    read_config: Callable[[Mapping[str, Any], Collection[str], str], Values]
-    """Their config, their tensors' names and the head, to what ModelConfig says."""
-    write_config: Callable[[ModelConfig], Values]
+    values: Mapping[str, Any]
+    """Our config's values where theirs says nothing else."""
+    fields: Fields
     rules: Callable[[ModelConfig, str], Iterable[Rule]]
     """For a config and a head; a rule for a weight that the model lacks is left out."""
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of theirs that must have these values, where a config has them."""
+    read: Callable[[Mapping[str, Any], Collection[str], str], Values] = lambda *_: {}
+    """Values of ours that take more than one field: of a config, the tensors' names and a head."""
+    write: Callable[[ModelConfig], Values] = lambda config: {}
+    """Fields of theirs that take more than one value."""
     frame: Callable[[ModelConfig], Frame] = lambda config: Frame()
     """What stands around a text; but whether a decoder's begins with BOS is told elsewhere."""
     bodies: tuple[str, ...] = ()  # classes of bodies alone, whose output may be the embedding
@@ -50,6 +69,17 @@ class Architecture:
     languages: str = ""  # a pattern of language tokens, whose groups are the code
     causal: bool = False  # a decoder's body under a head of labels, which we call an encoder
 
+    def read_config(self, config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+        """Their config, their tensors' names and the head, to what ModelConfig says."""
+        for name, value in self.needs.items():
+            wanted(config, name, (value,), value)
+        more = self.read(config, names, head)
+        return {**self.values, **read_fields(config, self.fields), **more}
+
+    def write_config(self, config: ModelConfig) -> Values:
+        """Our config in their words."""
+        return {**write_fields(config, self.fields), **self.write(config)}
+
     def all_rules(self, config: ModelConfig, head: str) -> Iterator[Rule]:
         """The rules, and those of the layer that sentence-transformers puts after any encoder."""
         yield from self.rules(config, head)
@@ -63,49 +93,31 @@ class Architecture:
         return name
 
 
+_BERT = {"pad_token_id": 0}
+_FAIRSEQ = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_LLAMA = {"bos_token_id": 1, "eos_token_id": 2}
+_GPT2 = {"bos_token_id": 50_256, "eos_token_id": 50_256}
+_GEMMA = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1}
+_BART = {**_FAIRSEQ, "decoder_start_token_id": 2}
+_T5 = {"pad_token_id": 0, "eos_token_id": 1}
+_MT5 = {**_T5, "decoder_start_token_id": 0}
 # By model_type, the ids that a config.json means where it does not say them
 USUAL_IDS: Mapping[str, Mapping[str, int]] = {
-    "bert": {"pad_token_id": 0},
-    "deberta-v2": {"pad_token_id": 0},
+    **dict.fromkeys(("bert", "distilbert", "electra", "deberta", "deberta-v2"), _BERT),
     "modernbert": {"pad_token_id": 50_283, "bos_token_id": 50_281, "eos_token_id": 50_282},
-    "deberta": {"pad_token_id": 0},
-    "distilbert": {"pad_token_id": 0},
-    "electra": {"pad_token_id": 0},
-    "mpnet": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-    "xlm-roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-    "camembert": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet", "mbart"), _FAIRSEQ),
+    **dict.fromkeys(("bart", "m2m_100"), _BART),
     "albert": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3},
-    "gpt2": {"bos_token_id": 50_256, "eos_token_id": 50_256},
-    "llama": {"bos_token_id": 1, "eos_token_id": 2},
-    "mistral": {"bos_token_id": 1, "eos_token_id": 2},
-    "mixtral": {"bos_token_id": 1, "eos_token_id": 2},
-    "bloom": {"bos_token_id": 1, "eos_token_id": 2},
-    "gpt_neo": {"bos_token_id": 50_256, "eos_token_id": 50_256},
+    **dict.fromkeys(("gpt2", "gpt_neo"), _GPT2),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "bloom"), _LLAMA),
     "gpt_neox": {"bos_token_id": 0, "eos_token_id": 2},
     "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
     "phi3": {"pad_token_id": 32_000, "bos_token_id": 1, "eos_token_id": 32_000},
     "smollm3": {"pad_token_id": 128_004, "bos_token_id": 128_000, "eos_token_id": 128_001},
-    "gemma": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
-    "gemma2": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
-    "gemma3_text": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1},
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _GEMMA),
     "marian": {"pad_token_id": 58_100, "decoder_start_token_id": 58_100, "eos_token_id": 0},
-    "bart": {
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "decoder_start_token_id": 2,
-        "eos_token_id": 2,
-    },
-    "mbart": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-    "m2m_100": {
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "decoder_start_token_id": 2,
-        "eos_token_id": 2,
-    },
-    "pegasus": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
-    "t5": {"pad_token_id": 0, "eos_token_id": 1},
-    "mt5": {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
+    "t5": _T5,
+    **dict.fromkeys(("mt5", "pegasus"), _MT5),
 }
 
 
@@ -246,29 +258,19 @@ def activation(config: Mapping[str, Any], name: str, default: str) -> str:
     return ACTIVATIONS[wanted(config, name, ACTIVATIONS, default)]
 
 
-class Field(NamedTuple):
-    """A field of their config.json; one without a default must be there."""
-
-    name: str
-    default: Any = ...
-
-
-Fields = Mapping[str, str | Field]
-"""Fields of our config, and those of theirs that say the same."""
-
-
 def read_fields(config: Mapping[str, Any], fields: Fields) -> Values:
     """Values of our config, from theirs."""
     values: Values = {}
     for ours, theirs in fields.items():
-        name, default = Field(theirs) if isinstance(theirs, str) else theirs
+        known = Field(theirs) if isinstance(theirs, str) else theirs
         if ours == "activation":
-            values[ours] = activation(config, name, default)
+            values[ours] = activation(config, known.name, known.default)
             continue
-        value = config[name] if default is ... else config.get(name, default)
+        missing = known.default is ...
+        value = config[known.name] if missing else config.get(known.name, known.default)
         if ours == "tie":
             value = "output" if value else "none"
-        values[ours] = float(value or 0.0) if ours.endswith("dropout") else value
+        values[ours] = float(value or 0.0) if ours.endswith("dropout") else known.read(value)
     return values
 
 
@@ -276,10 +278,11 @@ def write_fields(config: ModelConfig, fields: Fields) -> Values:
     """Values of their config.json, from ours."""
     values: Values = {}
     for ours, theirs in fields.items():
+        known = Field(theirs) if isinstance(theirs, str) else theirs
         value = getattr(config, ours)
         if ours == "activation":
             value = THEIR_ACTIVATIONS[value]
         if ours == "tie":
             value = value in ("all", "output")
-        values[theirs if isinstance(theirs, str) else theirs.name] = value
+        values[known.name] = known.write(value)
     return values

@@ -17,12 +17,11 @@ LABELS: Table = {"head.projection": "score"}
 def causal_classifier(decoder: Architecture) -> Architecture:
     """A decoder architecture with a classification head: our causal encoder."""
 
-    def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    def read(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
         values = decoder.read_config(config, names, head)
-        layers = values["n_decoder_layers"]
-        return {**values, "n_encoder_layers": layers, "causal": True, "pooling": "last"}
+        return {**values, "n_encoder_layers": values["n_decoder_layers"]}
 
-    def write_config(config: ModelConfig) -> Values:
+    def write(config: ModelConfig) -> Values:
         return decoder.write_config(_as_deep(config))
 
     def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
@@ -38,8 +37,10 @@ def causal_classifier(decoder: Architecture) -> Architecture:
         causal=True,
         classes={"sequence": f"{decoder.bodies[0].removesuffix('Model')}ForSequenceClassification"},
         bodies=(),
-        read_config=read_config,
-        write_config=write_config,
+        values={"causal": True, "pooling": "last"},
+        fields={},
+        read=read,
+        write=write,
         rules=rules,
         frame=frame,
     )

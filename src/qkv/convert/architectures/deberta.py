@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
+from qkv.config.presets import PRESETS
 from qkv.convert.architectures import bert
-from qkv.convert.architectures.architecture import Spare, Values, wanted
-from qkv.convert.architectures.name_tables import (
-    Names,
-    Part,
-    Rule,
-    Table,
-    by_head,
-    modules,
-)
+from qkv.convert.architectures.architecture import Field, Values, wanted
+from qkv.convert.architectures.bert import BertNames
+from qkv.convert.architectures.name_tables import Part, Rule, Table, by_head
 from qkv.errors import UserError
 
 BODY: Table = {
@@ -34,38 +30,17 @@ BLOCK: Table = {
         "attention.self.value_proj",
     ),
 }
+HEADS = {head: {**table, **bert.POOLER} for head, table in {"none": {}, **bert.HEADS}.items()}
+# What configs of all versions say; they do so, for these are not their defaults
+ALWAYS: Values = {"relative_attention": True, "position_biased_input": False}
+LATER: Values = {**ALWAYS, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+DEFAULTS = {"position_biased_input": True, "norm_rel_ebd": "none"}  # else False
 
 
-def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
-    """DeBERTa's config in our words."""
-    _check(config)
-    values = bert.encoder_values(config, "deberta-base")
-    act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
-    plain_head = not config.get("legacy", True)  # which has no matrix of its own
-    return {
-        **values,
-        **_distances(config, values["max_length"]),
-        "n_segments": config.get("type_vocab_size", 0),
-        "convolution": config.get("conv_kernel_size", 0),
-        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
-        "tie": "output" if plain_head else values["tie"],
-    }
-
-
-def _check(config: Mapping[str, Any]) -> None:
-    """Refuse what is not as released models of later versions have it."""
-    _check_both(config)
-    wanted(config, "share_att_key", (True,), False)
-    wanted(config, "norm_rel_ebd", ("layer_norm",), "none")
-    if config.get("conv_kernel_size", 0):
-        wanted(config, "conv_act", ("gelu",), "tanh")
-        wanted(config, "conv_groups", (1,), 1)
-
-
-def _check_both(config: Mapping[str, Any]) -> None:
-    """Refuse what is not as released models of any version have it."""
-    wanted(config, "relative_attention", (True,), False)
-    wanted(config, "position_biased_input", (False,), True)
+def read_both(config: Mapping[str, Any], names: Collection[str], head: str, says: Values) -> Values:
+    """Refuse what is not as released models have it, and read what all versions share."""
+    for name, value in says.items():
+        wanted(config, name, (value,), DEFAULTS.get(name, False))
     for name in ("embedding_size", "pooler_hidden_size"):
         wanted(config, name, (config["hidden_size"],), config["hidden_size"])
     width = config["hidden_size"] // config["num_attention_heads"]
@@ -77,15 +52,29 @@ def _check_both(config: Mapping[str, Any]) -> None:
             f"config.json: pos_att_type is {config.get('pos_att_type')!r}, but only 'c2p|p2c' can "
             f"be read."
         )
-
-
-def _distances(config: Mapping[str, Any], max_length: int) -> Values:
-    """Theirs has buckets, the far ones of which grow, or one for each distance."""
+    act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
     farthest = config.get("max_relative_positions", -1)
+    length = config.get("max_position_embeddings", 512)
+    values: Values = {
+        "relative_buckets": farthest if farthest > 0 else length,
+        "relative_length": 1,  # each distance has its own
+        "pooler": act if bert.has_pooler(names, head) else "none",
+    }
+    plain_head = not config.get("legacy", True)  # which has no matrix of its own
+    return {**values, "tie": "output"} if plain_head else values
+
+
+def read(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """The later versions: far distances may share buckets, which grow."""
+    values = read_both(config, names, head, LATER)
+    if config.get("conv_kernel_size", 0):
+        wanted(config, "conv_act", ("gelu",), "tanh")
+        wanted(config, "conv_groups", (1,), 1)
     buckets = config.get("position_buckets", -1)
-    if buckets > 0:
-        return {"relative_buckets": buckets, "relative_length": max(farthest, 0)}
-    return {"relative_buckets": farthest if farthest > 0 else max_length, "relative_length": 1}
+    if buckets <= 0:
+        return values
+    farthest = config.get("max_relative_positions", -1)
+    return {**values, "relative_buckets": buckets, "relative_length": max(farthest, 0)}
 
 
 def has_bucket_for_each(config: ModelConfig) -> bool:
@@ -94,51 +83,47 @@ def has_bucket_for_each(config: ModelConfig) -> bool:
     return farthest - 1 <= config.relative_buckets // 2
 
 
-def write_config(config: ModelConfig) -> Values:
-    """DeBERTa's config, from ours."""
-    each = has_bucket_for_each(config)
-    farthest = config.relative_buckets if each else config.relative_length or -1
+def write_both(config: ModelConfig) -> Values:
+    """The fields that all versions share."""
     return {
-        **bert.encoder_config(config),
-        "type_vocab_size": config.n_segments,
-        "relative_attention": True,
+        **ALWAYS,
         "pos_att_type": ["c2p", "p2c"],
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
-        "position_buckets": -1 if each else config.relative_buckets,
-        "max_relative_positions": farthest,
-        "conv_kernel_size": config.convolution,
-        "conv_act": "gelu",
+        "max_relative_positions": config.relative_buckets,
         "pooler_hidden_act": config.pooler.replace("none", "gelu"),
     }
 
 
-def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where DeBERTa keeps each weight."""
-    yield from _rules(config, head, BLOCK)
+def write(config: ModelConfig) -> Values:
+    """The fields of the later versions."""
+    buckets = {
+        "position_buckets": config.relative_buckets,
+        "max_relative_positions": config.relative_length or -1,
+    }
+    each = {"position_buckets": -1}
+    return {
+        **write_both(config),
+        **LATER,
+        **(each if has_bucket_for_each(config) else buckets),
+        "conv_act": "gelu",
+    }
 
 
-def _rules(config: ModelConfig, head: str, block: Table) -> Iterator[Rule]:
-    """The rules that all versions share."""
-    yield from Names("encoder", "deberta.", BODY, bert.LAYERS, block, bert.HEADS)(config, head)
-    yield from modules(config, "", "", {"pooler.dense": "pooler.dense"})
-    yield from bert.masked_output(config, head, "cls.predictions.")
-
-
-def own_spare(config: ModelConfig, head: str) -> Spare:
-    """Only the other bias: a model of theirs may have no segments and no pooler."""
-    found = bert.spare(config, head, body="", masked="cls.predictions.", pooler="")
-    return {name: given for name, given in found.items() if isinstance(given, str)}
-
-
-DEBERTA = bert.like_bert(
-    "DeBERTa",
-    "deberta-v2",
-    "DebertaV2",
-    read_config,
-    write_config,
-    rules,
+RULES = BertNames("encoder", "deberta.", BODY, bert.LAYERS, BLOCK, HEADS, "cls.predictions.")
+DEBERTA = replace(
+    bert.BERT,
+    name="DeBERTa",
+    model_type="deberta-v2",
+    classes=bert.label_classes("DebertaV2"),
+    values=PRESETS["deberta-base"],
+    fields={
+        **bert.text_fields("deberta-base"),
+        "n_segments": Field("type_vocab_size", 0),
+        "convolution": Field("conv_kernel_size", 0),
+    },
+    needs=bert.NO_DECODER,
+    read=read,
+    write=write,
+    rules=RULES,
     prefix="deberta.",
     # The third version's own head, which later files have under BERT's names
     renamed=(
@@ -148,7 +133,7 @@ DEBERTA = bert.like_bert(
     # What its pre-training needed beside the model
     ignored=r"mask_predictions\..*|(.*\.)?embeddings\.position_(ids|embeddings\..*)",
     copies=bert.masked_copies("deberta.", "cls.predictions."),
-    spare=own_spare,
+    spare=partial(bert.spare, masked="cls.predictions."),  # there may be no segments and no pooler
 )
 
 
@@ -156,65 +141,49 @@ DEBERTA = bert.like_bert(
 # distances by matrices of their own
 
 
-def read_first_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
-    """The first version's config in our words."""
-    _check_both(config)
-    wanted(config, "talking_head", (False,), False)
-    values = bert.encoder_values(config, "deberta-base")
-    farthest = config.get("max_relative_positions", -1)
-    act = wanted(config, "pooler_hidden_act", ("gelu", "tanh"), "gelu")
-    return {
-        **values,
-        "relative_buckets": farthest if farthest > 0 else values["max_length"],
-        "relative_length": 1,  # each distance has its own
-        "n_segments": config.get("type_vocab_size", 0),
-        "position_norm": False,
-        "position_projections": True,
-        "key_bias": False,
-        "pooler": act if bert.has_pooler(names, head, ("sequence",)) else "none",
-        "tie": "output" if not config.get("legacy", True) else values["tie"],
-    }
+def read_first(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """The first version, in which each distance has its own vector."""
+    return read_both(config, names, head, ALWAYS)
 
 
-def write_first_config(config: ModelConfig) -> Values:
-    """The first version's config, from ours."""
+def write_first(config: ModelConfig) -> Values:
+    """The fields of the first version."""
     if not has_bucket_for_each(config):
         raise UserError("DeBERTa's first version tells distances apart one by one.")
-    return {
-        **bert.encoder_config(config),
-        "type_vocab_size": config.n_segments,
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-        "position_biased_input": False,
-        "max_relative_positions": config.relative_buckets,
-        "pooler_hidden_act": config.pooler.replace("none", "gelu"),
-    }
+    return write_both(config)
 
 
 def first_rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where the first version keeps each weight."""
-    block = {name: theirs for name, theirs in bert.LAYER.items() if not name.endswith("key_value")}
-    yield from _rules(config, head, block)
+    """Where the first version keeps each weight; queries and values have biases of their own."""
+    block: Table = {
+        **{name: theirs for name, theirs in bert.LAYER.items() if not name.endswith("key_value")},
+        "self_attention.position_projections.query": "attention.self.pos_q_proj",
+        "self_attention.position_projections.key": "attention.self.pos_proj",
+    }
+    yield from replace(RULES, block=block)(config, head)
     for layer in range(config.n_encoder_layers):
         ours = f"encoder.blocks.{layer}.self_attention."
         theirs = f"deberta.encoder.layer.{layer}.attention.self."
-        form = by_head(config.n_heads)
-        yield Rule(f"{ours}query_key_value.weight", (Part(f"{theirs}in_proj.weight", form),))
+        fused = Part(f"{theirs}in_proj.weight", by_head(config.n_heads))
+        yield Rule(f"{ours}query_key_value.weight", (fused,))
         yield Rule(f"{ours}bias.query", (Part(f"{theirs}q_bias"),))
         yield Rule(f"{ours}bias.value", (Part(f"{theirs}v_bias"),))
-        projections = {
-            "position_projections.query": "pos_q_proj",
-            "position_projections.key": "pos_proj",
-        }
-        yield from modules(config, ours, theirs, projections)
 
 
-DEBERTA_1 = dataclasses.replace(
+DEBERTA_1 = replace(
     DEBERTA,
     name="DeBERTa v1",
     model_type="deberta",
     classes=bert.label_classes("Deberta"),
-    read_config=read_first_config,
-    write_config=write_first_config,
+    values={
+        **PRESETS["deberta-base"],
+        "position_norm": False,
+        "position_projections": True,
+        "key_bias": False,
+    },
+    fields={**bert.text_fields("deberta-base"), "n_segments": Field("type_vocab_size", 0)},
+    needs={**bert.NO_DECODER, "talking_head": False},
+    read=read_first,
+    write=write_first,
     rules=first_rules,
 )

@@ -43,13 +43,26 @@ def by_head(n_heads: int) -> Form:
 
 
 class Part(NamedTuple):
-    """A module or tensor of theirs, and its form where that is not ours."""
+    """A tensor of theirs, and its form."""
 
     name: str
     form: Form = AS_IS
 
 
-Theirs = str | Part | tuple[str | Part, ...]
+@dataclass(frozen=True)
+class Module:
+    """A module of theirs whose form is not ours, or depends on the config."""
+
+    name: str
+    form: Form | Callable[[ModelConfig], Form]
+
+    def part(self, prefix: str, kind: str, config: ModelConfig) -> Part:
+        """Its weight or its bias."""
+        form = self.form if isinstance(self.form, Form) else self.form(config)
+        return Part(f"{prefix}{self.name}.{kind}", form)
+
+
+Theirs = str | Module | tuple[str, ...]
 """One module of theirs, or several whose rows one of ours holds one under the other."""
 Table = Mapping[str, Theirs]
 """Our modules' names, and theirs."""
@@ -80,11 +93,12 @@ class Rule:
 def modules(config: ModelConfig, ours: str, theirs: str, table: Table) -> Iterator[Rule]:
     """A rule for the weight and one for the bias of each module in a table, after prefixes."""
     for mine, others in table.items():
-        parts = others if isinstance(others, tuple) and not isinstance(others, Part) else (others,)
+        names = others if isinstance(others, tuple) else (others,)
+        parts = [Module(name, AS_IS) if isinstance(name, str) else name for name in names]
         for kind in ("weight", "bias"):
             yield Rule(
                 f"{ours}{mine}.{kind}",
-                tuple(_named(part, theirs, kind) for part in parts),
+                tuple(part.part(theirs, kind, config) for part in parts),
                 _rows(mine, config) if len(parts) > 1 else (),
             )
 
@@ -110,17 +124,11 @@ class Names:
 
     def __call__(self, config: ModelConfig, head: str) -> Iterator[Rule]:
         """Rules for the body, for every layer and for the head."""
-        depth = config.n_encoder_layers if self.stack == "encoder" else config.n_decoder_layers
+        ours, theirs = f"{self.stack}.blocks.{{}}.", self.prefix + self.layer
         yield from modules(config, "", self.prefix, self.body)
-        yield from layers(
-            config, f"{self.stack}.blocks.{{}}.", self.prefix + self.layer, self.block, depth
-        )
+        depth = getattr(config, f"n_{self.stack}_layers")
+        yield from layers(config, ours, theirs, self.block, depth)
         yield from modules(config, "", "", self.heads.get(head, {}))
-
-
-def _named(part: str | Part, prefix: str, kind: str) -> Part:
-    name, form = (part, AS_IS) if isinstance(part, str) else part
-    return Part(f"{prefix}{name}.{kind}", form)
 
 
 def _rows(module: str, config: ModelConfig) -> tuple[int, ...]:

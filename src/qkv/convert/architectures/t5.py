@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.config import ModelConfig
@@ -12,11 +12,8 @@ from qkv.convert.architectures.architecture import (
     THEIR_ACTIVATIONS,
     Architecture,
     Field,
-    Fields,
     Values,
     activation,
-    read_fields,
-    write_fields,
 )
 from qkv.convert.architectures.name_tables import Rule, Table, layers, modules
 from qkv.convert.tokenizers.frame import Frame
@@ -45,17 +42,6 @@ CROSS_ATTENTION: Table = {
 OUTPUT, TABLES = "lm_head.weight", ("shared.weight", "encoder.embed_tokens.weight")
 
 
-FIELDS: Fields = {
-    "n_encoder_layers": "num_layers",
-    "vocab_size": "vocab_size",
-    "d_model": "d_model",
-    "n_heads": "num_heads",
-    "d_ff": "d_ff",
-    "norm_epsilon": Field("layer_norm_epsilon", 1e-6),
-    "dropout": Field("dropout_rate", 0.1),
-}
-
-
 def feed_forward(gated: bool, sublayer: int) -> Table:
     """The feed-forward layer, which is the last of a block's two or three sublayers."""
     prefix = f"layer.{sublayer}.DenseReluDense."
@@ -67,9 +53,9 @@ def feed_forward(gated: bool, sublayer: int) -> Table:
     }
 
 
-def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
-    """T5's config in our words."""
-    kind, fields = config.get("feed_forward_proj", "relu"), read_fields(config, FIELDS)
+def read(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """T5's feed-forward layers, buckets and output, which it says in words of its own."""
+    kind = config.get("feed_forward_proj", "relu")
     n_buckets = config.get("relative_attention_num_buckets", 32)
     farthest = config.get("relative_attention_max_distance", 128)
     if n_buckets < 4 or farthest <= n_buckets // 2:  # theirs divides by zero, or leaves the table
@@ -81,9 +67,8 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
     usual = "gelu_new" if kind == "gated-gelu" else kind.split("-")[-1]
     # Version 1.1 used to say by the output's matrix that it does not divide.
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
+    dropout = float(config.get("dropout_rate", 0.1) or 0.0)
     return {
-        **PRESETS["t5-base"],
-        **fields,
         "n_decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
         "d_key": config["d_kv"],
         "activation": activation(config, "dense_act_fn", usual),
@@ -94,13 +79,13 @@ def read_config(config: Mapping[str, Any], names: Collection[str], head: str) ->
         "output_scale": bool(scaled),
         # A file may hold the output's matrix alone, or that of the embeddings, where they are one.
         "tie": "inputs" if OUTPUT in names and any(name in names for name in TABLES) else "all",
-        "attention_dropout": fields["dropout"],
-        "activation_dropout": fields["dropout"],
+        "attention_dropout": dropout,
+        "activation_dropout": dropout,
     }
 
 
-def write_config(config: ModelConfig) -> Values:
-    """T5's config, from ours."""
+def write(config: ModelConfig) -> Values:
+    """T5's feed-forward layers, buckets and output, from ours."""
     name = THEIR_ACTIVATIONS[config.activation]
     kind = "gelu" if config.gated and name == "gelu_new" else name
     farthest = config.relative_length or config.max_length
@@ -110,7 +95,6 @@ def write_config(config: ModelConfig) -> Values:
     }
     return {
         **(buckets if config.positions == "relative" else {}),  # else they mean nothing
-        **write_fields(config, FIELDS),
         "num_decoder_layers": config.n_decoder_layers,
         "d_kv": config.d_head,
         "feed_forward_proj": f"gated-{kind}" if config.gated else kind,
@@ -136,21 +120,27 @@ def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
         yield from layers(config, f"{side}.blocks.{{}}.", f"{side}.block.{{}}.", table, depth)
 
 
-def frame(config: ModelConfig) -> Frame:
-    """A text ends in EOS, and so does each of a pair."""
-    return Frame((), (config.eos_id,), (config.eos_id,))
-
-
 T5 = Architecture(
     name="T5",
     model_type="t5",
     family="encoder-decoder",
     classes={"seq2seq": "T5ForConditionalGeneration"},
     bodies=("T5Model", "T5WithLMHeadModel"),
-    read_config=read_config,
-    write_config=write_config,
+    values=PRESETS["t5-base"],
+    fields={
+        "n_encoder_layers": "num_layers",
+        "vocab_size": "vocab_size",
+        "d_model": "d_model",
+        "n_heads": "num_heads",
+        "d_ff": "d_ff",
+        "norm_epsilon": Field("layer_norm_epsilon", 1e-6),
+        "dropout": Field("dropout_rate", 0.1),
+    },
+    read=read,
+    write=write,
     rules=rules,
-    frame=frame,
+    # A text ends in EOS, and so does each of a pair.
+    frame=lambda config: Frame((), (config.eos_id,), (config.eos_id,)),
     # Published files have a table beside cross-attention that nobody reads.
     ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     copies={
@@ -161,18 +151,18 @@ T5 = Architecture(
 )
 
 
-def read_mt5_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
-    """mT5's config in our words: it never divides the last vectors, and its usual gate is GELU."""
-    values = read_config({"feed_forward_proj": "gated-gelu", **config}, names, head)
+def read_mt5(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """mT5 never divides the last vectors, and its usual gate is GELU."""
+    values = read({"feed_forward_proj": "gated-gelu", **config}, names, head)
     return {**values, "output_scale": False}
 
 
 # Xue et al. 2021: version 1.1, of 101 languages
-MT5 = dataclasses.replace(
+MT5 = replace(
     T5,
     name="mT5",
     model_type="mt5",
     classes={"seq2seq": "MT5ForConditionalGeneration"},
     bodies=("MT5Model",),
-    read_config=read_mt5_config,
+    read=read_mt5,
 )

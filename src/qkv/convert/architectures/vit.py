@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from qkv.config import ModelConfig
-from qkv.convert.architectures.architecture import Architecture, Spare, Values, wanted
-from qkv.convert.architectures.bert import LABELS, LAYERS, block_config, block_values, has_pooler
-from qkv.convert.architectures.name_tables import (
-    IN_A_ROW,
-    Form,
-    Names,
-    Part,
-    Rule,
-    Table,
-)
+from qkv.config.presets import PRESETS
+from qkv.convert.architectures.architecture import Architecture, Field, Values, wanted
+from qkv.convert.architectures.bert import LABELS, LAYERS, block_fields, has_pooler, spare
+from qkv.convert.architectures.name_tables import IN_A_ROW, Form, Module, Names, Part, Rule, Table
 from qkv.errors import UserError
 
-BODY: Table = {"encoder.norm": "layernorm", "pooler.dense": "pooler.dense"}
+
+def kernel(config: ModelConfig) -> Form:
+    """What we multiply flat patches with is a kernel there."""
+    shape = config.n_channels, config.patch_size, config.patch_size
+    return Form(
+        lambda theirs: theirs.flatten(1) if theirs.ndim > 1 else theirs,
+        lambda ours: ours.unflatten(1, shape) if ours.ndim > 1 else ours,
+    )
+
+
+BODY: Table = {
+    "embedding.projection": Module("embeddings.patch_embeddings.projection", kernel),
+    "encoder.norm": "layernorm",
+    "pooler.dense": "pooler.dense",
+}
 LAYER: Table = {
     "self_attention.query_key_value": (
         "attention.attention.query",
@@ -32,19 +41,17 @@ LAYER: Table = {
     "feed_forward_residual.norm": "layernorm_after",
 }
 FIRST = Form(lambda theirs: theirs[0, 0], lambda ours: ours[None, None])
+NAMES = Names("encoder", "vit.", BODY, LAYERS, LAYER, {"image": LABELS})
 
 
-def read_config(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
-    """ViT's config in our words."""
-    wanted(config, "qkv_bias", (True,), True)
+def read(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
+    """ViT's images and pooler."""
     wanted(config, "pooler_output_size", (config["hidden_size"],), config["hidden_size"])
     act = wanted(config, "pooler_act", ("tanh", "gelu"), "tanh")
     return {
-        **block_values(config, "vit-base"),
         "image_size": _side(config, "image_size", 224),
         "patch_size": _side(config, "patch_size", 16),
-        "n_channels": config.get("num_channels", 3),
-        "pooler": act if head == "none" and has_pooler(names, head, ()) else "none",
+        "pooler": act if head == "none" and has_pooler(names, head) else "none",
     }
 
 
@@ -57,38 +64,22 @@ def _side(config: Mapping[str, Any], name: str, default: int) -> int:
     return int(sides[0])
 
 
-def write_config(config: ModelConfig) -> Values:
-    """ViT's config, from ours."""
+def write(config: ModelConfig) -> Values:
+    """ViT's images and pooler, from ours."""
     return {
-        **block_config(config),
         "image_size": config.image_size,
         "patch_size": config.patch_size,
-        "num_channels": config.n_channels,
         "qkv_bias": True,
         "pooler_act": config.pooler.replace("none", "tanh"),
     }
 
 
 def rules(config: ModelConfig, head: str) -> Iterator[Rule]:
-    """Where ViT keeps each weight; what we multiply flat patches with is a kernel there."""
-    shape = config.n_channels, config.patch_size, config.patch_size
-    kernel = Form(lambda theirs: theirs.flatten(1), lambda ours: ours.unflatten(1, shape))
-    patches = "vit.embeddings.patch_embeddings.projection."
-    yield Rule("embedding.projection.weight", (Part(f"{patches}weight", kernel),))
-    yield Rule("embedding.projection.bias", (Part(f"{patches}bias"),))
+    """Where ViT keeps each weight; two of them are no modules there."""
     yield Rule("embedding.first", (Part("vit.embeddings.cls_token", FIRST),))
     positions = Part("vit.embeddings.position_embeddings", IN_A_ROW)
     yield Rule("encoder.positions.table.weight", (positions,))
-    names = Names("encoder", "vit.", BODY, LAYERS, LAYER, {"image": LABELS})
-    yield from names(config, head)
-
-
-def spare(config: ModelConfig, head: str) -> Spare:
-    """A pooler, which a model of theirs without a head always has."""
-    width = config.d_model
-    if head != "none" or config.pooler != "none":
-        return {}
-    return {"vit.pooler.dense.weight": (width, width), "vit.pooler.dense.bias": (width,)}
+    yield from NAMES(config, head)
 
 
 VIT = Architecture(
@@ -96,8 +87,11 @@ VIT = Architecture(
     model_type="vit",
     family="encoder",
     classes={"none": "ViTModel", "image": "ViTForImageClassification"},
-    read_config=read_config,
-    write_config=write_config,
+    values=PRESETS["vit-base"],
+    fields={**block_fields("vit-base"), "n_channels": Field("num_channels", 3)},
+    needs={"qkv_bias": True},
+    read=read,
+    write=write,
     rules=rules,
     prefix="vit.",
     # As transformers 5 calls them in memory, and some write them
@@ -112,5 +106,6 @@ VIT = Architecture(
     ),
     # Of the pre-training that guesses hidden patches
     ignored=r"(vit\.)?embeddings\.mask_token",
-    spare=spare,
+    # A model of theirs without a head always has a pooler.
+    spare=partial(spare, pooler="vit.pooler.dense"),
 )

@@ -18,7 +18,7 @@ from qkv.config import ModelConfig
 from qkv.config.presets import preset
 from qkv.convert.architectures import ARCHITECTURES
 from qkv.convert.architectures.architecture import Values
-from qkv.convert.architectures.llama import read_llama
+from qkv.convert.architectures.llama import LLAMA
 from qkv.convert.architectures.name_tables import by_head
 from qkv.convert.gguf.container import GgufFile
 from qkv.convert.gguf.gguf_tokenizer import token_id
@@ -143,7 +143,7 @@ def _llama3(file: GgufFile, config: Values) -> Values:
     if torch.equal(slowed, torch.ones_like(slowed)):
         return {}
     bounds = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    plain = rates(ModelConfig.from_dict(read_llama(config, (), "causal")))
+    plain = rates(ModelConfig.from_dict(LLAMA.read_config(config, (), "causal")))
     for length in TRAINED_LENGTHS:
         rope = {
             **config["rope_parameters"],
@@ -151,7 +151,7 @@ def _llama3(file: GgufFile, config: Values) -> Values:
             "factor": round(float(slowed.max()), 4),
             "original_max_position_embeddings": length,
         }
-        scaled = read_llama({**config, "rope_parameters": rope}, (), "causal")
+        scaled = LLAMA.read_config({**config, "rope_parameters": rope}, (), "causal")
         expected = plain / rates(ModelConfig.from_dict(scaled))
         if expected.shape == slowed.shape and torch.allclose(expected, slowed, rtol=1e-4):
             return rope

@@ -5,11 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from qkv.data.files import Paths, Progress, check_seekable, chunks, kind_of, listed, text_files
+from qkv.data.files import (
+    COMPRESSED,
+    Paths,
+    Progress,
+    check_seekable,
+    chunks,
+    chunks_in,
+    kind_of,
+    lines_in,
+    listed,
+    opened,
+    text_files,
+)
 from qkv.data.formats.labelled import text_columns
-from qkv.data.formats.records import TABLES, Field, Record, quoted, read_records
+from qkv.data.formats.records import TABLES, Field, Record, json_lines, quoted, read_records
 from qkv.errors import UserError
 from qkv.text.record_template import fill, names
 
@@ -26,6 +39,11 @@ SAFE_CUTS = (
 )
 # Where nothing safe comes for long, one token may differ; the end of a paragraph stays whole.
 LAST_RESORTS = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)")
+
+SPAN = 1 << 22  # bytes of text that are encoded in one go
+LONGEST = 1 << 26  # bytes; where a document is longer, the rest of its file is read as a stream
+BLOCK = 1 << 16
+BETWEEN = {"line": re.compile(rb"\n"), "paragraph": re.compile(rb"\n\r?\n")}
 
 BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
 SEPARATORS = {"file": None, "paragraph": re.compile(r"\n(?:[^\S\n]*\n)+"), "line": re.compile("\n")}
@@ -54,21 +72,104 @@ def read_documents(
     """
     is_empty = True
     for path in text_files(paths):
-        check_seekable(path)
-        if kind_of(path) in TABLES:
-            records = read_records(path, [*text_field, *names(template)], progress)
-            texts = _texts(records, text_field, template)
-            pieces: Iterator[Piece] = chain.from_iterable(
-                _in_pieces(text) for text in texts if text.strip()
-            )
-        else:
-            pieces = documents_in(chunks(path, progress), documents)
-        for piece in pieces:
+        for piece in _read_file(path, text_field, template, documents, progress):
             is_empty = False
             yield piece
     if is_empty:
         files = ", ".join(map(str, listed(paths)))
         raise UserError(f"There is no text in {files}; give files with at least one document.")
+
+
+def _read_file(
+    path: Path,
+    text_field: Sequence[Field],
+    template: str,
+    documents: Unit,
+    progress: Progress | None,
+) -> Iterator[Piece]:
+    check_seekable(path)
+    if kind_of(path) not in TABLES:
+        yield from documents_in(chunks(path, progress), documents)
+        return
+    records = read_records(path, [*text_field, *names(template)], progress)
+    for text in _texts(records, text_field, template):
+        if text.strip():
+            yield from _in_pieces(text)
+
+
+class Span(NamedTuple):
+    """A range of a file's bytes between documents; without an end, the rest of the file."""
+
+    path: Path
+    start: int
+    end: int | None
+
+
+def spans(path: Path, documents: Unit) -> Iterator[Span]:
+    """Divide a file into spans of about SPAN bytes, the same ones whoever asks.
+
+    A file that can only be read from its beginning is one span, and so is all that follows the
+    beginning of a very long document; these have no end.
+    """
+    check_seekable(path)
+    separator = _separator(path, documents)
+    size, start = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while separator and size - start > SPAN:
+            file.seek(start + SPAN)
+            read = b""
+            while not (match := separator.search(read)) and len(read) < LONGEST:
+                block = file.read(max(BLOCK, len(read)))
+                if not block:
+                    yield Span(path, start, size)
+                    return
+                read += block
+            if not match:
+                break
+            end = start + SPAN + match.end()
+            yield Span(path, start, end)
+            start = end
+    if start < size or not size:
+        yield Span(path, start, size if separator and size - start <= SPAN else None)
+
+
+def _separator(path: Path, documents: Unit) -> re.Pattern[bytes] | None:
+    """Return what stands between documents in a file's bytes; None where nothing safe does."""
+    if path.suffix.lower() in COMPRESSED:
+        return None
+    kind = kind_of(path)
+    if kind in TABLES:
+        return BETWEEN["line"] if kind == ".jsonl" else None
+    return BETWEEN.get(documents)
+
+
+def read_span(
+    span: Span,
+    text_field: Sequence[Field] = (),
+    template: str = "",
+    documents: Unit = "file",
+    progress: Progress | None = None,
+    line: int = 0,
+) -> Iterator[Piece]:
+    """Yield the documents of a span as `read_documents` does those of a file.
+
+    `line` is the number of its first line, for messages; 0 where it is not known.
+    """
+    path, start, end = span
+    if not start and end is None:
+        yield from _read_file(path, text_field, template, documents, progress)
+        return
+    line = line or (2 if start else 1)  # a BOM is in the first line alone
+    with opened(path, progress, start, end) as file:
+        if kind_of(path) != ".jsonl":
+            yield from documents_in(chunks_in(file, str(path), line), documents)
+            return
+        if not text_field and not template:
+            text_field = text_columns(next(read_records(path)))
+        records = json_lines(lines_in(file, str(path), line), path, line)
+        for text in _texts(records, text_field, template):
+            if text.strip():
+                yield from _in_pieces(text)
 
 
 def _texts(records: Iterable[Record], text_field: Sequence[Field], template: str) -> Iterator[str]:

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.data.ragged import Ragged, offsets_of
-from qkv.files import write_json
+from qkv.errors import UserError
+from qkv.files import replacing, write_json
 from qkv.shelf import home
 
 if sys.platform != "win32":
@@ -33,7 +34,10 @@ FORMAT = 3  # goes up when the same data would be encoded in another way
 INDEX, JOURNAL = "index.json", "journal.json"
 CHECKSUM = "checksum"  # of the index itself
 CHUNK = 4096  # examples encoded at a time
-FLUSHED = 1 << 20  # bytes held before they are written and noted in the journal
+FLUSHED = 1 << 24  # bytes held before they are written and noted in the journal
+BLOCK = 1 << 20  # bytes that have a checksum of their own
+BLOCKS = ".blocks"  # ends the name of the file with these checksums
+CHECKED_WHOLE = 1 << 30  # bytes of an entry; a larger one is not read as a whole to open it
 UNUSED_DAYS = 30  # after which an entry is deleted when another one is written
 Arrays = Mapping[str, npt.NDArray[Any]]
 Encode = Callable[[int, Mapping[str, int]], Iterator["Chunk"]]
@@ -50,11 +54,16 @@ class Chunk(NamedTuple):
 
 
 class Shards(Mapping[str, npt.NDArray[Any]]):
-    """The arrays of an entry, mapped into memory."""
+    """The arrays of an entry, mapped into memory.
+
+    A large entry is not read as a whole when it is opened: `check` is to be called for what is
+    read of it.
+    """
 
     def __init__(self, folder: Path, index: Mapping[str, Any]) -> None:
         self.facts: Mapping[str, int] = index["facts"]
         self.digest: str = index["digest"]
+        self._unchecked = _unchecked_blocks(folder, index)
         self._arrays = {
             name: _mapped(folder / f"{name}.bin", dtype, shape)
             for name, (dtype, shape) in index["arrays"].items()
@@ -69,9 +78,51 @@ class Shards(Mapping[str, npt.NDArray[Any]]):
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def check(self, name: str, low: int, high: int) -> None:
+        """Raise UserError where items from `low` to `high` differ from their checksums."""
+        if name in self._unchecked:
+            width = self[name].itemsize * int(np.prod(self[name].shape[1:], dtype=np.int64))
+            self._unchecked[name].check(low * width, high * width)
+
     def ragged(self, name: str) -> Ragged:
         """Return the sequences whose tokens and lengths were stored under this name."""
         return Ragged(self[name], offsets_of(self[f"{name}.lengths"]))
+
+
+class _Blocks:
+    """A file whose blocks are compared with their checksums, each before it is first read."""
+
+    def __init__(self, path: Path, checksums: npt.NDArray[np.uint32]) -> None:
+        self.path, self.checksums = path, checksums
+        self.checked = np.zeros(len(checksums), np.bool_)
+
+    def check(self, low: int, high: int) -> None:
+        """Check the blocks that hold the bytes from `low` to `high`."""
+        first, last = low // BLOCK, -(-high // BLOCK)
+        for number in first + np.flatnonzero(~self.checked[first:last]):
+            with self.path.open("rb") as file:
+                file.seek(int(number) * BLOCK)
+                if zlib.crc32(file.read(BLOCK)) != self.checksums[number]:
+                    raise UserError(
+                        f"{self.path} differs from its checksum; delete the folder "
+                        f"{self.path.parent}, so that the data is encoded again."
+                    )
+            self.checked[number] = True
+
+
+def _unchecked_blocks(folder: Path, index: Mapping[str, Any]) -> dict[str, _Blocks]:
+    """Return the arrays of a large entry, which are checked a block at a time."""
+    if not _is_large(index):
+        return {}
+    return {
+        name: _Blocks(folder / f"{name}.bin", np.fromfile(folder / f"{name}{BLOCKS}", "<u4"))
+        for name in index["arrays"]
+    }
+
+
+def _is_large(index: Mapping[str, Any]) -> bool:
+    total = sum(_n_bytes(dtype, shape) for dtype, shape in index["arrays"].values())
+    return "blocks" in index and total > CHECKED_WHOLE
 
 
 def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
@@ -125,6 +176,10 @@ def _write(folder: Path, encode: Encode) -> None:
     except OSError as error:
         error.filename = error.filename or str(folder)
         raise
+    except UserError:
+        if not (beside / JOURNAL).exists():  # nothing to go on from
+            shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
 class _Writer:
@@ -172,11 +227,16 @@ class _Writer:
     def finish(self) -> None:
         """Write what is left, and the index, which makes the entry whole."""
         self.flush()
-        digest, checksums = hashlib.blake2b(digest_size=16), {}
+        digest, checksums, blocks = hashlib.blake2b(digest_size=16), {}, {}
         for name in sorted(self.arrays):
-            checksums[name] = _checksum(self.folder / f"{name}.bin", digest.update)
+            values: list[int] = []
+            checksums[name] = _checksum(self.folder / f"{name}.bin", digest.update, values.append)
+            content = np.array(values, "<u4").tobytes()
+            with replacing(self.folder / f"{name}{BLOCKS}") as beside:
+                beside.write_bytes(content)
+            blocks[name] = f"{zlib.crc32(content):08x}"
         index = {"arrays": self.arrays, "facts": self.facts, "digest": digest.hexdigest()}
-        index |= {"checksums": checksums}
+        index |= {"checksums": checksums, "blocks": blocks}
         write_json(self.folder / INDEX, {**index, CHECKSUM: _checksum_of_index(index)})
         (self.folder / JOURNAL).unlink()
 
@@ -206,18 +266,26 @@ def _damage(folder: Path, index: dict[str, Any]) -> str:
         size = path.stat().st_size if path.exists() else 0
         if size != n_bytes:
             return f"{path} has {size:,} bytes but should have {n_bytes:,}"
-        if index.get("checksums", {}).get(name) not in (None, _checksum(path)):
+        checksums = index.get("checksums", {})
+        if _is_large(index):  # its blocks are checked when they are read
+            path, checksums = folder / f"{name}{BLOCKS}", index["blocks"]
+        if checksums.get(name) not in (None, _checksum(path)):
             return f"{path} differs from its checksum"
     return ""
 
 
-def _checksum(path: Path, update: Callable[[bytes], None] = lambda block: None) -> str:
-    """Return the CRC-32 of a file; `update` gets its bytes too."""
+def _checksum(
+    path: Path,
+    update: Callable[[bytes], None] = lambda block: None,
+    add: Callable[[int], None] = lambda value: None,
+) -> str:
+    """Return the CRC-32 of a file; `update` gets its bytes, `add` the checksum of each block."""
     value = 0
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(BLOCK):
             value = zlib.crc32(block, value)
             update(block)
+            add(zlib.crc32(block))
     return f"{value:08x}"
 
 

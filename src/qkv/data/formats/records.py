@@ -138,7 +138,7 @@ def read_records(
         rows = ((n, line.split("\t")) for n, line in enumerate(lines(path, progress), 1))
         records = _table(rows, path, fields)
     elif kind == ".jsonl":
-        records = _json_lines(path, progress)
+        records = json_lines(lines(path, progress), path)
     elif kind == ".json":
         records = _json_values(path, progress)
     elif kind == ".parquet":
@@ -210,8 +210,9 @@ def _comma_rows(texts: Iterable[str], path: Path) -> Iterator[tuple[int, list[st
         yield number, cells
 
 
-def _json_lines(path: Path, progress: Progress | None) -> Iterator[Record]:
-    for number, line in enumerate(lines(path, progress), 1):
+def json_lines(texts: Iterable[str], path: Path, first: int = 1) -> Iterator[Record]:
+    """Yield the records of a .jsonl file's lines, of which the first has this number."""
+    for number, line in enumerate(texts, first):
         if line.strip():
             try:
                 value = json.loads(line)

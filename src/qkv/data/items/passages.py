@@ -98,8 +98,11 @@ class Passages:
         return Drawn(sequences, segments, np.where(single, IGNORE, true.astype(np.int64)))
 
     def _texts(self, indices: Indices) -> Ragged:
-        offsets = offsets_of(self.lengths[indices])
-        ids = self.tokens.ids[spread(self.starts[indices], offsets)]
+        starts, lengths = self.starts[indices], self.lengths[indices]
+        for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True):
+            self.tokens.check_ids(start, end)
+        offsets = offsets_of(lengths)
+        ids = self.tokens.ids[spread(starts, offsets)]
         return Ragged(ids.astype(np.int32), offsets)
 
     def _middles(self, texts: Ragged, random: np.random.Generator) -> Indices:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 from rich.tree import Tree
+from torch import Tensor
 
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.decode import Engine, Generative, Hypothesis, Request
-from qkv.decode.request import BeamStep, prompt_limits, token_limits
+from qkv.decode.beam import BeamSearch
+from qkv.decode.request import BeamStep, Handle, prompt_limits, token_limits
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.draw import (
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from qkv.inspect.trace.trace import Trace
 
 Fate = Literal["kept", "ended", "pruned"]
+LogitsAfter = Callable[[Sequence[int]], Tensor]
+"""Gives the logits (V,) after a prompt and the tokens of a hypothesis."""
 MAX_LEAVES = 56  # drawn; of more, the least likely pruned candidates are left out
 MAX_LENGTH = 12  # tokens that the view lets a language model go on for
 TYPE = 7.5  # points
@@ -276,16 +281,25 @@ class TreeBuilder:
         return nodes
 
 
-def beam_tree(trace: Trace, config: DecodeConfig, row: int = 0) -> BeamTree:
-    """Search on from a trace's inputs and record every candidate."""
+def beam_tree(
+    trace: Trace, config: DecodeConfig, row: int = 0, logits_after: LogitsAfter | None = None
+) -> BeamTree:
+    """Search on from a trace's inputs and record every candidate.
+
+    `logits_after` takes the place of the model.
+    """
     model, inputs = trace.model, trace.inputs
     if isinstance(model, Encoder):
         raise UserError("An encoder writes nothing, so it has no beam search to show.")
-    if trace.edits:
+    if trace.edits and logits_after is None:
         raise UserError("A search runs on the unchanged model; ask the trace without changes.")
     beams = max(2, config.beams)
     config = replace(config, beams=beams, n_best=beams, sample=False)
-    (handle,) = Engine(model, fixed=False).run([_request(model, inputs, config, row)])
+    request = _request(model, inputs, config, row)
+    if logits_after is None:
+        (handle,) = Engine(model, fixed=False).run([request])
+    else:
+        handle = _search(request, model, logits_after)
     outputs = handle.hypotheses
     if not outputs:
         raise UserError("decode: with these settings nothing may be generated; loosen them.")
@@ -297,6 +311,21 @@ def beam_tree(trace: Trace, config: DecodeConfig, row: int = 0) -> BeamTree:
     nodes = [replace(node, name=name) for node, name in zip(nodes, named, strict=True)]
     names = tuple(" ".join(inputs.name(output.tokens)) for output in outputs)
     return BeamTree(tuple(nodes), tuple(outputs), names, config.beams, config.length_penalty)
+
+
+def _search(request: Request, model: Generative, logits_after: LogitsAfter) -> Handle:
+    """Run a beam search whose logits a function gives, hypothesis by hypothesis."""
+    device = next(model.parameters()).device
+    search, handle = BeamSearch(request.beams, model.config.vocab_size, device), Handle(request)
+    search.change([], [handle])
+    while not handle.is_done:
+        state = search.state.state
+        step = int(state.step)
+        paths = [(*request.prompt, *tokens[:step]) for tokens in state.tokens[0].tolist()]
+        logits = {path: logits_after(path) for path in set(paths)}
+        search.state.advance(torch.stack([logits[path] for path in paths])[None].float())
+        search.collect(search.state.report.tolist())
+    return handle
 
 
 def _request(model: Generative, inputs: Inputs, config: DecodeConfig, row: int) -> Request:

@@ -98,8 +98,10 @@ class SideBySide(Answer):
             )
             for axes, reading in zip(panels, self.readings, strict=True):
                 _panel(axes, reading)
-            note = "Filled: a row's token may see a column's. Right: its best prediction."
-            caption(figure, localized("One text in two models"), localized(note))
+            notes = ["Filled: a row's token may see a column's."]
+            if any(reading.predictions for reading in self.readings):
+                notes.append("Right: its best prediction.")
+            caption(figure, localized("One text in two models"), *map(localized, notes))
         return figure
 
 
@@ -116,7 +118,7 @@ def compare_readings(
 
 
 def _reading(trace: Trace, name: str, top: int) -> Reading:
-    side = "encoder" if count_layers(trace, "encoder.self_attention") else "decoder"
+    side = "decoder" if count_layers(trace, "decoder.self_attention") else "encoder"
     key = f"{side}.0.self_attention.scores"
     tokens = trace.tokens("source" if side == "encoder" else "target")
     allowed = ~trace.peek([key], head=0)[key][0, 0].isneginf().cpu()

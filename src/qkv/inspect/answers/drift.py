@@ -67,8 +67,7 @@ class Drift(Answer):
             panels[1].set(ylabel=localized("distance from the input / its length"))
             if float(self.distance.max()) > FAR:  # a few tokens would flatten all others
                 panels[1].set_yscale("symlog", linthresh=1.0)
-            if named:
-                figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
             caption(figure, localized("How far the residual stream has moved from its input"))
         return figure
 
@@ -96,10 +95,11 @@ def _lines(axes: Axes, values: list[list[float]], names: Sequence[str], named: b
         if named:
             axes.plot(line, label=name, marker=MARKERS[number])
         else:
-            axes.plot(line, color="#999999", linewidth=0.5, alpha=0.6)
+            label = "" if number else localized("each token")
+            axes.plot(line, color="#999999", linewidth=0.5, alpha=0.6, label=label)
     if not named:
         mean = [sum(point) / len(point) for point in zip(*values, strict=True)]
-        axes.plot(mean, color=COLOURS[0], linewidth=2.4)
+        axes.plot(mean, color=COLOURS[0], linewidth=2.4, label=localized("mean"))
 
 
 VIEW = View(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
 from qkv.inspect.draw import Table, caption, localized, new_figure, piece, styled
+from qkv.inspect.draw.labels import wrapped_formula
 from qkv.inspect.draw.language import localized_formula, localized_name
 from qkv.inspect.draw.table import plain_table
 
@@ -31,6 +32,7 @@ FILLS = {"encoder": "#e3f0f8", "decoder": "#fbeadf", "output": "#e2f3ec"}
 EDGES = {"encoder": "#0072B2", "decoder": "#D55E00", "output": "#009E73"}
 WIDE, TALL, GAP, BETWEEN = 4.2, 0.5, 0.2, 1.2  # inches: a box, between boxes, between lanes
 TYPE = 8.0  # points
+NARROW_LINE = 20  # cells of a formula in a line of a narrow box
 KEYS_FIT = 120  # width of a terminal that has room for keys
 ABOUT = "The main quantities in the order of the formulas, with their shapes."
 
@@ -119,10 +121,11 @@ class Flow(tuple[Stage, ...], Answer):
         """Yield a table, lane by lane, with keys if they fit."""
         plain = plain_table()
         plain.add_column(localized("quantity"), no_wrap=True)
-        plain.add_column(localized("formula"), overflow="fold")
+        plain.add_column(localized("formula"), no_wrap=True)
         plain.add_column(localized("shape"), no_wrap=True)
         if width >= KEYS_FIT:
             plain.add_column("key", no_wrap=True)
+        room = self._formula_room(width)
         for heading, stages in groupby(self.shown, self._heading):
             plain.add_section()
             plain.add_row(Text(heading, style="bold"))
@@ -134,9 +137,18 @@ class Flow(tuple[Stage, ...], Answer):
                     name = ("    " if sublayer else "  ") + stage.parts[1]
                     shape = f"{stage.letters} = {stage.shape}"
                     shape = shape if stage.shape else localized("a number")
-                    cells = [name, stage.formula, shape, stage.key][: len(plain.columns)]
+                    formula = wrapped_formula(stage.formula, room)
+                    cells = [name, formula, shape, stage.key][: len(plain.columns)]
                     plain.add_row(*map(Text, cells))  # brackets are not rich's markup
         yield plain
+
+    def _formula_room(self, width: int) -> int:
+        """Cells of a line that the other columns leave to formulas."""
+        shown = [stage.localized() for stage in self.shown]
+        name = max(cell_len(stage.parts[1]) + 4 for stage in shown)
+        shape = max(cell_len(f"{stage.letters} = {stage.shape}") for stage in shown)
+        key = max(len(stage.key) for stage in shown) + 2 if width >= KEYS_FIT else 0
+        return max(16, width - name - shape - key - 4)
 
     def _heading(self, stage: Stage) -> str:
         """The heading of a stage: its lane, and the layers that it stands for."""
@@ -337,11 +349,12 @@ def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
         (0.34, name, stage.letters, "bold"),
         (0.14, stage.formula, str(stage.shape), "normal"),
     ]
-    if is_narrow:  # a formula needs a line of its own
+    if is_narrow:  # a formula needs a line of its own, a long one also a part of the next
+        first, *rest = wrapped_formula(stage.formula, NARROW_LINE).split("\n")
         lines = [
             (0.4, name, stage.letters, "bold"),
-            (0.24, stage.formula, "", "normal"),
-            (0.1, "", str(stage.shape), "normal"),
+            (0.24, first, "", "normal"),
+            (0.1, " ".join(rest), str(stage.shape), "normal"),
         ]
     for up, left, right, weight in lines:
         fits = _fits(left, right, wide, size)
@@ -361,7 +374,7 @@ def _rounded(
 
 def _fits(text: str, beside: str, wide: float, size: float) -> float:
     """The type size at which a text fits into its box next to another."""
-    room = (wide - 0.3) * 72 - len(beside) * size * 0.6
+    room = (wide - 0.2) * 72 - len(beside) * size * 0.6
     return max(3.0, min(TYPE, room / max(1, cell_len(text)) / 0.6))
 
 

@@ -124,7 +124,8 @@ class Roles(Answer):
                     axes.grid(False)
                     kind = localized(KIND_NAMES[found.kind])
                     about = wrapped(localized(ROLES[found.role]), 30)
-                    axes.set_title(f"{kind}:\n{about}", fontsize=7.5)
+                    head = localized("{title}: {name}", title=kind, name="").rstrip()
+                    axes.set_title(f"{head}\n{about}", fontsize=7.5)
                     n_layers, n_heads = found.scores.shape
                     axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
                     axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
@@ -137,14 +138,18 @@ class Roles(Answer):
 
 def roles(trace: Trace) -> Roles:
     """Score the heads of every attention in the roles that it can have."""
-    found: list[RoleMap] = []
-    probe = _repeated(trace)
-    for name, kind in KINDS.items():
-        if count_layers(trace, kind) and name != "cross":
-            found += _self_roles(probe, name, kind)
-    if count_layers(trace, KINDS["cross"]):
-        found.append(_alignment(trace))
-    return Roles(tuple(found))
+    repeated, maps = _repeated(trace), list[RoleMap]()
+    kinds = {name: kind for name, kind in KINDS.items() if count_layers(trace, kind)}
+    patterns = {name: kind.replace(".", ".*.") + ".weights" for name, kind in kinds.items()}
+    cross = patterns.pop("cross", None)
+    weights = _weights(repeated, list(patterns.values()))
+    for name, pattern in patterns.items():
+        layers = [weights[key] for key in repeated.names(pattern)]
+        causal = getattr(trace.model, pattern.partition(".")[0]).causal
+        maps += _self_roles(layers, name, layers[0].shape[1], causal)
+    if cross is not None:
+        maps.append(_alignment(trace, cross))
+    return Roles(tuple(maps))
 
 
 def _repeated(trace: Trace) -> Trace:
@@ -178,15 +183,12 @@ def _repeated(trace: Trace) -> Trace:
     return Trace(trace.model, inputs, trace.edits)
 
 
-def _self_roles(trace: Trace, name: str, kind: str) -> Iterator[RoleMap]:
+def _self_roles(weights: list[Tensor], name: str, length: int, causal: bool) -> Iterator[RoleMap]:
     """Roles of a self-attention on tokens that come twice: first, a₁ … aₙ, a₁ … aₙ."""
-    stack, _, attention = kind.partition(".")
-    length = next(iter(trace.inputs.sides.values())).length
     size = (length - 1) // 2
     second = torch.arange(size + 1, length)  # queries that have come before
     every = torch.arange(2, length)
     targets = {"previous": (every, every - 1)}
-    causal = getattr(trace.model, stack).causal
     if not causal:
         inner = torch.arange(1, length - 1)
         targets["next"] = (inner, inner + 1)
@@ -194,31 +196,24 @@ def _self_roles(trace: Trace, name: str, kind: str) -> Iterator[RoleMap]:
     if causal:
         targets["induction"] = (second, second - size + 1)
     targets["sink"] = (every, torch.zeros_like(every))
-    keys = [f"{stack}.{layer}.{attention}.weights" for layer in range(count_layers(trace, kind))]
-    scores: dict[str, list[Tensor]] = {role: [] for role in targets}
-    for key in keys:
-        weights = trace.peek([key])[key][0].detach().float().cpu()  # (H, T, T)
-        for role, (queries, looked_at) in targets.items():
-            scores[role].append(weights[:, queries, looked_at].mean(dim=1))
-    for role, (queries, _) in targets.items():
+    for role, (queries, looked_at) in targets.items():
+        scores = torch.stack([x[:, queries, looked_at].mean(dim=1) for x in weights])
         seen = (queries + 1).float() if causal else torch.full(queries.shape, float(length))
-        yield RoleMap(name, role, torch.stack(scores[role]), float((1 / seen).mean()))
+        yield RoleMap(name, role, scores, float((1 / seen).mean()))
 
 
-def _alignment(trace: Trace) -> RoleMap:
+def _alignment(trace: Trace, pattern: str) -> RoleMap:
     """Mean weight of cross-attentions on the source token whose removal costs an output most."""
     truth = trace.attribution(method="removal").scores["source"].argmax(dim=1)
-    keys = trace.names("decoder.*.cross_attention.weights")
     rows = torch.arange(len(truth))
-    scores = [
-        trace.peek([key])[key][0, :, : len(truth)]
-        .detach()
-        .float()
-        .cpu()[:, rows, truth]
-        .mean(dim=1)
-        for key in keys
-    ]
-    return RoleMap("cross", "alignment", torch.stack(scores), 1 / len(trace.tokens("source")))
+    weights = _weights(trace, [pattern])
+    scores = torch.stack([x[:, rows, truth].mean(dim=1) for x in weights.values()])
+    return RoleMap("cross", "alignment", scores, 1 / len(trace.tokens("source")))
+
+
+def _weights(trace: Trace, patterns: list[str]) -> dict[str, Tensor]:
+    """Attention weights of the first row by key, each (H, T, S), by one pass."""
+    return {key: x[0].detach().float().cpu() for key, x in trace.peek(patterns).items()}
 
 
 def _lack(question: Question) -> str | None:

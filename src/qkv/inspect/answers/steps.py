@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,16 +67,22 @@ class Prediction:
     label: Candidate | None  # the output that came, or should have come
     rank: int | None  # of the label: 1 is the best candidate
 
-    def cells(self) -> tuple[str, str, str, str, str]:
-        """A row of a table."""
+    def cells(self, clip: bool = False) -> tuple[str, str, str, str, str]:
+        """A row of a table, for a terminal with long names cut."""
+
+        def shown(name: str, most: int = 14) -> str:
+            return clipped(visible(name), most) if clip else visible(name)
+
+        label = ""
+        if self.label is not None:
+            name = visible(self.label.name)
+            label = localized("{name} (rank {rank})", name=name, rank=self.rank)
         return (
             str(self.position),
-            visible(position_label(self.after)),
-            "  ".join(f"{visible(x.name)} {x.probability:.3f}" for x in self.candidates),
+            shown(position_label(self.after)),
+            "  ".join(f"{shown(x.name)} {x.probability:.3f}" for x in self.candidates),
             f"{self.entropy:.3f}",
-            ""
-            if self.label is None
-            else localized("{name} (rank {rank})", name=visible(self.label.name), rank=self.rank),
+            clipped(label, 22) if clip else label,
         )
 
 
@@ -87,6 +93,8 @@ def position_label(name: str) -> str:
 
 class Steps(tuple[Prediction, ...], Answer):
     """The predictions of one row, in order."""
+
+    place = "after"  # a token is predicted after the one that was read; of encoders, at it
 
     def draw(self) -> Figure:
         """Draw bars of the candidates' probabilities side by side, one row per step."""
@@ -99,7 +107,7 @@ class Steps(tuple[Prediction, ...], Answer):
             axes.text(1.01, 0.6, localized("entropy (nats)"), va="center", fontsize=8)
             names = [
                 localized(
-                    "{position}: after {token}",
+                    f"{{position}}: {self.place} {{token}}",
                     position=x.position,
                     token=visible(position_label(x.after)),
                 )
@@ -117,7 +125,7 @@ class Steps(tuple[Prediction, ...], Answer):
 
     def parts(self) -> list[Table]:
         """The table of all steps."""
-        return [Table(list(map(localized, HEAD)), [step.cells() for step in self])]
+        return [self._table(step.cells() for step in self)]
 
     def text(self, width: int) -> Iterator[RenderableType]:
         """Yield the table, with as many candidates in a line as fit."""
@@ -125,12 +133,10 @@ class Steps(tuple[Prediction, ...], Answer):
         if len(self) > len(shown):
             note = "The last {shown} of {count:,} steps."
             yield Text(localized(note, shown=len(shown), count=len(self)), style="italic")
-        rows = []
-        for step in shown:
-            position, after, _, unsure, label = step.cells()
-            packed = _pack(step, max(20, width - 54))  # what the other columns leave
-            rows.append((position, clipped(after, 14), packed, unsure, clipped(label, 22)))
-        yield from Table(list(map(localized, HEAD)), rows).text(width)
+        yield from self._table(step.cells(clip=True) for step in shown).text(width)
+
+    def _table(self, rows: Iterable[Sequence[str]]) -> Table:
+        return Table([localized(self.place if x == "after" else x) for x in HEAD], list(rows))
 
 
 def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:
@@ -142,7 +148,9 @@ def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:
     probable = by_position(trace, trace["probabilities"][row].float(), row)
     names, labels = position_names(trace, row), row_labels(trace, row, len(probable))
     outputs = zip(names, probable, labels, strict=True)
-    return Steps(_prediction(trace, n, *output, k, row) for n, output in enumerate(outputs))
+    made = Steps(_prediction(trace, n, *output, k, row) for n, output in enumerate(outputs))
+    made.place = "at" if trace.inputs.target is None else "after"
+    return made
 
 
 def last_drawn(count: int, most: int, what: str) -> str:
@@ -196,19 +204,6 @@ def _legend(axes: Axes, x: float, y: float, text: str, colour: str) -> float:
         axes.text(x, y, "■", va="center", fontsize=8, color=colour)
         axes.text(x + 0.018, y, text, va="center", fontsize=7.5, parse_math=False)
     return end
-
-
-def _pack(step: Prediction, room: int) -> str:
-    """Write candidates with their probabilities in lines of at most `room` cells."""
-    lines = [""]
-    for candidate in step.candidates:
-        word = f"{clipped(visible(candidate.name), 14)} {candidate.probability:.3f}"
-        longer = f"{lines[-1]}  {word}" if lines[-1] else word
-        if cell_len(longer) <= room:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return "\n".join(lines)
 
 
 VIEW = View(

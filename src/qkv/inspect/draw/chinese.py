@@ -123,6 +123,7 @@ SHARED = {
     "texts": "句子",
     "text": "文本",
     "after": "之后",
+    "at": "位置",
     "step": "步",
     "position": "位置",
     "dimension": "维度",
@@ -265,6 +266,8 @@ PREDICTIONS = {
     "entropy (nats)": "熵（奈特）",
     "{name} (rank {rank})": "{name}（第 {rank} 名）",
     "{position}: after {token}": "{position}：在 {token} 之后",
+    "{position}: at {token}": "{position}：{token} 处",
+    "each token": "每个词元",
     "probability of the {count} best candidates, side by side": (
         "前 {count} 个候选的概率，并排显示"
     ),
@@ -414,9 +417,8 @@ OTHERS = {
     "largest difference": "最大差异",
     "How far each quantity has moved": "每个量变化了多少",
     "One text in two models": "同一文本，两个模型",
-    "Filled: a row's token may see a column's. Right: its best prediction.": (
-        "填色：该行的词元能看到该列的词元。右侧：它的最佳预测。"
-    ),
+    "Filled: a row's token may see a column's.": "填色：该行的词元能看到该列的词元。",
+    "Right: its best prediction.": "右侧：它的最佳预测。",
     "The table: {count} positions × {width}": "位置表：{count} 个位置 × {width} 维",
     "Each position with each other": "两两位置",
     "dot product": "内积",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
 WIDE = "\u2e80-\uffef"  # Chinese characters and their punctuation, among others
 # What a line break may not split: a word or a wide character, with its brackets and stops.
 UNBROKEN = re.compile(rf"\s*[（「《]*(?:[^\s{WIDE}]+|[{WIDE}])[，。；：、）」》！？]*")
+# What a line break may not split in a formula: a symbol or a function of one, with the operator
+# before and the brackets after it; an operator between spaces and what follows it.
+FACTORS = re.compile(r"[·⊙+/]?(?:[^·⊙+/()]+\([^()]*\)+|[^·⊙+/()]*\(+|[^·⊙+/()]+\)*)|.")
+TERMS = re.compile(r"(?<![·⊙+*]) ")
 SPACES = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "↵", "\u3000": "␣"})
 
 
@@ -27,6 +32,27 @@ def wrapped(text: str, cells: int) -> str:
         if lines[-1] and cell_len(lines[-1] + unit.rstrip()) > cells:
             lines.append("")
         lines[-1] += unit if lines[-1] else unit.lstrip()
+    return "\n".join(lines)
+
+
+def wrapped_formula(formula: str, cells: int) -> str:
+    """Break a formula into lines at spaces, else before operators, never inside a symbol."""
+    return "\n".join(
+        line.strip()
+        for part in packed(TERMS.split(formula), cells, " ").split("\n")
+        for line in packed(FACTORS.findall(part), cells, "").split("\n")
+    )
+
+
+def packed(units: Sequence[str], cells: int, between: str = "  ") -> str:
+    """Write as many units in a line as fit, and none in two lines."""
+    lines = [units[0]] if units else [""]
+    for unit in units[1:]:
+        longer = f"{lines[-1]}{between}{unit}"
+        if cell_len(longer) <= cells:
+            lines[-1] = longer
+        else:
+            lines.append(unit)
     return "\n".join(lines)
 
 

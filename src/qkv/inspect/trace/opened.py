@@ -161,7 +161,11 @@ def _turned(order: Order, key: str, probe: Probe) -> Order:
     if tapped is angle:
         return order
     loudness = order.scheme.cosine[0, 0]  # type: ignore[index]  # YaRN's, as cos 0 is 1
-    cosine, sine = tapped.cos() * loudness, tapped.sin() * loudness
+    new_cosine, new_sine = tapped.cos() * loudness, tapped.sin() * loudness
+    if torch.equal(tapped, angle):  # only differentiated by: the table's values, unrounded
+        new_cosine = cosine + (new_cosine - new_cosine.detach())
+        new_sine = sine + (new_sine - new_sine.detach())
+    cosine, sine = new_cosine, new_sine
     angles = Angles(torch.cat([cosine, cosine], dim=-1), torch.cat([-sine, sine], dim=-1))
     return dataclasses.replace(order, angles=angles)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,14 @@ from qkv.model import Decoder, Model
 if TYPE_CHECKING:
     from qkv.inspect.answers.attention import AttentionMaps
     from qkv.inspect.answers.attribution import Attribution, Method
-    from qkv.inspect.answers.beam_tree import BeamTree
+    from qkv.inspect.answers.beam_tree import BeamTree, LogitsAfter
     from qkv.inspect.answers.comparison import Comparison
     from qkv.inspect.answers.drift import Drift
     from qkv.inspect.answers.lens import Lens
     from qkv.inspect.answers.steps import Steps
     from qkv.inspect.trace.archive import SavedTrace
+
+MAX_KEPT_GRADIENTS = 2**24  # numbers that one backward pass keeps for later questions
 
 
 class Trace(Quantities):
@@ -73,7 +76,7 @@ class Trace(Quantities):
 
     def many(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute and keep several quantities in one pass; keys may be patterns ("*.weights")."""
-        values = self._compute(keys, head)
+        values = self._compute(keys, head, keep=True)
         kept = {ask: x for ask, x in values.items() if not self.find(ask.key).is_weight}
         self._kept.update(kept)
         return {ask.key: value for ask, value in values.items()}
@@ -280,15 +283,20 @@ class Trace(Quantities):
 
         return attribution(self, positions, output, self.check_row(row), method, steps)
 
-    def beam_tree(self, row: int = 0, **settings: Any) -> BeamTree:
+    def beam_tree(
+        self, row: int = 0, logits_after: LogitsAfter | None = None, **settings: Any
+    ) -> BeamTree:
         """Search on from the traced inputs and record every candidate, kept or pruned.
 
-        `settings` are those of `DecodeConfig`, by default the model's own, with at least 2 beams.
+        `logits_after` gives the logits after a list of tokens in place of the model, as those of a
+        changed pass. `settings` are those of `DecodeConfig`, by default the model's own, with at
+        least 2 beams.
         """
         from qkv.inspect.answers.beam_tree import beam_tree
 
         given = dataclasses.asdict(self.inputs.decode) | {"n_best": 1} | settings
-        return beam_tree(self, from_mapping(DecodeConfig, given, "decode"), self.check_row(row))
+        config = from_mapping(DecodeConfig, given, "decode")
+        return beam_tree(self, config, self.check_row(row), logits_after)
 
     def compare(self, other: Trace | SavedTrace, pattern: str = "*") -> Comparison:
         """How each quantity differs from that of another trace."""
@@ -360,12 +368,14 @@ class Trace(Quantities):
             raise UserError(f"{key} has no head {head}; it has {n_heads}, 0 to {n_heads - 1}.")
         return Ask(key, head)
 
-    def _compute(self, keys: Sequence[str], head: int | None) -> dict[Ask, Tensor]:
+    def _compute(
+        self, keys: Sequence[str], head: int | None, keep: bool = False
+    ) -> dict[Ask, Tensor]:
         matching = [name for key in keys for name in self._matching(key)]
         asks = dict.fromkeys(self._ask(name, head) for name in matching)
         known = dict(self._kept)
         wanted = [ask for ask in asks if ask not in known]
-        known.update(self._gradients([ask for ask in wanted if ask.key.startswith(GRADIENT)]))
+        known.update(self._gradients([ask for ask in wanted if ask.key.startswith(GRADIENT)], keep))
         plain = [ask for ask in wanted if not ask.key.startswith(GRADIENT)]
         known.update(self._inside(plain))
         for ask in plain:
@@ -388,17 +398,33 @@ class Trace(Quantities):
                 run(self.model, self.inputs, probe)
         return probe.values
 
-    def _gradients(self, asks: Sequence[Ask]) -> dict[Ask, Tensor]:
-        if not asks:
-            return {}
-        keys = dict.fromkeys(ask.key.removeprefix(GRADIENT) for ask in asks)
-        found = {f"{GRADIENT}{key}": value for key, value in gradients(self, list(keys)).items()}
+    def _gradients(self, asks: Sequence[Ask], keep: bool) -> dict[Ask, Tensor]:
+        """Gradients, and with `keep` all others of the same backward pass for later questions."""
+        keys = dict.fromkeys(ask.key for ask in asks if Ask(ask.key) not in self._kept)
+        found = {ask.key: self._kept[Ask(ask.key)] for ask in asks if ask.key not in keys}
+        if keys:
+            plain = [key.removeprefix(GRADIENT) for key in keys]
+            others = self._few_enough_gradients() if keep else []
+            computed = gradients(self, list(dict.fromkeys([*plain, *others])))
+            found |= {f"{GRADIENT}{key}": value for key, value in computed.items()}
+        if keep:
+            self._kept.update({Ask(key): value for key, value in found.items()})
         return {
             ask: found[ask.key]
             if ask.head is None
             else found[ask.key][:, ask.head : ask.head + 1].clone()
             for ask in asks
         }
+
+    def _few_enough_gradients(self) -> list[str]:
+        """Keys of all that has a gradient, if kept in memory: of the pass, and of the weights."""
+        keys: list[str] = []
+        for is_weight in (False, True):
+            group = [key for key, x in self.quantities.items() if x.is_weight == is_weight]
+            group = [key for key in group if not lack_of_gradient(self, self.quantities[key])]
+            if sum(math.prod(self.shape(key)) for key in group) <= MAX_KEPT_GRADIENTS:
+                keys += group
+        return keys
 
     def _side(self, name: str) -> Side:
         sides = self.inputs.sides

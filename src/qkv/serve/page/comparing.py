@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, Field
@@ -16,7 +17,7 @@ from qkv.inspect.answers.positions import RotaryAngles
 from qkv.inspect.answers.steps import Prediction
 from qkv.inspect.answers.word import word_in_context
 from qkv.inspect.trace.trace import Trace
-from qkv.model import sinusoids
+from qkv.model import Layout, sinusoids
 from qkv.model.positions.rotary import rates
 from qkv.tasks import Answerer, Encoder, LanguageModel
 
@@ -26,6 +27,7 @@ class PredictionsAsk(BaseModel):
 
     text: str = Field(max_length=400)
     top: int = Field(3, ge=1, le=10)
+    side: Literal["both", "left"] = Field("both", description="What a masked encoder may see.")
 
 
 class WordAsk(BaseModel):
@@ -45,8 +47,8 @@ class NeighboursAsk(BaseModel):
 def predictions(task: Any, ask: PredictionsAsk) -> dict[str, Any]:
     """What each position may see, and the best candidates for its token.
 
-    A masked encoder is asked for each token with that token hidden, a decoder for each token from
-    those before it.
+    A masked encoder is asked for each token with that token hidden (and, with `side="left"`, all
+    after it), a decoder for each token from those before it.
     """
     if isinstance(task, Encoder) and task.model.config.head == "masked":
         return _of_encoder(task, ask)
@@ -65,6 +67,11 @@ def _of_encoder(task: Encoder, ask: PredictionsAsk) -> dict[str, Any]:
     assert hidden.source is not None
     for row, position in enumerate(inner):
         hidden.source.tokens[row, position] = tokenizer.mask_id
+    seen = torch.ones(len(names), len(names))
+    if ask.side == "left":
+        seen = seen.tril()
+        ends = torch.tensor(inner or [len(names) - 1], device=hidden.source.tokens.device) + 1
+        hidden = replace(hidden, source=replace(hidden.source, layout=Layout(ends)))
     trace = Trace(plain.model, hidden)
     predicted = {
         position: _candidates(trace.steps(ask.top, row)[position])
@@ -73,7 +80,7 @@ def _of_encoder(task: Encoder, ask: PredictionsAsk) -> dict[str, Any]:
     return {
         "family": "encoder",
         "tokens": names,
-        "visible": torch.ones(len(names), len(names)).tolist(),
+        "visible": seen.tolist(),
         "predictions": [predicted.get(position, []) for position in range(len(names))],
     }
 

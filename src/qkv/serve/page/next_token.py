@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,10 +164,26 @@ def _cache(task: Any, trace: Trace) -> dict[str, int]:
 
 
 def beam(task: Any, ask: BeamAsk) -> dict[str, Any]:
-    """Search with beams after the prompt; give every candidate and what became of it."""
-    trace, _ = _after(task, ask, [])
-    tree = trace.beam_tree(beams=ask.beams, max_length=ask.length)
+    """Search with beams after the prompt; give every candidate and what became of it.
+
+    Under changes each hypothesis is read in a changed pass of its own; `waiting` lists the changes
+    about tokens that were never written.
+    """
+    trace, prompt = _after(task, ask, [])
+    waiting = set(ask.changes)
+
+    def logits_after(tokens: Sequence[int]) -> Tensor:
+        changed, unused = _changed(task, ask, _after(task, ask, [*tokens[len(prompt) :]])[0])
+        waiting.intersection_update(unused)
+        return changed["logits"][0, -1]
+
+    tree = trace.beam_tree(
+        logits_after=logits_after if ask.changes else None,
+        beams=ask.beams,
+        max_length=ask.length,
+    )
     numbers: dict[str, Any] = tree.numbers()
+    numbers["waiting"] = [change for change in ask.changes if change in waiting]
     with language(ask.language):
         reasons = [tree.reason(node) for node in tree.nodes]
     for node, reason in zip(numbers["nodes"], reasons, strict=True):

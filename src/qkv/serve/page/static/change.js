@@ -1,5 +1,5 @@
 /** Changes of the pass: switches, a dragged weight, a patch, their list, and Reset. */
-import { el, paused, show, visible } from "./dom.js";
+import { el, indexed, paused, show, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { t, tOr } from "./i18n.js";
 import { stepsPython } from "./python.js";
@@ -39,7 +39,7 @@ export function switchFor(state, change, label) {
       toggleChange(state, change);
       button.setAttribute("aria-checked", String(!state.changes.includes(change)));
     },
-  }, el("i", { "aria-hidden": "true" }), label);
+  }, el("i", { "aria-hidden": "true" }), el("span", {}, indexed(label)));
   return button;
 }
 

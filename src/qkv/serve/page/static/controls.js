@@ -1,5 +1,5 @@
 /** Controls that the sections share: sliders, choices, headings, a section that renews itself. */
-import { el, newest } from "./dom.js";
+import { el, indexed, newest } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { t } from "./i18n.js";
 
@@ -11,17 +11,20 @@ export function slider(name, { low, high, step, value, format = String }, change
     shown.textContent = format(Number(input.value));
     changed(Number(input.value));
   };
-  const label = el("label", { class: "slider" }, el("span", {}, t(name)), input, shown);
+  const label = el("label", { class: "slider" }, el("span", {}, indexed(t(name))), input, shown);
   label.set = (to) => { input.value = to; shown.textContent = format(to); };
   return label;
 }
 
-/** A choice of names. */
-export function choice(label, names, value, changed) {
-  const select = el("select", { "aria-label": label }, names.map((name) => el("option", { value: name, selected: name === value }, name)));
+/** A choice of values, which may be shown by other names. */
+export function choice(label, values, value, changed, names = {}) {
+  const select = el("select", { "aria-label": label }, values.map((one) => el("option", { value: one, selected: one === value }, names[one] ?? one)));
   select.onchange = () => changed(select.value);
   return select;
 }
+
+/** Width of a drawing in an element: all of it, within limits. */
+export const roomIn = (element, most, least = 300) => Math.max(least, Math.min(most, element.clientWidth || most));
 
 /** A button. */
 export const button = (text, onclick, attributes = {}) => el("button", { type: "button", class: "chip", onclick, ...attributes }, text);

@@ -21,8 +21,15 @@ export const svg = (name, attributes, ...children) => fill(document.createElemen
 /** A MathML element. */
 export const math = (name, attributes, ...children) => fill(document.createElementNS(MATH, name), attributes, children);
 
+/** A text with its indices set low: d_k, W_O, p_i. */
+export const indexed = (text) => text.split(/(?<=[A-Za-z√])_(\w+)/).map((part, n) => (n % 2 ? el("sub", {}, part) : part));
+
 /** A token as a reader sees it: spaces and line breaks visible. */
 export const visible = (token) => token.replace(/^▁(?=.)/, "").replace(/▁/g, "␣").replace(/\n/g, "↵").replace(/^Ġ(?=.)/, "").replace(/Ġ/g, "␣");
+/** The width of a text in narrow letters. */
+export const spread = (text) => [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : 1), 0);
+/** Tokens as running text. */
+export const asText = (tokens) => tokens.join("").replace(/[▁Ġ]/g, " ").trim();
 /** Whether a token begins a new word. */
 export const beginsWord = (token) => /^[▁Ġ ]/.test(token);
 

@@ -81,7 +81,7 @@ function drawGrid(view, kind) {
   const heads = Array.from({ length: kind.n_heads }, (_, head) => head);
   grid.style.setProperty("--heads", kind.n_heads);
   grid.style.setProperty("--widest", kind.keys.length > 12 ? "52px" : "136px");
-  show(grid, el("span", {}), ...heads.map((head) => el("span", { class: "quiet head-number" }, String(head))),
+  show(grid, el("span", { class: "quiet corner" }, t("heads.corner")), ...heads.map((head) => el("span", { class: "quiet head-number" }, String(head))),
     ...kind.keys.flatMap((key) => {
       const layer = key.split(".")[1];
       const cells = heads.map((head) => el("button", {
@@ -124,10 +124,10 @@ function roleOf(view, key, head) {
 async function drawLarge(view) {
   const { state, large, api, grid } = view;
   const kind = currentKind(view);
-  for (const cell of grid.querySelectorAll(".head-cell"))
-    cell.setAttribute("aria-pressed", String(cell.dataset.key === state.at && Number(cell.dataset.head) === state.head));
   const key = kind.keys.includes(state.at) ? state.at : kind.keys.at(-1);
   const head = kind.keys.includes(state.at) && state.head !== null ? state.head : 0;
+  for (const cell of grid.querySelectorAll(".head-cell"))
+    cell.setAttribute("aria-pressed", String(cell.dataset.key === key && Number(cell.dataset.head) === head));
   const answer = await api.trace(state, [key], { head }).catch(() => null);
   if (!answer) return;
   const found = answer.quantities[key];

@@ -1,6 +1,6 @@
 /** The inspector: name, formula, map and numbers of whatever is selected, and switches to change it. */
 import { switchFor, weightSlider, patchForm } from "./change.js";
-import { el, newest, number, show, visible } from "./dom.js";
+import { el, indexed, newest, number, show, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { formula } from "./formula.js";
 import { t, tOr } from "./i18n.js";
@@ -114,7 +114,7 @@ function modelCard(state, structure) {
   return [
     el("h2", {}, structure.model),
     el("p", {}, t(`family.${facts.family}`)),
-    el("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [el("dt", {}, t(name)), el("dd", {}, String(value))])),
+    el("dl", { class: "facts" }, ...rows.flatMap(([name, value]) => [el("dt", {}, indexed(t(name))), el("dd", {}, indexed(String(value)))])),
     el("p", { class: "hint" }, t("river.hint")),
     switches(state, positionSwitches(structure)),
     exportButtons(state, () => document.querySelector(".stage"), () => stepsPython(state)),
@@ -134,7 +134,7 @@ function layerCard(state, { kind, stack, layer, sublayer }) {
     switches(state, sublayerSwitches(`${at}.${one.name}`, one)),
     el("ul", { class: "stations" }, ...one.stations.filter(({ detail }) => !detail).map((station) => el("li", {},
       el("button", { type: "button", class: "plain", onclick: () => state.set({ at: `${at}.${one.name}.${station.part}`, open: [...new Set([...state.open, at])] }, { push: true }) },
-        el("span", { class: "part" }, partName(station)), formula(station.formula))))),
+        el("span", { class: "part" }, indexed(partName(station))), formula(station.formula))))),
   ]);
   return [
     el("h2", {}, `${t(`stack.${stack.name}`)}: ${t("river.layer", { layer })}`),
@@ -176,7 +176,7 @@ async function stationCard(state, api, place) {
     choose: (row, column) => chooseCell(state, station, part, row, column),
   });
   return [
-    el("h2", {}, partName(station), el("small", { class: "quiet" }, ` ${letters(station)}`)),
+    el("h2", {}, indexed(partName(station)), el("small", { class: "quiet" }, ` ${letters(station)}`)),
     el("div", { class: "formula", tabindex: 0, role: "group", "aria-label": t("formula") }, formula(station.formula)),
     station.has_heads ? headChooser(state, place, quantity) : null,
     map,
@@ -238,19 +238,27 @@ async function cellCard(state, api, { station }, part, { rowNames, columnNames }
   const where = [rowNames ? visible(rowNames[state.row]) : state.row, columnNames ? visible(columnNames[state.column]) : `#${state.column}`];
   return [
     el("h3", {}, t("cell.title", { row: where[0], column: where[1] })),
-    lines.length ? el("ol", { class: "worked" }, ...lines.map(workedLine)) : null,
+    lines.length ? el("ol", { class: "worked" }, ...lines.map((line, n) => workedLine(line, lines[n - 1]))) : null,
     el("p", { class: "value" }, `${partName(station)} = `, el("b", { class: "number", "data-value": value }, number(Number(value), 4))),
   ];
 }
 
-/** One step of the calculation: symbol = terms = value. */
-function workedLine({ symbol, value, terms, rest, n_rest, operand }) {
+/** One step of the calculation: symbol, the numbers that go in (the value of the step before among them), value. */
+function workedLine({ symbol, value, terms, rest, n_rest, operand }, before) {
   const parts = terms.map(([a, b]) => `${bracket(a)}·${bracket(b)}`);
   if (n_rest) parts.push(t("cell.rest", { count: n_rest, sum: number(rest, 2) }));
   if (terms.length && operand !== null) parts.push(`${t("cell.bias")} ${bracket(operand)}`);
-  const inner = terms.length ? parts.join(" + ") : operand === null ? "" : number(Number(operand), 3);
-  return el("li", {}, el("span", { class: "symbol" }, symbol),
-    el("span", { class: "terms" }, inner), el("span", { class: "number" }, `${/^[÷+·⊙]/.test(symbol) ? "→ " : "= "}${number(Number(value), 4)}`));
+  const inner = terms.length ? parts.join(" + ") : operand === null ? "" : withBefore(symbol, Number(before?.value), Number(operand));
+  return el("li", {}, el("span", { class: "symbol" }, indexed(symbol)),
+    el("span", { class: "terms" }, inner), el("span", { class: "number" }, `= ${number(Number(value), 4)}`));
+}
+
+/** A step that goes on with the value before it: "4.02 ÷ 8", "exp(0.5 − 6.5)". */
+function withBefore(symbol, before, operand) {
+  const [left, right] = [number(before, 3), number(operand, 3)];
+  if (Number.isNaN(before)) return right;
+  if (symbol.startsWith("exp")) return `exp(${left} − ${operand < 0 ? `(${right})` : right})`;
+  return `${left} ${symbol[0]} ${operand < 0 ? `(${right})` : right}`;
 }
 
 const bracket = (value) => (value < 0 ? `(${number(value, 2)})` : number(value, 2));
@@ -265,7 +273,7 @@ async function outputCard(state, api, station) {
   return [
     el("h3", {}, t("alternatives", { after: visible(step.after) })), candidates(step),
     el("h3", {}, visible(step.candidates[0].name)),
-    el("ol", { class: "worked" }, ...lines.map(workedLine)),
+    el("ol", { class: "worked" }, ...lines.map((line, n) => workedLine(line, lines[n - 1]))),
     el("p", { class: "value" }, `${partName(station)} = `, el("b", { class: "number", "data-value": value }, number(Number(value), 4))),
   ];
 }

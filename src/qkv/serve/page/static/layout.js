@@ -2,26 +2,29 @@
  * Columns, nodes and edges of a river, generated from a model's structure.
  *
  * A column is one station of all lanes (tokens): a strip per token, a row of a score matrix, or the
- * ribbons of an attention. A node stands in a column at a level: 0 is the residual stream, 1 to 3 the
- * branch (Q, K, V). An edge connects two nodes. Sizes are along the flow, in pixels.
+ * ribbons of an attention (`flow`: those of a closed layer). A node stands in a column at a level: 0 is
+ * the residual stream, 1 to 3 the branch (Q, K, V). An edge connects two nodes. Sizes are along the flow,
+ * in pixels.
  */
+import { t } from "./i18n.js";
 
 const SIZES = {
-  right: { token: 76, strip: 60, thin: 40, row: 44, op: 44, ribbon: 88, qkv: 60, word: 96, gap: 10 },
-  down: { token: 26, strip: 16, thin: 14, row: 14, op: 22, ribbon: 64, qkv: 34, word: 30, gap: 12 },
+  right: { token: 76, strip: 60, thin: 40, row: 44, op: 44, ribbon: 88, flow: 34, qkv: 60, word: 96, gap: 10 },
+  down: { token: 26, strip: 16, thin: 14, row: 14, op: 22, ribbon: 64, flow: 22, qkv: 34, word: 30, gap: 12 },
 };
+const MOST_FLOWS = 12; // layers whose ribbons are shown while they are closed
 const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU" };
 
 /** All columns, nodes and edges of one stack. */
 export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
   const build = builder(structure.facts, stack, stretched(SIZES[flow], stretch), flow);
-  build.inputs(open.length > 0);
   const thin = stack.n_layers > 8 || open.length > 0;
+  build.inputs(thin);
   for (let layer = 0; layer < stack.n_layers; layer++) {
     if (open.includes(`${stack.name}.${layer}`)) build.open(layer);
     else build.closed(layer, thin);
   }
-  build.end(structure, isLast);
+  build.end(structure, isLast, open.length > 0);
   return build.done();
 }
 
@@ -61,21 +64,26 @@ function builder(facts, stack, sizes, flow) {
     return next;
   };
 
+  /** A name in words where a column is wide enough for it. */
+  const named = (short, key, thin, values) => (thin || flow === "down" ? short : t(key, values));
+
   const inputs = (thin) => {
     const kind = thin ? "thin" : "strip";
     column("token", { side: stack.side });
     for (const { key } of stack.inputs) {
       const part = key.split(".")[1];
-      if (part === "embedding") onStream(kind, "E", key);
-      if (part === "positions") onStream(kind, "PE", key);
-      if (part === "input") onStream(kind, facts.adds_positions ? "+" : "H⁰", key);
+      if (part === "embedding") onStream(kind, named("E", "node.embedding", thin), key);
+      if (part === "positions") onStream(kind, named("PE", "node.positions", thin), key);
+      if (part === "input") onStream(kind, facts.adds_positions ? "+" : named("H⁰", "node.input", thin), key);
     }
   };
 
   const closed = (layer, thin) => {
     const key = `${stack.name}.${layer}.feed_forward.residual`;
     const start = position;
-    onStream(thin ? "thin" : "strip", String(layer), key, { layer, closed: true, at: `${stack.name}.${layer}` });
+    const attends = stack.sublayers.some(({ name, layers: own }) => name === "self_attention" && own.includes(layer));
+    if (attends && stack.n_layers <= MOST_FLOWS) column("flow", { keys: [`${stack.name}.${layer}.self_attention.weights`], at: `${stack.name}.${layer}`, closed: true });
+    onStream(thin ? "thin" : "strip", named(String(layer), "node.layer", thin, { layer }), key, { layer, closed: true, at: `${stack.name}.${layer}` });
     layers.push({ layer, start, end: position - sizes.gap, open: false });
   };
 
@@ -167,7 +175,7 @@ function builder(facts, stack, sizes, flow) {
     if (post) onStream("strip", norm, `${at}.residual`, { layer, sublayer: at });
   };
 
-  const end = (structure, isLast) => {
+  const end = (structure, isLast, thin) => {
     const last = stack.output.key;
     const size = Math.max(sizes.strip, flow === "down" ? 0 : 66); // as wide as its name
     onStream("strip", facts.norm_position === "post" ? "H" : norm, last, { size });
@@ -175,7 +183,7 @@ function builder(facts, stack, sizes, flow) {
     const keys = structure.outputs.map(({ key }) => key);
     if (keys.includes("pooled")) onStream("op", "pool", "pooled");
     if (keys.includes("logits")) onStream("strip", "logits", "logits", { size });
-    if (keys.includes("logits")) onStream("word", "P", "probabilities");
+    if (keys.includes("logits")) onStream("word", named("P", "node.probabilities", thin), "probabilities");
   };
 
   return { inputs, closed, open, end, done: () => ({ columns, nodes, edges, layers, length: position }) };

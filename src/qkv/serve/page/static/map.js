@@ -1,5 +1,5 @@
 /** A matrix as a map: a canvas with token names, hover and a selected cell. */
-import { el, number, visible } from "./dom.js";
+import { el, number, spread, visible } from "./dom.js";
 import { paintMap, prepare, strength } from "./paint.js";
 
 const MOST_LABELS = 40;
@@ -8,12 +8,12 @@ const MOST_LABELS = 40;
 export function drawMap(quantity, { colour, rowNames, columnNames, selected, choose, width = 336, scale, label, onHover, most = 34 }) {
   const [rows, columns] = quantity.shape;
   const square = Boolean(columnNames);
-  const left = rowNames ? Math.min(76, 10 + 7 * Math.max(...rowNames.map((name) => spread(visible(name))))) : 0;
+  const left = rowNames ? Math.min(76, 10 + 7 * Math.max(...rowNames.map(letters))) : 0;
   const wide = Math.max(40, width - left - (square ? 24 : 2));
   const cell = square ? Math.max(2, Math.min(most, wide / columns)) : wide / columns;
   const tall = square ? cell : Math.max(3, Math.min(22, 260 / rows));
   const [mapWidth, mapHeight] = [cell * columns, tall * rows];
-  const top = square && columns <= MOST_LABELS && cell >= 10 ? 10 + 6.4 * Math.min(9, Math.max(...columnNames.map((name) => spread(visible(name))))) * 0.8 : 0;
+  const top = square && columns <= MOST_LABELS && cell >= 10 ? 10 + 6.4 * Math.min(9, Math.max(...columnNames.map(letters))) * 0.8 : 0;
   const canvas = el("canvas", { role: "img", tabindex: 0, "aria-label": label });
   const context = prepare(canvas, left + Math.max(mapWidth, 10) + (top ? 24 : 2), top + mapHeight + 2);
   const box = { x: left, y: top, width: mapWidth, height: mapHeight };
@@ -46,8 +46,8 @@ export function drawMap(quantity, { colour, rowNames, columnNames, selected, cho
 }
 
 const name = (names, n) => (names ? visible(names[n]) : n);
-/** The width of a text in narrow characters. */
-const spread = (text) => Math.min(9, [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.9 : 1), 0));
+/** Width of a name in narrow letters, as far as it is shown. */
+const letters = (text) => Math.min(9, spread(visible(text)));
 const clip = (text) => (text.length > 9 ? `${text.slice(0, 8)}…` : text);
 
 function names(context, rowNames, columnNames, { left, top, cell, tall }) {

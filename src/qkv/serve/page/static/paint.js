@@ -1,7 +1,6 @@
 /** Values as colours on a canvas: strips, rows and maps. */
 
-const NEGATIVE = { light: [176, 132, 92], dark: [190, 150, 110] };
-const NAMES = { q: "--q", k: "--k", v: "--v", attention: "--attention", stream: "--ink", change: "--change" };
+const NAMES = { q: "--q", k: "--k", v: "--v", attention: "--attention", stream: "--ink", change: "--change", paper: "--cell", mask: "--mask", negative: "--below" };
 const known = new Map();
 
 /** The colours of the present theme, as numbers. */
@@ -11,7 +10,7 @@ export function palette() {
     const style = getComputedStyle(document.documentElement);
     const parse = (name) => style.getPropertyValue(name).trim().match(/\w\w/g).map((hex) => parseInt(hex, 16));
     const colours = Object.fromEntries(Object.entries(NAMES).map(([key, name]) => [key, parse(name)]));
-    known.set(theme, { ...colours, paper: parse("--cell"), mask: parse("--mask"), negative: NEGATIVE[theme] });
+    known.set(theme, colours);
   }
   return known.get(theme);
 }

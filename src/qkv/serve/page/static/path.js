@@ -1,6 +1,6 @@
 /** The guided tour: stops that set the page's state, and a bar that leads from one to the next. */
 import { button } from "./controls.js";
-import { el, show } from "./dom.js";
+import { el, indexed, show } from "./dom.js";
 import { t } from "./i18n.js";
 
 const PLAIN = { at: "", head: null, row: null, column: null, open: [], changes: [] };
@@ -40,7 +40,7 @@ export function mountPath(element, state) {
     element.hidden = !here || state.section === "tour";
     if (element.hidden) return;
     const [before, after] = [stops[state.stop - 2], stops[state.stop]];
-    show(element, el("p", {}, el("b", {}, `${state.stop}/${stops.length} ${here.title}. `), here.text),
+    show(element, el("p", {}, el("b", {}, `${state.stop}/${stops.length} ${here.title}. `), indexed(here.text)),
       el("div", { class: "row" },
         button(`◀ ${t("tour.before")}`, () => goToStop(state, before), { disabled: !before }),
         button(`${t("tour.after")} ▸`, () => goToStop(state, after), { disabled: !after, class: "chip strong" }),

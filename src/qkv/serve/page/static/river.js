@@ -1,6 +1,6 @@
 /** The river: tokens are lanes, stations are columns, numbers are strips; drawn from the structure. */
-import { el, newest, percent, svg, visible } from "./dom.js";
-import { t } from "./i18n.js";
+import { el, newest, percent, spread, svg, visible } from "./dom.js";
+import { t, tOr } from "./i18n.js";
 import { layoutStack } from "./layout.js";
 import { goIn, select } from "./navigate.js";
 import { paintStrip, prepare, strength } from "./paint.js";
@@ -14,7 +14,8 @@ export function mount(element, state, api) {
   const stage = el("div", { class: "stage", tabindex: 0, role: "application", "aria-label": t("river.label") });
   const scroller = el("div", { class: "scroller" }, stage);
   const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
-  element.append(scroller, empty);
+  const key = el("p", { class: "river-key quiet", hidden: true });
+  element.append(scroller, key, empty);
   const river = { state, stage, values: {}, difference: false, hovered: null, shown: false, n_changes: 0 };
 
   const keys = () => keysOf(state.page.structure, state.open, flowOf(scroller.clientWidth));
@@ -35,6 +36,7 @@ export function mount(element, state, api) {
     if (state.changes.length > river.n_changes && !(isStation && !river.shown)) reveal(river, ".node.changed");
     else if (!river.shown) reveal(river);
     Object.assign(river, { shown: true, n_changes: state.changes.length });
+    drawKey(key, river.difference);
   };
   state.page.wanted = () => (state.section === "river" && state.page.structure ? keys() : []);
   const draw = (answered) => {
@@ -55,6 +57,13 @@ export function mount(element, state, api) {
   new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
   draw();
   return { show: () => draw() };
+}
+
+/** What the colours mean. */
+function drawKey(element, isDifference) {
+  element.hidden = false;
+  const colours = isDifference ? ["moved"] : ["strip", "ribbon"];
+  element.replaceChildren(...colours.map((name) => el("span", {}, el("i", { class: `swatch ${name}`, "aria-hidden": "true" }), t(`river.key.${name}`))));
 }
 
 /** Keep the shorter river in view while the longer one scrolls. */
@@ -86,8 +95,12 @@ function drawStack(river, stack) {
 
 const flowOf = (width) => (width < NARROW ? "down" : "right");
 /** Keys of everything that the river shows as strips or ribbons. */
-const keysOf = (structure, open, flow) => [...new Set(structure.stacks.flatMap((stack) =>
-  layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).columns.flatMap(({ kind, keys }) => (["word", "op", "token"].includes(kind) ? [] : keys))))];
+const keysOf = (structure, open, flow) => [...new Set(structure.stacks.flatMap((stack) => [
+  ...layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).columns.flatMap(({ kind, keys }) => (["word", "op", "token"].includes(kind) ? [] : keys)),
+  ...crossKeys(stack)]))];
+/** Keys of the weights with which a stack looks at the encoder's output. */
+const crossKeys = ({ name, sublayers }) => sublayers.filter((sublayer) => sublayer.name === "cross_attention")
+  .flatMap(({ layers }) => layers.map((layer) => `${name}.${layer}.cross_attention.weights`));
 
 /** Ask for the strips of all visible stations, in one request. */
 async function fetchStrips(state, api, keys, signal) {
@@ -104,11 +117,12 @@ function build(river, width) {
   const flow = flowOf(width);
   Object.assign(river, { width, flow, structure, answer, stacks: [] });
   const stretch = stretchOf(structure, state.open, flow, width);
+  const n_lanes = structure.stacks.reduce((sum, { side }) => sum + (answer.tokens[side]?.length ?? 0), 0);
   let offset = 0;
   for (const stack of structure.stacks) {
     const layout = layoutStack(structure, stack, state.open, flow, stack === structure.stacks.at(-1), stretch);
     const tokens = answer.tokens[stack.side] ?? [];
-    const lane = laneSize(flow, tokens.length, width);
+    const lane = laneSize(flow, tokens.length, width, n_lanes);
     const isOpen = layout.layers.some(({ open }) => open);
     const level = flow === "right" ? 25 : 27;
     const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? 132 : 72;
@@ -144,9 +158,10 @@ function stretchOf(structure, open, flow, width) {
   return Math.max(open.length ? 1 : 0.5, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
 }
 
-function laneSize(flow, count, width) {
+/** Room for a lane: across the width of a phone, or down what is left of the window. */
+function laneSize(flow, count, width, n_lanes) {
   if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
-  return count > 40 ? 16 : count > 16 ? 20 : count > 8 ? 28 : 32;
+  return count > 40 ? 16 : Math.max(20, Math.min(40, Math.floor((window.innerHeight - 430) / n_lanes)));
 }
 
 /** Coordinates of a point: along the flow, and across it, in a stack. */
@@ -195,7 +210,13 @@ function drawNames(river, stack) {
     return svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": `${stack.stack.side}:${lane}` },
       clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token)));
   });
-  return svg("g", { class: "lanes" }, ...stack.names);
+  stack.heats = stack.tokens.map((_, lane) => {
+    const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
+    const across = stack.head + (lane + 0.5) * stack.lane;
+    const box = right ? { x: 0, y: y - 11, width: stack.columns[0].size - 2, height: 22 } : { x: across - stack.lane / 2 + 2, y: y - 15, width: stack.lane - 4, height: 22 };
+    return svg("rect", { class: "heat", rx: 4, opacity: 0, ...box });
+  });
+  return svg("g", { class: "lanes" }, ...stack.heats, ...stack.names);
 }
 
 /** The words that come out, at the end of their lanes. */
@@ -240,17 +261,19 @@ function curve([x1, y1], [x2, y2], flow) {
 
 /** A station's pill: a button with its name. */
 function drawNode(river, stack, node, [x, y]) {
-  const width = node.label === "+" ? 18 : Math.max(20, 8 + 6.6 * node.label.length);
+  const width = node.label === "+" ? 18 : Math.max(20, 8 + 6.6 * spread(node.label.replace("_", "")));
   const at = node.at ?? node.key ?? node.sublayer ?? "";
+  const name = node.closed ? t("river.layer", { layer: node.layer }) : tOr(`part.${at.split(".").at(-1)}`, node.label);
+  const [label, index] = node.label.split("_");
   const change = changeOf(node, river.state.changes);
   return svg("g", {
     class: `node ${node.colour ?? "stream"} ${node.closed ? "closed" : ""} ${change ? "changed" : ""} ${invites(river, node) ? "pulse" : ""}`, role: "button", tabindex: -1,
-    "data-at": node.at ?? node.key ?? "", "aria-label": node.closed ? t("river.layer", { layer: node.label }) : `${node.label} ${at}`,
+    "data-at": node.at ?? node.key ?? "", "aria-label": node.closed ? name : `${name} ${at}`,
     transform: `translate(${x},${y})`, onclick: () => goIn(river.state, at),
   },
   svg("rect", { x: -width / 2, y: -9, width, height: 18, rx: 9 }),
-  svg("text", { y: 4, "text-anchor": "middle" }, node.label),
-  svg("title", {}, at));
+  svg("text", { y: 4, "text-anchor": "middle" }, label, index ? svg("tspan", { class: "index", dy: 3 }, index) : null),
+  svg("title", {}, at ? `${name} · ${at}` : name));
 }
 
 /** Whether a newcomer should click here: the last layer, until something is open. */
@@ -346,7 +369,7 @@ function paint(river) {
     const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
     const shared = Math.max(0, ...inputs.map((key) => strengthOf(river.values[key])));
     for (const column of stack.columns) {
-      if (["token", "word", "ribbon", "op"].includes(column.kind)) continue;
+      if (["token", "word", "ribbon", "flow", "op"].includes(column.kind)) continue;
       paintColumn(context, river, stack, column, river.difference, shared);
     }
   }
@@ -401,11 +424,13 @@ function paintColumn(context, river, stack, column, changed, shared) {
   });
 }
 
+const isAttention = ({ kind }) => kind === "ribbon" || kind === "flow";
+
 /** Attention weights as ribbons from key tokens to query lanes. */
 function drawRibbons(river) {
   for (const stack of river.stacks ?? []) {
     stack.shown = []; // {column, query, key, weight, path}
-    stack.ribbons.replaceChildren(...stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => ribbonsOf(river, stack, column)));
+    stack.ribbons.replaceChildren(...stack.columns.filter(isAttention).map((column) => ribbonsOf(river, stack, column)));
   }
   light(river);
 }
@@ -416,7 +441,9 @@ function light(river) {
     const lit = litLane(river, stack);
     stack.lines.forEach((line, lane) => line.classList.toggle("lit", lane === lit));
     stack.names.forEach((name, lane) => name.classList.toggle("lit", lane === lit));
-    const focus = new Map(stack.columns.filter(({ kind }) => kind === "ribbon").map((column) => [column, focusOf(river, stack, column)]));
+    const heat = heatOf(river, stack);
+    stack.heats.forEach((box, lane) => box.setAttribute("opacity", heat ? 0.9 * heat[lane] : 0));
+    const focus = new Map(stack.columns.filter(isAttention).map((column) => [column, focusOf(river, stack, column)]));
     for (const { column, query, key, weight, path } of stack.shown ?? []) {
       const on = focus.get(column);
       const opacity = !on || on.query === query || on.key === key ? 0.25 + 0.65 * weight : 0.06;
@@ -425,13 +452,25 @@ function light(river) {
   }
 }
 
+/** How much the cross-attentions connect each token of a stack with the lit one of the other, mean of layers and heads. */
+function heatOf(river, stack) {
+  const other = river.stacks.find((one) => one !== stack);
+  const lit = other && litLane(river, other);
+  if (lit === null || lit === undefined) return null;
+  const layers = crossKeys(river.stacks.at(-1).stack).map((key) => river.values[key]).filter(Boolean);
+  const reads = stack === river.stacks[0]; // the encoder's tokens are the keys
+  const weight = ({ data, shape: [, cells] }, lane) => data[reads ? lit * cells + lane : lane * cells + lit] ?? 0;
+  return stack.tokens.map((_, lane) => layers.reduce((sum, layer) => sum + Math.abs(weight(layer, lane)), 0) / (layers.length || 1));
+}
+
 function ribbonsOf(river, stack, column) {
   const group = svg("g", {});
   const quantity = river.values[column.keys[0]];
   const keyTokens = column.cross ? river.stacks[0].tokens : stack.tokens;
   const extent = stack.tokens.length * stack.lane;
   const right = river.flow === "right";
-  const inset = column.cross && right ? 40 : 0;
+  const flows = column.kind === "flow"; // from the strip before to the strip after
+  const inset = column.cross && right ? 40 : flows ? -8 : 0;
   const keyAt = (n) => stack.head + ((n + 0.5) * extent) / keyTokens.length;
   const laneAt = (n) => stack.head + (n + 0.5) * stack.lane;
   if (column.cross) keyTokens.forEach((token, n) => {
@@ -440,14 +479,14 @@ function ribbonsOf(river, stack, column) {
   });
   if (!quantity) return group;
   const [rows, cells] = quantity.shape;
-  const faintest = cells > 12 ? 0.06 : 0.02; // many lines would hide the strong ones
+  const faintest = flows ? 0.1 : cells > 12 ? 0.06 : 0.02; // many lines would hide the strong ones
   for (let query = 0; query < rows; query++)
     for (let key = 0; key < cells; key++) {
       const weight = Math.min(1, Math.abs(quantity.data[query * cells + key]));
       if (!(weight > faintest)) continue;
-      const [x1, y1] = place(river, stack, column.start + (right ? inset : 12), keyAt(key));
-      const [x2, y2] = place(river, stack, column.start + column.size, laneAt(query));
-      const path = svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right), "stroke-width": 0.5 + 5 * weight });
+      const [x1, y1] = place(river, stack, column.start + (right || flows ? inset : 12), keyAt(key));
+      const [x2, y2] = place(river, stack, column.start + column.size + (flows ? 8 : 0), laneAt(query));
+      const path = svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: ribbon(x1, y1, x2, y2, right), "stroke-width": 0.5 + (flows ? 3 : 5) * weight });
       stack.shown.push({ column, query, key, weight, path });
       group.append(path);
     }

@@ -1,6 +1,6 @@
 /** The tour as a list of stops, and the labs with a button that runs each. */
 import { button, panel } from "./controls.js";
-import { el, show } from "./dom.js";
+import { el, indexed, show } from "./dom.js";
 import { t } from "./i18n.js";
 import { goToStop, stopsOf } from "./path.js";
 import { stepsPython } from "./python.js";
@@ -12,14 +12,14 @@ export function mount(element, state, api) {
   let timer = null;
 
   const draw = () => show(path, stopsOf(state.page.structure).map((stop) =>
-    el("li", { class: stop.number === state.stop ? "here" : "" }, el("h3", {}, stop.title), el("p", {}, stop.text),
+    el("li", { class: stop.number === state.stop ? "here" : "" }, el("h3", {}, stop.title), el("p", {}, indexed(stop.text)),
       button(t("tour.go"), () => goToStop(state, stop), { "aria-label": `${t("tour.go")}: ${stop.title}` }))));
 
   const labs = async () => {
     clearTimeout(timer);
     if (!gallery.childElementCount) show(gallery, el("p", { class: "quiet" }, t("loading")));
     const { data } = await api.fetch(`/v1/labs?language=${language}`);
-    show(gallery, data.map((lab) => el("article", { class: "lab" }, el("h3", {}, lab.title), el("p", {}, lab.claim),
+    show(gallery, data.map((lab) => el("article", { class: "lab" }, el("h3", {}, indexed(lab.title)), el("p", {}, indexed(lab.claim)),
       lab.figure ? el("img", { src: `/v1/labs/${lab.name}/figure`, alt: lab.title, loading: "lazy" }) : null,
       lab.failure ? el("p", { class: "error" }, lab.failure) : null,
       lab.printed && !lab.running ? el("details", {}, el("summary", {}, t("tour.found")), el("pre", {}, lab.printed)) : null,

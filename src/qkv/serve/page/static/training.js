@@ -1,5 +1,5 @@
 /** Training, live: curves of a run, its samples improving, attention forming, gradients by layer. */
-import { button, choice, panel } from "./controls.js";
+import { button, choice, panel, roomIn } from "./controls.js";
 import { el, number, show, svg, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
@@ -44,7 +44,9 @@ export function mount(element, state, api) {
       status(error.message);
     }
   };
-  const forget = () => { records = []; next = 0; samples.length = 0; newestSample = 0; show(said); show(forming); show(gradients); };
+  const forget = () => { records = []; next = 0; samples.length = 0; newestSample = 0; show(said); show(forming); show(gradients); fold(true); };
+  /** Hide the panels of samples until the run has weights. */
+  const fold = (isEmpty) => element.querySelectorAll(".panel:not([data-panel='training.curves'])").forEach((part) => { part.hidden = isEmpty; });
 
   const look = async () => {
     clearTimeout(timer);
@@ -73,6 +75,7 @@ export function mount(element, state, api) {
     if (!found?.time || found.time === newestSample) return;
     newestSample = found.time;
     newestFound = found;
+    fold(false);
     if (!text.value) text.value = found.asked;
     const step = records.findLast((record) => "valid_loss" in record)?.step ?? "";
     samples.push({ step, text: found.text });
@@ -94,14 +97,15 @@ export function mount(element, state, api) {
     panel(state, "training.gradients", sampleCode('["gradients"][0]["norm"]', ({ gradients: [first] }) => first?.norm), gradients));
   state.on(["run"], () => { forget(); look(); });
   const all = async () => { await choose(); await look(); };
+  fold(true);
   all();
   return { show: all, hide: () => clearTimeout(timer) };
 }
 
 /** Loss and validation loss over the steps, and the last score. */
 function drawCurves(element, records) {
-  if (!records.length) return show(element, el("p", { class: "empty" }, t("training.empty")));
-  const [width, height] = [820, 240];
+  if (!records.length) return show(element, el("p", { class: "empty start" }, t("training.empty")));
+  const [width, height] = [roomIn(element, 1200), 260];
   const every = Math.ceil(records.length / SHOWN);
   const losses = records.filter((record) => "loss" in record);
   const train = losses.filter((_, n) => n % every === 0).map((record, n) => [record.step, mean(losses.slice(n * every, (n + 1) * every))]);
@@ -113,7 +117,7 @@ function drawCurves(element, records) {
   const line = (points, name) => svg("polyline", { class: name, points: points.map(([step, loss]) => `${x(step)},${y(loss)}`).join(" ") });
   const scores = Object.entries(records.findLast((record) => "valid_loss" in record) ?? {})
     .filter(([name, value]) => typeof value === "number" && !["step", "loss", "lr", "tokens_per_second"].includes(name));
-  show(element, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
+  show(element, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
     svg("text", { x: 4, y: y(high) + 4 }, number(high, 1)), svg("text", { x: 4, y: y(low) + 4 }, number(low, 1)),
     svg("text", { x: x(last), y: height - 4, "text-anchor": "middle" }, String(last)),
     line(train, "k"), line(valid, "q"), valid.map(([step, loss]) => svg("circle", { class: "q", cx: x(step), cy: y(loss), r: 3 })),

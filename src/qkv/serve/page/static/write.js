@@ -2,7 +2,7 @@
 import { drawTree } from "./beams.js";
 import { describe } from "./change.js";
 import { button, filled, panel, slider } from "./controls.js";
-import { el, number, paused, percent, show, svg, visible } from "./dom.js";
+import { asText, el, number, paused, percent, show, spread, svg, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { askPython } from "./python.js";
 
@@ -32,7 +32,7 @@ export function mount(element, state, api) {
   const note = el("div", { class: "quiet" });
   const key = el("p", { class: "quiet change-key", hidden: true }, t("write.changed"));
   const cache = el("div", { class: "cache" });
-  const tree = el("div", { class: "tree scroll", tabindex: 0 });
+  const tree = el("div", { class: "tree" });
   const forced = el("div", { class: "forced scroll", tabindex: 0 });
   const rules = () => readRules(state.rules);
   const sampling = () => state.rules !== "";
@@ -43,7 +43,7 @@ export function mount(element, state, api) {
     answer = next;
     drawPaper();
     drawBars();
-    drawCache(cache, next.cache);
+    drawCache(cache, next);
     return [next.waiting.length ? el("p", {}, t("write.waiting", { changes: next.waiting.map(describe).join(", ") })) : null, t(next.is_changed ? "write.kept.changed" : "write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
   });
   const soon = paused(60, renew);
@@ -93,12 +93,23 @@ export function mount(element, state, api) {
   const found = {}; // answers behind the panels
   const keep = (name, draw) => (given) => { found[name] = given; return draw(given); };
   const code = (ask, fields, path, number) => () => ({ python: askPython(state, ["next_token", ...ask], fields(), path), number: number() });
-  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, changes: [], language: document.documentElement.lang.slice(0, 2) }), keep("tree", drawTree));
+  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, language: document.documentElement.lang.slice(0, 2) }), keep("tree", (found) =>
+    [state.changes.length ? el("p", { class: "changed-note" }, t("write.tree.changed")) : null, found.waiting.length ? el("p", { class: "quiet" }, t("write.waiting", { changes: found.waiting.map(describe).join(", ") })) : null, drawTree(found)]));
   const beams = slider("write.beams", { low: 1, high: 6, step: 1, value: state.beams }, (value) => state.set({ beams: value }));
   const reference = el("input", { class: "wide", value: state.reference, placeholder: t("write.reference"), "aria-label": t("write.reference") });
   reference.oninput = () => state.set({ reference: reference.value });
   const renewForced = filled(forced, () => state.reference.trim() ? api.ask(state, "forced", { target: state.reference }) : null,
-    keep("forced", (both) => both ? drawForced(both) : el("p", { class: "quiet" }, t("write.forced.empty"))));
+    keep("forced", (both) => both ? drawForced(both) : [el("p", { class: "quiet" }, t("write.forced.empty")), suggestion()]));
+  /** A given output to try: what it wrote itself, with the second choice where it was least sure. */
+  const suggestion = () => {
+    const words = (state.page.answer?.outputs ?? []).filter(({ output, candidates }) => candidates[1] && !/^<.*>$/.test(output.name));
+    if (!words.length) return null;
+    const weakest = words.reduce((a, b) => (b.output.probability < a.output.probability ? b : a));
+    const other = weakest.candidates.find(({ id, name }) => id !== weakest.output.id && !/^<.*>$/.test(name));
+    if (!other) return null;
+    const text = asText(words.map((word) => (word === weakest ? other : word.output).name));
+    return button(text, () => { reference.value = text; state.set({ reference: text }); });
+  };
 
   element.tabIndex = -1;
   element.onkeydown = (event) => {
@@ -115,7 +126,7 @@ export function mount(element, state, api) {
         sliders.forEach((one, n) => one.set(Object.values(RULES)[n].usual));
       })))),
     panel(state, "write.cache", code(["NextAsk", "next_token"], question, '["cache"]["bytes"]', () => answer.cache.bytes), cache),
-    panel(state, "write.tree", code(["BeamAsk", "beam"], () => ({ beams: state.beams, changes: [] }), '["outputs"][0]["score"]', () => found.tree.outputs[0].score), beams, tree),
+    panel(state, "write.tree", code(["BeamAsk", "beam"], () => ({ beams: state.beams }), '["outputs"][0]["score"]', () => found.tree.outputs[0].score), beams, tree),
     panel(state, "write.forced", code(["ForcedAsk", "forced"], () => ({ target: state.reference }), '["loss"]', () => found.forced?.loss), reference, forced));
 
   const all = () => {
@@ -135,23 +146,29 @@ export function mount(element, state, api) {
   return { show: all, hide: pause };
 }
 
-/** The cache as a grid: a row per layer, a column per token; K and V side by side in each cell. */
-function drawCache(element, { layers, slots, source, bytes, bytes_per_slot: each }) {
-  const size = Math.max(6, Math.min(18, 620 / (slots + source + 2)));
-  const tall = Math.max(3, Math.min(14, 150 / layers));
-  const gap = source ? size : 0;
+/** The cache as a grid: a row per layer, a column per token; K and V side by side in each cell, the newest bright. */
+function drawCache(element, { cache: { layers, slots, source, bytes, bytes_per_slot: each }, source: read, tokens }) {
+  const names = [...read, ...tokens].map((token) => visible(token) || "·");
+  const size = Math.max(7, Math.min(30, 480 / names.length));
+  const tall = Math.max(4, Math.min(18, 180 / layers));
+  const named = size >= 13; // room for names
+  const top = named ? 8 + 6 * Math.min(8, Math.max(...names.map(spread))) : 0;
+  const left = 28;
+  const at = (n) => left + n * size + (source && n >= source ? size / 2 : 0);
   const cells = [];
   for (let layer = 0; layer < layers; layer++)
     for (let slot = 0; slot < source + slots; slot++) {
-      const x = slot * size + (slot >= source ? gap : 0);
       const fresh = slot === source + slots - 1 ? "fresh" : "";
-      cells.push(svg("rect", { class: `k ${fresh}`, x, y: layer * tall, width: size / 2 - 1, height: tall - 1 }),
-        svg("rect", { class: `v ${fresh}`, x: x + size / 2 - 0.5, y: layer * tall, width: size / 2 - 1, height: tall - 1 }));
+      const box = { y: top + layer * tall, width: size / 2 - 1, height: tall - 1.5 };
+      cells.push(svg("rect", { class: `k ${fresh}`, x: at(slot), ...box }), svg("rect", { class: `v ${fresh}`, x: at(slot) + size / 2 - 0.5, ...box }));
     }
-  const width = (source + slots) * size + gap + 2;
+  const labels = named ? names.map((name, n) => svg("text", { transform: `translate(${at(n) + size / 2},${top - 5}) rotate(-45)` }, name.length > 8 ? `${name.slice(0, 7)}…` : name)) : [];
+  const rows = [...new Set(layers > 10 ? [0, layers - 1] : Array.from({ length: layers }, (_, n) => n))]
+    .map((layer) => svg("text", { class: "soft", x: left - 8, y: top + (layer + 0.5) * tall + 4, "text-anchor": "end" }, String(layer)));
+  const [width, height] = [at(names.length) + 40, top + layers * tall + 2];
   const label = t(source ? "write.cache.both" : "write.cache.one", { source, slots, layers, bytes: size_of(bytes), each: size_of(each) });
-  show(element, svg("svg", { viewBox: `0 0 ${width} ${layers * tall}`, width, height: layers * tall, role: "img", "aria-label": label }, cells),
-    el("p", { class: "quiet" }, label));
+  show(element, svg("svg", { class: "fits", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label }, labels, rows, cells),
+    el("p", { class: "quiet cache-key" }, el("i", { class: "swatch k" }), "K", el("i", { class: "swatch v" }), "V"), el("p", { class: "quiet" }, label));
 }
 
 const size_of = (bytes) => bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;

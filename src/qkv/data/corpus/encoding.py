@@ -1,0 +1,273 @@
+"""Text → token ids, in one process or in many; the result has the same bytes with any number."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qkv.child_process import start_worker
+from qkv.config import DataConfig
+from qkv.data.corpus.documents import Piece, Span, read_span, spans
+from qkv.data.corpus.held_out import LARGE, HeldOut, documents_of
+from qkv.data.corpus.shards import Chunk
+from qkv.data.files import text_files
+from qkv.errors import UserError
+from qkv.text import Tokenizer
+
+USES = ("train", "valid", "test")
+COUNTS = ("tokens", "bytes", "first_bytes")
+ENCODED_TOGETHER = 1 << 16  # characters in one call of the tokenizer
+SENT_TOGETHER = 1 << 20  # characters of a text that is read here and encoded elsewhere
+IN_FLIGHT = 2  # jobs for each process: one that it works on, one that waits
+WORKER = Path(__file__).with_name("encoding_worker.py")
+Pieces = Sequence[tuple[str, Piece]]
+"""Pieces of text with their splits."""
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Text that becomes one chunk: a span of a file, or pieces that were read already."""
+
+    source: int
+    """Number of the file or stream that it comes from."""
+    text: Span | Pieces
+    use: str = ""
+    """The split of a span; empty: its documents are divided."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that whoever encodes it will read."""
+        return (self.text.end or 0) - self.text.start if isinstance(self.text, Span) else 0
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes jobs; documents begin at positions that count from the beginning of the chunk."""
+
+    tokenizer: Tokenizer
+    config: DataConfig
+    held_out: HeldOut
+
+    def __call__(self, job: Job) -> Chunk:
+        """Encode a job; errors name the line of the whole file."""
+        if not isinstance(job.text, Span):
+            return self._encode(job, job.text)
+        try:
+            return self._encode(job, self._pieces(job.text, job.use))
+        except UserError:
+            line = _line_at(job.text)
+            return self._encode(job, self._pieces(job.text, job.use, line))
+
+    def _pieces(self, span: Span, use: str, line: int = 0) -> Iterator[tuple[str, Piece]]:
+        config = self.config
+        how = (config.text_field, config.template, config.documents)
+        pieces = read_span(span, *how, line=line)
+        return ((use, piece) for piece in pieces) if use else self.held_out.split(pieces)
+
+    def _encode(self, job: Job, pieces: Iterable[tuple[str, Piece]]) -> Chunk:
+        dtype = "<u2" if len(self.tokenizer) <= 65_535 else "<u4"
+        ids: dict[str, list[npt.NDArray[Any]]] = {use: [np.zeros(0, dtype)] for use in USES}
+        starts: dict[str, list[int]] = {use: [] for use in USES}
+        facts = {f"{use}.{count}": 0 for use in USES for count in COUNTS}
+        for some in together(pieces, ENCODED_TOGETHER):
+            for use, tokens in self._tokens(some, starts, facts).items():
+                ids[use].append(np.array(tokens, dtype))
+                facts[f"{use}.tokens"] += len(tokens)
+        arrays = {use: np.concatenate(ids[use]) for use in USES}
+        arrays |= {f"{use}.starts": np.array(starts[use], "<i8") for use in USES}
+        return Chunk(1, arrays, {**facts, f"chunks.{job.source}": 1})
+
+    def _tokens(
+        self, some: Pieces, starts: dict[str, list[int]], facts: dict[str, int]
+    ) -> dict[str, list[int]]:
+        """Encode pieces in one call; note where documents start, and count bytes."""
+        tokenizer, bos = self.tokenizer, self.config.bos
+        ids: dict[str, list[int]] = {use: [] for use in USES}
+        encoded = tokenizer.encode_many([piece.text for _, piece in some])
+        for (use, piece), tokens in zip(some, encoded, strict=True):
+            if piece.starts:
+                starts[use].append(facts[f"{use}.tokens"] + len(ids[use]))
+                ids[use] += [tokenizer.bos_id] if bos else []
+                if tokens and not bos:
+                    facts[f"{use}.first_bytes"] += tokenizer.n_bytes(tokens[0])
+            ids[use] += tokens
+            ids[use] += [tokenizer.eos_id] if piece.ends else []
+            facts[f"{use}.bytes"] += len(piece.text.encode())
+        return ids
+
+
+def together(pieces: Iterable[tuple[str, Piece]], least: int) -> Iterator[Pieces]:
+    """Group pieces until each group has at least so many characters."""
+    some: list[tuple[str, Piece]] = []
+    n_characters = 0
+    for use, piece in pieces:
+        some.append((use, piece))
+        n_characters += len(piece.text)
+        if n_characters >= least:
+            yield some
+            some, n_characters = [], 0
+    if some:
+        yield some
+
+
+def _line_at(span: Span) -> int:
+    """Return the number of a span's first line."""
+    left, line = span.start, 1
+    with span.path.open("rb") as file:
+        while left and (block := file.read(min(left, 1 << 20))):
+            left -= len(block)
+            line += block.count(b"\n")
+    return line
+
+
+def jobs(
+    config: DataConfig, held_out: HeldOut, done: Mapping[str, int], advance: Advance
+) -> Iterator[Job]:
+    """Divide all text into jobs, without those that are done: of each source the first few.
+
+    Spans are read by whoever encodes them. What can only be read from its beginning, and a text
+    whose end is held out, is read here.
+    """
+    counts = {int(name.partition(".")[2]): n for name, n in done.items() if name[:7] == "chunks."}
+    for number, (use, paths) in enumerate(_sources(config, held_out)):
+        if number < max(counts, default=0):  # it was finished before a later one was begun
+            advance(sum(path.stat().st_size for path in paths))
+            continue
+        source = _in_one_stream(config, held_out, paths, number, advance)
+        if len(paths) == 1 and (use or held_out.after < 0):
+            source = _in_spans(config, held_out, use, paths[0], number, advance)
+        for skipped in islice(source, counts.get(number, 0)):
+            advance(skipped.n_bytes)
+        yield from source
+
+
+def _sources(config: DataConfig, held_out: HeldOut) -> Iterator[tuple[str, list[Path]]]:
+    """Yield each file with its split; all of a text together whose end is held out."""
+    training = text_files(config.text)
+    if held_out.after < 0:
+        yield from (("", [path]) for path in training)
+    else:
+        yield "", training
+    for use, paths in (("valid", config.valid_text), ("test", config.test_text)):
+        yield from ((use, [path]) for path in (text_files(paths) if paths else ()))
+
+
+def _in_one_stream(
+    config: DataConfig, held_out: HeldOut, paths: Sequence[Path], number: int, advance: Advance
+) -> Iterator[Job]:
+    pieces = documents_of(config, list(map(str, paths)), advance)
+    for some in together(held_out.split(pieces), SENT_TOGETHER):
+        yield Job(number, some)
+
+
+def _in_spans(
+    config: DataConfig, held_out: HeldOut, use: str, path: Path, number: int, advance: Advance
+) -> Iterator[Job]:
+    for span in spans(path, config.documents):
+        if span.end is not None:
+            yield Job(number, span, use)
+            continue
+        how = (config.text_field, config.template, config.documents)
+        pieces = read_span(span, *how, progress=advance)
+        divided = ((use, piece) for piece in pieces) if use else held_out.split(pieces)
+        for some in together(divided, SENT_TOGETHER):
+            yield Job(number, some)
+
+
+def encode_all(
+    encoder: Encoder, work: Iterable[Job], processes: int
+) -> Iterator[tuple[Job, Chunk]]:
+    """Encode jobs, and yield each with its chunk in the order in which they come."""
+    if processes == 1:
+        yield from ((job, encoder(job)) for job in work)
+        return
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    workers = [_Worker(encoder) for _ in range(processes)]
+    for worker in workers:
+        idle.put(worker)
+
+    def encode(job: Job) -> Chunk:
+        worker = idle.get()
+        try:
+            return worker.encode(job)
+        finally:
+            idle.put(worker)
+
+    threads = ThreadPoolExecutor(processes)
+    begun: deque[tuple[Job, Future[Chunk]]] = deque()
+    try:
+        for job in work:
+            begun.append((job, threads.submit(encode, job)))
+            if len(begun) == IN_FLIGHT * processes:
+                first, future = begun.popleft()
+                yield first, future.result()
+        yield from ((job, future.result()) for job, future in begun)
+    finally:
+        for worker in workers:
+            worker.stop()
+        threads.shutdown(cancel_futures=True)
+
+
+class _Worker:
+    """A process that encodes one job after the other."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._process = start_worker(WORKER, {"TOKENIZERS_PARALLELISM": "false"})
+        self._send(encoder)
+
+    def encode(self, job: Job) -> Chunk:
+        """Encode a job there; what goes wrong is raised here."""
+        try:
+            self._send(job)
+            assert self._process.stdout is not None
+            answer = pickle.load(self._process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise self._ended() from error
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _send(self, content: object) -> None:
+        assert self._process.stdin is not None
+        pickle.dump(content, self._process.stdin)
+        self._process.stdin.flush()
+
+    def _ended(self) -> UserError:
+        code = self._process.wait()
+        return UserError(
+            f"A process that encodes text has ended (exit code {code}), perhaps for want of "
+            f"memory; set processes under [data] to fewer and run the command again, which goes on "
+            f"from there."
+        )
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # what it held was for a process that is gone
+                    pipe.close()
+
+
+def n_processes(config: DataConfig, n_bytes: int) -> int:
+    """Return how many processes encode a text: as many as set, or one a core for a large one."""
+    if config.processes:
+        return config.processes
+    if n_bytes < LARGE:
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

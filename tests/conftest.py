@@ -13,7 +13,7 @@ from hypothesis import settings
 
 torch.set_num_threads(1)  # small models are slower on more
 settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, database=None, max_examples=50
+    "repeatable", derandomize=True, deadline=None, database=None, max_examples=30
 )
 settings.load_profile("repeatable")
 

@@ -105,7 +105,7 @@ def assert_same(handle, expected):
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data(), name=st.sampled_from(sorted(MODELS)), rows=st.sampled_from([1, 3, 8, 128]))
 def test_joins_leaves_and_cancels_change_no_other_request(data, name, rows):
     model = MODELS[name]

@@ -57,7 +57,7 @@ def answers(trace: Trace) -> dict[str, Answer]:
 @pytest.mark.usefixtures("no_chinese")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_answer_shows_every_token_without_a_warning(family: str) -> None:
-    every = answers(chinese(family, n_encoder_layers=1, n_decoder_layers=2))
+    every = answers(chinese(family, 4, n_encoder_layers=1, n_decoder_layers=1, n_heads=2))
     assert len(every) == (10 if family == "encoder" else 14)
     for name, answer in every.items():
         with warnings.catch_warnings(action="error"):
@@ -71,7 +71,7 @@ def test_every_answer_shows_every_token_without_a_warning(family: str) -> None:
 
 
 def test_no_figure_sprawls_however_long_the_text() -> None:
-    trace = chinese("encoder-decoder", 200)
+    trace = chinese("encoder-decoder", 120)
     figures = [trace.steps(3).draw(), trace.lens(2).draw(), trace.drift().draw()]
     figures.append(trace.attribution([0]).draw())
     assert all(max(figure.get_size_inches()) < 45 for figure in figures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,6 +41,11 @@ class _EmptyWeights(TorchFunctionMode):
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The name and shape of each weight that such a model has."""
+    return dict(_parameter_shapes(config))
+
+
+@lru_cache(maxsize=16)  # reading or writing a checkpoint asks for those of one config many times
+def _parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(weight.shape) for name, weight in _shape(config).named_parameters()}
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from qkv.errors import UserError
@@ -23,13 +24,18 @@ def setting(
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from a mapping; `where` says in errors what the mapping is."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for name, value in values.items():
         if name not in known:
             raise UserError(f"{where}: unknown key {name!r}{suggestion(name, known)}")
         arguments[name] = _checked(value, hints[name], f"{where}: {name}")
     return cls(**arguments)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def suggestion(name: str, known: Any) -> str:

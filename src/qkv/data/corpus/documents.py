@@ -232,7 +232,8 @@ def _find_cut(text: str, least: int, size: int) -> int | None:
     for end in (least + size, least + 3 * size):
         if len(text) < end:
             return None
-        for pattern in SAFE_CUTS:
+        # Most texts without an end of line are quickly seen to have none.
+        for pattern in SAFE_CUTS if text.find("\n", least, end) >= 0 else SAFE_CUTS[2:]:
             if match := pattern.search(text, least, end):
                 return match.start()
     for pattern in LAST_RESORTS:

@@ -28,6 +28,8 @@ from qkv.tasks import Translator
 from qkv.text import train_pair
 from qkv.training import entropy, with_wrong_sources
 
+FEW_PAIRS = 100_000  # what decides with so few is how the model is kept from overfitting
+
 
 class TranslateJob(ExampleJob[Pair]):
     """The job of `task = "translate"`."""
@@ -62,6 +64,15 @@ class TranslateJob(ExampleJob[Pair]):
             self.say(f"train: {len(made):,} synthetic pairs, {data.repeat} × the others")
         train = [*self.splits.train * data.repeat, *made]
         self.splits = dataclasses.replace(self.splits, train=train)
+        if (
+            len(train) < FEW_PAIRS
+            and self.device.type == "cuda"
+            and not self.recipe.train.consistency
+        ):
+            self.say(
+                f"{len(train):,} pairs are few: the settings of recipes/multi30k.toml "
+                "(train.consistency = 5 above all) may score better"
+            )
 
     def texts(self) -> Iterable[str]:
         """Yield both sides."""

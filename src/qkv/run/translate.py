@@ -66,7 +66,7 @@ class TranslateJob(ExampleJob[Pair]):
         self.splits = dataclasses.replace(self.splits, train=train)
         if (
             len(train) < FEW_PAIRS
-            and self.device.type == "cuda"
+            and self.plan.device.type == "cuda"
             and not self.recipe.train.consistency
         ):
             self.say(

@@ -1,6 +1,8 @@
 """Feed readers with broken files: `python -m bench.fuzz --reader gguf --cases 100000 --seed 1`.
 
-Valid files are changed in their structure and read in a child process with little memory and time.
+Valid files are changed in their structure and read in a child process with little memory and time,
+many cases in one; --processes of them work beside each other. With --seconds, a reader is fed for
+so long at most, and the cases that were read are counted.
 Each must be read, or refused with a UserError: any other exception, a crash, a hang, memory beyond
 the bound or a file opened outside of the case's folder is a failure. Failures are told once for
 each line of code, with the fewest changes that cause them, and kept under --out.
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import multiprocessing
 import os
 import random
 import select
@@ -24,7 +28,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +43,10 @@ from qkv.errors import UserError
 
 MEMORY = 1 << 30  # bytes that a case may take on top of what the process had
 SECONDS = 20.0  # that a case may take
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk would be waited for
 FORBIDDEN = ("outside.txt", "/etc/passwd")  # names that mutations try to smuggle in
 BATCH = 2000  # cases for one child, so that what leaks does not add up
+TOGETHER = 250  # cases that one of several processes takes at a time
 
 
 @dataclass
@@ -47,6 +55,13 @@ class Findings:
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)  # case, message
+
+    def __iadd__(self, other: Findings) -> Findings:
+        self.counts.update(other.counts)
+        for signature, (case, message) in other.failures.items():
+            first = self.failures.get(signature, (case, message))
+            self.failures[signature] = min(first, (case, message))
+        return self
 
     def add(self, case: int, outcome: str, signature: str = "", message: str = "") -> None:
         """Count an outcome."""
@@ -183,6 +198,33 @@ def fuzz(name: str, n_cases: int, seed: int, folder: Path, start: int = 0) -> Fi
     return findings
 
 
+def fuzz_many(
+    name: str, cases: range, seed: int, folder: Path, processes: int, seconds: float = math.inf
+) -> Findings:
+    """Run cases of a reader in several processes, or as many of them as there is time for."""
+    READERS[name].seeds()  # made before the processes are forked, which share them
+    batches = iter([cases[i : i + TOGETHER] for i in range(0, len(cases), TOGETHER)])
+    findings, deadline = Findings(), time.monotonic() + seconds
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, context) as pool:
+
+        def start(count: int) -> set[Future[Findings]]:
+            some = islice(batches, count if time.monotonic() < deadline else 0)
+            return {pool.submit(_fuzz_batch, name, batch, seed, folder) for batch in some}
+
+        running = start(processes)
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                findings += future.result()
+            running |= start(len(done))
+    return findings
+
+
+def _fuzz_batch(name: str, cases: range, seed: int, folder: Path) -> Findings:
+    return fuzz(name, len(cases), seed, folder / str(os.getpid()) / "case", cases.start)
+
+
 def minimal(name: str, seed: int, case: int, signature: str, folder: Path) -> Files:
     """Return the files of a failing case with the fewest of its changes that still fail."""
     reader = READERS[name]
@@ -199,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("bench.fuzz", description=__doc__.split("\n")[0])
     parser.add_argument("--reader", choices=[*READERS, "all"], nargs="+", default=["all"])
     parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="most for one reader")
     parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for minimal failing cases")
@@ -207,12 +251,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     failed = False
     for name in READERS if "all" in options.reader else options.reader:
-        with tempfile.TemporaryDirectory(prefix="qkv-fuzz-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="qkv-fuzz-", dir=IN_MEMORY) as scratch:
             fuzz_readers.SCRATCH = Path(scratch)
             case_folder, begun = Path(scratch) / "a" / "case", time.perf_counter()
-            findings = fuzz(name, options.cases, options.seed, case_folder, options.start)
+            cases = range(options.start, options.start + options.cases)
+            given = (options.seed, case_folder, options.processes, options.seconds)
+            findings = fuzz_many(name, cases, *given)
             counts = {key: findings.counts[key] for key in ("read", "refused", "failed")}
-            print(f"{name}: {counts} in {time.perf_counter() - begun:.0f} s", flush=True)
+            spent = time.perf_counter() - begun
+            rate = 1e3 * options.processes * spent / sum(counts.values())
+            print(f"{name}: {counts} in {spent:.0f} s, {rate:.1f} ms a case", flush=True)
             for signature, (case, message) in findings.failures.items():
                 print(f"  case {case}: {signature}: {message}", flush=True)
                 if options.out:
@@ -223,7 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         (target / file).write_bytes(content)
         failed = failed or bool(findings.failures)
         if not options.no_save:
-            outcomes.save(f"fuzz.{name}", {"cases": options.cases, **counts}, "bench.fuzz")
+            total = {"cases": sum(counts.values()), **counts, "ms a case": round(rate, 1)}
+            outcomes.save(f"fuzz.{name}", total, "bench.fuzz")
     sys.exit(failed)
 
 

@@ -6,12 +6,17 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -27,9 +32,11 @@ from bench.mutations import (
     mutate_text,
     mutate_toml,
 )
+from qkv.child_process import limit_memory
 from qkv.config import DecodeConfig, TokenizerConfig, load_recipe, preset
 from qkv.convert import Tokenizers, convert, open_model, save_model_folder
 from qkv.convert.adapter import names_of
+from qkv.convert.huggingface import chat_program, chat_worker
 from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat
 from qkv.convert.model_folder import Prompting, model_content
 from qkv.data.corpus.documents import read_documents
@@ -47,7 +54,7 @@ from qkv.text.chat import ChatTemplate
 Files = dict[str, bytes]
 LINES = [f"{a} and {b} saw the {c}." for a in ("Ann", "Bob") for b in ("Eve", "Li") for c in "abcd"]
 SIZES: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_ff": 8, "max_length": 16}
-BOMB = 1 << 26  # zeros in a small file
+BOMB, BOMBS = 1 << 24, 128  # zeros in a part of a small file, and parts: 2 GiB
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}"
@@ -99,8 +106,8 @@ def _compressed(suffix: str) -> Callable[[], list[Files]]:
             pack = zstd.compress
         else:
             pack = gzip.compress if suffix == ".gz" else lzma.compress
-        bomb = pack(b"\0" * BOMB)
-        return [{f"text.txt{suffix}": pack(text)}] * 199 + [{f"text.txt{suffix}": bomb}]
+        bomb = pack(b"\0" * BOMB) * BOMBS  # parts one after the other are one file
+        return [{f"text.txt{suffix}": pack(text)}] * 1999 + [{f"text.txt{suffix}": bomb}]
 
     return cache(seeds)
 
@@ -256,10 +263,43 @@ def _read_tokenizer(folder: Path) -> object:
 
 def _read_chat(folder: Path) -> object:
     jinja = (folder / "chat.jinja").read_text("utf-8", errors="replace")
+    chat_program.run_worker = _run_forked
+    chat_worker.limit_memory = lambda n_bytes: limit_memory(n_bytes, more=True)
     try:
         return read_chat(jinja, {"bos_token": "<s>", "eos_token": "</s>"})
     except ChatProgramError as error:
         return error
+
+
+def _run_forked(
+    worker: Path, request: Mapping[str, Any], seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a chat program as its script does, in a fork: it need not start Python and import."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if not child:
+            _run_chat_worker(request, seconds, out.fileno(), err.fileno())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(str(worker), seconds)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess([str(worker)], code, out.read(), err.read())
+
+
+def _run_chat_worker(request: Mapping[str, Any], seconds: float, out: int, err: int) -> NoReturn:
+    code = 1
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        sys.stdin = io.StringIO(json.dumps(request))
+        with os.fdopen(os.dup(out), "w") as sys.stdout, os.fdopen(os.dup(err), "w") as sys.stderr:
+            try:
+                chat_worker.main()
+                code = 0
+            except SystemExit as error:
+                code = int(error.code or 0)
+    finally:
+        os._exit(code)
 
 
 def _read_template(folder: Path) -> object:

@@ -118,8 +118,8 @@ class Killer:
             if not _has_ended(child):
                 self.counts["workers that did not end"] += 1
                 os.kill(child, signal.SIGKILL)
-            if exit_code(child) not in (0, 1, REFUSED, -signal.SIGKILL):
-                raise SystemExit(f"A worker crashed: {said_in(self.trial.folder)}")
+            if (code := exit_code(child)) not in (0, 1, REFUSED, -signal.SIGKILL):
+                raise SystemExit(f"A worker crashed ({code}): {said_in(self.trial.folder)}")
 
 
 def _has_ended(child: int) -> bool:

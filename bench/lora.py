@@ -1,11 +1,14 @@
 """LoRA beside peft: speed, memory and quality on the same records, and an 8 B model on one GPU.
 
     python -m bench.lora --records alpaca_data.json.gz
+    python -m bench.lora --only lora.small --model random   # nothing needs to be pulled
     python -m bench.lora --only lora.large --save      # a Llama of 8 B weights, on a GPU
 
 Both tune `smollm2` (or --model) with the same rank on the same matrices and the same records. Ours
 takes the road of `qkv train`, on a GPU packed; the peer is a plain loop around transformers' model
 with peft's layers, on the same batches, padded. The peer's adapter is then scored by our code.
+Where `smollm2` was not pulled, or with --model random, a Llama of its sizes has random weights, and
+the records are made up: runs of numbered words, which both sides learn to continue.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import random
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
 
 import qkv
 from bench.measure import (
@@ -45,6 +51,7 @@ from bench.records import Figure
 from qkv.config import Recipe, recipe_from
 from qkv.convert import save_huggingface
 from qkv.data import IGNORE, Batch
+from qkv.errors import UserError
 from qkv.run.job import Job
 from qkv.run.train import make_trainer
 from qkv.training import build_loss, mean_loss
@@ -63,6 +70,17 @@ LARGE = {
     "vocab_size": 128_256,
     "max_position_embeddings": 8192,
 }
+SMALL = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49_152,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}
+"""The sizes of SmolLM2-135M."""
 TINY = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -105,7 +123,7 @@ def body(session: Session) -> None:
     """Measure all rows that were asked for."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        if session.wants("lora.small") and session.options.records:
+        if session.wants("lora.small"):
             small(session, folder)
         if session.wants("lora.large") and (session.on_gpu or session.quick):
             large(session, folder)
@@ -113,15 +131,43 @@ def body(session: Session) -> None:
 
 def small(session: Session, folder: Path) -> None:
     """Compare with peft."""
-    options = session.options
-    start = save_huggingface(options.model, folder / "base")
-    recipe = recipe_of(session, start, options.records)
+    start, records, model = small_base(session, folder)
+    recipe = recipe_of(session, start, records)
     job = product_job(recipe, folder / "job")
-    padded = product_job(recipe_of(session, start, options.records, packing="off"), folder / "pad")
-    name = f"{options.model}, LoRA of rank {RANK} on all matrices"
+    padded = product_job(recipe_of(session, start, records, packing="off"), folder / "pad")
+    name = f"{model}, LoRA of rank {RANK} on all matrices"
     speed(session, name, job, padded, start)
     losses = quality(session, folder, recipe, padded, start)
     session.record("lora.small.loss", f"{name}: validation loss", losses)
+
+
+def small_base(session: Session, folder: Path) -> tuple[Path, Path, str]:
+    """Return the model that both sides start from, the records, and the model's name."""
+    options = session.options
+    if options.records and options.model != "random":
+        with suppress(UserError):  # nobody has pulled it
+            return save_huggingface(options.model, folder / "base"), options.records, options.model
+    start = random_base(session, folder / "base")
+    records = counted_records(folder / "records.jsonl", 250 if session.quick else 2500)
+    return start, records, "random weights, SmolLM2-135M's sizes"
+
+
+def random_base(session: Session, folder: Path) -> Path:
+    """Write a Llama of SmolLM2-135M's sizes, or a tiny one, with random weights."""
+    write_llama(folder, {**SMALL, **TINY} if session.quick else SMALL)
+    return folder
+
+
+def counted_records(path: Path, n_records: int) -> Path:
+    """Write records whose answers count on from a random word, for so long as chance has it."""
+    draw = random.Random(0)
+    with path.open("w") as file:
+        for _ in range(n_records):
+            first, length = draw.randrange(5, 200), draw.randrange(20, 200)
+            asked = " ".join(f"w{draw.randrange(5, 200)}" for _ in range(draw.randrange(3, 40)))
+            answer = " ".join(f"w{5 + (first + n) % 195}" for n in range(length))
+            file.write(json.dumps({"instruction": asked, "output": answer}) + "\n")
+    return path
 
 
 def speed(session: Session, name: str, job: Job, padded: Job, start: Path) -> None:
@@ -179,6 +225,8 @@ def _steps(job: Job, n_steps: int) -> list[list[Batch]]:
 class Peer:
     """transformers' model with peft's layers, and a plain loop."""
 
+    rate = 2e-4
+
     def __init__(self, start: Path, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
         self.device, self.half = device, on_gpu
@@ -189,26 +237,29 @@ class Peer:
         config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS)
         self.model = peft.get_peft_model(base, config).to(device).train()
         trained = [weight for weight in self.model.parameters() if weight.requires_grad]
-        self.optimizer = torch.optim.AdamW(trained, lr=2e-4, weight_decay=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW(trained, lr=self.rate, weight_decay=0.0, fused=True)
 
-    def step(self, batches: Sequence[Batch], rate: float = 2e-4) -> None:
+    def logits(self, batch: Batch) -> Tensor:
+        """Run the model on a padded batch."""
+        tokens, lengths = batch.target.tokens, batch.target.lengths
+        assert lengths is not None
+        real = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            found: Tensor = self.model(tokens, attention_mask=real.long(), use_cache=False).logits
+        return found.float()
+
+    def loss_sum(self, batch: Batch) -> Tensor:
+        """Cross-entropy of the answers."""
+        logits, labels = self.logits(batch).flatten(0, 1), batch.labels.flatten()
+        return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
+
+    def step(self, batches: Sequence[Batch], rate: float | None = None) -> None:
         """Update the adapter once."""
         n_labels = sum(batch.n_labels for batch in batches)
         for batch in batches:
-            tokens, lengths = batch.target.tokens, batch.target.lengths
-            assert lengths is not None
-            real = torch.arange(tokens.shape[1], device=self.device) < lengths[:, None]
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-                logits = self.model(tokens, attention_mask=real.long(), use_cache=False).logits
-            loss = F.cross_entropy(
-                logits.float().flatten(0, 1),
-                batch.labels.flatten(),
-                ignore_index=IGNORE,
-                reduction="sum",
-            )
-            (loss / n_labels).backward()
+            (self.loss_sum(batch) / n_labels).backward()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate if rate is None else rate
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -270,16 +321,19 @@ def write_llama(folder: Path, sizes: Mapping[str, int]) -> None:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
     names, shards = list(model.state_dict().items()), {}
+    if config.tie_word_embeddings:
+        names = [(name, tensor) for name, tensor in names if name != "lm_head.weight"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for start in range(0, len(names), 60):
         part = {
-            name: (0.02 * torch.randn(tensor.shape, device=device)).bfloat16().cpu()
+            name: _drawn(name, tensor.shape, device).bfloat16().cpu()
             for name, tensor in names[start : start + 60]
         }
         file = f"model-{start}.safetensors"
         save_file(part, folder / file)
         shards |= dict.fromkeys(part, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    index = {"metadata": {}, "weight_map": shards}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
     words = {name: id for id, name in enumerate(["<pad>", "<s>", "</s>", "<unk>"])}
@@ -296,10 +350,17 @@ def write_llama(folder: Path, sizes: Mapping[str, int]) -> None:
     ).save_pretrained(folder)
 
 
+def _drawn(name: str, shape: torch.Size, device: str) -> Tensor:
+    """Draw a weight as Llama's are before training: gains of norms are 1."""
+    if name.endswith("norm.weight"):
+        return torch.ones(shape, device=device)
+    return 0.02 * torch.randn(shape, device=device)
+
+
 def main(arguments: Sequence[str] | None = None) -> Session:
     options = speed_parser("bench.lora", __doc__)
     options.add_argument("--records", type=Path, help="instructions with answers, for `small`")
-    options.add_argument("--model", default="smollm2", help="what `small` starts from")
+    options.add_argument("--model", default="smollm2", help="what `small` starts from, or random")
     return run(body, options, arguments)
 
 

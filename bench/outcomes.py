@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from datetime import date
 from pathlib import Path
@@ -24,7 +25,7 @@ def load(path: Path = FILE) -> dict[str, dict[str, Any]]:
 
 def save(name: str, outcome: dict[str, Any], module: str, path: Path = FILE) -> None:
     """Replace the record of a trial, with today's date and the command that was run."""
-    command = " ".join(["python -m", module, *sys.argv[1:]])
+    command = " ".join(["python -m", module, *map(shlex.quote, sys.argv[1:])])
     records = load(path) | {name: {**outcome, "date": str(date.today()), "command": command}}
     lines = (f"{json.dumps(key)}: {json.dumps(records[key])}" for key in sorted(records))
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
@@ -50,22 +51,27 @@ def _figure(value: Any) -> str:
 
 
 def fault_rows(records: dict[str, dict[str, Any]]) -> Rows:
-    """List the faults: the sentence, and whether the run then ended as if undisturbed."""
-    rows = [["fault", "sentence", "passed"], ["---"] * 3]
-    for name, record in records.get("faults", {}).items():
+    """List the faults: how often tried, the sentence, and whether it then ended undisturbed."""
+    rows = [["fault", "tried", "sentence", "passed", "command, date"], ["---"] * 5]
+    faults = records.get("faults", {})
+    for name, record in faults.items():
         if isinstance(record, dict):
-            rows.append([name, record["said"], "yes" if record["passed"] else "no"])
+            passed = "yes" if record["passed"] else "no"
+            tried, command = record.get("tried", 1), f"`{faults['command']}`, {faults['date']}"
+            rows.append([name, f"{tried}", record["said"], passed, command])
     return rows
 
 
 def fuzz_rows(records: dict[str, dict[str, Any]]) -> Rows:
     """List the readers that were fuzzed, with their counts."""
-    rows = [["reader", "cases", "read", "refused", "failed", "command, date"], ["---"] * 6]
+    heads = ["reader", "cases", "read", "refused", "failed", "ms a case", "command, date"]
+    rows = [heads, ["---"] * len(heads)]
     for name, record in records.items():
         if name.startswith("fuzz."):
             counts = [f"{record[key]:,}" for key in ("cases", "read", "refused", "failed")]
             command = f"`{record['command']}`, {record['date']}"
-            rows.append([name.removeprefix("fuzz."), *counts, command])
+            spent = str(record.get("ms a case", ""))
+            rows.append([name.removeprefix("fuzz."), *counts, spent, command])
     return rows
 
 

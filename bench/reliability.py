@@ -51,7 +51,7 @@ def faults(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     known = outcomes.load().get("faults", {}) if options.fault else {}
     found = {name: record for name, record in known.items() if name in FAULTS}
     for name in options.fault or FAULTS:
-        found[name] = FAULTS[name](scratch / name.replace(" ", "-"))
+        found[name] = {**FAULTS[name](scratch / name.replace(" ", "-")), "tried": 1}
     return {**found, "passed": all(record["passed"] for record in found.values())}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 import torch
 from rich.console import Console
+from torch.distributed import TCPStore
 
 from qkv.cli import describe
 from qkv.config import Recipe, recipe_from
@@ -23,6 +23,7 @@ from qkv.weights import read_tensors
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 SAID: dict[Path, IO[str]] = {}  # of the last child in each folder
+STORES: dict[Path, TCPStore] = {}  # where the workers of the last run in each folder meet
 HOST = "127.0.0.1"
 REFUSED, CRASHED = 2, 3  # exit codes of a child: a sentence, or any other exception
 TINY: dict[str, dict[str, Any]] = {
@@ -93,9 +94,9 @@ def start_workers(recipe: Recipe, folder: Path, resume: bool, n_workers: int) ->
     """Fork processes that train together, or one alone; return their ids, the main one first."""
     if n_workers == 1:
         return [train_in_child(recipe, folder, resume)]
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
+    # Held by this process, as a launcher does, so that it outlives any worker
+    store = STORES[folder] = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    port = store.port
 
     def join(rank: int) -> Callable[[], None]:
         return lambda: os.environ.update(_launched(rank, n_workers, port))
@@ -109,7 +110,8 @@ def _launched(rank: int, size: int, port: int) -> dict[str, str]:
     """Return the variables that torchrun sets for a worker."""
     ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-    return {**ranks, **sizes, "MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
+    place = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {**ranks, **sizes, **place}
 
 
 def _train(
@@ -125,6 +127,8 @@ def _train(
     except OSError as error:
         said.write(f"error: {describe(error)}\n")
         return REFUSED
+    except SystemExit as error:  # of a worker that leaves the message to another one
+        return int(error.code or 0)
     except BaseException:
         traceback.print_exc(file=said)
         return CRASHED

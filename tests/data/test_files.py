@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.data import files
 from qkv.data.files import chunks, kind_of, lines, lines_in, text_files
+from qkv.data.formats.records import read_records
+from qkv.errors import UserError
 from tests.data.helpers import COMPRESSED, complaint, compress, write
 
 
@@ -149,3 +152,27 @@ def test_folders_and_patterns_stand_for_their_files_in_order(tmp_path: Path) -> 
         )
     message = complaint(text_files, tmp_path / "folder")
     assert message.startswith("There is no .txt, .jsonl, .parquet, .gz, .xz, .zst file in ")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_small_file_that_expands_to_gigabytes_is_refused_and_never_held(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_EXPANDED", 1 << 23)
+    for name, content in (("text.txt", b"\0"), ("pairs.tsv", b"a\tb\n"), ("records.jsonl", b"[")):
+        path = tmp_path / f"{name}{suffix}"
+        part = compress(content * ((1 << 20) // len(content)), suffix)
+        path.write_bytes(part * 32 if suffix == ".gz" else part * 2048)  # 2 GiB
+        n_read, most = 0, max(1 << 23, 250 * path.stat().st_size)
+        with pytest.raises(UserError, match=rf"{name}{suffix} expands to more than 250 times"):
+            for text in chunks(path):
+                n_read += len(text)
+        assert n_read <= most < (1 << 20) * 512
+    with pytest.raises(UserError, match="expands to more than"):
+        list(read_records(path))
+
+
+def test_text_that_compresses_well_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt.gz"
+    path.write_bytes(compress(b"a line like all others\n" * 500_000, ".gz"))
+    assert sum(map(len, chunks(path))) == 11_500_000

@@ -344,3 +344,12 @@ def test_coordinates_of_an_svg_are_rounded_and_its_texts_are_not() -> None:
     assert "0.123456" in drawn
     paths = re.findall(r' d="([^"]*)"', drawn)
     assert paths and not any(re.search(r"\.\d{3}", path) for path in paths)
+
+
+def test_a_table_breaks_between_pairs_and_not_within_one() -> None:
+    pairs = [f"word{number} 0.{number}" for number in range(8)]
+    table = Table(["attention", "best heads", "chance"], [("encoder", "  ".join(pairs), "0.03")])
+    lines = printed(table.text(40), 40)
+    assert all(cell_len(line) <= 40 for line in lines) and len(lines) > 3
+    assert all(any(pair in line for line in lines) for pair in pairs)
+    assert all(f"<span>{pair}</span>" in table.html() for pair in pairs)

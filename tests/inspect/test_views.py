@@ -15,6 +15,7 @@ from qkv.errors import UserError
 from qkv.inspect import Side, Trace, pad_labels
 from qkv.inspect.answers.answer import Answer, Question
 from qkv.inspect.answers.attribution import Attribution
+from qkv.inspect.answers.compare import compare_readings
 from qkv.inspect.answers.positions import PositionTable
 from qkv.inspect.answers.rollout import Rollout
 from qkv.inspect.answers.steps import Candidate, Prediction, Steps
@@ -143,7 +144,7 @@ def test_steps_are_the_rows_of_a_table() -> None:
     best, label = steps[0].candidates[0], steps[0].label
     assert label is not None and len(cells) == 5 * len(steps)
     assert cells[1] == "$x$␣[b]"
-    assert cells[2].startswith(f"{visible(best.name)} {best.probability:.3f}  ")
+    assert cells[2].startswith(f"<span>{visible(best.name)} {best.probability:.3f}</span>  ")
     assert cells[3:5] == [f"{steps[0].entropy:.3f}", f"{label.name} (rank {steps[0].rank})"]
 
 
@@ -324,3 +325,18 @@ def test_a_view_is_one_file_and_one_line_of_the_table() -> None:
     files = {path.stem for path in Path("src/qkv/inspect/answers").glob("*.py")}
     modules = {view.answer.__module__.rpartition(".")[2] for view in VIEWS.values()}
     assert len(modules) == len(VIEWS) and modules <= files
+
+
+def test_an_encoder_predicts_at_a_token_and_a_decoder_after_it() -> None:
+    trace = make_trace("encoder", head="masked")
+    at = Trace(trace.model, replace(trace.inputs, labels=None)).steps(1)
+    after = make_trace("decoder").steps(1)
+    assert printed(at.text(80))[0].split()[:2] == ["step", "at"]
+    assert printed(after.text(80))[0].split()[:2] == ["step", "after"]
+
+
+def test_two_translators_are_compared_by_what_they_predict() -> None:
+    trace = make_trace("encoder-decoder")
+    found = compare_readings(trace, trace.silence("decoder.0"), ("whole", "without"))
+    assert found.readings[0].tokens == tuple(trace.tokens("target"))
+    assert all(reading.predictions for reading in found.readings)

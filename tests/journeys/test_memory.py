@@ -42,7 +42,8 @@ threading.stack_size(256 * 1024)  # eight megabytes each, unless told otherwise
 def train(text, steps):
     recipe = {
         "task": "generate",
-        "data": {"text": str(folder / text), "valid_text": str(folder / "small"), "max_length": 16},
+        "data": {"text": str(folder / text), "valid_text": str(folder / "small"), "max_length": 16,
+                 "processes": 1},
         "tokenizer": {"path": str(folder / "tokenizer.json")},
         "model": {"preset": "llama-tiny", "d_model": 16, "n_heads": 2, "d_ff": 32,
                   "n_decoder_layers": 1, "max_length": 16},

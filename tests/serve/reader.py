@@ -33,7 +33,7 @@ def launch() -> Iterator[Any]:
 
 
 def serve_page(home: Path) -> Iterator[str]:
-    """Serve the packaged translator on a free port; a run of it has been trained in `home`."""
+    """Serve the packaged models on a free port; a run of it has been trained in `home`."""
     uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn (pip install qkv[serve])")
     import qkv
     from qkv.serve.app import create_app
@@ -50,7 +50,7 @@ def serve_page(home: Path) -> Iterator[str]:
     (run / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QKV_HOME", str(home))
-        app = create_app(Models(["zh-en"]), ServeSettings())
+        app = create_app(Models(["zh-en", "mini-bert"]), ServeSettings())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import qkv
 from qkv.inspect import Trace
@@ -29,7 +30,7 @@ TABS = {"en-US": "River", "zh-CN": "数据流"}
 
 @pytest.mark.parametrize("reader", EVERYONE, indirect=True, ids="-".join)
 def test_the_page_opens_with_an_example_that_runs(
-    reader: Reader, request: pytest.FixtureRequest
+    reader: Reader, trace: Trace, request: pytest.FixtureRequest
 ) -> None:
     page = reader.open()
     language = page.evaluate("navigator.language")
@@ -40,7 +41,13 @@ def test_the_page_opens_with_an_example_that_runs(
     assert "text=" in page.url
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0
+    reader.until("document.querySelector('.ribbons path')")
     reader.keep(f"river-{request.node.callspec.id}")
+    page.hover(".word >> nth=1")  # lights the source words that it looks at
+    looks = torch.stack([trace[f"decoder.{n}.cross_attention.weights"][0, :, 1] for n in range(3)])
+    opacities = "all => all.map(box => +box.getAttribute('opacity'))"
+    found = page.eval_on_selector_all(".heat", opacities)
+    assert found[:4] == pytest.approx((0.9 * looks.mean((0, 1))).tolist(), abs=5e-3)
 
 
 def test_typing_answers_and_opens_alternatives(reader: Reader) -> None:

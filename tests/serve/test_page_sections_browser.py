@@ -75,6 +75,12 @@ def test_training_can_be_watched(reader: Reader, request: pytest.FixtureRequest)
 def test_one_word_is_compared_by_layer(reader: Reader, request: pytest.FixtureRequest) -> None:
     page = reader.open("?section=compare&word=苹果&sentences=我吃苹果&sentences=苹果很好")
     page.wait_for_selector(".cosines td")
+    sights = page.locator(".sight")
+    sights.nth(1).locator("button").nth(2).click()  # a word, on both sides
+    assert sights.nth(0).locator(".unseen").count() == 0  # the encoder sees both sides of it
+    assert sights.nth(1).locator(".unseen").count() > 0  # and here what came before alone
+    asked = page.locator(".predictions tr.chosen th").all_inner_texts()
+    assert len(asked) == 2 and asked[0] == asked[1]
     assert page.locator(".cosines td").count() == 4
     page.locator(".compare input[type=range]").fill("0")
     reader.until("document.querySelector('.cosines td').innerText === '1.00'")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import qkv
 from qkv.config import DecodeConfig, ModelConfig
 from qkv.errors import UserError
 from qkv.model import Decoder
@@ -160,3 +161,12 @@ def test_a_head_of_queries_finds_its_grouped_keys() -> None:
     assert third == second != first
     with pytest.raises(UserError, match="no head 4"):
         quantities(task, TraceAsk(**asked, head=4))
+
+
+def test_examples_are_in_languages_that_the_model_reads(with_gaps: Any) -> None:
+    from qkv.serve.page.actions import examples
+
+    both = examples(qkv.load("mini-bert", device="cpu"))["fill"]
+    assert [text.isascii() for (text,) in both] == [True, False]
+    english = Encoder(encoder(head="masked", vocab_size=len(with_gaps)), with_gaps)
+    assert [text.isascii() for (text,) in examples(english)["fill"]] == [True]

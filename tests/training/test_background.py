@@ -41,6 +41,26 @@ def test_training_goes_on_while_a_checkpoint_of_the_step_before_is_written(
     assert all(torch.equal(stored[f"model.{name}"], value) for name, value in before.items())
 
 
+def test_a_large_checkpoint_is_written_at_once_without_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MOST_COPIED", 0)
+    plain, written = write_tensors, []
+
+    def noting(path: Path, tensors: dict[str, torch.Tensor], metadata: object) -> None:
+        written.extend(tensor.data_ptr() for tensor in tensors.values())
+        plain(path, tensors, metadata)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint, "write_tensors", noting)
+    trainer, _, _ = small_trainer(tmp_path)
+    trainer.take_step(next(trainer.stream.steps_from(0)))
+    trainer.save()
+    assert {weight.data_ptr() for weight in trainer.model.parameters()} <= set(written)
+    [path] = find_checkpoints(tmp_path)[0]
+    trainer.writing.wait()
+    assert read_state(path).step == 1
+
+
 def test_an_error_of_the_disk_is_raised_by_the_next_checkpoint_or_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.config import TrainConfig
 from qkv.errors import UserError
 from qkv.model import Decoder
-from qkv.training import build_optimizer, make_layout, update
+from qkv.training import Layout, build_optimizer, make_layout, update
 from qkv.training.int8_adamw import (
     BLOCK,
     decode_mean,
@@ -139,6 +139,27 @@ def test_training_is_as_good_as_with_float32(beta2: float) -> None:
     assert exact[-1] < 0.25 * exact[0]
     assert small[-1] == pytest.approx(exact[-1], rel=0.03)
     assert small[60] == pytest.approx(exact[60], rel=0.03)
+
+
+def test_weights_that_move_in_the_backward_pass_move_as_they_would_after_it() -> None:
+    """Without clipping, and with one batch a step, no weight needs the gradient of another."""
+    found = []
+    for clip in (0.0, 1e9):
+        torch.manual_seed(0)
+        config = TrainConfig(optimizer_state="int8", clip=clip)
+        model = Decoder(tiny_config(family="decoder", d_model=32, d_ff=64, dropout=0.0))
+        layout = Layout(model, lambda batch, smoothing: batch.labels)
+        optimizer = layout.build_optimizer(config)
+        tokens = torch.randint(4, model.config.vocab_size, (2, 5))
+        for _ in range(3):
+            set_learning_rate(optimizer, 3e-3)
+            model(tokens).square().mean().backward()
+            held = [weight.grad for weight in model.parameters() if weight.grad is not None]
+            assert bool(held) == bool(clip)
+            layout.update(optimizer, clip)
+        found.append({name: weight.detach() for name, weight in model.named_parameters()})
+    for name, weight in found[0].items():
+        assert torch.equal(found[1][name], weight), name
 
 
 def test_parts_of_weights_are_refused() -> None:

@@ -25,7 +25,7 @@ def setting(
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from a mapping; `where` says in errors what the mapping is."""
     known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = _type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     arguments = {}
     for name, value in values.items():
         if name not in known:

@@ -181,8 +181,8 @@ class TrainConfig(Section):
     )
     optimizer_state: Literal["float32", "int8"] = setting(
         "float32",
-        "what Adam's two averages are in memory: 8 bytes a trained weight, or 2 in blocks of 8 "
-        "bits that have a scale each",
+        "what Adam's two averages are in memory: 8 bytes a trained weight, or 2, in blocks with a "
+        "scale each; int8 with clip = 0 and accumulate = 1 also keeps no gradients",
     )
     lr: float = setting(0.0, "peak learning rate; 0: 1/√(d_model · warmup), at most 0.001", least=0)
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = setting(
@@ -233,6 +233,11 @@ class TrainConfig(Section):
             yield "lora_rank freezes all weights but its updates; leave freeze out."
         if self.optimizer_state == "int8" and self.optimizer == "muon":
             yield "optimizer_state = 'int8' is for Adam's averages; leave it out with 'muon'."
+
+    @property
+    def moves_in_backward(self) -> bool:
+        """Whether weights can move in the backward pass, so that no gradient waits for others."""
+        return self.optimizer_state == "int8" and not self.clip and self.accumulate == 1
 
 
 @dataclass(frozen=True)

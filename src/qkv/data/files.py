@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from qkv.errors import UserError, missing_package
 
@@ -22,6 +22,8 @@ Progress = Callable[[int], object]
 COMPRESSED = (".gz", ".xz", ".zst")
 IN_FOLDERS = (".txt", ".jsonl", ".parquet", *COMPRESSED)
 CHUNK = 1 << 16  # bytes read at a time
+MOST_EXPANDED = 1 << 26  # bytes that any compressed file may hold
+MOST_RATIO = 250  # times its size, which a larger one may hold; text of people has 10 or less
 
 
 def listed(paths: Paths) -> list[Path]:
@@ -171,6 +173,49 @@ class _Counting(io.FileIO):
         return n_bytes
 
 
+class _Expanded(io.BufferedIOBase):
+    """What a compressed file holds; refused where no text compresses so well."""
+
+    def __init__(self, file: Any, path: Path) -> None:
+        self._file, self._path = file, path
+        self._most = max(MOST_EXPANDED, MOST_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a position, which may decompress all before it."""
+        position = int(self._file.seek(offset, whence))
+        self._check()
+        return position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read up to so many bytes; none at the end."""
+        whole = size is None or size < 0
+        content = self._file.read(self._most + 1 - self.tell() if whole else size)
+        self._check()
+        return bytes(content)
+
+    def read1(self, size: int = -1) -> bytes:
+        """Read what is there, up to so many bytes; none at the end."""
+        content = self._file.read1(size)
+        self._check()
+        return bytes(content)
+
+    def _check(self) -> None:
+        if self.tell() > self._most:
+            raise UserError(
+                f"{self._path} expands to more than {MOST_RATIO} times its size, as no text does; "
+                f"decompress it first if it is meant to."
+            )
+
+
 @contextmanager
 def opened(
     path: Path, progress: Progress | None = None, start: int = 0, end: int | None = None
@@ -187,14 +232,22 @@ def opened(
             if suffix == ".zst":
                 zstd = _zstd(path)
                 damage.append(zstd.ZstdError)
-                yield zstd.open(raw)
+                yield cast(BinaryIO, _Expanded(zstd.open(raw), path))
             else:
                 openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
-                yield openers[suffix](raw) if suffix in openers else raw
+                file = _Expanded(openers[suffix](raw), path) if suffix in openers else raw
+                yield cast(BinaryIO, file)
     except tuple(damage) as error:
         raise UserError(
             f"{path} is truncated or damaged, or no {suffix} file at all; fetch it again, or "
             f"rename it if it is plain text."
+        ) from error
+    except MemoryError as error:
+        if suffix not in COMPRESSED:
+            raise
+        raise UserError(
+            f"{path} takes more memory to decompress than there is; fetch it again, or decompress "
+            f"it on another machine."
         ) from error
     except FileNotFoundError as error:
         raise UserError(f"There is no file {path}; check the path.") from error

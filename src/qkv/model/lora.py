@@ -95,12 +95,14 @@ class LoRALinear(nn.Module):
         if self.is_merged:
             return output
         dropped = F.dropout(x, self.dropout, self.training).to(self.lora_A.dtype)
-        thin = F.linear(dropped, self.lora_A).split(self.ranks, dim=-1)
-        wide = [
-            scale * F.linear(part, b)
-            for part, b, scale in zip(thin, self.lora_B, self.scales, strict=True)
-        ]
-        return output + torch.cat(wide, dim=-1).to(output.dtype)
+        thin = F.linear(dropped, self.lora_A)
+        # One product that adds to the output at once; the scales are on the smaller factor.
+        scaled = [scale * b for scale, b in zip(self.scales, self.lora_B, strict=True)]
+        wide = torch.block_diag(*scaled) if len(scaled) > 1 else scaled[0]  # (out, Σr)
+        if thin.dtype != output.dtype:
+            return output + F.linear(thin, wide).to(output.dtype)
+        flat = torch.addmm(output.flatten(0, -2), thin.flatten(0, -2), wide.to(thin.dtype).T)
+        return flat.view(output.shape)
 
     @torch.no_grad()
     def merge(self, sign: int = 1) -> None:

@@ -77,7 +77,7 @@ def memory_of(
         copies = inside * HALF * numerics.half
     return Memory(
         weights=weights + table_bytes(config),
-        gradients=trained * FLOAT,
+        gradients=_gradient_bytes(config, train, trained),
         optimizer=_optimizer_bytes(config, train, trained, inside),
         activations=cost.saved(train.recompute),
         copies=copies,
@@ -123,6 +123,13 @@ def _frozen_bytes(train: TrainConfig, numerics: Numerics) -> float:
     if train.lora_base == "auto":
         return float(numerics.stream)
     return BASE_BYTES[train.lora_base]
+
+
+def _gradient_bytes(config: ModelConfig, train: TrainConfig, trained: int) -> float:
+    """A gradient of each trained weight; where these move at once, both of a tied embedding."""
+    if train.moves_in_backward:
+        return FLOAT * 2 * max(map(math.prod, shapes_of(config).values()))
+    return FLOAT * trained
 
 
 def _optimizer_bytes(config: ModelConfig, train: TrainConfig, trained: int, inside: int) -> float:

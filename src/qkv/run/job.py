@@ -59,7 +59,7 @@ from qkv.training import (
     consistent_next_token,
     total_loss,
 )
-from qkv.weights import load_weights, read_tensors
+from qkv.weights import StoredTensors, load_weights
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
 NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
@@ -175,7 +175,7 @@ class Job(ABC):
         if self.model.adapted_from:
             restore(self.model, folder, self.recipe.task)
         else:
-            load_weights(self.model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+            load_weights(self.model, StoredTensors(folder / WEIGHTS), folder / WEIGHTS)
         self.result = load(folder, device, self._frozen_dtype)
         return {split: self.scores(split) for split in ("valid", "test") if self.has(split)}
 

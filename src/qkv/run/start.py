@@ -25,7 +25,7 @@ from qkv.convert.model_folder import (
 from qkv.errors import UserError
 from qkv.model import Encoder, LabelHead, Model
 from qkv.text import EOS, Tokenizer
-from qkv.weights import load_weights
+from qkv.weights import LazyWeights, load_weights
 
 # Weights do not depend on these; any other setting would silently make another model of them.
 MAY_DIFFER = (
@@ -83,9 +83,14 @@ class Start:
 
         Labels of another meaning start with fresh weights, even where there are just as many.
         """
-        weights = dict(self.source.read_weights())
+        stored = self.source.read_weights()
         before, now = self.config.vocab_size, model.config.vocab_size
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+        as_it_is = isinstance(stored, LazyWeights) and stored.shapes == shapes
+        if as_it_is and not isinstance(model, Encoder):
+            load_weights(model, stored, self.source.path)  # one at a time
+            return
+        weights = dict(stored)
         for name, tensor in weights.items() if now > before else ():
             if name in shapes and len(tensor) == before and shapes[name][0] == now:
                 weights[name] = _grown(tensor, now)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from qkv.errors import UserError
 from qkv.weights import (
+    StoredTensors,
     check_fit,
     checksum,
     damaged,
@@ -25,6 +26,7 @@ from qkv.weights import (
     write_tensors,
 )
 
+MOST_COPIED = 2**28  # bytes
 FILES, FOLDERS = "step-*.safetensors", "step-*.sharded"
 STATE = "state.json"  # counters, in a folder
 FORMAT = "1"  # raised when an older qkv could no longer read what a newer one writes
@@ -60,21 +62,28 @@ def save_checkpoint(
 def copied_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
 ) -> Callable[[], None]:
-    """Copy weights, optimizer and counters to this machine's memory; return what writes them."""
+    """Copy weights, optimizer and counters to this machine's memory; return what writes them.
+
+    Large ones that are in this memory already are written at once instead: beside a model that
+    hardly fits there is no room for a copy.
+    """
     path = checkpoint_path(folder, state.step)
     trained = trained_weights(model)
     tensors = {f"model.{name}": p.detach() for name, p in trained.items()}
     for name, parameter in trained.items():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-    copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
     counters = json.dumps(dataclasses.asdict(state))
 
-    def write() -> None:
-        metadata = {"format": FORMAT, "state": counters, CHECKSUM: checksum(copies, counters)}
-        write_tensors(path, copies, metadata)
+    def write(stored: dict[str, Tensor]) -> None:
+        metadata = {"format": FORMAT, "state": counters, CHECKSUM: checksum(stored, counters)}
+        write_tensors(path, stored, metadata)
 
-    return write
+    if sum(tensor.nbytes for tensor in tensors.values() if not tensor.is_cuda) > MOST_COPIED:
+        write(tensors)
+        return lambda: None
+    copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    return lambda: write(copies)
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainState:
@@ -227,9 +236,17 @@ def delete_old(folder: Path, step: int) -> None:
 
 
 def averaged(paths: list[Path]) -> dict[str, Tensor]:
-    """Average the weights of several files, in float64."""
-    total: dict[str, Tensor] = {}
-    for path in paths:
-        for name, tensor in read_checked(path).items():
-            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
-    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+    """Average the weights of several files, in float64; one weight at a time is read."""
+    files = [StoredTensors(path) for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        expected = read_metadata(path).get(CHECKSUM)
+        if expected and file.checksum() != expected:
+            raise damaged(path)
+
+    def mean(name: str) -> Tensor:
+        total = torch.zeros(files[0].shapes[name], dtype=torch.float64)
+        for file in files:
+            total += file[name]
+        return (total / len(files)).float()
+
+    return {name: mean(name) for name in files[0]}

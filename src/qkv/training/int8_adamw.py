@@ -10,7 +10,9 @@ depend on the step and the position alone. A run that is resumed is therefore th
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +23,8 @@ BLOCK = 256
 PIECE = {"cpu": 2**17, "cuda": 2**25}
 MEAN_LEVELS, SQUARE_LEVELS = 127, 255
 GOLDEN = 0.6180339887498949  # its multiples, modulo 1, fill the interval evenly
+Made = dict[int, tuple[Tensor, Tensor]]
+"""Thresholds and rates of a step, which are the same for all weights of a group."""
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
@@ -118,14 +122,24 @@ class Int8AdamW(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every weight that has a gradient."""
         for group in self.param_groups:
-            made: dict[int, tuple[Tensor, Tensor]] = {}  # by step, which is the same for most
+            made: Made = {}
             for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                step = self._next_step(weight)
-                if step not in made:
-                    made[step] = thresholds(step, weight.device), _rates(step, group, weight.device)
-                self._move(weight, *made[step])
+                if weight.grad is not None:
+                    self._move(weight, group, made)
+
+    def move_in_backward(self) -> None:
+        """From now on, move each weight as soon as its gradient is whole, and drop that."""
+        optimizer = weakref.proxy(self)  # weights that are kept shall not keep the state
+
+        @torch.no_grad()
+        def moving(group: dict[str, Any], made: Made, weight: Tensor) -> None:
+            optimizer._move(weight, group, made)
+            weight.grad = None
+
+        for group in self.param_groups:
+            made: Made = {}
+            for weight in group["params"]:
+                weight.register_post_accumulate_grad_hook(partial(moving, group, made))
 
     def _next_step(self, weight: Tensor) -> int:
         """Count a step of a weight, whose state is made at the first one."""
@@ -135,8 +149,12 @@ class Int8AdamW(torch.optim.Optimizer):
         state["step"] = state["step"].cpu() + 1  # a GPU would be waited for at each step
         return int(state["step"])
 
-    def _move(self, weight: Tensor, threshold: Tensor, rates: Tensor) -> None:
-        state = self.state[weight]
+    def _move(self, weight: Tensor, group: dict[str, Any], made: Made) -> None:
+        step, state = self._next_step(weight), self.state[weight]
+        if step not in made:
+            made.clear()
+            made[step] = thresholds(step, weight.device), _rates(step, group, weight.device)
+        threshold, rates = made[step]
         assert weight.grad is not None
         tensors = [weight.detach().view(-1), weight.grad.reshape(-1)]
         tensors += [state["exp_avg"], state["exp_avg_sq"]]

@@ -30,6 +30,7 @@ from qkv.training.checkpoint import (
     trained_weights,
 )
 from qkv.training.distribution import ALONE, Distribution
+from qkv.training.int8_adamw import Int8AdamW
 from qkv.training.optimizer import adamw, build_optimizer, freeze
 from qkv.training.sharded_checkpoint import (
     copied_parts,
@@ -54,7 +55,10 @@ class Layout:
 
     def build_optimizer(self, config: TrainConfig) -> torch.optim.Optimizer:
         """Build the optimizer of this worker's weights."""
-        return build_optimizer(self.model, config)
+        optimizer = build_optimizer(self.model, config)
+        if isinstance(optimizer, Int8AdamW) and config.moves_in_backward and self.workers is ALONE:
+            optimizer.move_in_backward()
+        return optimizer
 
     def accumulate(self, batches: Sequence[Batch], smoothing: float) -> Tensor:
         """Add up the gradients of a step's batches; return this worker's share of the mean loss."""

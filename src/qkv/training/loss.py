@@ -100,7 +100,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_passes[:, part] = slope @ wide
             slope = slope.flatten(0, 1)
             if grad_weight is not None:
-                grad_weight += (slope.T @ hidden.flatten(0, 1))[:n_tokens]
+                _add_product(grad_weight, slope, hidden.flatten(0, 1))
             if grad_bias is not None:
                 grad_bias += slope.sum(0)[:n_tokens]
         if needs_gradient:
@@ -112,15 +112,29 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_passes, grad_weight, grad_bias = ctx.saved_tensors
         return (
-            grad_passes * grad.to(grad_passes.dtype),
-            None if grad_weight is None else (grad_weight * grad).to(ctx.dtype),
-            None if grad_bias is None else grad_bias * grad,
+            _scaled(grad_passes, grad),
+            None if grad_weight is None else _scaled(grad_weight, grad).to(ctx.dtype),
+            None if grad_bias is None else _scaled(grad_bias, grad),
             None,
             None,
             None,
             None,
             None,
         )
+
+
+def _add_product(grad_weight: Tensor, slope: Tensor, hidden: Tensor) -> None:
+    """Add slopeᵀ·hidden to the gradient of W_out, with no second matrix of its size if possible."""
+    if slope.dtype == grad_weight.dtype and not torch.compiler.is_compiling():
+        grad_weight.addmm_(slope[:, : len(grad_weight)].T, hidden)
+    else:
+        grad_weight += (slope.T @ hidden)[: len(grad_weight)]
+
+
+def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
+    """Multiply in place: that of W_out is as large as W_out itself, and not needed again."""
+    factor = factor.to(gradient.dtype)
+    return gradient * factor if torch.compiler.is_compiling() else gradient.mul_(factor)
 
 
 def _aligned(n_tokens: int, device: str) -> int:

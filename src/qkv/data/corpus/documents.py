@@ -40,9 +40,9 @@ SAFE_CUTS = (
 # Where nothing safe comes for long, one token may differ; the end of a paragraph stays whole.
 LAST_RESORTS = re.compile(r"(?<=\S) (?=\S)"), re.compile(r"(?<=\S)")
 
-SPAN = 1 << 22  # bytes of text that are encoded in one go
+SPAN = 1 << 20  # bytes of text that are encoded in one go
 LONGEST = 1 << 26  # bytes; where a document is longer, the rest of its file is read as a stream
-BLOCK = 1 << 16
+BLOCK = 1 << 12  # bytes searched at first for the end of a document
 BETWEEN = {"line": re.compile(rb"\n"), "paragraph": re.compile(rb"\n\r?\n")}
 
 BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)+")
@@ -232,7 +232,8 @@ def _find_cut(text: str, least: int, size: int) -> int | None:
     for end in (least + size, least + 3 * size):
         if len(text) < end:
             return None
-        for pattern in SAFE_CUTS:
+        # Most texts without an end of line are quickly seen to have none.
+        for pattern in SAFE_CUTS if text.find("\n", least, end) >= 0 else SAFE_CUTS[2:]:
             if match := pattern.search(text, least, end):
                 return match.start()
     for pattern in LAST_RESORTS:

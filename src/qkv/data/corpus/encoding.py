@@ -29,7 +29,7 @@ from qkv.text import Tokenizer
 USES = ("train", "valid", "test")
 COUNTS = ("tokens", "bytes", "first_bytes")
 ENCODED_TOGETHER = 1 << 16  # characters in one call of the tokenizer
-SENT_TOGETHER = 1 << 20  # characters of a text that is read here and encoded elsewhere
+SENT_TOGETHER = 1 << 18  # characters of a text that is read here and encoded elsewhere
 IN_FLIGHT = 2  # jobs for each process: one that it works on, one that waits
 WORKER = Path(__file__).with_name("encoding_worker.py")
 Pieces = Sequence[tuple[str, Piece]]

@@ -34,7 +34,8 @@ FORMAT = 3  # goes up when the same data would be encoded in another way
 INDEX, JOURNAL = "index.json", "journal.json"
 CHECKSUM = "checksum"  # of the index itself
 CHUNK = 4096  # examples encoded at a time
-FLUSHED = 1 << 24  # bytes held before they are written and noted in the journal
+HELD = 1 << 20  # bytes held before they are written
+FLUSHED = 1 << 24  # bytes written before they are seen to the disk and noted in the journal
 BLOCK = 1 << 20  # bytes that have a checksum of their own
 BLOCKS = ".blocks"  # ends the name of the file with these checksums
 CHECKED_WHOLE = 1 << 30  # bytes of an entry; a larger one is not read as a whole to open it
@@ -186,7 +187,7 @@ class _Writer:
     """Appends chunks to files; the journal says up to where they are whole."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.held, self.held_bytes = folder, list[Chunk](), 0
+        self.folder, self.held, self.held_bytes, self.unnoted = folder, list[Chunk](), 0, 0
         try:
             journal = json.loads((folder / JOURNAL).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -199,14 +200,26 @@ class _Writer:
             os.truncate(path, _n_bytes(dtype, shape))
 
     def add(self, chunk: Chunk) -> None:
-        """Hold a chunk, and write all held ones once they are large enough."""
+        """Hold a chunk; write all held ones, and note what is written, once they are many."""
         self.held.append(chunk)
         self.held_bytes += sum(array.nbytes for array in chunk.arrays.values())
-        if self.held_bytes >= FLUSHED:
+        if self.held_bytes >= min(HELD, FLUSHED):
+            self._append()
+        if self.unnoted >= FLUSHED:
             self.flush()
 
     def flush(self) -> None:
-        """Append what is held to the files, see it to the disk, and note it in the journal."""
+        """Write what is held, see all that is written to the disk, and note it in the journal."""
+        self._append()
+        for name in self.arrays:
+            with (self.folder / f"{name}.bin").open("ab") as file:
+                os.fsync(file.fileno())
+        self.unnoted = 0
+        journal = {"records": self.records, "arrays": self.arrays, "facts": self.facts}
+        write_json(self.folder / JOURNAL, journal)
+
+    def _append(self) -> None:
+        """Append what is held to the files."""
         for chunk in self.held:
             self.records += chunk.n_records
             for name, array in chunk.arrays.items():
@@ -218,11 +231,8 @@ class _Writer:
             with (self.folder / f"{name}.bin").open("ab") as file:
                 for chunk in self.held:
                     file.write(np.ascontiguousarray(chunk.arrays[name]).tobytes())
-                file.flush()
-                os.fsync(file.fileno())
+        self.unnoted += self.held_bytes
         self.held, self.held_bytes = [], 0
-        journal = {"records": self.records, "arrays": self.arrays, "facts": self.facts}
-        write_json(self.folder / JOURNAL, journal)
 
     def finish(self) -> None:
         """Write what is left, and the index, which makes the entry whole."""

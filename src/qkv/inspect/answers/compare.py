@@ -12,9 +12,7 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import count_layers
-from qkv.inspect.answers.mask import turn_labels
 from qkv.inspect.draw import (
-    ATTENTION,
     Table,
     caption,
     clipped,
@@ -23,7 +21,7 @@ from qkv.inspect.draw import (
     styled,
     visible,
 )
-from qkv.inspect.draw.style import HATCH, MASK
+from qkv.inspect.draw.panels import draw_visibility
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,27 +132,12 @@ def _reading(trace: Trace, name: str, top: int) -> Reading:
 
 
 def _panel(axes: Axes, reading: Reading) -> None:
-    from matplotlib.patches import Rectangle
-
-    count = len(reading.tokens)
-    axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5))
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    for row in range(count):
-        for column in range(count):
-            fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
-            if not reading.allowed[row, column]:
-                fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
-            axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
-        if row < len(reading.predictions) and reading.predictions[row]:
-            name, value = reading.predictions[row][0]
-            text = f"{clipped(visible(name), 12)} {value:.2f}"
-            axes.text(count - 0.3, row, text, va="center", fontsize=7.5, parse_math=False)
-    names = [clipped(visible(name), 12) for name in reading.tokens]
-    axes.set_xticks(range(count), names, fontsize=7, parse_math=False)
-    turn_labels(axes)
-    axes.set_yticks(range(count), names, fontsize=7, parse_math=False)
-    axes.tick_params(length=0)
+    draw_visibility(axes, reading.allowed, reading.tokens, reading.tokens)
+    for row, best in enumerate(reading.predictions):
+        if best:
+            text = f"{clipped(visible(best[0][0]), 12)} {best[0][1]:.2f}"
+            beside = len(reading.tokens) - 0.3
+            axes.text(beside, row, text, va="center", fontsize=7.5, parse_math=False)
     axes.set_title(reading.model, loc="left")
 
 

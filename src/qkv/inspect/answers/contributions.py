@@ -23,12 +23,14 @@ from qkv.inspect.draw import (
     Table,
     array,
     caption,
+    clipping_note,
     localized,
     new_figure,
     robust_limit,
     styled,
     visible,
 )
+from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.draw.style import DIVERGING
 from qkv.inspect.trace.outputs import label_name, row_labels
 from qkv.model import Encoder
@@ -70,15 +72,7 @@ class Contributions(Answer):
     def maps(self) -> list[HeatMap]:
         """A map per attention: layers down, heads across."""
         return [
-            HeatMap(
-                values,
-                [str(layer) for layer in range(len(values))],
-                [str(head) for head in range(values.shape[1])],
-                localized(ATTENTIONS[name]),
-                value="added to the logit",
-                down="layer",
-                across="head",
-            )
+            map_by_head(values, localized(ATTENTIONS[name]), "added to the logit")
             for name, values in self.heads.items()
         ]
 
@@ -121,11 +115,7 @@ class Contributions(Answer):
                 width_ratios=[*[max(2.2, 0.3 * n_heads)] * len(self.heads), 3.4],
             )
             for axes, (name, values) in zip(panels, self.heads.items(), strict=False):
-                image = axes.imshow(array(values), aspect="auto", **scale)
-                axes.set(title=localized(ATTENTIONS[name]), xlabel=localized("head"))
-                axes.grid(False)
-                axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
-                axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
+                image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
             panels[0].set_ylabel(localized("layer"))
             figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
             colours = [COLOURS[0] if value >= 0 else COLOURS[1] for value in bars]
@@ -134,7 +124,8 @@ class Contributions(Answer):
             panels[-1].invert_yaxis()
             panels[-1].set_xlabel(localized("added to the logit"))
             note = "All heads, feed-forward layers and other terms sum up to {total:.3f}."
-            caption(figure, self.title, localized(note, total=self.total))
+            beyond = clipping_note(array(torch.cat([*self.heads.values()])), limit)
+            caption(figure, self.title, localized(note, total=self.total), beyond)
         return figure
 
 

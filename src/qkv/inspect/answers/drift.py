@@ -65,8 +65,9 @@ class Drift(Answer):
             lowest = min(-0.05, float(self.cosine.min()))
             panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
             panels[1].set(ylabel=localized("distance from the input / its length"))
-            if float(self.distance.max()) > FAR:  # a few tokens would flatten all others
+            if (farthest := float(self.distance.max())) > FAR:  # would flatten all other lines
                 panels[1].set_yscale("symlog", linthresh=1.0)
+                panels[1].set_ylim(0, 2 * farthest)
             figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
             caption(figure, localized("How far the residual stream has moved from its input"))
         return figure

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
 from qkv.inspect.draw import Table, caption, localized, new_figure, piece, styled
-from qkv.inspect.draw.labels import wrapped_formula
+from qkv.inspect.draw.labels import FACTORS, packed, wrapped_formula
 from qkv.inspect.draw.language import localized_formula, localized_name
 from qkv.inspect.draw.table import plain_table
 
@@ -350,11 +350,11 @@ def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
         (0.14, stage.formula, str(stage.shape), "normal"),
     ]
     if is_narrow:  # a formula needs a line of its own, a long one also a part of the next
-        first, *rest = wrapped_formula(stage.formula, NARROW_LINE).split("\n")
+        first, *rest = packed(FACTORS.findall(stage.formula), NARROW_LINE, "").split("\n")
         lines = [
             (0.4, name, stage.letters, "bold"),
             (0.24, first, "", "normal"),
-            (0.1, " ".join(rest), str(stage.shape), "normal"),
+            (0.1, "".join(rest), str(stage.shape), "normal"),
         ]
     for up, left, right, weight in lines:
         fits = _fits(left, right, wide, size)

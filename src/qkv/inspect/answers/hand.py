@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor, nn
 
@@ -128,8 +129,9 @@ class Hand(Answer):
                 yield ""
                 yield from self.key_table.text(width)
             yield Text(f"\n{localized(line.name)}", style="bold")
-            yield Text(f"  {localized_formula(line.formula)}")
-            yield Text(f"  {line.numbers}", style=line.colour if line.colour != INK else "")
+            numbers = Text(line.numbers, style=line.colour if line.colour != INK else "")
+            for part in (Text(localized_formula(line.formula)), numbers):
+                yield Padding(part, (0, 0, 0, 2))  # lines that go on are indented too
 
     def draw(self) -> Figure:
         """Draw formulas with their numbers below, and the keys as a table with bars."""

@@ -17,7 +17,6 @@ from torch import Tensor
 from qkv.inspect.answers.answer import Answer, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
 from qkv.inspect.draw import (
-    ATTENTION,
     Table,
     caption,
     clipped,
@@ -26,12 +25,11 @@ from qkv.inspect.draw import (
     styled,
     visible,
 )
-from qkv.inspect.draw.style import HATCH, MASK
+from qkv.inspect.draw.panels import draw_visibility
 from qkv.model import Layout
 from qkv.model.mask import cross_mask, self_mask
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from qkv.inspect.trace.trace import Trace
@@ -130,8 +128,8 @@ class Masks(Answer):
                 height_ratios=tall,
             )
             for (left, right), matrix in zip(grid, matrices, strict=True):
-                _panel(left, matrix, ("1", "0"))
-                _panel(right, matrix, ("0", "−∞"))
+                for axes, signs in ((left, ("1", "0")), (right, ("0", "−∞"))):
+                    draw_visibility(axes, matrix.allowed, matrix.rows, matrix.columns, signs)
                 left.set_title(matrix.name, fontsize=9, loc="left")
             note = "Left: may the query (row) see the key (column)? Right: M, added to scores."
             caption(figure, localized("What each token may see"), localized(note))
@@ -231,34 +229,6 @@ def _grid(matrix: Matrix, yes: str, no: str, labelled: bool = True) -> list[str]
         pad = " " * (margin - 1 - cell_len(label)) + label + " " if labelled else ""
         lines.append(pad + "".join(cells))
     return lines
-
-
-def turn_labels(axes: Axes) -> None:
-    """Write column heads upwards, single characters aside."""
-    for label in axes.get_xticklabels():
-        if len(label.get_text()) > 1:
-            label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
-
-
-def _panel(axes: Axes, matrix: Matrix, signs: tuple[str, str]) -> None:
-    from matplotlib.patches import Rectangle
-
-    n_rows, n_columns = matrix.allowed.shape
-    axes.set(xlim=(-0.5, n_columns - 0.5), ylim=(n_rows - 0.5, -0.5))
-    axes.grid(False)
-    axes.spines[:].set_visible(False)
-    for (row, column), cell in np.ndenumerate(matrix.allowed.numpy()):
-        fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
-        if not cell:
-            fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
-        axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
-        axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
-    columns = [clipped(visible(name), 10) for name in matrix.columns]
-    axes.set_xticks(range(n_columns), columns, fontsize=7, parse_math=False)
-    turn_labels(axes)
-    rows = [clipped(visible(name), 12) for name in matrix.rows]
-    axes.set_yticks(range(n_rows), rows, fontsize=7, parse_math=False)
-    axes.tick_params(length=0)
 
 
 VIEW = View(

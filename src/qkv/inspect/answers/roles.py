@@ -16,8 +16,9 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import HeatMap, Table, array, caption, localized, new_figure, styled
+from qkv.inspect.draw import HeatMap, Table, caption, localized, new_figure, styled
 from qkv.inspect.draw.labels import wrapped
+from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.trace.inputs import Inputs, Side
 from qkv.model import Encoder, EncoderDecoder
 
@@ -53,6 +54,12 @@ class RoleMap:
     scores: Tensor  # mean weight on the tokens that the role is about
     chance: float  # the same of a head that looks at all tokens alike
 
+    @property
+    def title(self) -> str:
+        """The attention and its role in the current language."""
+        names = localized(KIND_NAMES[self.kind]), localized(ROLES[self.role])
+        return localized("{title}: {name}", title=names[0], name=names[1])
+
 
 @dataclass(frozen=True)
 class Roles(Answer):
@@ -85,22 +92,7 @@ class Roles(Answer):
 
     def heat_maps(self) -> list[HeatMap]:
         """Layers down, heads across."""
-        return [
-            HeatMap(
-                found.scores,
-                [str(layer) for layer in range(len(found.scores))],
-                [str(head) for head in range(found.scores.shape[1])],
-                localized(
-                    "{title}: {name}",
-                    title=localized(KIND_NAMES[found.kind]),
-                    name=localized(ROLES[found.role]),
-                ),
-                value="mean weight",
-                down="layer",
-                across="head",
-            )
-            for found in self.maps
-        ]
+        return [map_by_head(found.scores, found.title, "mean weight") for found in self.maps]
 
     def draw(self) -> Figure:
         """Draw a panel per role: layers down, heads across; a row of panels per attention."""
@@ -120,16 +112,8 @@ class Roles(Answer):
                 for axes in panels[len(line) :]:
                     axes.set_visible(False)
                 for axes, found in zip(panels, line, strict=False):
-                    image = axes.imshow(array(found.scores), aspect="auto", vmin=0, vmax=1)
-                    axes.grid(False)
-                    kind = localized(KIND_NAMES[found.kind])
-                    about = wrapped(localized(ROLES[found.role]), 30)
-                    head = localized("{title}: {name}", title=kind, name="").rstrip()
-                    axes.set_title(f"{head}\n{about}", fontsize=7.5)
-                    n_layers, n_heads = found.scores.shape
-                    axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
-                    axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
-                    axes.set_xlabel(localized("head"))
+                    image = draw_by_head(axes, found.scores, "", vmin=0, vmax=1)
+                    axes.set_title(wrapped(found.title, 30), fontsize=7.5)
                 panels[0].set_ylabel(localized("layer"))
             figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)
             caption(figure, localized("Which head does what"))

@@ -264,9 +264,14 @@ def _ticks(axis: Any, labels: list[str], cell: float, turn: bool) -> None:
     axis.set_ticks(range(0, len(labels), step), labels[::step], fontsize=size, parse_math=False)
     widest = max(map(cell_len, labels), default=0) * size * 0.62
     if turn and widest > points * step * 0.95:
-        for label in axis.get_ticklabels():
-            if len(label.get_text()) > 1:  # a single Chinese character stays upright
-                label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
+        turn_labels(axis)
+
+
+def turn_labels(axis: Any) -> None:
+    """Write labels upwards; a single Chinese character stays upright."""
+    for label in axis.get_ticklabels():
+        if len(label.get_text()) > 1:
+            label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
 
 
 def _write_values(axes: Axes, values: Numbers, shut: Any, image: Any) -> None:

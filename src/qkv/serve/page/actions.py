@@ -189,14 +189,27 @@ ACTIONS = {
 
 def examples(task: Any) -> dict[str, list[list[str]]]:
     """Texts to begin with, by action: [text] or [text, second]."""
-    return {action: EXAMPLES.get(action, [["Hello, world."]]) for action in actions(task)}
+    known = {action: EXAMPLES.get(action, [["Hello, world."]]) for action in actions(task)}
+    return {
+        action: [given for given in texts if _reads(task, given[0])]
+        for action, texts in known.items()
+    }
+
+
+def _reads(task: Any, text: str) -> bool:
+    """Whether a model's vocabulary has the words of a text; a translator's is taken for granted."""
+    tokenizer = getattr(task, "tokenizer", None)
+    if tokenizer is None or text.isascii():
+        return True
+    ids = tokenizer.encode(text)
+    return tokenizer.unk_id not in ids and len(ids) <= len(text)  # more are single bytes
 
 
 EXAMPLES = {
     "translate": [["我爱你"], ["你叫什么名字？"], ["他昨天没有来学校。"]],
     "continue": [["The capital of France is"], ["Once upon a time"]],
     "chat": [["What is the capital of France?"]],
-    "fill": [["I <mask> you very much."]],
+    "fill": [["I <mask> you very much."], ["我每天早上都喝一杯<mask>。"]],
     "embed": [["A cat sits on the mat.", "There is a cat on the rug."]],
     "classify": [["I love this film."]],
     "tag": [["Marie Curie was born in Warsaw."]],

@@ -183,7 +183,7 @@ function builder(facts, stack, sizes, flow) {
     const keys = structure.outputs.map(({ key }) => key);
     if (keys.includes("pooled")) onStream("op", "pool", "pooled");
     if (keys.includes("logits")) onStream("strip", "logits", "logits", { size });
-    if (keys.includes("logits")) onStream("word", named("P", "node.probabilities", thin), "probabilities");
+    if (keys.includes("logits")) onStream("word", named("P", stack.name === "encoder" ? "river.word" : "node.probabilities", thin), "probabilities");
   };
 
   return { inputs, closed, open, end, done: () => ({ columns, nodes, edges, layers, length: position }) };

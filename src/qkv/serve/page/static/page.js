@@ -4,6 +4,10 @@ import { afterFrame, eager, newest } from "./dom.js";
 const SHORTEST = 30; // milliseconds between letters that are answered one by one
 const LONGEST = 200;
 
+/** The example to begin with: in the reader's language, where there is one. */
+export const firstExample = (examples) =>
+  examples.find(([text]) => /[\u4e00-\u9fff]/.test(text) === document.documentElement.lang.startsWith("zh")) ?? examples[0] ?? [];
+
 /** Keep structure and answer in step with the state; listeners hear of each change. */
 export function createPage(state, api) {
   const [listeners, first] = [[], []];
@@ -52,7 +56,7 @@ export function createPage(state, api) {
     if (!actions.includes(state.action)) state.set({ action: actions[0] ?? "" });
     if (state.text || page.began === state.model) return;
     page.began = state.model;
-    const [text = "", second = ""] = examples[state.action]?.[0] ?? [];
+    const [text = "", second = ""] = firstExample(examples[state.action] ?? []);
     state.set({ text, second });
   };
 

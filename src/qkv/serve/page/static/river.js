@@ -36,7 +36,7 @@ export function mount(element, state, api) {
     if (state.changes.length > river.n_changes && !(isStation && !river.shown)) reveal(river, ".node.changed");
     else if (!river.shown) reveal(river);
     Object.assign(river, { shown: true, n_changes: state.changes.length });
-    drawKey(key, river.difference);
+    drawKey(key, river);
   };
   state.page.wanted = () => (state.section === "river" && state.page.structure ? keys() : []);
   const draw = (answered) => {
@@ -60,9 +60,10 @@ export function mount(element, state, api) {
 }
 
 /** What the colours mean. */
-function drawKey(element, isDifference) {
+function drawKey(element, { difference, stacks }) {
   element.hidden = false;
-  const colours = isDifference ? ["moved"] : ["strip", "ribbon"];
+  const hasRibbons = stacks.some(({ columns }) => columns.some(isAttention));
+  const colours = difference ? ["moved"] : hasRibbons ? ["strip", "ribbon"] : ["strip"];
   element.replaceChildren(...colours.map((name) => el("span", {}, el("i", { class: `swatch ${name}`, "aria-hidden": "true" }), t(`river.key.${name}`))));
 }
 
@@ -125,7 +126,7 @@ function build(river, width) {
     const lane = laneSize(flow, tokens.length, width, n_lanes);
     const isOpen = layout.layers.some(({ open }) => open);
     const level = flow === "right" ? 25 : 27;
-    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? 132 : 72;
+    const head = flow === "right" ? LABELS + (isOpen ? level * 3.4 + 16 : 26) : isOpen ? 132 : 84;
     const across = head + tokens.length * lane;
     const placed = { ...layout, stack, tokens, lane, head, across, offset, level, isOpen, shift: 0 };
     river.stacks.push(placed);
@@ -155,7 +156,7 @@ function build(river, width) {
 function stretchOf(structure, open, flow, width) {
   if (flow === "down") return 1;
   const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
-  return Math.max(open.length ? 1 : 0.5, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+  return Math.max(open.length ? 1 : 0.42, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
 }
 
 /** Room for a lane: across the width of a phone, or down what is left of the window. */
@@ -407,13 +408,21 @@ const COLOURS = ["q", "k", "v"];
 /** The strength of a quantity's colours, found once. */
 const strengthOf = (quantity) => (quantity ? (quantity.strength ??= strength(quantity.data)) : 0);
 
+/** The strength of most lanes, so that one with huge values (often the first) leaves the others their colours. */
+function usualStrength(quantity) {
+  if (quantity.usual !== undefined) return quantity.usual;
+  const [rows, cells] = quantity.shape;
+  const lanes = Array.from({ length: rows }, (_, lane) => strength(quantity.data.subarray(lane * cells, (lane + 1) * cells))).filter(Boolean).sort((a, b) => a - b);
+  return quantity.usual = Math.min(strengthOf(quantity), 1.5 * (lanes[Math.floor(lanes.length / 2)] ?? Infinity));
+}
+
 function paintColumn(context, river, stack, column, changed, shared) {
   column.keys.forEach((key, n) => {
     const quantity = river.values[key];
     if (!quantity) return;
     const [rows, cells] = quantity.shape;
     const input = key.startsWith(`${stack.stack.side}.`) && !changed;
-    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : strengthOf(quantity);
+    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : changed ? strengthOf(quantity) : usualStrength(quantity);
     const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
     for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
       const box = cellAt(river, stack, column, lane);

@@ -1,6 +1,7 @@
 /** The top bar: model, action, the text as one types, and what comes out with its alternatives. */
 import { beginsWord, el, percent, show, visible } from "./dom.js";
 import { t, tOr } from "./i18n.js";
+import { firstExample } from "./page.js";
 
 const LABELLED = ["classify", "answer", "tag", "fill"]; // actions whose outputs are not a running text
 const TWO_TEXTS = ["answer", "embed", "classify"]; // actions that read a second text
@@ -49,7 +50,7 @@ function drawActions(element, state, names) {
   element.replaceChildren(...names.map((name) => el("button", {
     type: "button", role: "radio", "aria-checked": String(name === state.action),
     onclick: () => {
-      const [text = "", second = ""] = state.page.structure.examples[name]?.[0] ?? [];
+      const [text = "", second = ""] = firstExample(state.page.structure.examples[name] ?? []);
       state.set({ action: name, text, second, changes: [], row: null, column: null }, { push: true });
     },
   }, t(`action.${name}`))));
@@ -98,7 +99,7 @@ function joined(outputs, labelled) {
 
 /** An entity, or the likeness of two texts. */
 const drawMark = ({ name, label, value }) => el("p", { class: "mark" }, tOr(`mark.${name}`, name), label ? el("b", {}, label) : null,
-  el("span", { class: "number quiet" }, label ? percent(value) : value.toFixed(3)));
+  el("span", { class: "number quiet" }, label ? percent(value) : value.toFixed(3)), label ? null : bar(Math.max(0, value)));
 
 /** Labels, or what may fill each gap, with their probabilities before and after changes. */
 const drawLists = (answer) => el("div", { class: "lists", "aria-live": "off" }, ...answer.outputs.map((word, n) => [

@@ -1,0 +1,57 @@
+"""Panels that several figures have: who sees whom, and layers by heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qkv.inspect.draw.heat_map import HeatMap, turn_labels
+from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.language import localized
+from qkv.inspect.draw.style import ATTENTION, HATCH, MASK, array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LONGEST_NAME = 12  # terminal cells of a token at an axis
+
+
+def draw_visibility(
+    axes: Axes, allowed: Any, rows: Sequence[str], columns: Sequence[str], signs: Sequence[str] = ()
+) -> None:
+    """Fill the cells that a row's token may see, hatch the others; `signs` are written in them."""
+    from matplotlib.patches import Rectangle
+
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    for row, line in enumerate(allowed.tolist()):
+        for column, cell in enumerate(line):
+            fill: dict[str, Any] = {"facecolor": ATTENTION, "alpha": 0.45, "linewidth": 0}
+            if not cell:
+                fill = {"facecolor": MASK, "edgecolor": HATCH, "hatch": "////", "linewidth": 0}
+            axes.add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **fill))
+            if signs:
+                axes.text(column, row, signs[not cell], ha="center", va="center", fontsize=7)
+    for axis, names in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        shown = [clipped(visible(name), LONGEST_NAME) for name in names]
+        axis.set_ticks(range(len(names)), shown, fontsize=7, parse_math=False)
+    turn_labels(axes.xaxis)
+    axes.tick_params(length=0)
+
+
+def map_by_head(values: Any, title: str, value: str) -> HeatMap:
+    """A heat map of scores (layers, heads)."""
+    down, across = ([str(i) for i in range(count)] for count in values.shape)
+    return HeatMap(values, down, across, title, value=value, down="layer", across="head")
+
+
+def draw_by_head(axes: Axes, values: Any, title: str, **scale: Any) -> Any:
+    """Draw scores (layers, heads) in one panel; returns the image."""
+    n_layers, n_heads = values.shape
+    axes.set_title(title)
+    axes.set_xlabel(localized("head"))
+    axes.grid(False)
+    axes.set_xticks(range(0, n_heads, max(1, n_heads // 8)))
+    axes.set_yticks(range(0, n_layers, max(1, n_layers // 10)))
+    return axes.imshow(array(values), aspect="auto", **scale)

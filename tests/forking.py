@@ -6,6 +6,7 @@ their own all the same, with the environment, streams, signals and exit code of 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import runpy
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,7 +24,7 @@ FORKING.set_forkserver_preload(["tests.preload"])
 
 
 class Python:
-    """`python ARGUMENTS`: `-m MODULE …` or `-c PROGRAM …`, with what it writes in two pipes."""
+    """`python ARGUMENTS`: `-m MODULE …`, `-c PROGRAM …` or `-P FILE`, and what it writes."""
 
     def __init__(
         self,
@@ -31,20 +33,24 @@ class Python:
         cwd: Path | None = None,
         terminal: int | None = None,
         merged: bool = False,
+        stdin: bytes = b"",
     ) -> None:
         """Start; `merged`: stderr goes to stdout's pipe; a terminal is that of all streams."""
+        read_in, in_ = FORKING.Pipe(duplex=False)
         read_out, out = FORKING.Pipe(duplex=False)
         read_err, err = FORKING.Pipe(duplex=False)
-        streams = [None, out, out if merged else err]
+        streams = [read_in, out, out if merged else err]
         if terminal is not None:
             streams = [Connection(os.dup(terminal))] * 3
         words = [str(word) for word in arguments]
         env = dict(os.environ if environment is None else environment)
+        place = str(cwd or Path.cwd())
         self._process = FORKING.Process(
-            target=_become, args=(words, env, str(cwd or Path.cwd()), streams)
+            target=_become, args=(words, env, place, streams, terminal is not None)
         )
         self._process.start()
-        for stream in {out, err, *streams[1:]}:
+        os.write(in_.fileno(), stdin)
+        for stream in {read_in, in_, out, err, *streams}:
             stream.close()
         self.stdout, self.stderr = _text(read_out), _text(read_err)
 
@@ -76,6 +82,11 @@ class Python:
         written = self.stdout.read(), self.stderr.read()
         self.wait()
         return written
+
+    def __del__(self) -> None:
+        """Close the pipes without a warning."""
+        for stream in (self.stdout, self.stderr):
+            stream.close()
 
 
 class ForkedWorker:
@@ -125,6 +136,26 @@ class ForkedWorker:
         self.send_signal(signal.SIGKILL)
 
 
+def run_worker(
+    worker: Path, request: Mapping[str, Any], seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """What `qkv.child_process.run_worker` does, without a new interpreter."""
+    process = Python(["-P", worker], stdin=json.dumps(request).encode())
+    try:
+        code = process.wait(seconds)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess([], code, out.encode(), err.encode())
+
+
+@cache
+def mapped_bytes() -> int:
+    """Memory that a process has mapped when it begins, which a bound on all of it must exceed."""
+    program = "print(open('/proc/self/statm').read().split()[0])"
+    return int(Python(["-c", program]).communicate()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def fork_workers() -> None:
     """Let `qkv.run.launch` fork its workers from this process."""
     from qkv.run import launch
@@ -138,13 +169,17 @@ def _text(connection: Connection) -> TextIO:
 
 
 def _become(
-    arguments: list[str], environment: dict[str, str], cwd: str, streams: list[Connection | None]
+    arguments: list[str],
+    environment: dict[str, str],
+    cwd: str,
+    streams: list[Connection],
+    on_terminal: bool,
 ) -> None:
     """Be the process that was asked for."""
     for number, stream in enumerate(streams):
-        if stream is not None:
-            os.dup2(stream.fileno(), number)
-    if streams[0] is not None:
+        os.dup2(stream.fileno(), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    if on_terminal:
         _take_terminal()
     os.chdir(cwd)
     code = _exit_code(arguments, environment)
@@ -158,7 +193,6 @@ def _take_terminal() -> None:
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def _exit_code(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -174,6 +208,8 @@ def _exit_code(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         if kind == "-m":
             runpy.run_module(what, run_name="__main__", alter_sys=True)
+        elif kind == "-P":
+            runpy.run_path(what, run_name="__main__")
         else:
             exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as end:

@@ -1,5 +1,7 @@
 """What a process of `tests.forking` has imported when it begins."""
 
+import jinja2.ext
+import jinja2.sandbox
 import pytest
 import torch
 import torch.distributed.checkpoint
@@ -12,5 +14,5 @@ import qkv.cli.translate
 import qkv.run.train
 import qkv.training.tensor_parallel
 
-__all__ = ["pytest", "qkv", "torch"]
+__all__ = ["jinja2", "pytest", "qkv", "torch"]
 torch.set_num_threads(1)

@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from torch import nn
 from qkv.errors import UserError
 from qkv.files import replacing, write_json, write_text
 from qkv.weights import StoredTensors, load_weights, read_metadata, read_tensors, write_tensors
+from tests.forking import Python
 
 
 def test_a_file_is_written_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -77,8 +76,8 @@ from qkv.weights import write_tensors
 Path.replace = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)
 write_tensors(Path(sys.argv[1]), {"x": torch.ones(3)}, {})
 """
-    command = [sys.executable, "-c", program, str(tmp_path / "a.safetensors")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    killed = Python(["-c", program, tmp_path / "a.safetensors"])
+    assert killed.wait() == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 2  # the new one lies beside, all written
     assert read_tensors(tmp_path / "a.safetensors")["x"].tolist() == [0, 0, 0]
     assert read_metadata(tmp_path / "a.safetensors") == {"old": "yes"}

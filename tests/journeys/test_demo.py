@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from qkv.cli.train import program
 from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
 from qkv.tasks import load
 from tests.demo.sentences import whole_corpus
+from tests.forking import Python
 from tests.journeys.conftest import Command
 from tests.run.common import read_log
 
@@ -75,12 +75,7 @@ def test_the_demo_runs_from_end_to_end_and_may_be_run_again(
     assert python.strip().startswith(f'{sys.executable} -c "import qkv; ')
     expected = [load(folder).translate("我爱你")]
     assert qkv(*shlex.split(translate)[1:]).lines == expected
-    assert (
-        subprocess.run(
-            shlex.split(python), env=ENVIRONMENT, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        == expected
-    )
+    assert Python(shlex.split(python)[1:], ENVIRONMENT).stdout.read().splitlines() == expected
     assert "- Data: demo (licence: Apache-2.0)" in (folder / "README.md").read_text()
 
     assert qkv("demo", *WORDS, "--set", "train.steps=3").code == 0

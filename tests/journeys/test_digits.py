@@ -29,9 +29,9 @@ def test_no_image_is_both_learnt_and_tested(data: Path) -> None:
 
 
 def test_handwritten_digits_are_read(data: Path, tmp_path: Path) -> None:
-    few = ("train.steps=300", "train.valid_every=100")  # of the recipe's 2,500
+    few = ("train.steps=150", "train.valid_every=75")  # of the recipe's 2,500
     _, accuracy, _ = train(data, tmp_path / "digits", 0, *few)
-    assert accuracy > 92
+    assert accuracy > 80
     model, tested = load(tmp_path / "digits", device="cpu"), np.load(data / "test.npz")
     said = [one.label for one in model.classify(list(tested["images"]))]
     right = np.mean([one == str(label) for one, label in zip(said, tested["labels"], strict=True)])

@@ -12,7 +12,7 @@ import pytest
 from bench.requests import ask_at_random
 from tests.serve.conftest import running
 
-N_REQUESTS = 220
+N_REQUESTS = 120
 
 
 @pytest.mark.timeout(300)

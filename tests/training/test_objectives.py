@@ -532,8 +532,8 @@ def test_packed_objectives_compile_to_one_graph(name: str) -> None:
         objective, batch = next_token, packed_pairs(some_texts(5), 36)
         model = tiny_model(n_encoder_layers=1, n_decoder_layers=1)
     elif name == "consistent":  # without dropout, so that both runs draw the same
-        objective, model = consistent_next_token(1.0), tiny_model(dropout=0.0).train()
-        batch = packed_pairs(some_texts(5), 36)
+        objective, batch = consistent_next_token(1.0), packed_pairs(some_texts(5), 36)
+        model = tiny_model(dropout=0.0, n_encoder_layers=1, n_decoder_layers=1).train()
     else:
         objective, batch = masked_tokens(3.0), packed(pair_batch())
         model = encoder(head="masked", pair_head=True, n_encoder_layers=1)

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 
 from qkv.data.corpus.shards import Chunk, Shards, cached, cached_examples
+from tests.forking import Python
 
 WORDS = [f"word {number}" for number in range(10_000)]
 
@@ -79,8 +78,7 @@ def numbers_from(done: int, facts: Mapping[str, int], seen: list[int]) -> Iterat
 
 @pytest.mark.parametrize("killed_at", [0, 1, 6])
 def test_encoding_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, killed_at: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path), str(killed_at)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert Python(["-c", KILLED, tmp_path, killed_at]).wait() == -signal.SIGKILL
     for path in tmp_path.rglob("numbers.bin"):  # a chunk that was cut short
         with path.open("ab") as file:
             file.write(b"???")

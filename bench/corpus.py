@@ -41,6 +41,7 @@ FILE = 1 << 28  # bytes
 COMPARED = 1 << 24  # bytes that are encoded with one process and with several
 FIRST, KILLED = 0.1, 0.2  # shares of the text at which memory is looked at, and the command killed
 MOST_GROWTH = 1.25  # times the memory at a tenth of the text
+PATIENCE = 5.0  # seconds after which nothing that a killed command has started may be left
 FIRST_STEP = 60.0  # seconds within which a run on encoded data must begin
 
 
@@ -174,7 +175,7 @@ def encode(scratch: Path, recipe: Path, home: Path, n_bytes: int) -> dict[str, A
     ids = command.processes()
     os.kill(command.process.pid, signal.SIGKILL)
     command.process.wait()
-    time.sleep(5)
+    time.sleep(PATIENCE)
     left = [process for process in ids if Path(f"/proc/{process}").exists()]
     killed = encoded_share(home, n_bytes)
     command = Command(recipe, scratch / "resumed")
@@ -189,7 +190,7 @@ def encode(scratch: Path, recipe: Path, home: Path, n_bytes: int) -> dict[str, A
     command.finish()
     return {
         "seconds to the kill": round(seconds),
-        "processes left 5 s after it": len(left),
+        f"processes left {PATIENCE:g} s after it": len(left),
         "share encoded when killed": round(killed, 3),
         "and when it went on": round(resumed, 3),
         "MB/s": round((1 - resumed) * n_bytes / 1e6 / spent, 1),

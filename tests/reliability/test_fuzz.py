@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import fuzz_readers
-from bench.fuzz import fuzz, run_cases
+from bench.fuzz import fuzz, fuzz_many, run_cases
 from bench.fuzz_readers import READERS, Reader
 
 CASES = {"recipe": 60, "chat program": 3, "gguf": 40, "hugging face": 25, "adapter": 30}
@@ -59,3 +59,11 @@ def test_the_harness_notices_what_it_is_there_for(
     good, bad = run_cases(reader, cases, tmp_path / "case")
     assert good[:2] == [1, "read"]
     assert bad[:2] == [2, "failed"] and bad[2].startswith(signature)
+
+
+def test_several_processes_find_what_one_does(tmp_path: Path) -> None:
+    alone = fuzz("tsv", 600, 7, tmp_path / "case")
+    many = fuzz_many("tsv", range(600), 7, tmp_path / "cases", processes=2)
+    assert (many.counts, many.failures) == (alone.counts, alone.failures)
+    none = fuzz_many("tsv", range(600), 7, tmp_path / "cases", processes=2, seconds=-1)
+    assert none.counts == {}

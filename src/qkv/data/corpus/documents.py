@@ -113,9 +113,12 @@ def spans(path: Path, documents: Unit) -> Iterator[Span]:
     """
     check_seekable(path)
     separator = _separator(path, documents)
+    if separator is None:
+        yield Span(path, 0, None)
+        return
     size, start = path.stat().st_size, 0
-    with path.open("rb") as file:
-        while separator and size - start > SPAN:
+    with opened(path) as file:
+        while size - start > SPAN:
             file.seek(start + SPAN)
             read = b""
             while not (match := separator.search(read)) and len(read) < LONGEST:
@@ -130,7 +133,7 @@ def spans(path: Path, documents: Unit) -> Iterator[Span]:
             yield Span(path, start, end)
             start = end
     if start < size or not size:
-        yield Span(path, start, size if separator and size - start <= SPAN else None)
+        yield Span(path, start, size if size - start <= SPAN else None)
 
 
 def _separator(path: Path, documents: Unit) -> re.Pattern[bytes] | None:

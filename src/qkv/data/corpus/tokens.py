@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,7 +183,10 @@ def load_corpus(
     """
     texts = {"train": config.text, "valid": config.valid_text, "test": config.test_text}
     files = {use: text_files(paths) for use, paths in texts.items() if paths}
-    versions = {use: [_version(path) for path in paths] for use, paths in files.items()}
+    versions = {
+        use: [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+        for use, paths in files.items()
+    }
     settings = [getattr(config, name) for name in SETTINGS]
     key = ["text", tokenizer.digest, settings, versions, [held_out.below, held_out.after]]
     total = sum(path.stat().st_size for paths in files.values() for path in paths)
@@ -223,11 +225,6 @@ def load_corpus(
             )
     test = splits["test"] if config.test_text else None
     return TextCorpus(splits["train"], splits["valid"], test)
-
-
-def _version(path: Path) -> tuple[str, int, int]:
-    state = path.stat()
-    return str(path.resolve()), state.st_size, state.st_mtime_ns
 
 
 def _chunks(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 OVER_LIMIT = (-9, -24, -25)  # ended by SIGKILL (no memory), SIGXCPU or SIGXFSZ
 
@@ -72,3 +72,10 @@ def limit_file_size(n_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
     except (ImportError, OSError, ValueError):
         pass
+
+
+def stop(reason: str, code: int) -> NoReturn:
+    """Leave a worker with an exit code, and the reason on standard error."""
+    sys.stderr.write(reason)
+    sys.stderr.flush()
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Writing files so that a kill or a full disk at any moment leaves the old ones whole."""
+"""Small files: read with clear errors, and written whole or not at all, whatever happens."""
 
 import json
 import os
@@ -68,6 +68,27 @@ def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or leave the one before it untouched."""
     with replacing(path) as beside:
         beside.write_text(text, encoding="utf-8")
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is no such file."""
+    content = read_json(path, {})
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no JSON object; fetch it again.")
+    return content
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """What a JSON file holds, or the default where there is no such file."""
+    refuse_special(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return default
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is truncated or not JSON ({error}); fetch it again.") from error
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -119,7 +119,7 @@ def test_products_use_a_gpu_better_the_larger_they_are() -> None:
 
 
 def test_what_does_not_fit_on_one_gpu_is_laid_out_on_more() -> None:
-    work = llama_7b(batch_tokens=4096).workload
+    work = llama_7b(batch_tokens=4096)
     assert best_layout(work, 1) is None
     found = best_layout(work, 8)
     assert found is not None and found.shard * found.tensor > 1
@@ -128,7 +128,7 @@ def test_what_does_not_fit_on_one_gpu_is_laid_out_on_more() -> None:
 
 
 def test_efficiency_never_rises_with_more_gpus() -> None:
-    work = plan_run(gpt2(16), "h100").workload
+    work = plan_run(gpt2(16), "h100")
     found = [best_layout(work, count) for count in (1, 8, 64, 512, 4096)]
     shares = [layout.efficiency for layout in found if layout is not None]
     assert shares[0] == 1.0
@@ -137,7 +137,7 @@ def test_efficiency_never_rises_with_more_gpus() -> None:
 
 
 def test_layouts_use_every_gpu_and_tensors_stay_within_a_node() -> None:
-    for layout in layouts(llama_7b().workload, 64):
+    for layout in layouts(llama_7b(), 64):
         assert layout.gpus == 64
         assert layout.tensor <= 8
         assert 0 < layout.efficiency <= 1

@@ -56,11 +56,14 @@ def answer(
     if input_:
         _answer_file(input_, model, question, n_best, as_json, device, dtype)
         return
-    batches, passage = given_lines(question), text if context is None else _read(context)
+    from qkv.data import read_lines
+
+    batches = given_lines(question)
+    passage = "\n".join(read_lines(context)) if context else text or ""
     answerer = load_answerer(model, device, dtype)
 
     def ask(questions: list[str], done: int, advance: Advance | None) -> list[list[Found]]:
-        return answerer.answers([(asked, passage or "") for asked in questions], n_best, advance)
+        return answerer.answers([(asked, passage) for asked in questions], n_best, advance)
 
     several = n_best > 1
     show = _as_json if as_json else lambda _, answers, several: _as_text(answers, several)
@@ -101,12 +104,6 @@ def _answer_file(
         return
     for answers in found:
         print(_as_text(answers, n_best > 1))
-
-
-def _read(path: Path) -> str:
-    from qkv.data import read_lines
-
-    return "\n".join(read_lines(path))
 
 
 def _as_text(answers: Sequence[Found], several: bool) -> str:

@@ -65,7 +65,7 @@ def _command(verb: str) -> Callable[..., None]:
 
         n_workers = workers or (1 if address else 0)
         work = on_ray(n_workers, address, settings["device"]) if n_workers else None
-        suffix = _suffix(verb, settings["as_json"])
+        suffix = ".jsonl" if settings["as_json"] else ".npy" if verb == "embed" else ".txt"
         settings, weights = _located(settings)
         given = {name: value for name, value in settings.items() if name != "device"}
         with counting_bar() as progress:
@@ -84,12 +84,6 @@ def _command(verb: str) -> Callable[..., None]:
 
     command.__doc__ = f"{answering.__doc__}\n\nExample: qkv bulk {verb} lines.txt out --workers 8"
     return command
-
-
-def _suffix(verb: str, as_json: bool) -> str:
-    if as_json:
-        return ".jsonl"
-    return ".npy" if verb == "embed" else ".txt"
 
 
 def open_answer(

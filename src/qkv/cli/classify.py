@@ -140,17 +140,14 @@ def _texts(given: Given, n_texts: int, number: int = 0) -> Texts:
     """Return the texts of a line, with a tab within a pair; those of a table are known."""
     if not isinstance(given, str):
         return given
-    texts = tuple(given.split("\t")) if _is_pair(given, n_texts) else (given,)
+    # Half of a pair may be missing, but a tab around a single text separates nothing.
+    is_pair = "\t" in given.strip() or (n_texts == 2 and given.strip())
+    texts = tuple(given.split("\t")) if is_pair else (given,)
     if len(texts) > 2:
         raise UserError(
             f"Text {number} holds {len(texts)} texts with tabs between; give one text, or a pair."
         )
     return texts
-
-
-def _is_pair(line: str, n_texts: int) -> bool:
-    """Half of a pair may be missing, but a tab around a single text separates nothing."""
-    return "\t" in line.strip() or bool(n_texts == 2 and line.strip())
 
 
 def _check_kind(folder: str, kind: str, threshold: float | None, show_all: bool) -> None:

@@ -176,14 +176,10 @@ def progress_bar(total: int) -> Iterator[Advance | None]:
 @contextmanager
 def counting_bar() -> Iterator[Callable[[int, int], None] | None]:
     """A bar on a terminal that is called with what is done and what there is in all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
+    from qkv.run.display import terminal_bar
+
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with terminal_bar(*columns, total=None) as update:
+        yield update and (lambda done, total: update(completed=done, total=total))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qkv.cli import options
 from qkv.cli.train import program, python, resumable
 
 if TYPE_CHECKING:
@@ -18,10 +19,7 @@ SAMPLES = 10
 
 def demo(
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
-    ] = None,
+    set_: options.Changes = None,
 ) -> None:
     """Train the packaged Chinese-to-English translator on this CPU, score it and try it.
 

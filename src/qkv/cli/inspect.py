@@ -266,6 +266,7 @@ def _open(
     others: Sequence[str],
 ) -> Question:
     """Load what the views need: logs, a model, a trace, a second model."""
+    from qkv.inspect.answers.curves import read_logs, read_smoothings
     from qkv.inspect.answers.embeddings import vocabularies
     from qkv.inspect.draw import localized
     from qkv.tasks import load
@@ -273,7 +274,7 @@ def _open(
     comparing = "compare" in views and "curves" not in views
     runs_given = [] if comparing else [Path(other) for other in others]
     folders = _run_folders(name, runs_given, required=views == ["curves"])
-    question = _with_runs(question, folders)
+    question = replace(question, runs=read_logs(folders), smoothing=read_smoothings(folders))
     text = reading.texts or None
     runs = question.runs
     no_text = (
@@ -292,12 +293,6 @@ def _open(
         other = replace(reading, silence=(), patch=()).trace(second)
         question = replace(question, other=other, other_name=Path(others[0]).name)
     return replace(question, model=task.model, trace=trace, vocabularies=vocabularies(task))
-
-
-def _with_runs(question: Question, folders: Sequence[Path]) -> Question:
-    from qkv.inspect.answers.curves import read_logs, read_smoothings
-
-    return replace(question, runs=read_logs(folders), smoothing=read_smoothings(folders))
 
 
 def _run_folders(name: str, others: Sequence[Path], required: bool) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -101,14 +101,8 @@ def with_decoding(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             found = {name: value for name, value in settings.items() if value is not None}
             return command(**given, **found)
 
-        signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in _decoding_options().items()
-            if name in names
-        ]
-        call.__signature__ = signature.replace(parameters=own + options)  # type: ignore[attr-defined]
+        options = [_option(*kind) for kind in _decoding_options().items() if kind[0] in names]
+        call.__signature__ = _with_options(command, options)  # type: ignore[attr-defined]
         return call
 
     return decorate
@@ -120,10 +114,8 @@ def with_options_of(
     """Give a command the options of a function, which its **settings receive."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        parameters += inspect.signature(source, eval_str=True).parameters.values()
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        options = inspect.signature(source, eval_str=True).parameters.values()
+        command.__signature__ = _with_options(command, options)  # type: ignore[attr-defined]
         return command
 
     return decorate
@@ -131,8 +123,8 @@ def with_options_of(
 
 def with_adapter(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option of an adapter for its model, which is opened under both names."""
-    signature = inspect.signature(command, eval_str=True)
-    model = next(name for name in ("model", "source") if name in signature.parameters)
+    named = inspect.signature(command).parameters
+    model = next(name for name in ("model", "source") if name in named)
 
     @wraps(command)
     def call(adapter: str | None = None, **given: Any) -> None:
@@ -144,12 +136,22 @@ def with_adapter(command: Callable[..., None]) -> Callable[..., None]:
             given[model] = f"{given[model] or TRANSLATOR}+{adapter}"
         command(**given)
 
-    option = inspect.Parameter(
-        "adapter", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Adapter
-    )
-    parameters = [*signature.parameters.values(), option]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    options = [_option("adapter", Adapter)]
+    call.__signature__ = _with_options(command, options)  # type: ignore[attr-defined]
     return call
+
+
+def _option(name: str, kind: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _with_options(
+    command: Callable[..., Any], options: Iterable[inspect.Parameter]
+) -> inspect.Signature:
+    """A command's signature with further options, which its **settings receive."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return own.replace(parameters=[*kept, *options])
 
 
 def _decoding_options() -> dict[str, Any]:

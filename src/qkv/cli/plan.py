@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.cli import options
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from qkv.plan.layout import Layout
-    from qkv.run.plan import RunPlan
+    from qkv.plan.run_plan import RunPlan
 
 UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 SCALES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -21,10 +23,7 @@ SHOWN = (1, 8, 64, 512, 4096)  # numbers of GPUs in the table
 
 def plan(
     recipe: Annotated[Path, typer.Argument(help="Recipe in TOML, as `qkv train` reads it.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable."),
-    ] = None,
+    set_: options.Changes = None,
     device: Annotated[
         str, typer.Option(help="auto, cpu or cuda here; or a GPU to buy: h200, h100, a100, 4090 …")
     ] = "auto",
@@ -76,7 +75,7 @@ def plan(
 def _best_layouts(planned: RunPlan, scales: list[int]) -> dict[int, Layout | None]:
     from qkv.plan.layout import best_layout
 
-    return {count: best_layout(planned.workload, count) for count in scales}
+    return {count: best_layout(planned, count) for count in scales}
 
 
 def short(number: float, unit: str = "", step: float = 1000.0) -> str:

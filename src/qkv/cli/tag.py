@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,8 +37,9 @@ def answering(
     def ask(lines: list[str], done: int, advance: Advance | None) -> list[Tagging]:
         return tagger.tag(lines, advance)
 
-    marked = _as_words if tagger.scheme is None else _as_text
-    return Answering(tagger, ask, _as_columns if columns else _as_json if as_json else marked)
+    marked = partial(_as_words, "{}/{}", " ") if tagger.scheme is None else _as_text
+    as_columns = partial(_as_words, "{}\t{}\n", "")  # with a blank line after the last
+    return Answering(tagger, ask, as_columns if columns else _as_json if as_json else marked)
 
 
 @options.with_options_of(answering)
@@ -65,16 +67,9 @@ def _as_text(line: str, tagging: Tagging) -> str:
     return one_line("".join([*parts, tagging.text[end:]]))
 
 
-def _as_words(line: str, tagging: Tagging) -> str:
+def _as_words(form: str, between: str, line: str, tagging: Tagging) -> str:
     """Each word with its label."""
-    pairs = zip(tagging.words, tagging.labels, strict=True)
-    return " ".join(f"{word}/{label}" for word, label in pairs)
-
-
-def _as_columns(line: str, tagging: Tagging) -> str:
-    """A line for each word, and a blank one after the last."""
-    pairs = zip(tagging.words, tagging.labels, strict=True)
-    return "".join(f"{word}\t{label}\n" for word, label in pairs)
+    return between.join(map(form.format, tagging.words, tagging.labels))
 
 
 def _as_json(line: str, tagging: Tagging) -> str:

@@ -51,18 +51,14 @@ def verify(
 @contextmanager
 def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
     """A bar with the row that is worked on, where there is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
+    from qkv.run.display import terminal_bar
+
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("loading", total=None)
-        yield lambda name, done, total: bar.update(
-            task, description=name, completed=done, total=total
+    with terminal_bar(*columns, description="loading", total=None) as update:
+        yield update and (
+            lambda name, done, total: update(description=name, completed=done, total=total)
         )
 
 
@@ -76,7 +72,8 @@ def _print(proofs: Sequence[Proof]) -> None:
     for heading in ("largest difference", "limit"):
         table.add_column(heading, justify="right")
     for proof in proofs:
-        table.add_row(SIGNS[proof.passed], proof.name, *map(_number, _numbers(proof)))
+        numbers = proof.difference, None if proof.passed is None else proof.limit
+        table.add_row(SIGNS[proof.passed], proof.name, *map(_number, numbers))
     Console().print(table)
     for proof in proofs:
         print(f"{SIGNS[proof.passed]} {proof.name}: {proof.meaning}")
@@ -85,10 +82,6 @@ def _print(proofs: Sequence[Proof]) -> None:
     failed = sum(proof.passed is False for proof in proofs)
     passed = sum(proof.passed is True for proof in proofs)
     print(f"{passed} of {passed + failed} proofs passed.")
-
-
-def _numbers(proof: Proof) -> tuple[float | None, float | None]:
-    return proof.difference, None if proof.passed is None else proof.limit
 
 
 def _number(value: float | None) -> str:

@@ -104,6 +104,15 @@ def _fine_tuning(**train: Any) -> Settings:
     return {"model": {"preset": "bert-mini"}, "train": {**_FINE_TUNING, **train}}
 
 
+def _language_model(decode: Mapping[str, Any] | None = None, **train: Any) -> Settings:
+    return {
+        "data": {"max_length": 0},
+        "model": {"preset": "llama-mini"},
+        "train": {**_LANGUAGE, **train},
+        "decode": {"beams": 1, **(decode or {})},
+    }
+
+
 TASKS: dict[str, TaskSpec] = {
     "translate": TaskSpec(
         about="a translation model",
@@ -121,7 +130,7 @@ TASKS: dict[str, TaskSpec] = {
             "bpe_dropout",
             *_HELD_OUT,
         ),
-        train=("label_smoothing", "consistency", "packing", "valid_bleu"),
+        train=SPECIAL_TRAIN,
         sections=("decode",),
         items="pairs",
         objective="next_token",
@@ -140,12 +149,9 @@ TASKS: dict[str, TaskSpec] = {
         objective="next_token",
         result="LanguageModel",
         metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
-        defaults={
-            "data": {"max_length": 0},
-            "model": {"preset": "llama-mini"},
-            "train": {**_LANGUAGE, "batch_tokens": 16_384},
-            "decode": {"beams": 1, "sample": True, "temperature": 0.8, "top_p": 0.95},
-        },
+        defaults=_language_model(
+            {"sample": True, "temperature": 0.8, "top_p": 0.95}, batch_tokens=16_384
+        ),
     ),
     "instruct": TaskSpec(
         about="a language model that answers",
@@ -153,18 +159,13 @@ TASKS: dict[str, TaskSpec] = {
         family="decoder",
         files=("records",),
         data=("template", "bos", "max_length", *_HELD_OUT),
-        train=("label_smoothing", "consistency", "packing", "valid_bleu"),
+        train=SPECIAL_TRAIN,
         sections=("decode", "chat"),
         items="conversations",
         objective="next_token",
         result="LanguageModel",
         metrics={"exact_match": ("exact match",)},
-        defaults={
-            "data": {"max_length": 0},
-            "model": {"preset": "llama-mini"},
-            "train": {**_LANGUAGE, "steps": 2000, "lr": 3e-4, "valid_every": 100},
-            "decode": {"beams": 1},
-        },
+        defaults=_language_model(steps=2000, lr=3e-4, valid_every=100),
     ),
     "prefer": TaskSpec(
         about="a language model that answers as people prefer",
@@ -178,21 +179,15 @@ TASKS: dict[str, TaskSpec] = {
         objective="preference",
         result="LanguageModel",
         metrics={"preferred": ("preferred",)},
-        defaults={
-            "data": {"max_length": 0},
-            "model": {"preset": "llama-mini"},
-            "train": {
-                **_LANGUAGE,
-                "weight_decay": 0.0,
-                "schedule": "linear",
-                "warmup": 20,
-                "steps": 300,
-                "lr": 5e-6,
-                "valid_every": 50,
-                "checkpoint_every": 100,
-            },
-            "decode": {"beams": 1},
-        },
+        defaults=_language_model(
+            weight_decay=0.0,
+            schedule="linear",
+            warmup=20,
+            steps=300,
+            lr=5e-6,
+            valid_every=50,
+            checkpoint_every=100,
+        ),
     ),
     "fill": TaskSpec(
         about="an encoder",

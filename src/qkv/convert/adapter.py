@@ -22,22 +22,22 @@ from torch import Tensor
 from qkv.config import ModelConfig
 from qkv.convert.adapted_weights import AdaptedWeights, Adapter
 from qkv.convert.architectures.name_tables import AS_IS, TRANSPOSED, Form, Part
-from qkv.convert.causal_encoder import as_causal_encoder
 from qkv.convert.huggingface.fitting import fitting
 from qkv.convert.huggingface.foreign_weights import applicable
-from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.model_folder import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
     CONFIG,
     StoredModel,
     Tokenizers,
+    as_causal_encoder,
     check_same_save,
     check_whole,
     load_config,
     read_config,
 )
 from qkv.errors import UserError
+from qkv.files import read_values
 from qkv.model import Model, empty_model, parameter_shapes
 from qkv.model.families import AdaptedFrom
 from qkv.model.lora import Update, adaptable, lora_layers

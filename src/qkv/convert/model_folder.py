@@ -322,6 +322,29 @@ def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
     return content["task"], model, load_section(stored, "decode", DecodeConfig)
 
 
+def as_causal_encoder(stored: StoredModel) -> StoredModel:
+    """Turn a decoder without its output into a causal encoder (GPT's own classifiers)."""
+    _, config, _ = load_config(stored)
+    body = dataclasses.replace(
+        config,
+        family="encoder",
+        causal=True,
+        n_encoder_layers=config.n_decoder_layers,
+        pooling="last",
+        tie="none",
+    )
+
+    def weights() -> dict[str, Tensor]:
+        return {
+            name.replace("decoder.", "encoder.", 1): tensor
+            for name, tensor in stored.read_weights().items()
+            if not name.startswith("output.")
+        }
+
+    content = {**stored.content, "model": body.to_dict()}
+    return dataclasses.replace(stored, content=content, read_weights=weights)
+
+
 def says_how_to_draw(where: Where) -> bool:
     """Whether the settings of a model decide if tokens are drawn at random, and how."""
     decode = _stored(where).content.get("decode", {})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from qkv.convert.model_folder import (
     ADAPTER_CONFIG,
@@ -54,16 +52,12 @@ def _open(name: str | Path) -> StoredModel:
 
         return open_model(base_of(path), adapter=path)
     config = read_config(path)
-    if not _is_foreign(config):
+    is_foreign = "model_type" in config or ("architectures" in config and "task" not in config)
+    if not is_foreign:
         return open_model_folder(path, config)
     from qkv.convert.huggingface.importing import open_huggingface
 
     return open_huggingface(path, config)
-
-
-def _is_foreign(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is Hugging Face's and not ours."""
-    return "model_type" in config or ("architectures" in config and "task" not in config)
 
 
 def _single_gguf(path: Path) -> Path:

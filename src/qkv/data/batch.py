@@ -46,6 +46,10 @@ class PackedShape:
         return round_up(widest, self.longest) // self.longest
 
 
+Packing = PackedShape | None
+"""The shape of packed batches; None for padded ones."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """The token sequences of one side of a batch, padded or packed."""
@@ -156,7 +160,7 @@ class Placement:
         return Side(self.tensor(flat), lengths, offsets, self.longest, segments=kinds)
 
 
-def arrange(sizes: Indices, shape: PackedShape | None = None, n_tokens: int = 0) -> Placement:
+def arrange(sizes: Indices, shape: Packing = None, n_tokens: int = 0) -> Placement:
     """Lay sequences out one a row or, with a shape, end to end in `n_tokens` (the target's)."""
     if shape is None:
         width = int(sizes.max())

@@ -8,7 +8,7 @@ from itertools import count
 
 import numpy as np
 
-from qkv.data.batch import Batch, PackedShape
+from qkv.data.batch import Batch, Packing
 from qkv.data.items.base import Draw, Items
 from qkv.data.order import (
     balanced_shares,
@@ -92,7 +92,7 @@ class Stream:
         batch = self.items.share(chosen, np.zeros(1, np.int64), draw, self.share_shape)
         return replace(batch, n_labels=0, stand_in=True)
 
-    def _share_shape(self) -> PackedShape | None:
+    def _share_shape(self) -> Packing:
         if self.shape is None or self.n_workers == 1:
             return self.shape
         if self.rows:

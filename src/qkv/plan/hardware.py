@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -76,16 +76,7 @@ def _this_gpu(device: torch.device) -> Hardware:
     properties = torch.cuda.get_device_properties(device)
     words = properties.name.lower().split()
     known = next((gpu for name, gpu in GPUS.items() if name in words), GPUS["a100"])
-    memory = float(properties.total_memory)
-    return Hardware(
-        properties.name,
-        known.half,
-        known.single,
-        known.bandwidth,
-        memory,
-        known.link,
-        known.network,
-    )
+    return replace(known, name=properties.name, memory=float(properties.total_memory))
 
 
 def device_memory(device: torch.device) -> int:

@@ -15,11 +15,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from qkv.config import ModelConfig, TrainConfig
 from qkv.plan.hardware import Hardware
-from qkv.plan.memory import Memory
-from qkv.plan.passes import FLOAT, BatchSize, Numerics, PassCost, Product
-from qkv.plan.speed import StepTime, efficiency
+from qkv.plan.passes import FLOAT, Product
+from qkv.plan.run_plan import RunPlan
+from qkv.plan.speed import efficiency
 
 LINK_WAIT, NETWORK_WAIT = 3e-6, 8e-6  # seconds of a message
 HIDDEN = 0.9  # of the computation's time that communication can hide behind
@@ -62,38 +61,13 @@ class Layout:
         return self.tokens_per_second / (self.gpus * self.alone)
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The work of a run on one GPU, which layouts divide."""
-
-    config: ModelConfig
-    train: TrainConfig
-    size: BatchSize
-    numerics: Numerics
-    cost: PassCost
-    memory: Memory
-    time: StepTime
-    trained: int
-    hardware: Hardware
-
-    @property
-    def tokens(self) -> int:
-        """Target tokens of a step."""
-        return self.size.tokens * self.train.accumulate
-
-    @property
-    def layers(self) -> int:
-        """Blocks of all stacks."""
-        return len(self.cost.blocks)
-
-
-def best_layout(work: Workload, gpus: int) -> Layout | None:
+def best_layout(work: RunPlan, gpus: int) -> Layout | None:
     """The fastest layout on so many GPUs whose memory suffices; None where none does."""
     fitting = [x for x in layouts(work, gpus) if x.memory <= work.hardware.memory * USABLE]
     return max(fitting, key=lambda layout: layout.tokens_per_second, default=None)
 
 
-def layouts(work: Workload, gpus: int) -> Iterator[Layout]:
+def layouts(work: RunPlan, gpus: int) -> Iterator[Layout]:
     """All layouts on so many GPUs: tensor within a node, shards within nodes or over all."""
     per_node = work.hardware.per_node
     for tensor in (t for t in (1, 2, 4, 8) if t <= per_node and work.config.kv_heads % t == 0):
@@ -105,7 +79,7 @@ def layouts(work: Workload, gpus: int) -> Iterator[Layout]:
             yield _layout(work, rest // shard, shard, tensor)
 
 
-def _layout(work: Workload, data: int, shard: int, tensor: int) -> Layout:
+def _layout(work: RunPlan, data: int, shard: int, tensor: int) -> Layout:
     update = work.time.update / (shard * tensor)
     compute = _compute(work, tensor) + update
     waiting = _sums(work, tensor)
@@ -124,7 +98,7 @@ def _layout(work: Workload, data: int, shard: int, tensor: int) -> Layout:
     )
 
 
-def _compute(work: Workload, tensor: int) -> float:
+def _compute(work: RunPlan, tensor: int) -> float:
     """Seconds of computing, the update aside; divided products use a GPU worse."""
     if tensor == 1:
         return work.time.total - work.time.update
@@ -141,14 +115,14 @@ def _compute(work: Workload, tensor: int) -> float:
     return products + time.attention / tensor + elementwise
 
 
-def _divided(product: Product, work: Workload, tensor: int) -> Product:
+def _divided(product: Product, work: RunPlan, tensor: int) -> Product:
     """A product's part on one of the GPUs: columns are divided, or rows of what leads back to D."""
     if product.columns == work.config.d_model:
         return replace(product, inner=-(-product.inner // tensor))
     return replace(product, columns=-(-product.columns // tensor))
 
 
-def _memory(work: Workload, shard: int, tensor: int, alone: bool) -> float:
+def _memory(work: RunPlan, shard: int, tensor: int, alone: bool) -> float:
     memory, parts = work.memory, shard * tensor
     divided = replace(
         memory,
@@ -183,7 +157,7 @@ def _ring_wait(hardware: Hardware, group: int, stride: int) -> float:
     return (group - n_nodes) * LINK_WAIT + (n_nodes - 1) * NETWORK_WAIT
 
 
-def _sums(work: Workload, tensor: int) -> float:
+def _sums(work: RunPlan, tensor: int) -> float:
     """Seconds of tensor parallelism's sums: two in a block, forward and again backward."""
     if tensor == 1:
         return 0.0
@@ -193,7 +167,7 @@ def _sums(work: Workload, tensor: int) -> float:
     return count * (one + _tree_wait(work.hardware, tensor, 1))
 
 
-def _gathers(work: Workload, shard: int, tensor: int) -> float:
+def _gathers(work: RunPlan, shard: int, tensor: int) -> float:
     """Seconds in which sharded weights are gathered, twice a batch, and gradients scattered."""
     if shard == 1:
         return 0.0
@@ -205,7 +179,7 @@ def _gathers(work: Workload, shard: int, tensor: int) -> float:
     return share * moved / _bandwidth(work.hardware, shard, tensor) + waits
 
 
-def _all_reduce(work: Workload, data: int, shard: int, tensor: int) -> float:
+def _all_reduce(work: RunPlan, data: int, shard: int, tensor: int) -> float:
     """Seconds in which replicas sum up their gradients."""
     if data == 1:
         return 0.0

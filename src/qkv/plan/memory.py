@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from qkv.config import ModelConfig, TrainConfig
-from qkv.plan.parameters import count_parameters, product_weights, shapes_of, table_bytes
-from qkv.plan.passes import FLOAT, LONG, BatchSize, Numerics, PassCost
+from qkv.plan.parameters import product_weights, shapes_of, table_bytes
+from qkv.plan.passes import FLOAT, LONG, BatchSize, Numerics
 from qkv.training.int8_adamw import BLOCK
 from qkv.training.loss import chunk_elements
+
+if TYPE_CHECKING:
+    from qkv.plan.run_plan import RunPlan
 
 HALF = 2
 # A weight of a frozen matrix, with its share of scales
@@ -55,21 +59,14 @@ class Memory:
         return values
 
 
-def memory_of(
-    config: ModelConfig,
-    train: TrainConfig,
-    size: BatchSize,
-    numerics: Numerics,
-    cost: PassCost,
-    compiled: bool = False,
-) -> Memory:
+def memory_of(plan: RunPlan) -> Memory:
     """Estimate the memory of a run on one device."""
-    counts = count_parameters(config)
-    total, inside = sum(counts.values()), product_weights(config)
-    trained = trained_parameters(config, train)
+    config, train, size, numerics = plan.config, plan.train, plan.size, plan.numerics
+    total, inside = sum(plan.parameters.values()), product_weights(config)
+    trained = plan.trained
     if train.lora_rank:
         float_bytes = numerics.stream
-        frozen = _frozen_bytes(train, numerics)
+        frozen = BASE_BYTES.get(train.lora_base, float_bytes)  # auto: as floats are
         weights = inside * frozen + (total - inside) * float_bytes + trained * FLOAT
         copies = 0.0 if float_bytes == HALF else inside * HALF * numerics.half
     else:
@@ -78,10 +75,10 @@ def memory_of(
     return Memory(
         weights=weights + table_bytes(config),
         gradients=_gradient_bytes(config, train, trained),
-        optimizer=_optimizer_bytes(config, train, trained, inside),
-        activations=cost.saved(train.recompute),
+        optimizer=_optimizer_bytes(train, trained, inside),
+        activations=plan.cost.saved(train.recompute),
         copies=copies,
-        logits=_logits(config, size, numerics, compiled),
+        logits=_logits(config, size, numerics, plan.compiled),
         working=_working(config, size, numerics),
         batches=4.0 * LONG * (size.tokens + size.source_tokens) * train.accumulate,
         libraries=LIBRARIES[numerics.device],
@@ -119,12 +116,6 @@ def lora_parameters(config: ModelConfig, train: TrainConfig) -> int:
     return layers * (attention + feed_forward) + cross * attention
 
 
-def _frozen_bytes(train: TrainConfig, numerics: Numerics) -> float:
-    if train.lora_base == "auto":
-        return float(numerics.stream)
-    return BASE_BYTES[train.lora_base]
-
-
 def _gradient_bytes(config: ModelConfig, train: TrainConfig, trained: int) -> float:
     """A gradient of each trained weight; where these move at once, both of a tied embedding."""
     if train.moves_in_backward:
@@ -132,7 +123,7 @@ def _gradient_bytes(config: ModelConfig, train: TrainConfig, trained: int) -> fl
     return FLOAT * trained
 
 
-def _optimizer_bytes(config: ModelConfig, train: TrainConfig, trained: int, inside: int) -> float:
+def _optimizer_bytes(train: TrainConfig, trained: int, inside: int) -> float:
     """Two moments of each trained weight; Muon has one of a matrix inside the blocks."""
     if train.optimizer == "muon" and not train.lora_rank:
         return FLOAT * (2 * (trained - inside) + inside)

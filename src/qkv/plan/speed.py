@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from qkv.config import ModelConfig, TrainConfig
+from qkv.config import ModelConfig
 from qkv.plan.cpu_probe import CpuProbe
-from qkv.plan.hardware import Hardware
-from qkv.plan.passes import BatchSize, Elements, Numerics, PassCost, Product
+from qkv.plan.passes import Elements, Product
+
+if TYPE_CHECKING:
+    from qkv.plan.run_plan import RunPlan
 
 # A GPU's share of its peak in a product whose inner and outer widths are both large, and the width
 # at which it reaches half of that. Fitted to an H200: 792 TFLOP/s at 8192³, about 650 in GPT-2.
@@ -47,26 +50,15 @@ class StepTime:
         return max(work, self.waiting) + self.update
 
 
-def step_time(
-    config: ModelConfig,
-    train: TrainConfig,
-    size: BatchSize,
-    numerics: Numerics,
-    cost: PassCost,
-    trained: int,
-    hardware: Hardware,
-    compiled: bool,
-    probe: CpuProbe | None = None,
-) -> StepTime:
-    """Estimate one optimizer step on one device; a CPU needs a probe."""
-    if hardware.is_gpu:
-        time = _gpu_time(config, size, numerics, cost, hardware, compiled, train.recompute)
-        update = trained * UPDATE_MOVED / (hardware.bandwidth * READ_SHARE)
+def step_time(plan: RunPlan) -> StepTime:
+    """Estimate one optimizer step on one device; on a CPU, its kinds of work are probed."""
+    if plan.hardware.is_gpu:
+        time = _gpu_time(plan)
+        update = plan.trained * UPDATE_MOVED / (plan.hardware.bandwidth * READ_SHARE)
     else:
-        assert probe is not None
-        time = _cpu_time(config, cost, probe, size, train.recompute)
-        update = trained * probe.update
-    batches = train.accumulate
+        probe = CpuProbe(plan.config, plan.numerics.half, plan.train)
+        time, update = _cpu_time(plan, probe), plan.trained * probe.update
+    batches = plan.train.accumulate
     return StepTime(
         batches * time.products,
         batches * time.attention,
@@ -89,15 +81,9 @@ def _again(recompute: bool, product: Product, around: Counter[Product]) -> int:
     return 1 + (recompute and product not in around)
 
 
-def _gpu_time(
-    config: ModelConfig,
-    size: BatchSize,
-    numerics: Numerics,
-    cost: PassCost,
-    hardware: Hardware,
-    compiled: bool,
-    recompute: bool,
-) -> StepTime:
+def _gpu_time(plan: RunPlan) -> StepTime:
+    config, size, numerics, cost = plan.config, plan.size, plan.numerics, plan.cost
+    hardware, recompute = plan.hardware, plan.train.recompute
     peak = hardware.half if numerics.half else hardware.single
     bandwidth = hardware.bandwidth * READ_SHARE
     around = Counter(cost.around.products)
@@ -115,9 +101,9 @@ def _gpu_time(
     work, times = cost.elements(), 1 + recompute / 2
     moved = sum(getattr(work, name) * getattr(MOVED, name) for name in vars(MOVED)) * times
     logits = size.labels * config.vocab_size * LOGIT_MOVED if _has_logits(config) else 0.0
-    elementwise = BETWEEN * (moved * (1.0 if compiled else EAGER) + logits) / bandwidth
+    elementwise = BETWEEN * (moved * (1.0 if plan.compiled else EAGER) + logits) / bandwidth
     kernels = KERNELS * len(cost.blocks) * cost.passes * times
-    waiting = 0.0 if compiled else kernels * LAUNCH
+    waiting = 0.0 if plan.compiled else kernels * LAUNCH
     return StepTime(BETWEEN * products, BETWEEN * attention, elementwise, 0.0, waiting)
 
 
@@ -137,9 +123,8 @@ def _has_logits(config: ModelConfig) -> bool:
     return config.family != "encoder" or config.head == "masked"
 
 
-def _cpu_time(
-    config: ModelConfig, cost: PassCost, probe: CpuProbe, size: BatchSize, recompute: bool
-) -> StepTime:
+def _cpu_time(plan: RunPlan, probe: CpuProbe) -> StepTime:
+    cost, recompute = plan.cost, plan.train.recompute
     around = Counter(cost.around.products)
     products = attention = 0.0
     for product, count in Counter(cost.products()).items():
@@ -151,8 +136,8 @@ def _cpu_time(
             products += share * probe.product(product)
     work = cost.elements()
     elementwise = sum(getattr(work, name) * getattr(probe.elements, name) for name in vars(work))
-    if _has_logits(config):
-        elementwise += size.labels * config.vocab_size * probe.logit
+    if _has_logits(plan.config):
+        elementwise += plan.size.labels * plan.config.vocab_size * probe.logit
     again = 1 + recompute / 2
     times = (UNCOUNTED * products, UNCOUNTED * attention, UNCOUNTED * elementwise * again)
     return StepTime(*times, update=0.0)

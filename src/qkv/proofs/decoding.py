@@ -40,7 +40,8 @@ def _step_by_step(model: Generative, examples: Sequence[Example], steps: int) ->
     show it all slots, as steps of a fixed shape do on a GPU.
     """
     device = next(model.parameters()).device
-    memory = _memory(model, examples)
+    sources = [example.source for example in examples]
+    memory = None if isinstance(model, Decoder) else encode(model, sources)
     stores = [_rows(model, examples, steps, memory) for _ in range(2)]
     lengths = [len(example.tokens) - steps - 1 for example in examples]
     start = torch.tensor(lengths, device=device)
@@ -53,12 +54,6 @@ def _step_by_step(model: Generative, examples: Sequence[Example], steps: int) ->
             hidden = read(model, tokens, memory, NewTokens(store, start + step, width))
             read_so_far.append(model.output(hidden[:, -1]))
     return [torch.stack(of_rows, dim=1) for of_rows in logits]
-
-
-def _memory(model: Generative, examples: Sequence[Example]) -> Memory | None:
-    if isinstance(model, Decoder):
-        return None
-    return encode(model, [example.source for example in examples])
 
 
 def _rows(

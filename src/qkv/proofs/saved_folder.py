@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.proofs.model_under_test import ModelUnderTest, tokenizers_of
 from qkv.proofs.proof import Measured, largest
-from qkv.tasks import Encoder, LanguageModel, Prompting, Tokenizers, Translator, load
+from qkv.tasks import Encoder, Prompting, load
 
 # What the objects of the tasks keep beside the model and the vocabulary
 SETTINGS = ("decode", "prompting", "embedding", "classes", "tags", "settings")
@@ -36,16 +35,8 @@ def saved_and_loaded(tested: ModelUnderTest) -> Measured:
 
 def save(loaded: Any, folder: Path) -> None:
     """Save a loaded model as a model folder."""
-    config = loaded.model.config
     if isinstance(loaded, Encoder):
-        loaded.save(folder, "fill" if config.head == "masked" else "embed")
-    elif isinstance(loaded, Translator):
-        content = model_content("translate", config, loaded.decode)
-        save_model_folder(folder, content, loaded.model, loaded.tokenizers)
-    elif isinstance(loaded, LanguageModel):
-        content = model_content("generate", config, loaded.decode, loaded.prompting)
-        tokenizers = Tokenizers(loaded.tokenizer, loaded.tokenizer)
-        save_model_folder(folder, content, loaded.model, tokenizers)
+        loaded.save(folder, "fill" if loaded.model.config.head == "masked" else "embed")
     else:
         loaded.save(folder)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic
 
 from qkv.config import ChatConfig
 from qkv.convert import Prompting
@@ -16,7 +17,7 @@ from qkv.data import (
     validation_batches,
 )
 from qkv.evaluation import Score, evaluate, loss
-from qkv.run.job import ExampleJob
+from qkv.run.job import Example, ExampleJob
 from qkv.tasks import LanguageModel
 from qkv.text import ROLES, TEMPLATES, ChatTemplate, Message, Tokenizer
 from qkv.training import entropy
@@ -26,29 +27,19 @@ SCORED_ANSWERS = 200  # validation records that are answered at each validation
 Conversation = list[Message]
 
 
-class InstructJob(ExampleJob[Conversation]):
-    """The job of `task = "instruct"`."""
+class ChatJob(ExampleJob[Example], ABC, Generic[Example]):
+    """A job whose examples are conversations, written by a chat template."""
 
     result: LanguageModel
-    train_items: ConversationItems
 
-    def read_splits(self) -> Splits[Conversation]:
-        """Read conversations; all that begin with one question are in the same split."""
-        before = self.start.prompting.chat if self.start else None
-        self.template = chat_template(self.recipe.chat, before)
-        if self.start and self.start.prompting.chat_problem:
-            self.say(self.start.prompting.chat_problem)
-        data = self.recipe.data
-        self.bos = self.start.prompting.talk_bos if self.start else data.bos
-        return self.split(
-            lambda paths: read_conversations(paths, data.template),
-            key=first_question,
-        )
-
-    def texts(self) -> Iterable[str]:
-        """Yield all messages, and the template's own words, which must be spelt too."""
-        yield from (turn["content"] for record in self.splits.train for turn in record)
-        yield from (text for text in self.template.to_dict().values() if isinstance(text, str))
+    def read_data(self) -> None:
+        """Choose the template and whether BOS comes first: by the recipe, or by the start."""
+        prompting = self.start.prompting if self.start else Prompting(self.recipe.data.bos)
+        if prompting.chat_problem:
+            self.say(prompting.chat_problem)
+        self.template = chat_template(self.recipe.chat, prompting.chat)
+        self.bos = prompting.talk_bos
+        super().read_data()
 
     def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
         """Name those that the chat template needs."""
@@ -58,6 +49,22 @@ class InstructJob(ExampleJob[Conversation]):
         """Build a language model that chats."""
         prompting = Prompting(self.bos, self.template)
         return LanguageModel(model, self.tokenizer, self.recipe.decode, prompting)
+
+
+class InstructJob(ChatJob[Conversation]):
+    """The job of `task = "instruct"`."""
+
+    train_items: ConversationItems
+
+    def read_splits(self) -> Splits[Conversation]:
+        """Read conversations; all that begin with one question are in the same split."""
+        template = self.recipe.data.template
+        return self.split(lambda paths: read_conversations(paths, template), key=first_question)
+
+    def texts(self) -> Iterable[str]:
+        """Yield all messages, and the template's own words, which must be spelt too."""
+        yield from (turn["content"] for record in self.splits.train for turn in record)
+        yield from (text for text in self.template.to_dict().values() if isinstance(text, str))
 
     def encode(self, split: str) -> ConversationItems:
         """Encode the conversations of a split; drop those without answer or too long."""

@@ -32,7 +32,9 @@ def launch(n_workers: int, command: Sequence[str], restarts: int = 0) -> int:
     """
     for attempt in range(restarts + 1):
         failed, stopped = _run_workers(n_workers, command, attempt)
-        if stopped or attempt == restarts or not _is_accident(failed):
+        # A worker that was killed or crashed; a mistake would only be made again.
+        is_accident = any(code not in (0, MISTAKE) for code in failed.values())
+        if stopped or attempt == restarts or not is_accident:
             break
         print(
             f"qkv: {_accident(failed)}; the run goes on from its last checkpoint (restart "
@@ -67,11 +69,6 @@ def _run_workers(
         failed = _failed(workers)
         _stop(workers)
     return failed, bool(received)
-
-
-def _is_accident(failed: dict[int, int]) -> bool:
-    """Whether a worker was killed or crashed; a mistake (2) would only be made again."""
-    return any(code not in (0, MISTAKE) for code in failed.values())
 
 
 def _accident(failed: dict[int, int]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,13 +15,9 @@ from qkv.convert.model_folder import load_config
 from qkv.data.order import is_even
 from qkv.device import has_bfloat16, pick_device
 from qkv.errors import UserError
-from qkv.plan.cpu_probe import CpuProbe
 from qkv.plan.hardware import GIB, Hardware, device_memory, find_hardware
-from qkv.plan.layout import Workload
-from qkv.plan.memory import Memory, memory_of, trained_parameters
-from qkv.plan.parameters import count_parameters
-from qkv.plan.passes import BatchSize, Numerics, PassCost, pass_cost
-from qkv.plan.speed import StepTime, step_time
+from qkv.plan.passes import BatchSize, Numerics
+from qkv.plan.run_plan import ROOM, RunPlan
 from qkv.run.job import NO_HEAD, Job
 from qkv.run.measured_steps import measure_step
 
@@ -31,131 +25,7 @@ WINDOWED = ("generate", "fill", "denoise")  # tasks that cut text into windows o
 TYPICAL = {"translate": 32, "classify": 64, "tag": 32, "embed": 32}  # tokens of a sequence
 OTHERS = 256  # questions with texts, conversations, preferences
 N_LABELS = {"classify": 2, "tag": 9, "answer": 2}  # where the data, which is not read, decides
-# Share of the memory that a chosen batch may fill; a CPU's heap keeps much of what is freed
-ROOM = {"cuda": 0.92, "cpu": 0.75}
 CLEARLY = 1.1  # times the memory that a run must need before it is refused
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What a run takes on one device."""
-
-    recipe: Recipe
-    config: ModelConfig
-    size: BatchSize
-    numerics: Numerics
-    hardware: Hardware
-    compiled: bool
-    measured: float = 0.0  # seconds of a step that was taken, where one was
-
-    @property
-    def train(self) -> TrainConfig:
-        """The settings of training."""
-        return self.recipe.train
-
-    @cached_property
-    def cost(self) -> PassCost:
-        """Products and saved bytes of one batch."""
-        return pass_cost(self.config, self.size, self.numerics)
-
-    @cached_property
-    def parameters(self) -> dict[str, int]:
-        """Parameters of each part."""
-        return {str(part): count for part, count in count_parameters(self.config).items()}
-
-    @cached_property
-    def trained(self) -> int:
-        """Parameters that training changes."""
-        return trained_parameters(self.config, self.train)
-
-    @cached_property
-    def memory(self) -> Memory:
-        """Bytes on the device."""
-        return memory_of(
-            self.config, self.train, self.size, self.numerics, self.cost, self.compiled
-        )
-
-    @cached_property
-    def time(self) -> StepTime:
-        """Seconds of a step, estimated."""
-        probe = (
-            None if self.hardware.is_gpu else CpuProbe(self.config, self.numerics.half, self.train)
-        )
-        return step_time(
-            self.config,
-            self.train,
-            self.size,
-            self.numerics,
-            self.cost,
-            self.trained,
-            self.hardware,
-            self.compiled,
-            probe,
-        )
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step: measured or else estimated."""
-        return self.measured or self.time.total
-
-    @property
-    def flops(self) -> int:
-        """Operations of a step."""
-        return self.cost.flops(self.train.recompute) * self.train.accumulate
-
-    @property
-    def tokens(self) -> int:
-        """Target tokens of a step."""
-        return self.size.tokens * self.train.accumulate
-
-    @property
-    def run_seconds(self) -> float:
-        """Seconds of all steps at most, validation aside."""
-        total = self.seconds * self.train.steps
-        return min(total, self.train.seconds) if self.train.seconds else total
-
-    @property
-    def workload(self) -> Workload:
-        """The run as layouts on many GPUs read it."""
-        return Workload(
-            self.config,
-            self.train,
-            self.size,
-            self.numerics,
-            self.cost,
-            self.memory,
-            self.time,
-            self.trained,
-            self.hardware,
-        )
-
-    def with_rows(self, rows: int) -> RunPlan:
-        """Plan this run with another number of sequences in a batch."""
-        labels = math.ceil(self.size.labels * rows / self.size.rows)
-        size = dataclasses.replace(self.size, rows=rows, labels=labels)
-        return dataclasses.replace(self, size=size, measured=0.0)
-
-    def largest_rows(self, memory: float) -> int:
-        """Sequences of the largest batch whose peak stays below this; 0 where not even one does."""
-        low, high = 0, 1
-        while high <= 2**24 and self.with_rows(high).memory.peak <= memory:
-            low, high = high, 2 * high
-        while high - low > max(1, low // 100):
-            middle = (low + high) // 2
-            fits = self.with_rows(middle).memory.peak <= memory
-            low, high = (middle, high) if fits else (low, middle)
-        return low
-
-    @property
-    def largest_batch(self) -> int:
-        """The largest `batch_tokens` that fits into the device's memory; 0 where none does."""
-        room = self.hardware.memory * ROOM[self.numerics.device]
-        return self.largest_rows(room) * self.width
-
-    @property
-    def width(self) -> int:
-        """Tokens of a sequence on its wider side, in which `batch_tokens` is counted."""
-        return max(self.size.target, self.size.source)
 
 
 def plan_run(
@@ -198,14 +68,10 @@ def planned_config(recipe: Recipe) -> ModelConfig:
     values = {**PRESETS[recipe.preset], **head, **recipe.model}
     if not values.get("patch_size"):
         values["vocab_size"] = recipe.tokenizer.vocab_size
-        if values.get("family", "encoder-decoder") == "encoder-decoder":
-            values |= {} if recipe.tokenizer.shared else _two_vocabularies(recipe, values)
+        translates = values.get("family", "encoder-decoder") == "encoder-decoder"
+        if translates and not recipe.tokenizer.shared:
+            values = {"tie": "output", **values, "source_vocab_size": values["vocab_size"]}
     return ModelConfig.from_dict(values, "[model]")
-
-
-def _two_vocabularies(recipe: Recipe, values: dict[str, Any]) -> dict[str, Any]:
-    size = recipe.tokenizer.vocab_size
-    return {"tie": values.get("tie", "output"), "source_vocab_size": size}
 
 
 def numerics_of(train: TrainConfig, gpu: bool) -> Numerics:
@@ -244,10 +110,10 @@ def typical_batch(recipe: Recipe, config: ModelConfig, gpu: bool, length: int = 
     packed = packing and config.can_pack and task in ("translate", "instruct", *WINDOWED)
     across = task != "generate" or recipe.data.across
     size = BatchSize(rows, target, source, separated=not (across or packed), packed=packed)
-    return dataclasses.replace(size, **_labels(recipe, config, size))
+    return dataclasses.replace(size, **_labels(recipe, size))
 
 
-def _labels(recipe: Recipe, config: ModelConfig, size: BatchSize) -> dict[str, Any]:
+def _labels(recipe: Recipe, size: BatchSize) -> dict[str, Any]:
     """How many labels a batch has, and how often the model runs through it."""
     task = recipe.task
     labels = {
@@ -277,17 +143,13 @@ def fit_memory(job: Job) -> Recipe:
     room = available * ROOM[device.type]
     if plan.memory.peak <= room:
         return recipe
-    if recipe.train.batch_tokens == _default_batch(recipe):
+    if recipe.train.batch_tokens == recipe_from({"task": recipe.task}).train.batch_tokens:
         fitting = plan.largest_rows(room) * plan.width
         if fitting:
             return _with_smaller_batches(job, fitting, plan.memory.peak, available)
     if plan.memory.peak > available * CLEARLY:
         raise UserError(_refusal(plan, available))
     return recipe
-
-
-def _default_batch(recipe: Recipe) -> int:
-    return recipe_from({"task": recipe.task}).train.batch_tokens
 
 
 def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int) -> Recipe:
@@ -315,7 +177,7 @@ def _plan_of_job(job: Job) -> RunPlan:
     fills = job.packed or is_even(items)  # else an epoch's end ends a batch
     rows = size.rows if fills else min(size.rows, len(items))
     size = dataclasses.replace(size, rows=rows, packed=job.packed)
-    size = dataclasses.replace(size, **_labels(recipe, config, size))
+    size = dataclasses.replace(size, **_labels(recipe, size))
     hardware = Hardware(str(job.plan.device), 0.0, 0.0, 0.0, device_memory(job.plan.device))
     return RunPlan(recipe, config, size, numerics_of(recipe.train, gpu), hardware, False)
 

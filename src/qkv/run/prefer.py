@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from qkv.batching import batches
-from qkv.convert import Prompting
 from qkv.data import (
     Preference,
     PreferenceItems,
@@ -25,19 +24,15 @@ from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score
 from qkv.model import evaluating
-from qkv.run.instruct import chat_template
-from qkv.run.job import ExampleJob
-from qkv.tasks import LanguageModel
-from qkv.text import Tokenizer
+from qkv.run.instruct import ChatJob
 from qkv.training import answer_log_probabilities, preference
 
 LOG_2 = 0.6931471805599453
 
 
-class PreferJob(ExampleJob[Preference]):
+class PreferJob(ChatJob[Preference]):
     """The job of `task = "prefer"`."""
 
-    result: LanguageModel
     train_items: PreferenceItems
     valid_items: PreferenceItems
     test_items: PreferenceItems
@@ -49,20 +44,11 @@ class PreferJob(ExampleJob[Preference]):
                 "task = 'prefer' changes a model that answers already; name it with "
                 "train.start_from."
             )
-        prompting = self.start.prompting
-        if prompting.chat_problem:
-            self.say(prompting.chat_problem)
-        self.template = chat_template(self.recipe.chat, prompting.chat)
-        self.bos = prompting.talk_bos
         return self.split(read_preferences, key=_prompt)
 
     def texts(self) -> Iterable[str]:
         """Yield all messages; a vocabulary is never learned from them, since there is a start."""
         return (turn["content"] for pair in self.splits.train for turn in pair.chosen)
-
-    def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
-        """Name those that the chat template needs."""
-        return self.template.special_names
 
     def make_model(self) -> None:
         """Build the model, and the loss that pairs need."""
@@ -74,11 +60,6 @@ class PreferJob(ExampleJob[Preference]):
         super().make_items()
         if self.has("test"):
             self.test_items = self.encode("test")
-
-    def build_result(self, model: Any) -> LanguageModel:
-        """Build a language model that chats."""
-        prompting = Prompting(self.bos, self.template)
-        return LanguageModel(model, self.tokenizer, self.recipe.decode, prompting)
 
     def encode(self, split: str) -> PreferenceItems:
         """Encode both conversations of each pair, and note how likely the model finds them now."""

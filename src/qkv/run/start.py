@@ -13,11 +13,11 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, Recipe
 from qkv.convert import open_model
-from qkv.convert.causal_encoder import as_causal_encoder
 from qkv.convert.model_folder import (
     Prompting,
     StoredModel,
     Tokenizers,
+    as_causal_encoder,
     load_config,
     load_prompting,
     load_tokenizers,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from qkv.data.files import text_files
 from qkv.device import pick_device
 from qkv.errors import UserError
 from qkv.files import replacing, write_json
-from qkv.run.display import progress_bar
+from qkv.run.display import progress_bar, remark
 from qkv.run.folder import RECIPE
 from qkv.run.job import Plan
 from qkv.run.train import Run, train
@@ -53,7 +54,7 @@ def backtranslate(
     random instead of searching for the best.
     """
     recipe, folder, console = _opened(recipe, out, resume, console)
-    splits, say = _splits(recipe, folder, console), _sayer(console)
+    splits, say = _splits(recipe, folder, console), partial(remark, console)
     held_out = {target for _, target in (*splits.valid, *splits.test)}
     texts = _texts(text, held_out, say)
     if not model:
@@ -81,7 +82,7 @@ def distill(
     sentences in the files `text`, one a line.
     """
     recipe, folder, console = _opened(recipe, out, resume, console)
-    splits, say = _splits(recipe, folder, console), _sayer(console)
+    splits, say = _splits(recipe, folder, console), partial(remark, console)
     held_out = {source for source, _ in (*splits.valid, *splits.test)}
     more = _texts(text, held_out, say) if text else []
     texts = list(dict.fromkeys([*(source for source, _ in splits.train), *more]))
@@ -127,7 +128,8 @@ def translate_to_pairs(
             file.flush()
             os.fsync(file.fileno())
             done += len(chunk)
-    kept = [line for line in begun.read_bytes().splitlines(True) if _has_both(line)]
+    lines = begun.read_bytes().splitlines(True)
+    kept = [line for line in lines if all(side.strip() for side in json.loads(line).values())]
     if not kept:
         raise UserError(
             f"{path}: the model gave empty translations alone; train it longer, or use another."
@@ -142,10 +144,6 @@ def translate_to_pairs(
 def _line(pair: Pair) -> bytes:
     source, target = pair
     return f"{json.dumps({'source': source, 'target': target}, ensure_ascii=False)}\n".encode()
-
-
-def _has_both(line: bytes) -> bool:
-    return all(side.strip() for side in json.loads(line).values())
 
 
 def _whole_lines(path: Path) -> int:
@@ -194,13 +192,9 @@ def _opened(
     return recipe, folder, console or Console(stderr=True)
 
 
-def _sayer(console: Console) -> Say:
-    return lambda sentence: console.print(f"· {sentence}", highlight=False, markup=False)
-
-
 def _splits(recipe: Recipe, folder: Path, console: Console) -> Splits[Pair]:
     """Read the recipe's pairs as its run does, with the same ones held out."""
-    plan = Plan(recipe, folder, pick_device(recipe.train.device), _sayer(console))
+    plan = Plan(recipe, folder, pick_device(recipe.train.device), partial(remark, console))
     return TranslateJob(plan).read_splits()
 
 
@@ -244,7 +238,7 @@ def _train_reverse(recipe: Recipe, splits: Splits[Pair], folder: Path, console: 
         with replacing(path) as beside:
             beside.write_bytes(b"".join(_line((target, source)) for source, target in pairs))
     back = dataclasses.replace(recipe, data=DataConfig(**values))
-    _sayer(console)(f"training the way back in {folder}")
+    remark(console, f"training the way back in {folder}")
     return train(back, folder, resume=(folder / RECIPE).exists(), console=console).folder
 
 

@@ -19,6 +19,7 @@ from qkv.run.answer import AnswerJob
 from qkv.run.card import count_parameters, describe_input, write_card
 from qkv.run.classify import ClassifyJob
 from qkv.run.denoise import DenoiseJob
+from qkv.run.display import remark
 from qkv.run.embed import EmbedJob
 from qkv.run.fill import FillJob
 from qkv.run.folder import (
@@ -154,7 +155,7 @@ def prepare(
     workers: Distribution = ALONE,
 ) -> Job:
     """Run the phases of a job up to its stream: everything that comes before the first step."""
-    say = partial(_say, console or Console(stderr=True))
+    say = partial(remark, console or Console(stderr=True))
     device = local_device(pick_device(recipe.train.device))
     plan = Plan(recipe, folder, device, say, resume, workers)
     job = (ImageJob if reads_images(recipe) else JOBS[recipe.task])(plan)
@@ -208,7 +209,7 @@ def _train(job: Job, console: Console) -> TrainState:
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
     n_parameters, n_trained = count_parameters(job.config), sum(p.numel() for p in trained)
     few = f" ({n_trained:,} of LoRA trained)" if recipe.train.lora_rank else ""
-    _say(
+    remark(
         console,
         f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters{few}, "
         f"{describe_input(job.config)}, on {_describe_workers(job)}",
@@ -240,7 +241,3 @@ def _reporters(recipe: Recipe, folder: Path, state: TrainState, console: Console
     if recipe.train.tensorboard and tensorboard_installed():
         reporters.append(Curves(folder / CURVES, state.step))
     return reporters
-
-
-def _say(console: Console, remark: str) -> None:
-    console.print(f"· {remark}", highlight=False, markup=False, soft_wrap=True)

@@ -46,33 +46,22 @@ __all__ = [
 
 # Imported when first asked for: a translator needs nothing of what labels and tags.
 _HOMES = {
-    "Prompting": "qkv.convert",
-    "Tokenizers": "qkv.convert",
-    "Answered": "qkv.tasks.answer",
-    "Answerer": "qkv.tasks.answer",
-    "Found": "qkv.tasks.answer",
-    "Classification": "qkv.tasks.classify",
-    "Classifier": "qkv.tasks.classify",
-    "Conversation": "qkv.tasks.conversation",
-    "Candidate": "qkv.tasks.encoder",
-    "Encoder": "qkv.tasks.encoder",
-    "Filled": "qkv.tasks.encoder",
-    "Neighbour": "qkv.tasks.encoder",
-    "Chooser": "qkv.tasks.few_shot",
-    "FewShot": "qkv.tasks.few_shot",
-    "Completion": "qkv.tasks.language",
-    "LanguageModel": "qkv.tasks.language",
-    "load": "qkv.tasks.loading",
-    "Entity": "qkv.tasks.tag",
-    "Tagger": "qkv.tasks.tag",
-    "Tagging": "qkv.tasks.tag",
-    "Translation": "qkv.tasks.translate",
-    "Translator": "qkv.tasks.translate",
-    "ImageClassifier": "qkv.tasks.vision",
+    "qkv.convert": ("Prompting", "Tokenizers"),
+    "qkv.tasks.answer": ("Answered", "Answerer", "Found"),
+    "qkv.tasks.classify": ("Classification", "Classifier"),
+    "qkv.tasks.conversation": ("Conversation",),
+    "qkv.tasks.encoder": ("Candidate", "Encoder", "Filled", "Neighbour"),
+    "qkv.tasks.few_shot": ("Chooser", "FewShot"),
+    "qkv.tasks.language": ("Completion", "LanguageModel"),
+    "qkv.tasks.loading": ("load",),
+    "qkv.tasks.tag": ("Entity", "Tagger", "Tagging"),
+    "qkv.tasks.translate": ("Translation", "Translator"),
+    "qkv.tasks.vision": ("ImageClassifier",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'qkv.tasks' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'qkv.tasks' has no attribute {name!r}")

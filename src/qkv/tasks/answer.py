@@ -227,11 +227,12 @@ class Answerer:
             Found("" if span == NOWHERE else context.text[slice(*span)], *span, score, share)
             for (span, score), share in zip(found.items(), shares, strict=True)
         ]
-        # The sort is stable: at the threshold itself, no answer stays first.
-        return sorted(candidates, key=self._rank, reverse=True)[:n_best]
 
-    def _rank(self, found: Found) -> float:
-        return found.score if found.start >= 0 else found.score + self.settings.no_answer
+        def rank(found: Found) -> float:
+            return found.score if found.start >= 0 else found.score + self.settings.no_answer
+
+        # The sort is stable: at the threshold itself, no answer stays first.
+        return sorted(candidates, key=rank, reverse=True)[:n_best]
 
     def _spans(
         self,

@@ -149,23 +149,21 @@ class Conversation:
         """The tokens that the next answer continues, and its settings: its room, what ends it."""
         prompt = self._prompt()
         stops = (*self.settings.stop, self.end_text) if self.end_text else self.settings.stop
-        return prompt, dataclasses.replace(self.settings, max_length=self._room(prompt), stop=stops)
+        room = min(self.settings.max_length or self.context, self.context - len(prompt))
+        return prompt, dataclasses.replace(self.settings, max_length=room, stop=stops)
 
     def _wanted(self) -> int:
         """Tokens to reserve for an answer: as many as asked for, at most half the context."""
         return min(self.settings.max_length or USUAL_LENGTH, self.context // 2)
 
-    def _room(self, prompt: list[int]) -> int:
-        asked = self.settings.max_length or self.context
-        return min(asked, self.context - len(prompt))
-
     def _prompt(self) -> list[int]:
         """The tokens of as much of the conversation as fits: the oldest exchanges are dropped."""
         system = [message for message in self.messages if message["role"] == "system"]
         turns = self.messages[len(system) + self.forgotten :]
+        tokenizer, bos = self.speaker.tokenizer, self.speaker.prompting.talk_bos
         dropped = 0
         while True:
-            prompt = self._encode([*system, *turns[dropped:]])
+            prompt = self.template.prompt([*system, *turns[dropped:]], tokenizer, bos)
             if len(prompt) + self._wanted() <= self.context:
                 break
             if dropped + 2 >= len(turns):
@@ -182,10 +180,6 @@ class Conversation:
                 f"its first {self.forgotten} messages are no longer seen"
             )
         return prompt
-
-    def _encode(self, messages: list[Message]) -> list[int]:
-        speaker = self.speaker
-        return self.template.prompt(messages, speaker.tokenizer, speaker.prompting.talk_bos)
 
 
 def _check_settings(settings: DecodeConfig) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -101,14 +101,19 @@ def _windows(length: int, context: int) -> Iterator[tuple[int, int, int]]:
 
 
 @torch.inference_mode()
-def token_log_probabilities(model: Decoder, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Log-probability of each token but the first of every row, given those before it."""
+def token_log_probabilities(
+    model: Decoder, rows: Sequence[Sequence[int]], n_top: int = 0
+) -> list[list[Any]]:
+    """Log-probability of each token but the first of every row, given those before it.
+
+    With `n_top`, a list for each token, as `_of_labels` has it.
+    """
     device = next(model.parameters()).device
     lengths = [len(row) for row in rows]
     table = pad_rows(rows).to(device)
     with evaluating(model):
         hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
-        gained = _of_labels(model, hidden[:, :-1], table[:, 1:]).tolist()
+        gained = _of_labels(model, hidden[:, :-1], table[:, 1:], n_top).tolist()
     return [values[: max(length - 1, 0)] for values, length in zip(gained, lengths, strict=True)]
 
 
@@ -120,30 +125,14 @@ def ranked_log_probabilities(
     No sequence may be longer than the context.
     """
     found: list[list[RankedToken]] = [[] for _ in sequences]
+    n_top = min(n_top, model.config.vocab_size)
     budget = BATCH_TOKENS[next(model.parameters()).device.type]
     for rows in batches(list(map(len, sequences)), budget):
-        ranked = _ranked(model, [sequences[row] for row in rows], n_top)
+        ranked = token_log_probabilities(model, [sequences[row] for row in rows], n_top)
         for row, values in zip(rows, ranked, strict=True):
-            found[row] = values
-    return found
-
-
-@torch.inference_mode()
-def _ranked(model: Decoder, rows: Sequence[Sequence[int]], n_top: int) -> list[list[RankedToken]]:
-    device = next(model.parameters()).device
-    lengths = [len(row) for row in rows]
-    table = pad_rows(rows).to(device)
-    n_top = min(n_top, model.config.vocab_size)
-    with evaluating(model):
-        hidden = model.hidden(table, Layout(lengths=torch.tensor(lengths, device=device)))
-        values = _of_labels(model, hidden[:, :-1], table[:, 1:], n_top).tolist()
-    found = []
-    for length, of_row in zip(lengths, values, strict=True):
-        tokens = []
-        for log_probability, *likely in of_row[: length - 1]:
-            pairs = zip(map(int, likely[:n_top]), likely[n_top:], strict=True)
-            tokens.append(RankedToken(log_probability, tuple(pairs)))
-        found.append(tokens)
+            for log_probability, *likely in values:
+                pairs = zip(map(int, likely[:n_top]), likely[n_top:], strict=True)
+                found[row].append(RankedToken(log_probability, tuple(pairs)))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
@@ -20,7 +20,7 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.decode import Engine, Handle, Hypothesis, Request
+from qkv.decode import Engine, Handle, Request
 from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
@@ -173,8 +173,11 @@ class Translator:
 
     def read(self, handles: Sequence[Handle]) -> list[Translation]:
         """The translations that a request, or all its draws, has come to, best first."""
-        prefix = handles[0].request.prompt[1:]
-        return [self._read(replace(x, tokens=[*prefix, *x.tokens])) for x in join(handles)]
+        prefix, decode = handles[0].request.prompt[1:], self.tokenizers.target.decode
+        return [
+            Translation(decode([*prefix, *best.tokens]), best.score, best.log_probability)
+            for best in join(handles)
+        ]
 
     def trace(
         self,
@@ -200,9 +203,10 @@ class Translator:
         """The best output of each text as the model gave it, with EOS where it ended so."""
         config, sources = self.settings(settings), self.encode(texts, language=languages[0])
         framing = self.framing(config, *languages)
-        found = self._search(sources, list(range(len(texts))), config, framing)
-        ends = [[self.model.config.eos_id] if best.finished else [] for best, *_ in found]
-        return [[*best.tokens, *end] for (best, *_), end in zip(found, ends, strict=True)]
+        requests = self._requests(sources, list(range(len(texts))), config, framing)
+        found = [join(handles)[0] for handles in run(self.engine, requests)]
+        end = [self.model.config.eos_id]
+        return [[*framing.given, *best.tokens, *end * best.finished] for best in found]
 
     def settings(self, differences: Mapping[str, object]) -> DecodeConfig:
         """The model's own settings of decoding, with what differs."""
@@ -258,20 +262,6 @@ class Translator:
         first = self.model.config.start_id
         return [] if first < 0 else [first]
 
-    def _search(
-        self,
-        sources: Sequence[Sequence[int]],
-        ids: Sequence[int],
-        config: DecodeConfig,
-        framing: Framing,
-    ) -> list[list[Hypothesis]]:
-        """Search for the translations of sources without EOS; each begins as the framing says."""
-        requests = self._requests(sources, ids, config, framing)
-        return [
-            [replace(best, tokens=[*framing.given, *best.tokens]) for best in join(handles)]
-            for handles in run(self.engine, requests)
-        ]
-
     def _requests(
         self,
         sources: Sequence[Sequence[int]],
@@ -292,10 +282,6 @@ class Translator:
             Request(prompt, limit, model.ends, config, source, suppress, id, n_given=n_given)
             for source, limit, id in zip(whole, limits, ids, strict=True)
         ]
-
-    def _read(self, hypothesis: Hypothesis) -> Translation:
-        text = self.tokenizers.target.decode(hypothesis.tokens)
-        return Translation(text, hypothesis.score, hypothesis.log_probability)
 
 
 def _one_pair(role: str, option: str, language: str) -> str:

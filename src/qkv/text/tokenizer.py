@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -142,9 +142,10 @@ class Tokenizer:
     def encode_by_word(self, texts: Sequence[str]) -> list[list[list[int]]]:
         """Encode texts in parallel, the ids of each word apart: no merge reaches across words."""
         encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        numbered = [zip(encoding.ids, encoding.word_ids, strict=True) for encoding in encodings]
         return [
-            [[id for id, _ in tokens] for _, tokens in groupby(_numbered(encoding), itemgetter(1))]
-            for encoding in encodings
+            [[id for id, _ in tokens] for _, tokens in groupby(pairs, itemgetter(1))]
+            for pairs in numbered
         ]
 
     @property
@@ -316,11 +317,6 @@ class Tokenizer:
             text = self._backend.decode([id], skip_special_tokens=False)
             piece = piece if "\ufffd" in text else text
         return readable(piece)
-
-
-def _numbered(encoding: tokenizers.Encoding) -> Iterator[tuple[int, int | None]]:
-    """Yield each id with the number of its word."""
-    return zip(encoding.ids, encoding.word_ids, strict=True)
 
 
 def role_names(tokens: Mapping[str, Any]) -> dict[str, str]:

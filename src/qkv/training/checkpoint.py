@@ -51,14 +51,6 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.safetensors"
 
 
-def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
-) -> Path:
-    """Write weights, optimizer and counters as of `state.step`; return the file."""
-    copied_checkpoint(folder, model, optimizer, state)()
-    return checkpoint_path(folder, state.step)
-
-
 def copied_checkpoint(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState
 ) -> Callable[[], None]:

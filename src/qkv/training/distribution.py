@@ -30,7 +30,10 @@ LOST = ("peer", "onnection", "Broken pipe", "imed out", "NCCL")
 
 @dataclass(frozen=True, eq=False)
 class Distribution:
-    """One process that trains alone: what it says to all workers comes back as it is."""
+    """A process that trains alone, or one of several that torch.distributed connects.
+
+    What one that is alone says to all workers comes back as it is.
+    """
 
     rank: int = 0
     """Number of this worker."""
@@ -38,6 +41,10 @@ class Distribution:
     """Number of all workers."""
     tensor_size: int = 1
     """Neighbouring workers that share the matrices of one copy of the model, and its data."""
+    store: Any = None
+    """Where several workers meet."""
+    turns: Iterator[int] = field(default_factory=count)
+    """Numbers the times that all have met."""
 
     @property
     def is_main(self) -> bool:
@@ -56,67 +63,12 @@ class Distribution:
 
     def reduce_any(self, *flags: bool) -> tuple[bool, ...]:
         """Tell for each flag whether it is set on any worker, so that all decide alike."""
-        return flags
-
-    def reduce_sum(self, *numbers: float) -> tuple[float, ...]:
-        """Add up numbers over all workers, in float64."""
-        return numbers
-
-    def reduce_labels(self, n_labels: int) -> int:
-        """Count the labels of all shares of a batch."""
-        return n_labels
-
-    def reduce_shares(self, tensor: Tensor) -> Tensor:
-        """Add up a tensor over the shares of a batch."""
-        return tensor
-
-    def gather(self, value: T) -> list[T]:
-        """Collect a value of every worker, in their order."""
-        return [value]
-
-    def gather_rows(self, rows: Tensor, stand_in: bool) -> tuple[Tensor, int]:
-        """Lay the rows of all shares below each other; return the index of the first own one."""
-        return rows, 0
-
-    def from_main(self, make: Callable[[], T]) -> T:
-        """Let the main worker make a value that all others wait for, however long it takes."""
-        return make()
-
-    def barrier(self) -> None:
-        """Wait until all workers are here."""
-
-    def spread(self, ask: Callable[..., Sequence[U]]) -> Callable[..., Sequence[U]]:
-        """Return `ask` with its list of inputs shared out to the workers, for outputs of all."""
-        return ask
-
-    def share(self, values: Iterable[T]) -> Iterable[T]:
-        """Return those of some values that this worker is to work on."""
-        return values
-
-    def claim_failure(self) -> bool:
-        """Whether this worker is the first that failed, whose message is what people see."""
-        return True
-
-    def leave(self) -> None:
-        """Close the connections to the others."""
-
-
-ALONE = Distribution()
-
-
-@dataclass(frozen=True, eq=False)
-class Workers(Distribution):
-    """A process among several, connected by torch.distributed."""
-
-    store: Any = None
-    turns: Iterator[int] = field(default_factory=count)  # numbers the times that all have met
-
-    def reduce_any(self, *flags: bool) -> tuple[bool, ...]:
-        """Tell for each flag whether it is set on any worker, so that all decide alike."""
         return tuple(total > 0 for total in self.reduce_sum(*map(float, flags)))
 
     def reduce_sum(self, *numbers: float) -> tuple[float, ...]:
         """Add up numbers over all workers, in float64."""
+        if self.size == 1:
+            return numbers
         total = torch.tensor(numbers, dtype=torch.float64)  # on the CPU: no GPU is waited for
         torch.distributed.all_reduce(total)
         return tuple(total.tolist())
@@ -127,6 +79,8 @@ class Workers(Distribution):
 
     def reduce_shares(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over the shares of a batch."""
+        if self.size == 1:
+            return tensor
         total = tensor.clone() if self._counts else torch.zeros_like(tensor)
         torch.distributed.all_reduce(total)
         return total
@@ -138,12 +92,16 @@ class Workers(Distribution):
 
     def gather(self, value: T) -> list[T]:
         """Collect a value of every worker, in their order."""
+        if self.size == 1:
+            return [value]
         values: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(values, value)
         return values
 
     def gather_rows(self, rows: Tensor, stand_in: bool) -> tuple[Tensor, int]:
         """Lay the rows of all shares below each other; return the index of the first own one."""
+        if self.size == 1:
+            return rows, 0
         # Of neighbours with the same share, the first speaks for all.
         counts = self.gather(0 if stand_in else len(rows))[:: self.tensor_size]
         gathered: Tensor = _GatheredRows.apply(rows, counts, self)  # type: ignore[no-untyped-call]
@@ -151,6 +109,8 @@ class Workers(Distribution):
 
     def from_main(self, make: Callable[[], T]) -> T:
         """Let the main worker make a value that all others wait for, however long it takes."""
+        if self.size == 1:
+            return make()
         key = f"qkv/made/{next(self.turns)}"
         if self.is_main:
             value = make()
@@ -162,6 +122,8 @@ class Workers(Distribution):
 
     def barrier(self) -> None:
         """Wait until all workers are here, however long it takes."""
+        if self.size == 1:
+            return
         key = f"qkv/met/{next(self.turns)}"
         if self.store.add(key, 1) == self.size:
             self.store.set(f"{key}/all", "1")
@@ -190,16 +152,15 @@ class Workers(Distribution):
         except RuntimeError:  # the store's host is gone
             return self.is_main
 
-    def leave(self) -> None:
-        """Close the connections to the others."""
-        torch.distributed.destroy_process_group()
+
+ALONE = Distribution()
 
 
 class _GatheredRows(torch.autograd.Function):
     """All workers' rows; the gradient of each is the sum of what all workers made of it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], workers: Workers) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, counts: Sequence[int], workers: Distribution) -> Tensor:
         ctx.counts, ctx.workers, ctx.n_rows = counts, workers, len(rows)
         own = counts[workers.data_rank]
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
@@ -274,12 +235,12 @@ def joined(device: torch.device, tensor_size: int = 1) -> Iterator[Distribution]
     torch.distributed.init_process_group(
         backend, timeout=PATIENCE, store=store, rank=rank, world_size=size
     )
-    workers = Workers(rank, size, tensor_size, store)
+    workers = Distribution(rank, size, tensor_size, store)
     if not workers.is_main:
         warnings.simplefilter("ignore")  # the main worker warns of the same
     with one_message(workers):
         yield workers
-    workers.leave()
+    torch.distributed.destroy_process_group()
 
 
 @contextmanager

@@ -106,7 +106,7 @@ class Replicated(Layout):
         def syncing(last: bool) -> AbstractContextManager[Any]:
             return nullcontext() if last else parallel.no_sync()
 
-        return accumulate_shares(parallel, batches, smoothing, self.workers, syncing)
+        return accumulate(parallel, batches, smoothing, self.workers, syncing)
 
     def _wrapped(self, batch: Batch, smoothing: float) -> nn.parallel.DistributedDataParallel:
         """Wrap model and loss in DDP, which must know whether there are weights without gradient.
@@ -175,7 +175,7 @@ class Sharded(Layout):
             self.trained.set_requires_gradient_sync(last)  # type: ignore[operator]
             return nullcontext()
 
-        return accumulate_shares(self.loss_sum, batches, smoothing, self.workers, syncing)
+        return accumulate(self.loss_sum, batches, smoothing, self.workers, syncing)
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
         """Clip the norm of the whole gradient, update this worker's part, drop the gradient."""
@@ -255,7 +255,14 @@ class Sharded(Layout):
             parts = read_parts(path, self)
         else:
             stored = StoredTensors(path)  # read one at a time
-            check_fit(self.weights, _model_tensors(stored), path)
+            weights = {
+                key: shape for key, shape in stored.shapes.items() if key.startswith("model.")
+            }
+            shapes = {
+                key.removeprefix("model."): torch.empty(shape, device="meta")
+                for key, shape in weights.items()
+            }
+            check_fit(self.weights, shapes, path)
             parts = {key: self.own_part(name_of(key), stored[key]) for key in stored}
         with torch.no_grad():
             for key, value in parts.items():
@@ -306,30 +313,6 @@ def make_layout(
     if config.shard == "none" and workers.tensor_size == 1:
         return Replicated(model, build_loss(model, config), workers)
     return Sharded(model, build_loss, config, workers)
-
-
-def accumulate_shares(
-    loss_sum: LossSum,
-    batches: Sequence[Batch],
-    smoothing: float,
-    workers: Distribution,
-    syncing: Callable[[bool], AbstractContextManager[Any]],
-) -> Tensor:
-    """Add up the gradients of a step's batches on all workers; return the own share of the loss.
-
-    Each sum is divided by the labels of all batches of all workers, so that neither their number
-    nor the split changes the result.
-    """
-    n_labels = max(1, workers.reduce_labels(sum(batch.n_labels for batch in batches)))
-    losses = []
-    for number, batch in enumerate(batches, 1):
-        with syncing(number == len(batches)):
-            loss = loss_sum(batch, smoothing) / n_labels
-            loss = loss * 0.0 if batch.stand_in else loss
-            # Gradients are averaged over the workers, but must be summed.
-            (loss * workers.data_size).backward()
-        losses.append(loss.detach())
-    return torch.stack(losses).sum()
 
 
 class _LossModule(nn.Module):
@@ -384,15 +367,6 @@ def _shard(model: Model, mesh: Any, compiled: bool) -> None:
                     register_fsdp_forward_method(cross, method)
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-
-
-def _model_tensors(stored: StoredTensors) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint by their names, as shapes without values."""
-    return {
-        key.removeprefix("model."): torch.empty(shape, device="meta")
-        for key, shape in stored.shapes.items()
-        if key.startswith("model.")
-    }
 
 
 def _largest(tensors: Sequence[Tensor]) -> float:

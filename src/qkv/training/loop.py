@@ -9,12 +9,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from qkv.config import TrainConfig
-from qkv.data import prefetch
+from qkv.data import Stream, prefetch
 from qkv.data.batch import Batch
 from qkv.device import memory_errors
 from qkv.errors import UserError
@@ -42,13 +42,6 @@ LOG_EVERY = 10  # steps between looks at the losses; on a GPU each look waits fo
 LOG_SECONDS = 10.0  # where steps are slow, look after so long
 MODELS = ("model.safetensors", "adapter_model.safetensors")
 """The best weights or updates of them, in the folder above the checkpoints."""
-
-
-class Stream(Protocol):
-    """Endless batches, from any step on: the same step gives the same batches."""
-
-    def steps_from(self, step: int = 0) -> Iterator[list[Batch]]:
-        """Yield the batches of each step."""
 
 
 @dataclass

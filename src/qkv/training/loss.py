@@ -85,10 +85,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         learns = ctx.needs_input_grad if needs_gradient else (False,) * 3
         grad_weight = torch.zeros_like(weight, dtype=exact) if learns[1] else None
         grad_bias = torch.zeros_like(bias) if bias is not None and learns[2] else None
-        n_tokens, size = weight.shape[0], _aligned(weight.shape[0], passes.device.type)
+        n_tokens, unit = weight.shape[0], ALIGNMENT.get(passes.device.type, 1)
+        size = -(-n_tokens // unit) * unit
         wide, offset = _padded(weight, bias, size)
         elements = chunk_elements(passes.device.type, learns=grad_weight is not None)
-        for part in _chunks(passes.shape[1], elements // (passes.shape[0] * size)):
+        n_together = max(1, elements // (passes.shape[0] * size))
+        for start in range(0, passes.shape[1], n_together):
+            part = slice(start, start + n_together)
             hidden = passes[:, part]
             logits = F.linear(hidden, wide, offset)  # (P, n, V)
             chunk_loss, slope = _loss_and_slope(
@@ -137,12 +140,6 @@ def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
     return gradient * factor if torch.compiler.is_compiling() else gradient.mul_(factor)
 
 
-def _aligned(n_tokens: int, device: str) -> int:
-    """The vocabulary's size as the hardware likes it."""
-    unit = ALIGNMENT.get(device, 1)
-    return -(-n_tokens // unit) * unit
-
-
 def _padded(weight: Tensor, bias: Tensor | None, size: int) -> tuple[Tensor, Tensor | None]:
     """Rows of zeros up to `size`: logits of tokens that there are not, hidden further down."""
     more = size - weight.shape[0]
@@ -155,11 +152,6 @@ def _padded(weight: Tensor, bias: Tensor | None, size: int) -> tuple[Tensor, Ten
 def chunk_elements(device: str, learns: bool) -> int:
     """Return how many logits stand in memory at one time."""
     return CHUNK_ELEMENTS.get(device, 2**24) * (LARGER_IF_LEARNING.get(device, 1) if learns else 1)
-
-
-def _chunks(n_tokens: int, size: int) -> list[slice]:
-    size = max(1, size)
-    return [slice(start, min(start + size, n_tokens)) for start in range(0, n_tokens, size)]
 
 
 def _loss_and_slope(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from qkv.config import TrainConfig
 from qkv.data.batch import Batch
 from qkv.device import is_on, mixed_precision
 from qkv.model import Model
+from qkv.training.distribution import ALONE, Distribution
 from qkv.training.objectives import Objective, next_token
 
 LossSum = Callable[[Batch, float], Tensor]
@@ -39,18 +42,28 @@ def build_loss(
     return loss_sum
 
 
-def accumulate(loss_sum: LossSum, batches: Sequence[Batch], smoothing: float) -> Tensor:
-    """Add up the gradients of a step's batches; return the mean loss.
+def accumulate(
+    loss_sum: LossSum,
+    batches: Sequence[Batch],
+    smoothing: float,
+    workers: Distribution = ALONE,
+    syncing: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext(),
+) -> Tensor:
+    """Add up the gradients of a step's batches; return this worker's share of the mean loss.
 
-    Each batch's sum is divided by the labels of the whole step, so that the result does not depend
-    on how the step was split into batches.
+    Each sum is divided by the labels of all batches of all workers, so that neither their number
+    nor how the step was split into batches changes the result. `syncing` is told whether a batch is
+    the last one, whose gradients the workers exchange.
     """
     # There may be none, as in a text of unknown characters.
-    n_labels = max(1, sum(batch.n_labels for batch in batches))
+    n_labels = max(1, workers.reduce_labels(sum(batch.n_labels for batch in batches)))
     losses = []
-    for batch in batches:
-        loss = loss_sum(batch, smoothing) / n_labels
-        loss.backward()
+    for number, batch in enumerate(batches, 1):
+        with syncing(number == len(batches)):
+            loss = loss_sum(batch, smoothing) / n_labels
+            loss = loss * 0.0 if batch.stand_in else loss
+            # Gradients are averaged over the workers, but must be summed.
+            (loss * workers.data_size if workers.data_size > 1 else loss).backward()
         losses.append(loss.detach())
     return torch.stack(losses).sum()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.data.batch import Batch, Side
@@ -44,7 +46,7 @@ def with_wrong_sources(batches: Sequence[Batch]) -> list[Batch]:
     sources = [
         row[:length]
         for side in (batch.source for batch in batches if batch.source)
-        for row, length in zip(side.tokens, _lengths(side), strict=True)
+        for row, length in zip(side.tokens, cast(Tensor, side.lengths).tolist(), strict=True)
     ]
     texts = [tuple(source.tolist()) for source in sources]
     if len(set(texts)) < 2:
@@ -61,11 +63,6 @@ def with_wrong_sources(batches: Sequence[Batch]) -> list[Batch]:
         side = Side(tokens, lengths, None, tokens.shape[1])
         replaced.append(dataclasses.replace(batch, source=side))
     return replaced
-
-
-def _lengths(side: Side) -> list[int]:
-    assert side.lengths is not None, "a padded batch has lengths"
-    return side.lengths.tolist()
 
 
 def entropy(counts: npt.NDArray[np.int64]) -> float:

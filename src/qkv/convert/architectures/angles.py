@@ -14,6 +14,11 @@ from qkv.errors import UserError
 SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 LONGROPE = "longrope"  # which Phi-3 has
 THEIR_SCALINGS = {ours: theirs for theirs, ours in SCALINGS.items()}
+# Between which rates pairs are squeezed in part: ours, theirs, and the usual value
+BOUNDS = {
+    "llama3": (("rotary_slow", "low_freq_factor", 1.0), ("rotary_fast", "high_freq_factor", 4.0)),
+    "yarn": (("rotary_slow", "beta_slow", 1.0), ("rotary_fast", "beta_fast", 32.0)),
+}
 
 
 def read_angles(config: Mapping[str, Any]) -> Values:
@@ -43,15 +48,10 @@ def read_angles(config: Mapping[str, Any]) -> Values:
     found["rotary_factor"] = float(factor)
     if kind == "linear":
         return found
-    found["rotary_trained_length"] = int(before)
-    slow, fast = (
-        ("low_freq_factor", "high_freq_factor") if kind == "llama3" else ("beta_slow", "beta_fast")
-    )
-    found["rotary_slow"] = float(rope.get(slow) or 1.0)
-    found["rotary_fast"] = float(rope.get(fast) or (4.0 if kind == "llama3" else 32.0))
     if kind == "yarn":
         _check_yarn(rope, factor)
-    return found
+    bounds = {ours: float(rope.get(name) or usual) for ours, name, usual in BOUNDS[kind]}
+    return {**found, "rotary_trained_length": int(before), **bounds}
 
 
 def _tell_of_dynamic(config: Mapping[str, Any]) -> None:
@@ -92,15 +92,8 @@ def write_angles(config: ModelConfig) -> Values:
     found["factor"] = config.rotary_factor
     if kind == "linear":
         return found
-    found["original_max_position_embeddings"] = config.trained_length
-    if kind == "llama3":
-        ends = {
-            "low_freq_factor": config.rotary_slow,
-            "high_freq_factor": config.rotary_fast or 4.0,
-        }
-    else:
-        ends = {"beta_slow": config.rotary_slow, "beta_fast": config.rotary_fast or 32.0}
-    return {**found, **ends}
+    bounds = {name: getattr(config, ours) or usual for ours, name, usual in BOUNDS[kind]}
+    return {**found, "original_max_position_embeddings": config.trained_length, **bounds}
 
 
 def read_angles_by_type(

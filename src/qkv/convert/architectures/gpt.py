@@ -44,6 +44,12 @@ GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish":
 THEIR_GPT_ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 # What a token may see, and 0, 1, 2, …: older files hold both, and neither is learnt.
 NOT_LEARNT = r"(transformer\.)?(h\.\d+\.attn\.(masked_)?bias|position_ids)"
+SIZES: Fields = {  # as most decoders after GPT-2 call them
+    "n_decoder_layers": "num_hidden_layers",
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+}
 FIELDS: Fields = {
     "n_decoder_layers": "n_layer",
     "vocab_size": "vocab_size",
@@ -248,10 +254,7 @@ GPT_NEOX = Architecture(
     bodies=("GPTNeoXModel",),
     values={**PRESETS["gpt2"], "positions": "rotary"},
     fields={
-        "n_decoder_layers": "num_hidden_layers",
-        "vocab_size": "vocab_size",
-        "d_model": "hidden_size",
-        "n_heads": "num_attention_heads",
+        **SIZES,
         "d_ff": "intermediate_size",
         "max_length": Field("max_position_embeddings", 2048),
         "activation": Field("hidden_act", "gelu"),
@@ -354,10 +357,7 @@ OPT = Architecture(
     bodies=("OPTModel",),
     values={**PRESETS["gpt2"], "norm_epsilon": 1e-5},  # they have no other
     fields={
-        "n_decoder_layers": "num_hidden_layers",
-        "vocab_size": "vocab_size",
-        "d_model": "hidden_size",
-        "n_heads": "num_attention_heads",
+        **SIZES,
         "d_ff": "ffn_dim",
         "max_length": Field("max_position_embeddings", 2048),
         "activation": Field("activation_function", "relu"),

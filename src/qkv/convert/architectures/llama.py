@@ -27,7 +27,7 @@ from qkv.convert.architectures.architecture import (
     activation,
     wanted,
 )
-from qkv.convert.architectures.gpt import HEADS
+from qkv.convert.architectures.gpt import HEADS, SIZES
 from qkv.convert.architectures.name_tables import Names, Rule, Table, layers
 from qkv.convert.architectures.windows import read_windows, write_layer_types
 from qkv.errors import UserError
@@ -43,10 +43,7 @@ LAYER: Table = {
 }
 RULES = Names("decoder", "model.", BODY, "layers.{}.", LAYER, HEADS)
 FIELDS: Fields = {
-    "n_decoder_layers": "num_hidden_layers",
-    "vocab_size": "vocab_size",
-    "d_model": "hidden_size",
-    "n_heads": "num_attention_heads",
+    **SIZES,
     "d_ff": "intermediate_size",
     "activation": Field("hidden_act", "silu"),
     "norm_epsilon": Field("rms_norm_eps", 1e-6),

@@ -8,14 +8,14 @@ of texts, null where a conversation cannot be written. Or it exits with a code o
 
 import json
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2 import Environment, Template, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from qkv.child_process import limit_memory
+from qkv.child_process import limit_memory, stop
 
 
 class Generation(Extension):
@@ -45,12 +45,6 @@ def compiled(environment: Environment, jinja: str, broken: int) -> Template:
         return environment.from_string(jinja)
     except TemplateSyntaxError as error:
         stop(f"line {error.lineno}: {error.message}", broken)
-
-
-def stop(reason: str, code: int) -> NoReturn:
-    """Leave with a code, and the reason on standard error."""
-    sys.stderr.write(reason)
-    sys.exit(code)
 
 
 def main() -> None:

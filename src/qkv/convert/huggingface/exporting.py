@@ -30,11 +30,7 @@ from qkv.convert.huggingface.foreign_weights import (
 )
 from qkv.convert.huggingface.generation_config import write_generation
 from qkv.convert.huggingface.language_tokens import language_frame, language_settings
-from qkv.convert.huggingface.sentence_modules import (
-    SentenceModules,
-    sentence_modules,
-    write_sentence_modules,
-)
+from qkv.convert.huggingface.sentence_modules import sentence_modules, write_sentence_modules
 from qkv.convert.huggingface.task_heads import write_labels
 from qkv.convert.huggingface.wave_order import Reordered
 from qkv.convert.model_folder import (
@@ -84,6 +80,7 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     rules, shapes = applicable(architecture, in_file, head)
     spare = architecture.spare(in_file, head)
     values = _config(architecture, in_file, head, stored.content)
+    embeds = head == "none" and not config.patch_size  # a text's vector is what it is for
     written = ForeignCheckpoint(
         folder,
         values,
@@ -91,7 +88,7 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
         chat=_jinja(prompting, tokenizers),
         generation=_generation(in_file, decode, languages),
         tokenizer={"add_bos_token": prompting.bos} if prompting else more,
-        sentences=_sentences(in_file, stored.content, head),
+        sentences=sentence_modules(in_file, stored.content.get("embed", {})) if embeds else None,
         images=_images(stored.content) if head == "image" else {},
     )
     extras = _extras(stored, architecture, written, tokenizers)
@@ -103,9 +100,13 @@ def write_huggingface(stored: StoredModel, folder: Path) -> None:
     write_json(folder / "config.json", {**values, "dtype": dtype, EXTRAS: extras})
     _write_other_files(folder, written, head)
     if tokenizers:
-        frame = _frame(architecture, config, stored, prompting)
+        frame = (_own_frame(stored) if config.causal else None) or architecture.frame(config)
+        frame = Frame((config.bos_id,)) if prompting and prompting.bos else frame
         frame = language_frame(languages, frame) if languages else frame
-        _write_tokenizers(folder, frame, in_file, tokenizers, written.chat, more)
+        length, left = in_file.max_length, in_file.family == "decoder"
+        write_tokenizer(folder, tokenizers.source, frame, length, written.chat, left, more)
+        if not tokenizers.shared:  # AutoTokenizer.from_pretrained(folder, subfolder="target")
+            write_tokenizer(folder / "target", tokenizers.target, frame, length)
     copy_card(stored, folder)
 
 
@@ -125,17 +126,6 @@ def _config(
     if config.family == "encoder-decoder":
         return {**found, "decoder_start_token_id": config.bos_id, "is_encoder_decoder": True}
     return {**found, "bos_token_id": _known(config, config.bos_id)}
-
-
-def _frame(
-    architecture: Architecture,
-    config: ModelConfig,
-    stored: StoredModel,
-    prompting: Prompting | None,
-) -> Frame:
-    if prompting and prompting.bos:
-        return Frame((config.bos_id,))
-    return (_own_frame(stored) if config.causal else None) or architecture.frame(config)
 
 
 def _own_frame(stored: StoredModel) -> Frame | None:
@@ -186,15 +176,6 @@ def _jinja(prompting: Prompting | None, tokenizers: Tokenizers | None) -> str | 
     return write_chat(prompting.chat, prompting.talk_bos, start, end)
 
 
-def _sentences(
-    config: ModelConfig, content: Mapping[str, Any], head: str
-) -> SentenceModules | None:
-    """How a text's vector is taken, where that is what the model is for."""
-    if head != "none" or config.patch_size:
-        return None
-    return sentence_modules(config, content.get("embed", {}))
-
-
 def _images(content: Mapping[str, Any]) -> Values:
     """How pixels are scaled."""
     scale = content["classify"]
@@ -215,21 +196,6 @@ def _write_other_files(folder: Path, written: ForeignCheckpoint, head: str) -> N
         size = {"height": config["image_size"], "width": config["image_size"]}
         kind = {"image_processor_type": "ViTImageProcessor", "size": size}
         write_json(folder / "preprocessor_config.json", {**kind, **written.images})
-
-
-def _write_tokenizers(
-    folder: Path,
-    frame: Frame,
-    config: ModelConfig,
-    tokenizers: Tokenizers,
-    chat: str | None,
-    more: Values,
-) -> None:
-    length = config.max_length
-    left = config.family == "decoder"
-    write_tokenizer(folder, tokenizers.source, frame, length, chat, left, more)
-    if not tokenizers.shared:  # AutoTokenizer.from_pretrained(folder, subfolder="target")
-        write_tokenizer(folder / "target", tokenizers.target, frame, length)
 
 
 def _extras(

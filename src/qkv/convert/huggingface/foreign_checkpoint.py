@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.huggingface.foreign_weights import Tensors
-from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.huggingface.sentence_modules import SentenceModules, read_sentence_modules
 from qkv.errors import UserError
+from qkv.files import read_values
 from qkv.weights import StoredTensors
 
 CONFIG, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
@@ -109,9 +109,10 @@ def _weight_files(folder: Path) -> list[Path]:
 def indexed_files(folder: Path, index: str) -> list[Path]:
     """The files of weights that an index names, all of which must be there."""
     parts = read_values(folder / index).get("weight_map")
-    if not isinstance(parts, dict) or not parts or not _all_text(parts.values()):
+    names = list(parts.values()) if isinstance(parts, dict) else []
+    if not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{folder / index} has no 'weight_map' of files; fetch it again.")
-    names = sorted(set(parts.values()))
+    names = sorted(set(names))
     outside = [name for name in names if Path(name).name != name]
     if outside:
         raise UserError(
@@ -123,10 +124,6 @@ def indexed_files(folder: Path, index: str) -> list[Path]:
     if lost:
         raise UserError(f"{folder} lacks {', '.join(lost)}, which its index names; fetch them.")
     return files
-
-
-def _all_text(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _chat(folder: Path, tokenizer: Mapping[str, Any]) -> tuple[str | None, Path]:

@@ -233,17 +233,15 @@ def expected_shapes(rules: list[Rule], shapes: Mapping[str, Shape]) -> dict[str,
 
 def add_spare(tensors: Mapping[str, Tensor], spare: Spare) -> dict[str, Tensor]:
     """Their tensors, with those that ours lacks."""
-    like = next(iter(tensors.values()))
-    return {
-        **tensors,
-        **{name: _spare(tensors, given, like) for name, given in spare.items()},
-    }
-
-
-def _spare(tensors: Mapping[str, Tensor], given: Shape | str | Tensor, like: Tensor) -> Tensor:
-    if isinstance(given, str):
-        return tensors[given].clone()
-    return given.to(like.dtype) if isinstance(given, Tensor) else like.new_zeros(given)
+    like, found = next(iter(tensors.values())), dict(tensors)
+    for name, given in spare.items():
+        if isinstance(given, Tensor):
+            found[name] = given.to(like.dtype)
+        elif isinstance(given, str):
+            found[name] = tensors[given].clone()
+        else:
+            found[name] = like.new_zeros(given)
+    return found
 
 
 def write_weights(rules: list[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

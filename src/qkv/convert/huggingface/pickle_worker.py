@@ -11,13 +11,13 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from qkv.child_process import limit_file_size, limit_memory
+from qkv.child_process import limit_file_size, limit_memory, stop
 
 # Floats are weights; integers and truth values are buffers, such as positions
 KINDS = (
@@ -98,13 +98,6 @@ def main() -> None:
         stop(source.name, request["too_large"])
     except BrokenError as error:
         stop(f"{source.name}\n{error}", request["broken"])
-
-
-def stop(reason: str, code: int) -> NoReturn:
-    """Leave with a code, and the reason on standard error."""
-    sys.stderr.write(reason)
-    sys.stderr.flush()
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from torch import Tensor
 from qkv.config import EmbedConfig, ModelConfig
 from qkv.config.fields import from_mapping
 from qkv.convert.architectures.architecture import Values, wanted
-from qkv.convert.huggingface.json_values import read_json, read_values
 from qkv.errors import UserError
-from qkv.files import write_json
+from qkv.files import read_json, read_values, write_json
 from qkv.weights import write_tensors
 
 CONFIG, WEIGHTS, LENGTH = "config.json", "model.safetensors", "sentence_bert_config.json"

@@ -8,8 +8,11 @@ from typing import Any
 
 import tokenizers
 
-from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.tokenizers.sentencepiece import build_backend, read_sentencepiece, renumbered
+from qkv.files import read_values
+
+Settings = Mapping[str, Any]
+Backend = tokenizers.Tokenizer
 
 # Language tokens that stand after the vocabulary, in the order of their ids
 MBART_CODES = """
@@ -32,9 +35,7 @@ WMT21 = ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]
 PEGASUS_OFFSET = 103  # ids before the pieces: padding, EOS, two masks and some that nobody uses
 
 
-def mbart(
-    paths: Sequence[Path], settings: Mapping[str, Any], names: Mapping[str, str]
-) -> list[tokenizers.Tokenizer]:
+def mbart(paths: Sequence[Path], settings: Settings, names: Settings) -> list[Backend]:
     """fairseq's order of special tokens, then the pieces, the languages and the mask."""
     model = read_sentencepiece(paths[0])
     first = [names[role] for role in ("start", "padding", "end", "unknown")]
@@ -49,9 +50,7 @@ def mbart(
     return [backend]
 
 
-def m2m100(
-    paths: Sequence[Path], settings: Mapping[str, Any], names: Mapping[str, str]
-) -> list[tokenizers.Tokenizer]:
+def m2m100(paths: Sequence[Path], settings: Settings, names: Settings) -> list[Backend]:
     """The ids of vocab.json, and the languages after them."""
     model, vocabulary = read_sentencepiece(paths[0]), read_values(paths[1])
     ordered = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -62,9 +61,7 @@ def m2m100(
     return [backend]
 
 
-def pegasus(
-    paths: Sequence[Path], settings: Mapping[str, Any], names: Mapping[str, str]
-) -> list[tokenizers.Tokenizer]:
+def pegasus(paths: Sequence[Path], settings: Settings, names: Settings) -> list[Backend]:
     """Padding, EOS, two masks, tokens that nobody uses, and then all pieces but two."""
     model = read_sentencepiece(paths[0])
     offset = int(settings.get("offset", PEGASUS_OFFSET))

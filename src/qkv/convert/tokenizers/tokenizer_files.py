@@ -10,7 +10,6 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from qkv.convert.huggingface.json_values import read_values
 from qkv.convert.tokenizers import multilingual
 from qkv.convert.tokenizers.sentencepiece import (
     USER_DEFINED,
@@ -22,7 +21,7 @@ from qkv.convert.tokenizers.sentencepiece import (
     renumbered,
 )
 from qkv.errors import UserError
-from qkv.files import refuse_special
+from qkv.files import read_values, refuse_special
 from qkv.text.tokenizer import ROLE_KEYS, Tokenizer, role_names
 
 Settings = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import Batch, PackedShape
+from qkv.data.batch import Batch, PackedShape, Packing
 from qkv.data.order import packed_shape
 from qkv.data.ragged import Indices
 from qkv.errors import UserError
@@ -55,20 +55,12 @@ class Items(ABC):
         return len(self.target_sizes)
 
     @abstractmethod
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Make a batch of some items, padded or, with a shape, packed."""
 
-    def share(
-        self,
-        indices: Indices,
-        rows: Indices,
-        draw: Draw = VALIDATION,
-        shape: PackedShape | None = None,
-    ) -> Batch:
+    def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Make a batch of some rows of a larger one, with what was drawn at random for that."""
-        return self.batch(indices[rows], draw, shape)
+        return self.batch(items[rows], draw, shape)
 
     def in_epoch(self, epoch: int) -> Items:
         """Return the items as an epoch has them, which may differ in size from epoch to epoch."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
+from qkv.data.batch import IGNORE, Batch, Packing, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.items.base import VALIDATION, Draw, FilteredItems
 from qkv.data.ragged import Indices, Ragged, offsets_of
@@ -31,9 +31,7 @@ class ConversationItems(FilteredItems):
         super().__init__(tokens.lengths - 1, digest)  # the last token is a label only
         self.tokens, self.learned, self.special = tokens, learned, special
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Write all tokens but the last as input and, one position ahead, answers as labels."""
         rows = self.rows[np.asarray(indices, np.int64)]
         tokens = self.tokens.take(rows)

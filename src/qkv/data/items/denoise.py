@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.config import DenoiseConfig
-from qkv.data.batch import Batch, PackedShape
+from qkv.data.batch import Batch, PackedShape, Packing
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.pairs import pair_batch
 from qkv.data.items.passages import Passages
@@ -175,9 +175,7 @@ class NoisyItems(Items):
         source, target = int(self.source_sizes.sum()), int(self.target_sizes.sum())
         return super().packed_shape(int(batch_tokens * target / max(source, target)))
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Corrupt the passages of one batch, and lay them out."""
         source, target = self.draw(indices, draw.seed, max(draw.epoch, 0))
         return pair_batch(source, target, self.passages.special, shape)

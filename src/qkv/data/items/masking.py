@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from qkv.config import MaskConfig
-from qkv.data.batch import IGNORE, Batch, PackedShape, arrange, round_up
+from qkv.data.batch import IGNORE, Batch, Packing, arrange, round_up
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.passages import Drawn, Passages
 from qkv.data.ragged import Indices, Ragged, offsets_of, spread
@@ -187,22 +187,14 @@ class MaskedItems(Items):
         super().__init__(passages.target_sizes, passages.tokens.digest)
         self.passages, self.masker = passages, masker
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""
         return self.share(indices, np.arange(len(indices)), draw, shape)
 
-    def share(
-        self,
-        indices: Indices,
-        rows: Indices,
-        draw: Draw = VALIDATION,
-        shape: PackedShape | None = None,
-    ) -> Batch:
+    def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Draw pairs and masks for a whole batch, and lay out some rows of it."""
         random = draw.random()
-        drawn = self.passages.draw(indices, random)
+        drawn = self.passages.draw(items, random)
         masked = self.masker(drawn.sequences, random)
         if len(rows) < len(drawn.sequences):
             drawn, masked = _rows_of(drawn, masked, rows)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
+from qkv.data.batch import IGNORE, Batch, Packing, Specials, arrange
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.formats.pairs import Pair
 from qkv.data.items.base import VALIDATION, Draw, FilteredItems
@@ -24,9 +24,7 @@ class PairItems(FilteredItems):
         super().__init__(target.lengths + 1, digest, source.lengths + 1)
         self.source, self.target, self.special = source, target, special
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay pairs out; packed, segment m of the target belongs to segment m of the source."""
         rows = self.rows[np.asarray(indices, np.int64)]
         return pair_batch(self.source.take(rows), self.target.take(rows), self.special, shape)
@@ -36,9 +34,7 @@ class PairItems(FilteredItems):
         return np.append(np.bincount(self.target.tokens), len(self))
 
 
-def pair_batch(
-    source: Ragged, target: Ragged, special: Specials, shape: PackedShape | None = None
-) -> Batch:
+def pair_batch(source: Ragged, target: Ragged, special: Specials, shape: Packing = None) -> Batch:
     """Make a batch: the source ends with EOS, the target begins with BOS, the labels with y₁."""
     left = arrange(source.lengths + 1, shape, shape.source_tokens if shape else 0)
     right = arrange(target.lengths + 1, shape)

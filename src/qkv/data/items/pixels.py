@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qkv.data.batch import Batch, PackedShape, Side
+from qkv.data.batch import Batch, Packing, Side
 from qkv.data.formats.images import Pixels
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices
@@ -62,27 +62,19 @@ class ImageItems(Items):
         self.pixels, self.labels, self.scale = pixels, labels, scale
         self.n_tokens, self.shift = n_tokens, shift
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Scale the images of one batch and, in training, shift them."""
-        return self.share(indices, np.arange(len(indices)), draw)
+        return self.share(indices, np.arange(len(indices)), draw, shape)
 
-    def share(
-        self,
-        indices: Indices,
-        rows: Indices,
-        draw: Draw = VALIDATION,
-        shape: PackedShape | None = None,
-    ) -> Batch:
+    def share(self, items: Indices, rows: Indices, draw: Draw, shape: Packing) -> Batch:
         """Draw shifts for a whole batch, and scale and shift some rows of it."""
-        pixels = self.pixels[indices[rows]]
+        pixels = self.pixels[items[rows]]
         if self.shift and draw.epoch >= 0:
-            shifts = draw.random().integers(0, 2 * self.shift, (2, len(indices)), endpoint=True)
+            shifts = draw.random().integers(0, 2 * self.shift, (2, len(items)), endpoint=True)
             pixels = shifted(pixels, self.shift, shifts[:, rows])
         values = self.scale(torch.from_numpy(pixels).float() / BRIGHTEST)
         side = Side(values, lengths=None, offsets=None, longest=self.n_tokens)
-        return Batch(None, side, torch.from_numpy(self.labels[indices[rows]]), len(pixels))
+        return Batch(None, side, torch.from_numpy(self.labels[items[rows]]), len(pixels))
 
 
 def shifted(pixels: Pixels, most: int, shifts: Indices) -> Pixels:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data.batch import Batch, PackedShape
+from qkv.data.batch import Batch, Packing
 from qkv.data.items.base import VALIDATION, Draw, FilteredItems
 from qkv.data.items.conversations import ConversationItems
 from qkv.data.ragged import Indices
@@ -28,9 +28,7 @@ class PreferenceItems(FilteredItems):
         self.conversations = conversations
         self.reference: npt.NDArray[np.float32] | None = None
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay out both conversations of each pair; a pair counts as one label."""
         chosen = np.asarray(indices, np.int64)
         rows = (2 * self.rows[chosen, None] + np.arange(2)).ravel()

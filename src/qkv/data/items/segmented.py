@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import Batch, PackedShape, Specials
+from qkv.data.batch import Batch, PackedShape, Packing, Specials
 from qkv.data.bpe_dropout import Merges
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.formats.pairs import Pair
@@ -99,9 +99,7 @@ class SegmentedPairs(Items):
             self._drawn = drawn
         return drawn[1]
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay pairs out as the epoch has them; in validation, in the plain way."""
         items = self.plain if draw.epoch < 0 else self.in_epoch(draw.epoch)
         return items.batch(indices, draw, shape)

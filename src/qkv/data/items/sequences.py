@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Specials, arrange
+from qkv.data.batch import IGNORE, Batch, Packing, Specials, arrange
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.ragged import Indices, Ragged
 
@@ -64,9 +64,7 @@ class SequenceItems(Items):
         self.labels, self.special, self.by_token = labels, special, by_token
         self.opinions: npt.NDArray[np.float32] | None = None  # teachers' probabilities (N, C)
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay out sequences; labels of tokens come with their positions, IGNORE is left out."""
         chosen = np.asarray(indices, np.int64)
         tokens = self.tokens.take(chosen)
@@ -96,9 +94,7 @@ class TwinItems(Items):
         super().__init__(second.lengths, digest, first.lengths)
         self.first, self.second, self.groups, self.special = first, second, groups, special
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Make the first texts the source, the second ones the target, groups the labels."""
         chosen = np.asarray(indices, np.int64)
         sides = []

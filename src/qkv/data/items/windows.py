@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, round_up
+from qkv.data.batch import IGNORE, Batch, PackedShape, Packing, Side, Specials, round_up
 from qkv.data.corpus.tokens import Tokens
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.order import permuted
@@ -60,9 +60,7 @@ class WindowItems(Items):
             phases[here] = permuted(turns[here], self.n_phases, self.seed, int(cycle))
         return phases + self.length * windows
 
-    def batch(
-        self, indices: Indices, draw: Draw = VALIDATION, shape: PackedShape | None = None
-    ) -> Batch:
+    def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay windows out one a row; with a shape, as segments, padded to its size."""
         rows = shape.target_tokens // self.length if shape else len(indices)
         ids = np.full((rows, self.length + 1), self.special.pad, np.int64)
@@ -84,7 +82,7 @@ class WindowItems(Items):
         ids: Indices,
         labels: Indices,
         begins: npt.NDArray[np.bool_],
-        shape: PackedShape | None,
+        shape: Packing,
     ) -> Batch:
         if self.across:
             side = Side(_tensor(ids), None, None, self.length)

@@ -1,0 +1,115 @@
+"""The plan of a run on one device: its sizes, memory, operations and time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from qkv.config import ModelConfig, Recipe, TrainConfig
+from qkv.plan.hardware import Hardware
+from qkv.plan.memory import Memory, memory_of, trained_parameters
+from qkv.plan.parameters import count_parameters
+from qkv.plan.passes import BatchSize, Numerics, PassCost, pass_cost
+from qkv.plan.speed import StepTime, step_time
+
+# Share of the memory that a chosen batch may fill; a CPU's heap keeps much of what is freed
+ROOM = {"cuda": 0.92, "cpu": 0.75}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run takes on one device."""
+
+    recipe: Recipe
+    config: ModelConfig
+    size: BatchSize
+    numerics: Numerics
+    hardware: Hardware
+    compiled: bool
+    measured: float = 0.0  # seconds of a step that was taken, where one was
+
+    @property
+    def train(self) -> TrainConfig:
+        """The settings of training."""
+        return self.recipe.train
+
+    @cached_property
+    def cost(self) -> PassCost:
+        """Products and saved bytes of one batch."""
+        return pass_cost(self.config, self.size, self.numerics)
+
+    @cached_property
+    def parameters(self) -> dict[str, int]:
+        """Parameters of each part."""
+        return {str(part): count for part, count in count_parameters(self.config).items()}
+
+    @cached_property
+    def trained(self) -> int:
+        """Parameters that training changes."""
+        return trained_parameters(self.config, self.train)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes on the device."""
+        return memory_of(self)
+
+    @cached_property
+    def time(self) -> StepTime:
+        """Seconds of a step, estimated."""
+        return step_time(self)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step: measured or else estimated."""
+        return self.measured or self.time.total
+
+    @property
+    def flops(self) -> int:
+        """Operations of a step."""
+        return self.cost.flops(self.train.recompute) * self.train.accumulate
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens of a step."""
+        return self.size.tokens * self.train.accumulate
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds of all steps at most, validation aside."""
+        total = self.seconds * self.train.steps
+        return min(total, self.train.seconds) if self.train.seconds else total
+
+    @property
+    def layers(self) -> int:
+        """Blocks of all stacks."""
+        return len(self.cost.blocks)
+
+    def with_rows(self, rows: int) -> RunPlan:
+        """Plan this run with another number of sequences in a batch."""
+        labels = math.ceil(self.size.labels * rows / self.size.rows)
+        size = dataclasses.replace(self.size, rows=rows, labels=labels)
+        return dataclasses.replace(self, size=size, measured=0.0)
+
+    def largest_rows(self, memory: float) -> int:
+        """Sequences of the largest batch whose peak stays below this; 0 where not even one does."""
+        low, high = 0, 1
+        while high <= 2**24 and self.with_rows(high).memory.peak <= memory:
+            low, high = high, 2 * high
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            fits = self.with_rows(middle).memory.peak <= memory
+            low, high = (middle, high) if fits else (low, middle)
+        return low
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest `batch_tokens` that fits into the device's memory; 0 where none does."""
+        room = self.hardware.memory * ROOM[self.numerics.device]
+        return self.largest_rows(room) * self.width
+
+    @property
+    def width(self) -> int:
+        """Tokens of a sequence on its wider side, in which `batch_tokens` is counted."""
+        return max(self.size.target, self.size.source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -112,6 +113,11 @@ class Reader:
     def keep(self, name: str) -> None:
         """Save a screenshot, where a folder for them is named."""
         if SCREENSHOTS:
+            from PIL import Image
+
             self.settle()
             Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png")
+            picture = Image.open(io.BytesIO(self.page.screenshot()))
+            method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE  # keeps rare colours
+            small = picture.convert("RGB").quantize(256, method, dither=dither)
+            small.save(Path(SCREENSHOTS) / f"{name}.png", optimize=True)

@@ -118,8 +118,8 @@ function drawCurves(element, records) {
   const scores = Object.entries(records.findLast((record) => "valid_loss" in record) ?? {})
     .filter(([name, value]) => typeof value === "number" && !["step", "loss", "lr", "tokens_per_second"].includes(name));
   show(element, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
-    svg("text", { x: 4, y: y(high) + 4 }, number(high, 1)), svg("text", { x: 4, y: y(low) + 4 }, number(low, 1)),
-    svg("text", { x: x(last), y: height - 4, "text-anchor": "middle" }, String(last)),
+    [high, (high + low) / 2, low].map((loss) => [svg("line", { class: "axis", x1: 44, x2: x(last), y1: y(loss), y2: y(loss) }), svg("text", { x: 36, y: y(loss) + 4, "text-anchor": "end" }, number(loss, 1))]),
+    svg("text", { x: 44, y: height - 4 }, t("training.step")), svg("text", { x: x(last), y: height - 4, "text-anchor": "middle" }, String(last)),
     line(train, "k"), line(valid, "q"), valid.map(([step, loss]) => svg("circle", { class: "q", cx: x(step), cy: y(loss), r: 3 })),
     svg("text", { class: "k", x: width - 70, y: 24 }, t("training.loss")), svg("text", { class: "q", x: width - 70, y: 42 }, t("training.valid"))),
   el("p", { class: "quiet" }, scores.map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")));

@@ -322,3 +322,18 @@ def test_what_is_not_there_is_named(view: str, family: str, given: dict, sentenc
 )
 def test_an_encoder_that_lacks_a_view_says_why(view: str, sentence: str) -> None:
     assert sentence in str(VIEWS[view].lack(Question(trace=make_trace("encoder"))))
+
+
+@pytest.mark.parametrize("question", ["rollout", "contributions", "word"])
+def test_questions_about_all_layers_need_one_pass(question: str) -> None:
+    trace = make_trace("decoder", max_length=64)
+    passes: list[int] = []
+    hook = trace.model.decoder.register_forward_pre_hook(lambda module, args: passes.append(1))
+    if question == "rollout":
+        trace.rollout()
+    elif question == "contributions":
+        contributions(trace, 1)
+    else:
+        word_in_context(trace, trace.tokens("target")[0])
+    hook.remove()
+    assert len(passes) == (2 if question == "contributions" else 1)  # the logits by themselves

@@ -177,7 +177,9 @@ class _Terms:
     """Vectors whose sum is the residual stream of one token, taken through every norm."""
 
     def __init__(self, trace: Trace, row: int, position: int) -> None:
-        self.trace, self.row, self.position = trace, row, position
+        self.row, self.position = row, position
+        keys = ["target.input", "decoder.*.heads", "decoder.*.feed_forward.output"]
+        self.values = dict(trace.each(keys))
         self.vectors: dict[str, Tensor] = {}
         zeros = torch.zeros(trace.sizes["D"], dtype=torch.float64)
         for name in ("biases of attention", "shifts of norms"):
@@ -185,8 +187,7 @@ class _Terms:
 
     def at(self, key: str) -> Tensor:
         """A quantity's vector of the token."""
-        value = self.trace.peek([key])[key]
-        return value[self.row, self.position].detach().double().cpu()
+        return self.values[key][self.row, self.position].detach().double().cpu()
 
     def run(self, stack: Any) -> None:
         """Follow the stream from the input to the last norm."""
@@ -217,7 +218,7 @@ class _Terms:
 
     def _heads(self, attention: Any, at: str, name: str) -> list[str]:
         """Each head's part of Concat·W_O; the bias goes to the rest."""
-        heads = self.trace.peek([f"{at}.heads"])[f"{at}.heads"]
+        heads = self.values[f"{at}.heads"]
         vectors = heads[self.row, :, self.position].detach().double().cpu()  # (H, D/H)
         matrix = attention.output.weight.detach().double().cpu()
         names = []

@@ -196,8 +196,8 @@ def _alignment(trace: Trace, pattern: str) -> RoleMap:
 
 
 def _weights(trace: Trace, patterns: list[str]) -> dict[str, Tensor]:
-    """Attention weights of the first row by key, each (H, T, S), by one pass."""
-    return {key: x[0].detach().float().cpu() for key, x in trace.peek(patterns).items()}
+    """Attention weights of the first row by key, each (H, T, S)."""
+    return {key: x[0].detach().float().cpu() for key, x in trace.each(patterns)}
 
 
 def _lack(question: Question) -> str | None:

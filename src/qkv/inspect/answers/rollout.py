@@ -6,6 +6,7 @@ It assumes that attended tokens are passed on unchanged and ignores values and f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,37 +62,40 @@ def rollout(trace: Trace, stack: str | None = None, row: int = 0) -> Tensor:
     the shares of that stack's own tokens.
     """
     if stack is not None or not isinstance(trace.model, EncoderDecoder):
-        return _within(trace, stack_of(trace, stack), row)
+        stack = stack_of(trace, stack)
+        count = len(trace.tokens("source" if stack == "encoder" else "target", row))
+        return _within(_mean_weights(trace, (stack,), row), stack, count)
     n_source, n_target = len(trace.tokens("source", row)), len(trace.tokens("target", row))
-    memory, shares = _within(trace, "encoder", row), torch.zeros(n_target, n_source)
-    for at in _layers(trace, "decoder"):
-        shares = _mixed(trace, f"{at}.self_attention", row, n_target) @ shares
-        cross = _mean_weights(trace, f"{at}.cross_attention", row)[:n_target, :n_source]
-        shares = (shares + cross @ memory) / 2
+    weights = _mean_weights(trace, ("encoder", "decoder"), row)
+    memory, shares = _within(weights, "encoder", n_source), torch.zeros(n_target, n_source)
+    for at, own in weights.items():
+        if at.startswith("decoder.") and at.endswith("self_attention"):
+            cross = weights[at.replace("self_attention", "cross_attention")]
+            shares = _half_stays(own, n_target) @ shares
+            shares = (shares + cross[:n_target, :n_source] @ memory) / 2
     return shares
 
 
-def _within(trace: Trace, stack: str, row: int) -> Tensor:
-    count = len(trace.tokens("source" if stack == "encoder" else "target", row))
+def _within(weights: dict[str, Tensor], stack: str, count: int) -> Tensor:
+    """Shares of a stack's own tokens in one another."""
     shares = torch.eye(count)
-    for at in _layers(trace, stack):
-        shares = _mixed(trace, f"{at}.self_attention", row, count) @ shares
+    for at, own in weights.items():
+        if at.startswith(f"{stack}.") and at.endswith("self_attention"):
+            shares = _half_stays(own, count) @ shares
     return shares
 
 
-def _layers(trace: Trace, stack: str) -> list[str]:
-    end = ".feed_forward.residual"
-    return [key.removesuffix(end) for key in trace.names(f"{stack}.*{end}")]
-
-
-def _mixed(trace: Trace, at: str, row: int, count: int) -> Tensor:
+def _half_stays(weights: Tensor, count: int) -> Tensor:
     """(A + I) / 2: half attention, half the token itself."""
-    return (_mean_weights(trace, at, row)[:count, :count] + torch.eye(count)) / 2
+    return (weights[:count, :count] + torch.eye(count)) / 2
 
 
-def _mean_weights(trace: Trace, at: str, row: int) -> Tensor:
-    (value,) = trace.peek([f"{at}.weights"]).values()
-    return value[row].float().mean(dim=0).cpu()
+def _mean_weights(trace: Trace, stacks: Sequence[str], row: int) -> dict[str, Tensor]:
+    """Mean weights of each attention's heads by its key, layer by layer."""
+    return {
+        key.removesuffix(".weights"): value[row].float().mean(dim=0).cpu()
+        for key, value in trace.each([f"{stack}.*_attention.weights" for stack in stacks])
+    }
 
 
 def _answer(question: Question) -> Rollout:

@@ -94,8 +94,8 @@ def word_in_context(trace: Trace, word: str) -> WordInContext:
     places = [find_word(trace.tokens(side, row), word) for row in rows]
     keys = stream_keys(trace, stack)
     cosines = []
-    for key in keys:
-        stream = trace.peek([key])[key].detach().float().cpu()
+    for _, value in trace.each(keys):
+        stream = value.detach().float().cpu()
         vectors = torch.stack([stream[row, places[row]].mean(dim=0) for row in rows])
         unit = F.normalize(vectors, dim=-1)
         cosines.append(unit @ unit.T)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from qkv.inspect.answers.steps import Steps
     from qkv.inspect.trace.archive import SavedTrace
 
+MAX_AT_ONCE = 2**26  # numbers that one pass hands out to a question about all layers
 MAX_KEPT_GRADIENTS = 2**24  # numbers that one backward pass keeps for later questions
 
 
@@ -84,6 +85,19 @@ class Trace(Quantities):
     def peek(self, keys: Sequence[str], head: int | None = None) -> dict[str, Tensor]:
         """Compute several quantities in one pass without keeping them (for large models)."""
         return {ask.key: value for ask, value in self._compute(keys, head).items()}
+
+    def each(self, keys: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield quantities one after the other, by as few passes as their sizes allow."""
+        together, size = list[str](), 0
+        for key in dict.fromkeys(name for given in keys for name in self._matching(given)):
+            numbers = math.prod(self.shape(key))
+            if together and size + numbers > MAX_AT_ONCE:
+                yield from self.peek(together).items()
+                together, size = [], 0
+            together.append(key)
+            size += numbers
+        if together:
+            yield from self.peek(together).items()
 
     def names(self, pattern: str | None = None) -> list[str]:
         """Keys in the order of the formulas, then those of the weights.

@@ -138,7 +138,7 @@ def small(session: Session, folder: Path) -> None:
     name = f"{model}, LoRA of rank {RANK} on all matrices"
     speed(session, name, job, padded, start)
     losses = quality(session, folder, recipe, padded, start)
-    session.record("lora.small.loss", f"{name}: validation loss", losses)
+    session.record("lora.small.loss.valid", f"{name}: validation loss", losses)
 
 
 def small_base(session: Session, folder: Path) -> tuple[Path, Path, str]:
@@ -184,13 +184,13 @@ def speed(session: Session, name: str, job: Job, padded: Job, start: Path) -> No
         "qkv": sum(x.n_labels for step in _steps(job, n_steps) for x in step),
         "peft": sum(x.n_labels for step in _steps(padded, n_steps) for x in step),
     }
-    session.compare("lora.small.speed", name, works, amounts)
+    session.compare("lora.small.speed.step", name, works, amounts)
     one = {
         "qkv": lambda: trainer.take_step(_steps(job, 1)[0]),
         "peft": lambda: peer.step(_steps(padded, 1)[0]),
     }
     memory = {side: round(peak_memory(work, session.device)) for side, work in one.items()}
-    session.record("lora.small.memory", f"{name}: MiB beside the weights in a step", memory)
+    session.record("lora.small.memory.step", f"{name}: MiB beside the weights in a step", memory)
 
 
 def quality(

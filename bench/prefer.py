@@ -134,12 +134,12 @@ def speed(session: Session, job: Job, start: Path) -> None:
         "peft": lambda: [peer.step(step) for step in steps],
     }
     tokens = sum(int(batch.target.lengths.sum()) for step in steps for batch in step)  # type: ignore[union-attr]
-    session.compare("prefer.speed", NAME, works, dict.fromkeys(works, tokens), check)
+    session.compare("prefer.speed.step", NAME, works, dict.fromkeys(works, tokens), check)
     memory = {
         "qkv": round(peak_memory(lambda: trainer.take_step(steps[0]), session.device)),
         "peft": round(peak_memory(lambda: peer.step(steps[0]), session.device)),
     }
-    session.record("prefer.memory", f"{NAME}: MiB beside the weights in a step", memory)
+    session.record("prefer.memory.step", f"{NAME}: MiB beside the weights in a step", memory)
 
 
 def first_losses(job: Job, peer: DpoPeer, batch: Batch) -> str:
@@ -163,10 +163,9 @@ def quality(session: Session, folder: Path, recipe: Recipe, job: Job, start: Pat
     peer.model.save_pretrained(folder / "peer")
     dtype = "bf16" if session.on_gpu else "fp32"
     loaded = qkv.load(start, session.device.type, dtype, adapter=folder / "peer")
-    for side, model in (("qkv", done.result.model), ("peft", loaded.model)):
-        session.record(f"prefer.quality.{side}", f"{NAME}, {side}", scores(job, model))
-    spent = {"seconds before the first step": round(before, 2)}
-    session.record("prefer.reference", f"{NAME}: log P before training, of all pairs", spent)
+    ours = scores(job, done.result.model) | {"seconds before the first step": round(before, 2)}
+    session.record("prefer.quality.qkv", "qkv", ours)
+    session.record("prefer.quality.peft", "transformers and peft", scores(job, loaded.model))
 
 
 def scores(job: Job, model: Any) -> dict[str, float]:

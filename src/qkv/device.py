@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -80,6 +82,13 @@ def float_dtype(device: torch.device, dtype: str | None = None) -> torch.dtype:
     has_half = device.type == "cuda" and has_bfloat16(device)
     half = dtype == "bf16" or (dtype != "fp32" and has_half)
     return torch.bfloat16 if half else torch.float32
+
+
+def release_memory() -> None:
+    """Return freed memory to the system, where the C library can (glibc)."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

@@ -19,17 +19,15 @@ def session():
 def test_each_row_has_our_figures_and_the_peer_s(session):
     rows = {row.key: row for row in session.records}
     assert list(rows) == [
-        "prefer.speed",
-        "prefer.memory",
+        "prefer.speed.step",
+        "prefer.memory.step",
         "prefer.quality.qkv",
         "prefer.quality.peft",
-        "prefer.reference",
     ]
-    assert rows["prefer.speed"].ratio == pytest.approx(
-        rows["prefer.speed"].ours / rows["prefer.speed"].peers["peft"], abs=1e-3
-    )
-    assert rows["prefer.speed"].check.startswith("log P of the same answers within")
-    assert rows["prefer.memory"].ours.keys() == {"qkv", "peft"}
+    speed = rows["prefer.speed.step"]
+    assert speed.ratio == pytest.approx(speed.ours / speed.peers["peft"], abs=1e-3)
+    assert speed.check.startswith("log P of the same answers within")
+    assert rows["prefer.memory.step"].ours.keys() == {"qkv", "peft"}
     for side in ("qkv", "peft"):
         assert rows[f"prefer.quality.{side}"].ours["loss"] == pytest.approx(0.693, abs=0.01)
 
@@ -72,7 +70,9 @@ def test_a_chosen_answer_has_more_words_of_the_first_kind(tmp_path: Path):
 def test_lora_needs_no_pulled_model(tmp_path: Path):
     session = lora.main(["--device", "cpu", "--quick", "--only", "lora.small", "--model", "random"])
     rows = {row.key: row.ours for row in session.records}
-    assert list(rows) == ["lora.small.speed", "lora.small.memory", "lora.small.loss"]
-    losses = rows["lora.small.loss"]
+    assert list(rows) == [
+        f"lora.small.{kind}" for kind in ("speed.step", "memory.step", "loss.valid")
+    ]
+    losses = rows["lora.small.loss.valid"]
     assert losses["qkv"] == pytest.approx(losses["peft"], rel=0.01)
     assert losses["before"] == pytest.approx(losses["peft"], rel=0.1)

@@ -41,7 +41,7 @@ from qkv.data import (
     training_text,
     validation_batches,
 )
-from qkv.device import is_on, mixed_precision
+from qkv.device import is_on, mixed_precision, release_memory
 from qkv.errors import UserError
 from qkv.evaluation import Score, evaluate
 from qkv.model import build_model, recompute_blocks
@@ -171,6 +171,7 @@ class Job(ABC):
     def measure(self) -> dict[str, list[Score]]:
         """Score the best weights on the validation and test splits."""
         self.workers.barrier()  # the main worker has written them
+        release_memory()  # of training: the result is a second model in memory
         folder, device = self.plan.folder, str(self.plan.device)
         if self.model.adapted_from:
             restore(self.model, folder, self.recipe.task)

@@ -321,7 +321,9 @@ def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if size < 4 * CHUNK * count:
         values, index = scores.topk(count)
         return values, index
-    chunks = F.pad(scores, (0, -size % CHUNK), value=NOTHING).view(n_rows, -1, CHUNK)
+    if size % CHUNK:  # a copy, which takes longer than all that follows
+        scores = F.pad(scores, (0, -size % CHUNK), value=NOTHING)
+    chunks = scores.view(n_rows, -1, CHUNK)
     best = chunks.amax(dim=2).topk(count).indices  # (B, count)
     values, place = chunks.take_along_dim(best[..., None], dim=1).flatten(1).topk(count)
     return values, best.gather(1, place // CHUNK) * CHUNK + place % CHUNK

@@ -56,7 +56,7 @@ class Engine:
         There, steps that run often are compiled in the background; `compiled` compiles all of them
         before they run, or none.
         """
-        device = next(model.parameters()).device
+        self.device = device = next(model.parameters()).device
         limits = LIMITS[device.type]
         self.model, self.max_rows = model, max_rows or limits.rows
         self.chunk, self._prefill_tokens = chunk or limits.chunk, limits.prefill
@@ -171,8 +171,7 @@ class Engine:
 
     def _current_device(self) -> AbstractContextManager[object]:
         """Make the model's GPU the one that streams and graphs belong to."""
-        device = next(self.model.parameters()).device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _check(self, request: Request) -> None:
         context, n_prompt = self.model.config.max_length, len(request.prompt)

@@ -96,11 +96,12 @@ def fast(
     """softmax(QKᵀ/√d_k + M)·V by fused kernels, which the mask chooses, (B, H, T, D/H)."""
     if cap:  # which no fused kernel of torch has
         return equation(query, key, value, mask, scale, bias, dropout, cap)
-    plain = mask.only_lengths and bias is None and dropout == 0.0
-    if plain and mask.key_lengths is not None and row_attention.serves(query):
-        return row_attention.attend(query, key, value, mask.key_lengths, scale)
-    if bias is None and dropout == 0.0 and packed_attention.serves(query, mask):
-        return packed_attention.attend(query, key, value, mask, scale)
+    if query.is_cuda and bias is None and dropout == 0.0:
+        lengths = mask.key_lengths if mask.only_lengths else None
+        if lengths is not None and row_attention.serves(query):
+            return row_attention.attend(query, key, value, lengths, scale)
+        if packed_attention.serves(query, mask):
+            return packed_attention.attend(query, key, value, mask, scale)
     if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU computes in float32
         query, key, value = query.float(), key.float(), value.float()
         with torch.autocast(query.device.type, enabled=False):
@@ -146,8 +147,10 @@ def _grouped(
 ) -> Tensor:
     """Fold the queries that share a key/value head into one row: fast kernels take no groups."""
     n_groups = key.shape[1]
+    if query.shape[1] == n_groups:
+        return _fused(query, key, value, drawn, scale, dropout)
     together = query.unflatten(1, (n_groups, -1)).flatten(2, 3)  # (B, G, H/G·T, D/H)
-    if drawn is not None and query.shape[1] != n_groups and drawn.shape[-2] > 1:
+    if drawn is not None and drawn.shape[-2] > 1:
         drawn = drawn.repeat(1, 1, query.shape[1] // n_groups, 1)
     heads = _fused(together, key, value, drawn, scale, dropout)
     return heads.unflatten(2, (-1, query.shape[2])).flatten(1, 2)
@@ -179,10 +182,10 @@ class Attention(nn.Module):
             bias, own_biases = config.has_qkv_bias, not config.key_bias
             width = d_heads + 2 * d_kv
             self.query_key_value = nn.Linear(d_model, width, bias=bias and not own_biases)
-            self.bias = QueryValueBias(config) if bias and own_biases else nn.Identity()
+            self.bias = QueryValueBias(config) if bias and own_biases else None
             own = config.position_projections
             self.position_projections = PositionProjections(config) if own else None
-        self.norm = QueryKeyNorm(config) if config.query_key_norm else nn.Identity()
+        self.norm = QueryKeyNorm(config) if config.query_key_norm else None
         self.output = nn.Linear(d_heads, d_model, bias=config.bias)
 
     def forward(
@@ -190,9 +193,11 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Self-attention: x attends to itself and to the KV cache."""
         n_heads, n_kv_heads = self.n_heads, self.n_kv_heads
-        heads = self._split(self.bias(self.query_key_value(x)), n_heads + 2 * n_kv_heads)
+        projected = self.query_key_value(x)
+        projected = projected if self.bias is None else self.bias(projected)
+        heads = self._split(projected, n_heads + 2 * n_kv_heads)
         plain, value = heads.split([n_heads + n_kv_heads, n_kv_heads], dim=1)
-        turned = order.turn(self.norm(plain))
+        turned = order.turn(plain if self.norm is None else self.norm(plain))
         if cache is not None and self._has_row_kernel(turned, order, cache):
             return self._join_heads(cache.attend(turned, value, mask, self.scale))
         query, key = turned.split([n_heads, n_kv_heads], dim=1)
@@ -232,7 +237,8 @@ class Attention(nn.Module):
         return heads.reshape(rows, length, d_model)
 
     def _split(self, x: Tensor, n_heads: int) -> Tensor:
-        return x.unflatten(-1, (n_heads, self.d_head)).transpose(1, 2)  # (B, H, T, D/H)
+        rows, length, _ = x.shape
+        return x.view(rows, length, n_heads, self.d_head).transpose(1, 2)  # (B, H, T, D/H)
 
     def _combine(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None

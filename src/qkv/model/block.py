@@ -37,8 +37,11 @@ class Residual(nn.Module):
         """Add what a sublayer makes of x, or of another vector that it is to read."""
         read = x if read is None else read
         if self.pre:
-            return (x + self.dropout(self.output_norm(sublayer(self.norm(read))))).to(x.dtype)
-        return self.norm(x + self.dropout(sublayer(read))).to(x.dtype)
+            return (x + self._drop(self.output_norm(sublayer(self.norm(read))))).to(x.dtype)
+        return self.norm(x + self._drop(sublayer(read))).to(x.dtype)
+
+    def _drop(self, added: Tensor) -> Tensor:
+        return self.dropout(added) if self.training else added
 
 
 class Block(nn.Module):

@@ -38,4 +38,5 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to each position by itself, (B, T, D)."""
-        return self.outer(self.dropout(self.hidden(x)))
+        hidden = self.hidden(x)
+        return self.outer(self.dropout(hidden) if self.training else hidden)

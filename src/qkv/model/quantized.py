@@ -232,9 +232,8 @@ class Int8Linear(QuantizedLinear):
             size = size / steps
         else:
             product = kernel(rows / size, 1 / steps, self._zero, self._packed)
-        product = product.mul_(size)
-        if self.bias is not None:
-            product = product.add_(self.bias)
+        bias = self.bias
+        product = product.mul_(size) if bias is None else torch.addcmul(bias, product, size)
         return product if x.dtype == torch.float32 else product.to(x.dtype)
 
     def _has_kernel(self) -> bool:
@@ -373,8 +372,13 @@ def _has_relu(module: nn.Module) -> bool:
 def _kernel() -> Callable[..., Tensor]:
     """Return torch's product of floats, rounded by a scale, and a packed matrix of 8 bits.
 
-    The operator itself: `torch.ops` would look through its arguments for fakes at every call.
+    It is called as cheaply as torch allows: `torch.ops` looks through arguments for fakes, and
+    C++ asks a packed matrix whether it overrides torch's functions, which it answers by raising
+    two exceptions, unless its class says no.
     """
+    if not hasattr(torch.ScriptObject, "__torch_function__"):
+        no_override = torch._C._disabled_torch_function_impl
+        torch.ScriptObject.__torch_function__ = no_override  # type: ignore[attr-defined]
     kernel: Callable[..., Tensor] = (
         torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.op
     )

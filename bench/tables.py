@@ -42,8 +42,8 @@ embed.bert.sorted
 """
 # label; in Chinese; the key of the row; its column
 QUALITY = """
-Multi30k English → German, BLEU; Multi30k 英译德，BLEU; quality.multi30k.mean; test2016 BLEU
-Tiny Shakespeare, validation loss; 小莎士比亚，验证损失; quality.shakespeare.mean; validation loss
+Multi30k English → German, BLEU; Multi30k 英译德，BLEU; quality.multi30k.0; test BLEU
+Tiny Shakespeare, validation loss; 小莎士比亚，验证损失; quality.shakespeare.0; validation loss
 Tiny Shakespeare on a CPU; 小莎士比亚，CPU; quality.shakespeare.cpu; validation loss
 SST-2, `minilm` taught by `smollm2`, accuracy; SST-2，`smollm2` 教 `minilm`，准确率; \
 quality.taught.taught; mean

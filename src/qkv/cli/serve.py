@@ -19,7 +19,7 @@ Models = Annotated[
     typer.Argument(
         metavar="M",
         help="Model folders, GGUF files, or packaged or pulled names; NAME=M gives another name "
-        "[default: zh-en].",
+        "[default: zh-en and mini-bert].",
         autocompletion=options.complete_model,
     ),
 ]

@@ -54,7 +54,7 @@ from qkv.text.chat import ChatTemplate
 Files = dict[str, bytes]
 LINES = [f"{a} and {b} saw the {c}." for a in ("Ann", "Bob") for b in ("Eve", "Li") for c in "abcd"]
 SIZES: dict[str, Any] = {"d_model": 8, "n_heads": 2, "d_ff": 8, "max_length": 16}
-BOMB, BOMBS = 1 << 24, 128  # zeros in a part of a small file, and parts: 2 GiB
+BOMB, BOMBS = 1 << 24, 8  # zeros in a part of a small file, and parts: 128 MiB
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}"

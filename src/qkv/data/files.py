@@ -22,7 +22,7 @@ Progress = Callable[[int], object]
 COMPRESSED = (".gz", ".xz", ".zst")
 IN_FOLDERS = (".txt", ".jsonl", ".parquet", *COMPRESSED)
 CHUNK = 1 << 16  # bytes read at a time
-MOST_EXPANDED = 1 << 26  # bytes that any compressed file may hold
+MOST_EXPANDED = 1 << 24  # bytes that any compressed file may hold
 MOST_RATIO = 250  # times its size, which a larger one may hold; text of people has 10 or less
 
 

@@ -129,7 +129,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def _add_product(grad_weight: Tensor, slope: Tensor, hidden: Tensor) -> None:
     """Add slopeᵀ·hidden to the gradient of W_out, with no second matrix of its size if possible."""
     if slope.dtype == grad_weight.dtype and not torch.compiler.is_compiling():
-        grad_weight.addmm_(slope[:, : len(grad_weight)].T, hidden)
+        torch.addmm(grad_weight, slope[:, : len(grad_weight)].T, hidden, out=grad_weight)
     else:
         grad_weight += (slope.T @ hidden)[: len(grad_weight)]
 

@@ -92,7 +92,7 @@ def write_angles(config: ModelConfig) -> Values:
     found["factor"] = config.rotary_factor
     if kind == "linear":
         return found
-    bounds = {name: getattr(config, ours) or usual for ours, name, usual in BOUNDS[kind]}
+    bounds = {name: getattr(config, ours) or usual for ours, name, usual in BOUNDS.get(kind, ())}
     return {**found, "original_max_position_embeddings": config.trained_length, **bounds}
 
 

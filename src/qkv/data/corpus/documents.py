@@ -232,13 +232,15 @@ def cut(text: str, size: int = PIECE) -> list[str]:
 
 def _find_cut(text: str, least: int, size: int) -> int | None:
     """Return the best position from `least` on; None while a better one may yet come."""
+    start = least
     for end in (least + size, least + 3 * size):
         if len(text) < end:
             return None
         # Most texts without an end of line are quickly seen to have none.
-        for pattern in SAFE_CUTS if text.find("\n", least, end) >= 0 else SAFE_CUTS[2:]:
-            if match := pattern.search(text, least, end):
+        for pattern in SAFE_CUTS if text.find("\n", start, end) >= 0 else SAFE_CUTS[2:]:
+            if match := pattern.search(text, start, end):
                 return match.start()
+        start = end
     for pattern in LAST_RESORTS:
         if match := pattern.search(text, least, end):
             return match.start()

@@ -1,5 +1,5 @@
 """`python -m qkv`: the command line."""
 
-from qkv.cli import main
+from qkv.cli import run
 
-main()
+run()

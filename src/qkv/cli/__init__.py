@@ -42,6 +42,14 @@ def main() -> None:
             end.code == INTERRUPTED and "RANK" not in os.environ
         ):  # of a worker, the launcher says so
             print("qkv: stopped", file=sys.stderr)
+        raise
+
+
+def run() -> None:
+    """Run the command line as a process of its own, which ends with it."""
+    try:
+        main()
+    except SystemExit as end:
         if not end.code and threading.active_count() == 1:
             _leave()
         raise

@@ -42,8 +42,10 @@ embed.bert.sorted
 """
 # label; in Chinese; the key of the row; its column
 QUALITY = """
-Multi30k English → German, BLEU; Multi30k 英译德，BLEU; quality.multi30k.0; test BLEU
-Tiny Shakespeare, validation loss; 小莎士比亚，验证损失; quality.shakespeare.0; validation loss
+Multi30k English → German, BLEU, one seed; Multi30k 英译德，BLEU，一个种子; \
+quality.multi30k.0; test BLEU
+Tiny Shakespeare, validation loss, one seed; 小莎士比亚，验证损失，一个种子; \
+quality.shakespeare.0; validation loss
 Tiny Shakespeare on a CPU; 小莎士比亚，CPU; quality.shakespeare.cpu; validation loss
 SST-2, `minilm` taught by `smollm2`, accuracy; SST-2，`smollm2` 教 `minilm`，准确率; \
 quality.taught.taught; mean
@@ -123,9 +125,14 @@ def column(figures: Sequence[Figure]) -> list[str]:
 
 def headline(records: Sequence[Record], chinese: bool) -> str:
     """Return the README's summary: ratios to the best peer by device, then quality."""
-    speed = [record for record in records if record.ratio and not record.key.startswith("quality")]
+    keys = tuple(key for *_, row in listed(SPEED) for key in row.split())
+    speed = [record for record in records if record.ratio and record.key.startswith(keys)]
     speed.sort(key=lambda record: record.device, reverse=True)  # the GPU first
-    machines = {record.device: f"{record.machine}, {record.date}" for record in speed}
+    machines: dict[str, str] = {}
+    for record in speed:
+        dates = sorted({other.date for other in speed if other.device == record.device})
+        between = dates[0] if len(dates) == 1 else f"{dates[0]} – {dates[-1]}"
+        machines[record.device] = f"{record.machine}, {between}"
     rows: Rows = []
     for *labels, peers, keys in listed(SPEED):
         cells = [ratios(speed, keys.split(), device) for device in machines]

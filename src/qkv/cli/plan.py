@@ -45,7 +45,7 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what a run will take: parameters, memory, operations, time, layout on GPUs.
+    """Say what a run will take: memory, time, layout on GPUs.
 
     Data is not read. docs/plan.md says what was checked against what.
 

@@ -23,7 +23,7 @@ from tests.convert.decoders import assert_same_search
 from tests.convert.gguf_files import finish, write_decoder, write_gpt2, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read, with_tokenizer
 from tests.convert.small import assert_reads_same
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 SMALL = {
     "hidden_size": 64,

@@ -27,7 +27,7 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17]]
 

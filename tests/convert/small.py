@@ -13,7 +13,7 @@ from qkv.model import Decoder, EncoderDecoder, Model
 from tests.convert.encoders import TINY, said
 from tests.convert.harness import assert_close, assert_round_trip, made, read
 from tests.convert.seq2seq import same_logits
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 LENGTHS = [7, 12, 1]
 GPT = {

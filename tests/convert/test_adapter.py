@@ -22,7 +22,7 @@ from tests.convert.encoders import said
 from tests.convert.harness import assert_close
 from tests.convert.seq2seq import same_logits
 from tests.convert.small import LENGTHS, small
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 # A class, our word for its head, and the matrices that are updated
 CASES: dict[str, tuple[str, list[str]]] = {

@@ -16,19 +16,9 @@ from qkv.convert.tokenizers.tokenizer_export import write_tokenizer
 from qkv.errors import UserError
 from qkv.tasks import load
 from tests.convert.harness import any_tokenizer, made
+from tests.convert.small import IDS, LLAMA
 
-SMALL = {
-    "hidden_size": 8,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 1,
-    "intermediate_size": 12,
-    "vocab_size": 30,
-    "max_position_embeddings": 16,
-    "num_key_value_heads": 1,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+SMALL = {**LLAMA, **IDS}
 FORMATS = ["qkv", "huggingface"]
 
 

@@ -21,7 +21,7 @@ from qkv.tasks import load
 from tests.convert.decoders import assert_both_ways, assert_same_in_double
 from tests.convert.harness import assert_close, made, read, saved
 from tests.convert.small import CONFIGS, IDS, assert_reads_same, small
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 LENGTHS = [9, 4, 1]
 SLIDING = ["full_attention", "sliding_attention", "sliding_attention"]

@@ -21,41 +21,16 @@ from qkv.convert.architectures import ARCHITECTURES
 from qkv.convert.architectures.architecture import USUAL_IDS
 from qkv.convert.opening import open_model
 from qkv.tasks import LanguageModel
+from tests.convert import small
 from tests.convert.harness import exported, loaded, made, saved
 
 SIZE = 12  # so few tokens that those that are no text come up often
 USUAL = 20  # tokens that theirs writes where nobody says how many
 NONE = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-LLAMA = {
-    "vocab_size": SIZE,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
+LONG = {"vocab_size": SIZE, "max_position_embeddings": 64}
+LLAMA, BART = ({**config, **LONG} for config in (small.LLAMA, small.BART))
 GPT = {"vocab_size": SIZE, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
-BART = {
-    "vocab_size": SIZE,
-    "d_model": 16,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 16,
-    "decoder_ffn_dim": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "max_position_embeddings": 64,
-}
-T5 = {
-    "vocab_size": SIZE,
-    "d_model": 16,
-    "d_kv": 8,
-    "d_ff": 24,
-    "num_layers": 1,
-    "num_heads": 2,
-    "decoder_start_token_id": 0,
-}
+T5 = {**small.T5, "vocab_size": SIZE}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 MODELS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {**LLAMA, **SPECIAL}),

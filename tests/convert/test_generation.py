@@ -15,24 +15,14 @@ from qkv.convert.opening import open_model
 from qkv.decode import generate
 from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, exported, loaded, made, read, saved
+from tests.convert.small import BART
 
 MODELS = {
     "decoder": preset("llama-tiny"),
     "marian": ModelConfig(),
     "bart": ModelConfig(start_id=4),
 }
-SMALL = {
-    "vocab_size": 20,
-    "d_model": 8,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 8,
-    "decoder_ffn_dim": 8,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "max_position_embeddings": 40,
-    "forced_eos_token_id": None,
-}
+SMALL = {**BART, "max_position_embeddings": 40, "forced_eos_token_id": None}
 
 
 def decoded(said, model):

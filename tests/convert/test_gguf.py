@@ -23,7 +23,7 @@ from tests.convert.decoders import assert_same_search
 from tests.convert.gguf_files import finish, write_decoder, write_gpt2, write_llama
 from tests.convert.harness import assert_close, assert_round_trip, made, read, with_tokenizer
 from tests.convert.small import assert_reads_same
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 SMALL = {
     "hidden_size": 64,
@@ -342,7 +342,8 @@ def test_other_decoders(path, architecture, kind, tied):
     name, config, values = DECODERS[architecture]
     tie = {"tie_word_embeddings": tied, "pad_token_id": None}
     model = made(name, {**config, **tie, "bos_token_id": 1, "eos_token_id": 2})
-    factors = FACTORS if architecture == "phi3" else None
+    factors = {f"rope_factors_{name}": numbers for name, numbers in FACTORS.items()}
+    factors = factors if architecture == "phi3" else None
     write_decoder(path, architecture, model, values, kind, factors)
     if kind == Kind.F32:
         _, ours = assert_reads_same(model, path)

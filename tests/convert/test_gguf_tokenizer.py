@@ -19,6 +19,7 @@ from qkv.errors import UserError
 from qkv.tasks import load
 from tests.convert.gguf_files import write_llama
 from tests.convert.harness import made
+from tests.convert.small import LLAMA
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -37,15 +38,7 @@ CHATML = (
 WORDS = st.text(
     st.sampled_from("abcdtheisTHE'sl  \n\t\r0123459.,/!?-_é中Ж👍ñ"), max_size=30
 ) | st.text(max_size=20)
-SMALL = {
-    "hidden_size": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "num_hidden_layers": 1,
-    "intermediate_size": 12,
-    "vocab_size": 420,
-    "max_position_embeddings": 64,
-}
+SMALL = {**LLAMA, "vocab_size": 420, "max_position_embeddings": 64}
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 
 

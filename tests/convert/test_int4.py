@@ -18,6 +18,7 @@ from qkv.text import train_tokenizer
 from qkv.weights import read_tensors, write_tensors
 from tests.model.tiny import tiny_model
 
+KINDS = {Int4Linear: Int4Matrix, Int8Linear: Int8Matrix}
 SHAPES = [(48, 32), (17, 96), (160, 64), (5, 320)]  # multiples of the kernel's 16 outputs and not
 
 
@@ -58,10 +59,11 @@ def test_a_product_is_that_of_the_rounded_matrix(shape, bias):
     assert layer(rows).equal(torch.cat([layer(row[None]) for row in rows]))
 
 
-def test_a_layer_holds_one_copy_of_its_integers():
-    matrix = Int4Matrix.of(torch.randn(40, 64))
+@pytest.mark.parametrize("linear", KINDS)
+def test_a_layer_holds_one_copy_of_its_integers(linear):
+    matrix = KINDS[linear].of(torch.randn(40, 64))
     expected, values = copy.deepcopy(matrix), weakref.ref(matrix.values)
-    layer, table = Int4Linear(matrix), QuantizedEmbedding(matrix)
+    layer, table = linear(matrix), QuantizedEmbedding(matrix)
     x = torch.randn(3, 64)
     assert copy.deepcopy(layer)(x).equal(layer(x))
     for module in (layer, table, layer.double(), table.double()):
@@ -72,12 +74,11 @@ def test_a_layer_holds_one_copy_of_its_integers():
     assert values() is None or layer.matrix.values is values()
 
 
-@pytest.mark.parametrize("linear", [Int4Linear, Int8Linear])
+@pytest.mark.parametrize("linear", KINDS)
 def test_without_a_kernel_as_on_a_gpu_a_layer_compiles_whole(linear, monkeypatch):
     monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    kind = Int4Matrix if linear is Int4Linear else Int8Matrix
-    matrix = kind.of(torch.randn(40, 64))
+    matrix = KINDS[linear].of(torch.randn(40, 64))
     layer, table = linear(matrix, torch.nn.Parameter(torch.randn(40))), QuantizedEmbedding(matrix)
     tokens = torch.tensor([[3, 1]])
 
@@ -181,14 +182,16 @@ def test_a_matrix_without_whole_groups_gets_8_bits(tmp_path):
     assert qkv.load(small, "cpu").generate("the", max_length=4) is not None
 
 
-@pytest.mark.parametrize("suffix", ["_scale", "_offset"])
-def test_integers_without_scales_that_fit_are_refused(suffix, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "suffix"), [("int4", "_scale"), ("int4", "_offset"), ("int8", "_scale")]
+)
+def test_integers_without_scales_that_fit_are_refused(dtype, suffix, tmp_path):
     made("decoder").save(tmp_path / "floats")
-    small = convert(tmp_path / "floats", tmp_path / "int4", dtype="int4")
+    small = convert(tmp_path / "floats", tmp_path / "small", dtype=dtype)
     path = small / "model.safetensors"
     whole = read_tensors(path)
     name = next(name for name in whole if name.endswith(suffix) and "inner" in name)
-    for changed in (None, whole[name][:, :0], whole[name][:-1]):
+    for changed in (None, whole[name][..., :0], whole[name][:-1]):
         tensors = {**whole, name: changed} if changed is not None else dict(whole)
         if changed is None:
             del tensors[name]

@@ -32,7 +32,7 @@ from tests.convert.harness import (
 )
 from tests.convert.small import LLAMA as SMALL
 from tests.convert.small import assert_reads_same, small
-from tests.parity.gpt import both_logits
+from tests.parity.pairs import both_logits
 
 TRAINED = {"original_max_position_embeddings": 64}
 # With so small bases, no pair turns so slowly that it stands still over a test's few tokens.

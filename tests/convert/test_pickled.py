@@ -16,17 +16,10 @@ from safetensors.torch import load_file
 from qkv.convert import convert, open_model
 from qkv.convert.huggingface import pickled
 from qkv.errors import UserError
+from tests.convert.encoders import TINY
 from tests.convert.harness import made
 from tests.forking import run_worker
 
-SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 30,
-    "max_position_embeddings": 20,
-}
 BIN = "pytorch_model.bin"
 
 
@@ -43,7 +36,7 @@ class Calls:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A BERT with its weights as a pickle."""
-    made("BertModel", SMALL).save_pretrained(tmp_path / "theirs")
+    made("BertModel", TINY).save_pretrained(tmp_path / "theirs")
     weights = tmp_path / "theirs" / "model.safetensors"
     torch.save(load_file(weights), tmp_path / "theirs" / BIN)
     weights.rename(tmp_path / "expected.safetensors")

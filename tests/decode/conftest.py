@@ -1,6 +1,6 @@
 import pytest
 
-from tests.parity.marian import marian_pair, sources
+from tests.parity.pairs import marian_pair, sources
 
 
 @pytest.fixture(scope="package")

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, MarianMTModel
 from qkv.config import DecodeConfig
 from qkv.decode import Engine, Hypothesis, Request, noise
 from qkv.model import EncoderDecoder, Layout
-from tests.parity.marian import EOS
+from tests.parity.pairs import EOS
 
 Found = list[list[Hypothesis]]
 

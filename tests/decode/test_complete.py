@@ -10,15 +10,14 @@ from qkv.config import DecodeConfig
 from qkv.decode import Engine, Request, complete, noise
 from qkv.errors import UserError
 from tests.decode.helpers import assert_same, cut, stream, streams
-from tests.parity.gpt import gpt2_pair, gpt3_pair
-from tests.parity.llama import llama_pair
+from tests.parity.pairs import gpt2_pair, gpt3_pair, llama_pair
 
 EOS, PAD = 3, 0
 PAIRS = {
     "gpt2": lambda: gpt2_pair(3),
     "gpt3": lambda: gpt3_pair(3),
-    "llama": lambda: llama_pair(3, max_length=48),
-    "window": lambda: llama_pair(3, window=4, max_length=48),
+    "llama": lambda: llama_pair(3, max_position_embeddings=48),
+    "window": lambda: llama_pair(3, sliding_window=4, max_position_embeddings=48),
 }
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17, 18, 19, 20], [21, 22]]
 CONFIGS = [

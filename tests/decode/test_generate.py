@@ -13,7 +13,7 @@ from qkv.decode.request import token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder, Layout
 from tests.decode.helpers import assert_same, with_eos
-from tests.parity.marian import EOS
+from tests.parity.pairs import EOS
 
 KINDS = {
     "greedy": DecodeConfig(beams=1),

@@ -9,11 +9,10 @@ from qkv.decode import Engine, complete, generate
 from qkv.decode.request import suppressed
 from qkv.errors import UserError
 from tests.decode.helpers import stream
-from tests.parity.llama import llama_pair
-from tests.parity.marian import marian_pair, sources
+from tests.parity.pairs import llama_pair, marian_pair, sources
 
 EOS = 3
-LLAMA = llama_pair(3, max_length=48)[1]
+LLAMA = llama_pair(3, max_position_embeddings=48)[1]
 MARIAN = marian_pair()[1]
 
 

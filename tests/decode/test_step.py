@@ -9,10 +9,9 @@ from qkv.decode import Handle, Request
 from qkv.decode.lane import Lane
 from qkv.decode.prompts import Prefill
 from tests.decode.test_generate import KINDS
-from tests.parity.llama import llama_pair
-from tests.parity.marian import marian_pair
+from tests.parity.pairs import llama_pair, marian_pair
 
-LLAMA = llama_pair(3, layers=1, max_length=48)[1]
+LLAMA = llama_pair(3, num_hidden_layers=1, max_position_embeddings=48)[1]
 MARIAN = marian_pair(encoder_layers=1, decoder_layers=1)[1]
 
 

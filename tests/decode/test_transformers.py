@@ -5,7 +5,7 @@ import pytest
 from qkv.config import DecodeConfig
 from qkv.decode import generate
 from tests.decode.helpers import transformers_search, with_eos
-from tests.parity.marian import marian_pair, sources
+from tests.parity.pairs import marian_pair, sources
 
 SETTINGS = [
     # beams, length_penalty, early_stopping, n_best, max_length
@@ -58,7 +58,8 @@ def test_beam_search(pair, batch, beams, length_penalty, early_stopping, n_best,
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_beam_search_with_other_weights(seed):
     batch = sources([8, 2, 11, 6], vocab_size=40, seed=seed)
-    pair = marian_pair(seed, vocab_size=40, heads=2, decoder_layers=1)
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    pair = marian_pair(seed, vocab_size=40, **heads, decoder_layers=1)
     found = check_same(pair, batch, DecodeConfig(beams=4, n_best=2, max_length=16))
     assert {one.finished for one in found} == {True, False}
 

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT and DeBERTa-v2 against transformers on copied weights."""
+"""BERT, RoBERTa, ALBERT and DeBERTa-v2 against transformers on the same weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,67 +11,68 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
+from qkv.convert.architectures import ARCHITECTURES
 from qkv.model import equation, fast, use_path
 from qkv.model.positions.disentangled import buckets
-from tests.parity.encoders import (
-    PAD,
-    TOLERANCES,
-    Pair,
-    answers,
-    assert_same_answers,
-    assert_same_gradients,
-    text_pair,
-)
+from tests.convert.encoders import said
+from tests.parity.pairs import EPSILON, Pair, assert_same_gradients, pair_of
 
-LENGTH = 40
+PAD, LENGTH = 1, 40
+# Of outputs of size 10; in float64 nothing hides behind rounding.
+TOLERANCES = {torch.float32: 5e-5, torch.float64: 1e-11}
 PATHS = pytest.mark.parametrize("path", [fast, equation])
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCES)
 WITH_PAIRS = ["none", "masked", "pairs", "sequence", "token", "answer"]
 WITHOUT_PAIRS = ["none", "masked", "sequence", "token", "answer"]
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": LENGTH,
+    "layer_norm_eps": EPSILON,
+    "pad_token_id": PAD,
+}
 
 
-def bert_pair(head: str = "none", seed: int = 0, segments: int = 2, **sizes: Any) -> Pair:
-    theirs = {"type_vocab_size": segments}
-    return text_pair("Bert", head, seed, theirs=theirs, n_segments=segments, **sizes)
+def encoder_pair(model_type: str, head: str = "none", seed: int = 0, **config: Any) -> Pair:
+    """A pair of an architecture with a head."""
+    labels = {"num_labels": 2 if head in ("pairs", "answer") else 3}
+    class_name = ARCHITECTURES[model_type].classes[head]
+    return pair_of(class_name, {**SIZES, **labels, **config}, seed)
 
 
-def roberta_pair(head: str = "none", seed: int = 0, max_length: int = 40, **sizes: Any) -> Pair:
-    """Its positions count from the padding's id on; its one segment's vector is 0 here."""
-    theirs = {"type_vocab_size": 1, "max_position_embeddings": max_length + PAD + 1}
-    pair = text_pair("Roberta", head, seed, theirs=theirs, max_length=max_length, **sizes)
-    torch.nn.init.zeros_(pair[0].base_model.embeddings.token_type_embeddings.weight)
-    return pair
+bert_pair = partial(encoder_pair, "bert")
+# Its positions count from the padding's id on.
+roberta_pair = partial(
+    encoder_pair, "roberta", type_vocab_size=1, max_position_embeddings=LENGTH + PAD + 1
+)
+albert_pair = partial(encoder_pair, "albert", embedding_size=12)
+# As the third version is released, with few enough buckets that far distances share them
+deberta_pair = partial(
+    encoder_pair,
+    "deberta-v2",
+    hidden_size=24,
+    num_attention_heads=2,
+    relative_attention=True,
+    pos_att_type="c2p|p2c",
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+    type_vocab_size=0,
+    position_buckets=8,
+)
 
 
-def albert_pair(head: str = "none", seed: int = 0, d_embedding: int = 12, **sizes: Any) -> Pair:
-    """One block for all layers, and narrow embeddings."""
-    theirs = {"embedding_size": d_embedding}
-    return text_pair("Albert", head, seed, theirs=theirs, d_embedding=d_embedding, **sizes)
-
-
-def deberta_pair(
-    head: str = "none",
-    seed: int = 0,
-    *,
-    buckets: int = 8,
-    farthest: int = 0,
-    max_length: int = LENGTH,
-    **sizes: Any,
-) -> Pair:
-    """As the third version is released, with few enough buckets that far distances share them."""
-    theirs = {
-        "relative_attention": True,
-        "pos_att_type": "c2p|p2c",
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-        "position_buckets": buckets,
-        "max_relative_positions": farthest or -1,
-    }
-    relative = {"relative_buckets": buckets, "relative_length": farthest}
-    sizes = {"d_model": 24, "heads": 2, **sizes, **relative, "max_length": max_length}
-    return text_pair("DebertaV2", head, seed, theirs=theirs, **sizes)
+def assert_same_answers(
+    pair: Pair, head: str, dtype: torch.dtype, path: Any, atol: float, lengths: list[int], seed=0
+) -> None:
+    """Compare everything that both say, on one path and in one precision."""
+    theirs, ours = (model.to(dtype) for model in pair)
+    with use_path(ours, path), torch.no_grad():
+        for mine, other in said(head, ours, theirs, lengths, seed):
+            torch.testing.assert_close(mine, other, atol=atol, rtol=0)
 
 
 @dataclass(frozen=True)
@@ -89,14 +90,20 @@ class Architecture:
     any_longest: int = 20
 
 
-ONE_LAYER = {"heads": 1, "layers": 1, "d_ff": 20}
-SHORT = {"d_model": 24, "heads": 6, "layers": 3, "vocab_size": 301, "max_length": 12}
+ONE_LAYER = {"num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 20}
+NARROW = {
+    "hidden_size": 24,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 3,
+    "vocab_size": 301,
+}
+SHORT = {**NARROW, "max_position_embeddings": 12}
 ALL = {
     "bert": Architecture(
         bert_pair,
         WITH_PAIRS,
         "pairs",
-        [ONE_LAYER, SHORT, {"d_model": 20, "heads": 2, "segments": 5}],
+        [ONE_LAYER, SHORT, {"hidden_size": 20, "num_attention_heads": 2, "type_vocab_size": 5}],
         ["none", "pairs"],
         ["none", "pairs", "sequence", "answer"],
         bert_pair,
@@ -105,7 +112,7 @@ ALL = {
         roberta_pair,
         WITHOUT_PAIRS,
         "masked",
-        [ONE_LAYER, SHORT],
+        [ONE_LAYER, {**NARROW, "max_position_embeddings": 12 + PAD + 1}],
         ["none"],
         ["none", "masked", "sequence"],
         roberta_pair,
@@ -115,10 +122,14 @@ ALL = {
         albert_pair,
         WITH_PAIRS,
         "pairs",
-        [{**ONE_LAYER, "d_embedding": 8}, SHORT, {"d_embedding": 48}],  # wider than the stream
+        [
+            {**ONE_LAYER, "embedding_size": 8},
+            SHORT,
+            {"embedding_size": 48},
+        ],  # wider than the stream
         ["none", "pairs"],
         ["none", "pairs", "sequence"],
-        partial(albert_pair, layers=3),
+        partial(albert_pair, num_hidden_layers=3),
     ),
     # Transformers takes √(3·D/H) in float32 whatever the weights are, which is exact where it is
     # whole: all heads here are 3, 12 or 27 wide.
@@ -127,14 +138,20 @@ ALL = {
         WITHOUT_PAIRS,
         "masked",
         [
-            {**ONE_LAYER, "d_model": 12},
-            {"d_model": 12, "heads": 4, "layers": 3, "vocab_size": 301},
-            {"d_model": 54, "heads": 2, "layers": 1, "buckets": 4},
-            {"buckets": 6, "farthest": 24},  # farther ones share the last bucket
-            {"buckets": 7, "farthest": 16},
-            {"buckets": 8, "farthest": 200},
-            {"buckets": 64},  # more than there are distances
-            {"buckets": 2},
+            {**ONE_LAYER, "hidden_size": 12},
+            {
+                "hidden_size": 12,
+                "num_attention_heads": 4,
+                "num_hidden_layers": 3,
+                "vocab_size": 301,
+            },
+            {"hidden_size": 54, "num_hidden_layers": 1, "position_buckets": 4},
+            # Farther ones share the last bucket.
+            {"position_buckets": 6, "max_relative_positions": 24},
+            {"position_buckets": 7, "max_relative_positions": 16},
+            {"position_buckets": 8, "max_relative_positions": 200},
+            {"position_buckets": 64},  # more than there are distances
+            {"position_buckets": 2},
         ],
         ["none"],
         ["none", "masked", "sequence"],
@@ -159,15 +176,16 @@ def test_heads_equal_transformers(architecture, entry, path, dtype):
     pair = architecture.pair(entry, seed=3)
     longest = architecture.longest
     for lengths in ([longest] * 3, [7, 1, min(longest, 30), 4]):
-        assert_same_answers(pair, dtype, path, TOLERANCES[dtype], lengths)
+        assert_same_answers(pair, entry, dtype, path, TOLERANCES[dtype], lengths)
 
 
 @DTYPES
 @cases("sizes")
 def test_sizes_equal_transformers(architecture, entry, dtype):
-    pair = architecture.pair(architecture.sized_head, seed=4, **entry)
+    head = architecture.sized_head
+    pair = architecture.pair(head, seed=4, **entry)
     lengths = [9, architecture.longest, 3]
-    assert_same_answers(pair, dtype, fast, TOLERANCES[dtype], lengths)
+    assert_same_answers(pair, head, dtype, fast, TOLERANCES[dtype], lengths)
 
 
 @cases("any_heads")
@@ -177,7 +195,7 @@ def test_any_lengths_equal_transformers(architecture, entry, data, seed, path):
     longest = st.integers(1, architecture.any_longest)
     lengths = data.draw(st.lists(longest, min_size=1, max_size=4))
     pair = deep_pair(architecture.deep, entry)
-    assert_same_answers(pair, torch.float64, path, 1e-10, lengths, seed)
+    assert_same_answers(pair, entry, torch.float64, path, 1e-10, lengths, seed)
 
 
 deep_pair = cache(lambda make, head: make(head))
@@ -188,20 +206,8 @@ deep_pair = cache(lambda make, head: make(head))
 def test_gradients_equal_transformers(architecture, entry, path):
     theirs, ours = (model.double() for model in architecture.deep(entry, seed=1))
     with use_path(ours, path):
-        outputs = answers((theirs, ours), [5, 9 if architecture.longest < 25 else 25, 2])
-    assert_same_gradients((theirs, ours), entry, outputs, 1e-10)
-
-
-@torch.no_grad()
-def test_the_vector_of_robertas_segment_may_be_a_part_of_our_positions():
-    """A released model has one; where each token has the same, each position may hold it."""
-    theirs, ours = roberta_pair("masked", seed=2)
-    row = theirs.base_model.embeddings.token_type_embeddings.weight
-    row.copy_(torch.randn(row.shape))
-    ((mine, other),) = answers((theirs, ours), [7, 12]).values()
-    assert (mine - other).abs().max() > 0.1
-    ours.encoder.positions.table.weight += row
-    assert_same_answers((theirs, ours), torch.float64, fast, 1e-6, [7, 12])
+        outputs = said(entry, ours, theirs, [5, 9 if architecture.longest < 25 else 25, 2], 0)
+    assert_same_gradients((theirs, ours), outputs)
 
 
 @settings(max_examples=200)
@@ -218,6 +224,9 @@ def test_the_buckets_of_deberta_are_theirs(n_buckets, farthest):
 @torch.no_grad()
 def test_the_farthest_distance_of_deberta_matters(farthest):
     """Were it ignored, the tests above would see it."""
-    (_, plain), (_, other) = deberta_pair(seed=5), deberta_pair(seed=5, farthest=farthest)
+    (_, plain), (_, other) = (
+        deberta_pair(seed=5),
+        deberta_pair(seed=5, max_relative_positions=farthest),
+    )
     tokens = torch.randint(2, 100, (2, LENGTH))
     assert (plain(tokens) - other(tokens)).abs().mean() > 0.02

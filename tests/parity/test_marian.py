@@ -1,4 +1,4 @@
-"""The whole model against transformers' MarianMTModel on copied weights."""
+"""The whole model against transformers' MarianMTModel on the same weights."""
 
 import pytest
 import torch
@@ -6,18 +6,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.model import EncoderDecoder, Layout, equation, fast, use_path
-from tests.parity.marian import EOS, marian_pair, same_places, sources
+from tests.parity.pairs import EOS, assert_same_gradients, marian_pair, sources
 
 # The drawn weights are large, so that rounding grows from layer to layer: about 2e-5 of logits of
 # size 10 in float32 on the equation path (`fast` runs Marian's own kernel). In float64 nothing
 # hides behind rounding.
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+def heads(count: int) -> dict[str, int]:
+    return {"encoder_attention_heads": count, "decoder_attention_heads": count}
+
+
 SIZES = [
     {},
-    {"activation": "relu", "heads": 1},
-    {"activation": "gelu", "heads": 8, "encoder_layers": 1, "decoder_layers": 3},
-    {"d_model": 24, "heads": 6, "d_ff": 20, "encoder_layers": 3, "decoder_layers": 1},
-    {"vocab_size": 301, "max_length": 16},
+    {"activation_function": "relu", **heads(1)},
+    {"activation_function": "gelu", **heads(8), "encoder_layers": 1, "decoder_layers": 3},
+    {
+        "d_model": 24,
+        **heads(6),
+        "encoder_ffn_dim": 20,
+        "decoder_ffn_dim": 20,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+    },
+    {"vocab_size": 301, "max_position_embeddings": 16},
 ]
 
 
@@ -63,18 +76,16 @@ def test_logits_equal_marian_at_any_lengths(pair, lengths, n_target, seed, path)
 
 
 def test_gradients_equal_marian():
-    marian, ours = (model.double() for model in marian_pair(seed=1))
-    mine, theirs = both_logits(marian, ours, [5, 9, 2], n_target=6)
-    cotangent = torch.randn(mine.shape, dtype=torch.float64)
-    (mine * cotangent).mean().backward()
-    (theirs * cotangent).mean().backward()
-    for module, parts in same_places(marian, ours):
-        for kind, parameter in module.named_parameters():
-            expected = torch.cat([getattr(part, kind).grad for part in parts])
-            torch.testing.assert_close(parameter.grad, expected, atol=1e-10, rtol=0)
-    # Marian's table gives no gradient to its padding row, which starts every target
-    table, their_table = ours.target_embedding.table.weight, marian.model.shared.weight
-    torch.testing.assert_close(table.grad[:-1], their_table.grad[:-1], atol=1e-10, rtol=0)
+    pair = tuple(model.double() for model in marian_pair(seed=1))
+    outputs = both_logits(*pair, [5, 9, 2], n_target=6)
+    # Its bias is no parameter, and its table gives no gradient to its padding row, which starts
+    # every target.
+    table = "source_embedding.table.weight"
+    assert_same_gradients(pair, [outputs], unused=("output.projection.bias", table))
+    expected = pair[0].model.shared.weight.grad[:-1]
+    torch.testing.assert_close(
+        pair[1].source_embedding.table.weight.grad[:-1], expected, atol=1e-10, rtol=0
+    )
 
 
 @torch.no_grad()

@@ -34,8 +34,7 @@ from qkv.tasks.tag import Tags
 from qkv.tasks.vision import ImageClasses
 from qkv.text import Tokenizer
 from qkv.weights import read_tensors, write_tensors
-from tests.parity.llama import llama_pair
-from tests.parity.marian import marian_pair
+from tests.parity.pairs import llama_pair, marian_pair
 from tests.proofs.models import KINDS, folder_of
 from tests.tasks.understand_tiny import TOKENIZER
 
@@ -125,9 +124,9 @@ def test_a_short_model_writes_as_far_as_it_can(kind: str, tmp_path: Path) -> Non
 def llama() -> tuple[Any, Any]:
     theirs, ours = llama_pair(
         vocab_size=len(TOKENIZER),
-        pad_id=TOKENIZER.pad_id,
-        bos_id=TOKENIZER.bos_id,
-        eos_id=TOKENIZER.eos_id,
+        pad_token_id=TOKENIZER.pad_id,
+        bos_token_id=TOKENIZER.bos_id,
+        eos_token_id=TOKENIZER.eos_id,
     )
     return theirs, LanguageModel(ours, TOKENIZER, DecodeConfig(beams=1), Prompting())
 

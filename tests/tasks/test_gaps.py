@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import tokenizers
@@ -16,7 +17,8 @@ from qkv.config import TokenizerConfig
 from qkv.errors import UserError
 from qkv.tasks import Encoder, Filled, reading
 from qkv.text import Tokenizer, train_tokenizer
-from tests.parity.encoders import text_pair
+from tests.convert.encoders import TINY
+from tests.parity.pairs import pair_of
 from tests.tasks.test_encoder import KINDS, SENTENCES, build, close, framed, tokenizer
 
 
@@ -190,10 +192,10 @@ def test_gaps_and_vectors_are_those_of_transformers(kind: str) -> None:
     )
     theirs = PreTrainedTokenizerFast(tokenizer_object=made, **special)
     words = Tokenizer(tokenizers.Tokenizer.from_str(made.to_str()))
-    sizes = {"bos_id": words.bos_id, "eos_id": words.eos_id, "pad_id": words.pad_id}
-    other, mine = text_pair(
-        "Bert", "masked", vocab_size=len(words), theirs={"type_vocab_size": 2}, **sizes
-    )
+    sizes = {"vocab_size": len(words), "max_position_embeddings": 40, "pad_token_id": words.pad_id}
+    other, mine = pair_of("BertForMaskedLM", {**TINY, **sizes})
+    ids = {"bos_id": words.bos_id, "eos_id": words.eos_id, "pad_id": words.pad_id}
+    mine.config = replace(mine.config, **ids)
     model = Encoder(mine.double(), words)
     other.double()
     for text in OTHERS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from qkv.cli import options
+from qkv.cli.train import train_on_more
 
 
 def backtranslate(
@@ -34,21 +35,7 @@ def backtranslate(
     \b
     Example: qkv backtranslate recipes/tatoeba_zh_en.toml --text more.en --out runs/better
     """
-    from rich.console import Console
-
-    from qkv.cli.train import finish, resumable
-    from qkv.config import load_recipe
     from qkv.run.synthesize import backtranslate as run_backtranslation
 
-    folder, loaded = out or Path("runs") / recipe.stem, load_recipe(recipe, set_ or ())
-    with resumable(folder, again=True):
-        run = run_backtranslation(
-            loaded,
-            text,
-            model,
-            folder,
-            sample=sample,
-            resume=resume,
-            console=Console(stderr=True),
-        )
-    finish(run, loaded)
+    run = partial(run_backtranslation, text=text, model=model, sample=sample, resume=resume)
+    train_on_more(recipe, out, set_, run)

@@ -174,12 +174,19 @@ def progress_bar(total: int) -> Iterator[Advance | None]:
 
 
 @contextmanager
-def counting_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal that is called with what is done and what there is in all."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+def counting_bar(name: str = "") -> Iterator[Callable[..., None] | None]:
+    """A bar on a terminal that is called with what is done, what there is in all, and of what."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from qkv.run.display import terminal_bar
 
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with terminal_bar(*columns, total=None) as update:
-        yield update and (lambda done, total: update(completed=done, total=total))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with terminal_bar(*columns, total=None, description=name) as update:
+        yield update and (
+            lambda done, total, name="": update(completed=done, total=total, description=name)
+        )

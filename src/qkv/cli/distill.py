@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from qkv.cli import options
+from qkv.cli.train import train_on_more
 
 
 def distill(
@@ -30,20 +31,7 @@ def distill(
     \b
     Example: qkv distill runs/large recipes/multi30k.toml --set model.n_decoder_layers=2 --out small
     """
-    from rich.console import Console
-
-    from qkv.cli.train import finish, resumable
-    from qkv.config import load_recipe
     from qkv.run.synthesize import distill as run_distillation
 
-    folder, loaded = out or Path("runs") / recipe.stem, load_recipe(recipe, set_ or ())
-    with resumable(folder, again=True):
-        run = run_distillation(
-            teacher,
-            loaded,
-            folder,
-            text=text or (),
-            resume=resume,
-            console=Console(stderr=True),
-        )
-    finish(run, loaded)
+    run = partial(run_distillation, teacher, text=text or (), resume=resume)
+    train_on_more(recipe, out, set_, run)

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +65,20 @@ def train(
     with resumable(folder):
         run = run_recipe(loaded, folder, resume=resume, console=Console(stderr=True))
     finish(run, loaded)
+
+
+def train_on_more(
+    recipe: Path, out: Path | None, set_: Sequence[str] | None, run: Callable[..., Run]
+) -> None:
+    """Train from a recipe with a function that also makes up examples, resumable as a whole."""
+    from rich.console import Console
+
+    from qkv.config import load_recipe
+
+    folder, loaded = out or Path("runs") / recipe.stem, load_recipe(recipe, set_ or ())
+    with resumable(folder, again=True):
+        done = run(recipe=loaded, out=folder, console=Console(stderr=True))
+    finish(done, loaded)
 
 
 def finish(run: Run, recipe: Recipe) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qkv.cli import options
+from qkv.cli.common import counting_bar
 
 if TYPE_CHECKING:
     from qkv.proofs import Proof
@@ -39,7 +39,8 @@ def verify(
     """
     from qkv.proofs import verify as prove
 
-    with _bar() as progress:
+    with counting_bar("loading") as bar:
+        progress = bar and (lambda name, done, total: bar(done, total, name))
         proofs = prove(model, device, progress, dtype)
     if as_json:
         for proof in proofs:
@@ -48,20 +49,6 @@ def verify(
         _print(proofs)
     if any(proof.passed is False for proof in proofs):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A bar with the row that is worked on, where there is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-
-    from qkv.run.display import terminal_bar
-
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-    with terminal_bar(*columns, description="loading", total=None) as update:
-        yield update and (
-            lambda name, done, total: update(description=name, completed=done, total=total)
-        )
 
 
 def _print(proofs: Sequence[Proof]) -> None:

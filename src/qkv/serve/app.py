@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -16,6 +14,7 @@ from qkv.serve.api import docs, health, libretranslate, openai, tasks
 from qkv.serve.guard import Guard
 from qkv.serve.models import Models
 from qkv.serve.observe import Metrics, Observer
+from qkv.serve.page.routes import page_router
 from qkv.serve.settings import ServeSettings
 
 
@@ -44,9 +43,8 @@ def create_app(models: Models, settings: ServeSettings, with_page: bool = True) 
         health.router(models, metrics),
     ):
         app.include_router(routes)
-    if with_page and find_spec("qkv.serve.page") and find_spec("qkv.serve.page.routes"):
-        page = import_module("qkv.serve.page.routes")
-        app.include_router(page.page_router(models, settings))
+    if with_page:
+        app.include_router(page_router(models, settings))
     docs.install(app, models.names()[0])
     # The last one added is the first that a request meets.
     app.add_middleware(Guard, settings=settings)

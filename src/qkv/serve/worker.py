@@ -61,6 +61,15 @@ class Generation:
             if handle.error is not None:
                 raise handle.error
 
+    async def finish(self) -> list[Handle]:
+        """Wait for all requests; one who stops waiting gives them up."""
+        try:
+            async for _ in self:
+                pass
+        finally:
+            self.cancel()
+        return self.handles
+
     def cancel(self, handles: Sequence[Handle] | None = None) -> None:
         """Give up some requests, or all that are not done; rows are free at the next step."""
         self._worker.cancel(self.handles if handles is None else handles)

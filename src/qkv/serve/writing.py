@@ -15,7 +15,7 @@ from qkv.serve.api.openai_shapes import LEAST_TEMPERATURE, ChatRequest, Completi
 from qkv.serve.worker import Worker
 from qkv.tasks import LanguageModel, Translator
 from qkv.tasks.texts import listed_texts
-from qkv.text import TextStream
+from qkv.text import TextStream, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def plan_completion(task: Any, body: CompletionRequest) -> Plan:
             raise UserError(
                 "A translator's text is not a continuation; leave logprobs and echo out."
             )
-        return plan_translations(task, _texts(task, body.prompt), body)
+        texts = spelt_texts(task.tokenizers.source, body.prompt, "prompt")
+        return plan_translations(task, texts, body)
     prompts, shown = _prompts(task, body)
     config = settings_of(task, body, body.max_tokens)
     plan = Plan([], body.logprobs, body.echo, body.max_tokens)
@@ -237,22 +238,21 @@ def _differences(body: Sampling, limit: int | None) -> dict[str, Any]:
     return found
 
 
-def _texts(task: Any, prompt: str | Sequence[Any]) -> list[str]:
-    """Prompts as texts; tokens are spelt."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if all(isinstance(part, str) for part in prompt):
-        return list(prompt)
-    rows: Any = [prompt] if isinstance(prompt[0], int) else prompt
-    tokenizer = task.tokenizers.source if isinstance(task, Translator) else task.tokenizer
+def spelt_texts(tokenizer: Tokenizer, given: str | Sequence[Any], name: str) -> list[str]:
+    """Prompts, the field `name` of a request, as texts; tokens are spelt."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise UserError(f"{name} is an empty list; give a text, or a list of them.")
+    if all(isinstance(part, str) for part in given):
+        return list(given)
+    rows: Any = [given] if isinstance(given[0], int) else given
     return [tokenizer.decode(check_tokens(row, len(tokenizer))) for row in rows]
 
 
 def _prompts(task: LanguageModel, body: CompletionRequest) -> tuple[list[list[int]], list[str]]:
     """The tokens of prompts, and their texts."""
-    if not isinstance(body.prompt, str) and not body.prompt:
-        raise UserError("prompt is an empty list; give a text, or a list of them.")
-    texts = _texts(task, body.prompt)
+    texts = spelt_texts(task.tokenizer, body.prompt, "prompt")
     context = task.model.config.max_length
     if isinstance(body.prompt, str) or isinstance(body.prompt[0], str):
         if body.max_tokens == 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -28,44 +27,28 @@ from qkv.model.positions.rotary import rates
 Change = Callable[[str, Tensor], Tensor]
 """A tensor, by its name there, in their layout; indices of rows are reordered as rows are."""
 
-# What llama.cpp calls our modules, the parts of a fused one in turn, and where it is one matrix
-MODULES: Mapping[str, tuple[str, ...]] = {
-    "embedding.table": ("token_embd",),
-    "decoder.positions.table": ("position_embd",),
-    "decoder.input_norm": ("token_embd_norm",),
-    "decoder.norm": ("output_norm",),
-    "output.projection": ("output",),
-    "self_attention.query_key_value": ("attn_q", "attn_k", "attn_v"),
-    "self_attention.norm.query": ("attn_q_norm",),
-    "self_attention.norm.key": ("attn_k_norm",),
-    "self_attention.output": ("attn_output",),
-    "self_attention_residual.norm": ("attn_norm",),
-    "self_attention_residual.output_norm": ("post_attention_norm",),
-    "feed_forward.inner": ("ffn_gate", "ffn_up"),
-    "feed_forward.outer": ("ffn_down",),
-    "feed_forward.router.projection": ("ffn_gate_inp",),
-    "feed_forward.experts.0.inner": ("ffn_gate_exps", "ffn_up_exps"),
-    "feed_forward.experts.0.outer": ("ffn_down_exps",),
-    "feed_forward_residual.norm": ("ffn_norm",),
-    "feed_forward_residual.output_norm": ("post_ffw_norm",),
-}
-FUSED = {"self_attention.query_key_value": ("attn_qkv",), "feed_forward.inner": ("ffn_up",)}
 
+def hugging_face_names(kind: str, model_type: str) -> dict[str, str]:
+    """What Hugging Face calls llama.cpp's modules; {} is a layer, and a second {} an expert.
 
-def hugging_face_names(*model_types: str) -> dict[str, str]:
-    """What Hugging Face calls llama.cpp's modules; {} is a layer, and a second {} an expert."""
+    It is the library's table, by which llama.cpp's converters name tensors, read backwards.
+    """
+    from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
+
+    known = {name: known for known, name in MODEL_ARCH_NAMES.items()}
+    table = get_tensor_name_map(known.get(kind, MODEL_ARCH.LLAMA), 1)  # older ones know fewer
+    architecture, names = ARCHITECTURES[model_type], {}
     one_layer = preset("llama-tiny", n_decoder_layers=1, n_experts=1, n_experts_used=1)
-    names = {}
-    for model_type in model_types:
-        for rule in ARCHITECTURES[model_type].rules(one_layer, "causal"):
-            ours, _, kind = rule.ours.rpartition(".")
-            module = ours.removeprefix("decoder.blocks.0.")
-            single = len(rule.parts) == 1 and module in FUSED
-            if kind == "weight":
-                for theirs, part in zip(
-                    (FUSED if single else MODULES)[module], rule.parts, strict=True
-                ):
-                    names[theirs] = part.name.removesuffix(".weight").replace(".0.", ".{}.")
+    for rule in architecture.rules(one_layer, "causal"):
+        for part in rule.parts:
+            module = part.name.rpartition(".")[0]
+            joined = module.replace("experts.0.", "experts.")  # the experts' are one there
+            bare = joined.removeprefix(architecture.prefix)
+            found = table.get_name(joined) or table.get_name(bare)
+            if rule.ours.startswith("output."):  # which Gemma's table lacks
+                found = "output"
+            if found:
+                names[found.removeprefix("blk.0.")] = module.replace(".0.", ".{}.")
     return names
 
 
@@ -326,34 +309,24 @@ def _gpt2(file: GgufFile) -> tuple[Values, Change]:
     return config, _on_its_side
 
 
-@dataclass(frozen=True)
-class GgufArchitecture:
-    """How the config and tensors of an architecture are read, and the model types that it holds."""
-
-    read: Callable[[GgufFile], tuple[Values, Change]]
-    model_types: tuple[str, ...]
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The names of its tensors there, and those of Hugging Face."""
-        return hugging_face_names(*self.model_types)
-
-
-def _like_llama(model_type: str, change: Change = _as_it_is) -> GgufArchitecture:
+def _like_llama(
+    model_type: str, file: GgufFile, change: Change = _as_it_is
+) -> tuple[Values, Change]:
     """An architecture that says of itself what Llama does."""
-    return GgufArchitecture(lambda file: (_decoder(file, model_type), change), (model_type,))
+    return _decoder(file, model_type), change
 
 
-GGUF_ARCHITECTURES: Mapping[str, GgufArchitecture] = {
-    "llama": GgufArchitecture(_llama, ("llama", "mixtral")),
-    "gpt2": GgufArchitecture(_gpt2, ("gpt2",)),
-    "qwen2": _like_llama("qwen2"),
-    "qwen3": _like_llama("qwen3"),
-    "gemma": _like_llama("gemma", _without_one),
-    "gemma2": GgufArchitecture(_gemma2, ("gemma2",)),
-    "gemma3": GgufArchitecture(_gemma3, ("gemma3_text",)),
-    "phi3": GgufArchitecture(_phi3, ("phi3",)),
-    "smollm3": GgufArchitecture(_smollm3, ("smollm3",)),
-    "gptneox": GgufArchitecture(_gptneox, ("gpt_neox",)),
-    "bloom": GgufArchitecture(_bloom, ("bloom",)),
+GGUF_ARCHITECTURES: Mapping[str, Callable[[GgufFile], tuple[Values, Change]]] = {
+    "llama": _llama,
+    "gpt2": _gpt2,
+    "qwen2": partial(_like_llama, "qwen2"),
+    "qwen3": partial(_like_llama, "qwen3"),
+    "gemma": partial(_like_llama, "gemma", change=_without_one),
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+    "smollm3": _smollm3,
+    "gptneox": _gptneox,
+    "bloom": _bloom,
 }
+"""By llama.cpp's names: a file's config as Hugging Face says it, and what is done to tensors."""

@@ -16,7 +16,12 @@ from torch import Tensor
 
 from qkv.convert.architectures import ARCHITECTURES
 from qkv.convert.gguf.container import GgufFile, StoredTensor
-from qkv.convert.gguf.gguf_architectures import ANGLES, GGUF_ARCHITECTURES, Change
+from qkv.convert.gguf.gguf_architectures import (
+    ANGLES,
+    GGUF_ARCHITECTURES,
+    Change,
+    hugging_face_names,
+)
 from qkv.convert.gguf.gguf_tokenizer import adds_bos, read_tokenizer
 from qkv.convert.huggingface.foreign_checkpoint import ForeignCheckpoint
 from qkv.convert.huggingface.foreign_weights import Shape
@@ -29,9 +34,9 @@ from qkv.model.quantized_matrix import QuantizedMatrix
 class _Tensors:
     """A file's tensors by Hugging Face's names and in its layout, each read when asked for."""
 
-    def __init__(self, file: GgufFile, change: Change) -> None:
+    def __init__(self, file: GgufFile, model_type: str, change: Change) -> None:
         self._change = change
-        names = GGUF_ARCHITECTURES[file.kind].names
+        names = hugging_face_names(file.kind, model_type)
         self._found = {
             name: part
             for tensor in file.tensors.values()
@@ -61,8 +66,8 @@ def open_gguf(path: Path) -> StoredModel:
     file = GgufFile(path)
     try:
         _check(file)
-        config, change = GGUF_ARCHITECTURES[file.kind].read(file)
-        tensors = _Tensors(file, change)
+        config, change = GGUF_ARCHITECTURES[file.kind](file)
+        tensors = _Tensors(file, config["model_type"], change)
     except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"{path} has a value of the wrong kind or size ({error}); fetch it again."

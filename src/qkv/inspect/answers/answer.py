@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from torch import Tensor
 
 from qkv.errors import UserError
-from qkv.inspect.draw import HeatMap, Table, piece
+from qkv.inspect.draw import HeatMap, Table, piece, styled
 from qkv.model import Model
 from qkv.text import Tokenizer
 
@@ -70,7 +70,12 @@ class Answer:
         return ()
 
     def draw(self) -> Figure:
-        """Draw a matplotlib figure, by default the first heat map."""
+        """Draw a matplotlib figure in the package's style."""
+        with styled():
+            return self.figure()
+
+    def figure(self) -> Figure:
+        """Draw the figure, by default the first heat map."""
         return next(part for part in self.parts() if isinstance(part, HeatMap)).draw()
 
     def numbers(self) -> Any:

@@ -68,7 +68,7 @@ class Attention(Answer):
     question: Question
     kinds: dict[str, str]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the kind nearest to the output."""
         *others, (name, kind) = self.kinds.items()
         if others:

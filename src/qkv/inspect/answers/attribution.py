@@ -30,7 +30,6 @@ from qkv.inspect.draw import (
     localized,
     new_figure,
     robust_limit,
-    styled,
     visible,
 )
 from qkv.inspect.trace.edit import Edit
@@ -94,7 +93,7 @@ class Attribution(MapAnswer):
             for side, scores in self.scores.items()
         ]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw one panel per side: outputs down, tokens across."""
         outputs = [visible(output) for output in self.outputs[-MAX_DRAWN:]]
         every_score = array(torch.cat([x[-MAX_DRAWN:] for x in self.scores.values()], dim=1))
@@ -102,30 +101,29 @@ class Attribution(MapAnswer):
         count = sum(map(len, self.tokens.values()))
         every = max(1, count // 80)  # labels that fit
         scale: dict[str, Any] = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-        with styled():
-            figure, (panels,) = new_figure(
-                max(4.5, 0.42 * min(count, 80) + 2.5),
-                max(2.6, 0.34 * len(outputs) + 1.6),
-                ncols=len(self.scores),
-                squeeze=False,
-                width_ratios=[len(tokens) for tokens in self.tokens.values()],
-            )
-            for axes, (side, scores) in zip(panels, self.scores.items(), strict=True):
-                image = axes.imshow(array(scores[-MAX_DRAWN:]), aspect="auto", **scale)
-                tokens = [visible(token) for token in self.tokens[side]][::every]
-                places = range(0, len(self.tokens[side]), every)
-                axes.set_xticks(places, tokens, rotation=60, ha="right", parse_math=False)
-                axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
-                axes.grid(False)
-                axes.set_title(localized(f"{side} tokens"))
-            panels[0].set_ylabel(localized("output"))
-            label = localized("for (above 0) or against it")
-            figure.colorbar(image, ax=panels.tolist(), label=label)
-            title = "How much each token adds to each output, by {method}"
-            title = localized(title, method=localized(METHODS[self.method]))
-            left_out = last_drawn(len(self.outputs), MAX_DRAWN, "outputs")
-            beyond = clipping_note(every_score, limit)
-            caption(figure, title, left_out, self.warning, beyond)
+        figure, (panels,) = new_figure(
+            max(4.5, 0.42 * min(count, 80) + 2.5),
+            max(2.6, 0.34 * len(outputs) + 1.6),
+            ncols=len(self.scores),
+            squeeze=False,
+            width_ratios=[len(tokens) for tokens in self.tokens.values()],
+        )
+        for axes, (side, scores) in zip(panels, self.scores.items(), strict=True):
+            image = axes.imshow(array(scores[-MAX_DRAWN:]), aspect="auto", **scale)
+            tokens = [visible(token) for token in self.tokens[side]][::every]
+            places = range(0, len(self.tokens[side]), every)
+            axes.set_xticks(places, tokens, rotation=60, ha="right", parse_math=False)
+            axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
+            axes.grid(False)
+            axes.set_title(localized(f"{side} tokens"))
+        panels[0].set_ylabel(localized("output"))
+        label = localized("for (above 0) or against it")
+        figure.colorbar(image, ax=panels.tolist(), label=label)
+        title = "How much each token adds to each output, by {method}"
+        title = localized(title, method=localized(METHODS[self.method]))
+        left_out = last_drawn(len(self.outputs), MAX_DRAWN, "outputs")
+        beyond = clipping_note(every_score, limit)
+        caption(figure, title, left_out, self.warning, beyond)
         return figure
 
 

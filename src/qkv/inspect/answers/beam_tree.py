@@ -29,7 +29,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.trace.inputs import Inputs
@@ -115,25 +114,24 @@ class BeamTree(Answer):
         note = "{count} less likely candidates that were pruned are not shown."
         return nodes, localized(note, count=left_out) if left_out else ""
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the best path in blue, ended hypotheses in green, pruned candidates in grey."""
         nodes, left_out = self.shown()
         lines, steps = _heights(nodes), 1 + max(node.step for node in nodes)
         labels = [_label(node) for node in nodes]
         wide = 0.55 + max(map(cell_len, labels)) * TYPE * 0.62 / 72  # inches: a label, a branch
         depth = -min(lines.values())
-        with styled():
-            figure, axes = new_figure(max(6.0, wide * (steps + 0.4)), max(2.4, 0.2 * depth + 1.4))
-            axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel=localized("step"))
-            axes.set_yticks([])
-            axes.set_xticks(range(steps))
-            axes.grid(False)
-            axes.spines["left"].set_visible(False)
-            for node, label in zip(nodes, labels, strict=True):
-                _draw_node(axes, node, label, lines, 0.5 / wide)
-            about = "Number: probability of the token after the hypothesis before it. ■ ended."
-            title = localized("Beam search with {summary}", summary=self._summary())
-            caption(figure, title, localized(about), left_out)
+        figure, axes = new_figure(max(6.0, wide * (steps + 0.4)), max(2.4, 0.2 * depth + 1.4))
+        axes.set(xlim=(-0.3, steps + 0.1), ylim=(-depth - 1, 1), xlabel=localized("step"))
+        axes.set_yticks([])
+        axes.set_xticks(range(steps))
+        axes.grid(False)
+        axes.spines["left"].set_visible(False)
+        for node, label in zip(nodes, labels, strict=True):
+            _draw_node(axes, node, label, lines, 0.5 / wide)
+        about = "Number: probability of the token after the hypothesis before it. ■ ended."
+        title = localized("Beam search with {summary}", summary=self._summary())
+        caption(figure, title, localized(about), left_out)
         return figure
 
     def parts(self) -> list[Table]:

@@ -18,7 +18,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.draw.panels import draw_visibility
@@ -87,19 +86,18 @@ class SideBySide(Answer):
             yield from table.text(width)
             yield ""
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw what each token may see in either model, with the best prediction beside it."""
         most = max(len(reading.tokens) for reading in self.readings)
-        with styled():
-            figure, panels = new_figure(
-                max(9.0, 0.62 * most + 5.0), max(3.2, 0.26 * most + 1.9), ncols=2
-            )
-            for axes, reading in zip(panels, self.readings, strict=True):
-                _panel(axes, reading)
-            notes = ["Filled: a row's token may see a column's."]
-            if any(reading.predictions for reading in self.readings):
-                notes.append("Right: its best prediction.")
-            caption(figure, localized("One text in two models"), *map(localized, notes))
+        figure, panels = new_figure(
+            max(9.0, 0.62 * most + 5.0), max(3.2, 0.26 * most + 1.9), ncols=2
+        )
+        for axes, reading in zip(panels, self.readings, strict=True):
+            _panel(axes, reading)
+        notes = ["Filled: a row's token may see a column's."]
+        if any(reading.predictions for reading in self.readings):
+            notes.append("Right: its best prediction.")
+        caption(figure, localized("One text in two models"), *map(localized, notes))
         return figure
 
 

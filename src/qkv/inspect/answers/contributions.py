@@ -27,7 +27,6 @@ from qkv.inspect.draw import (
     localized,
     new_figure,
     robust_limit,
-    styled,
     visible,
 )
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
@@ -98,7 +97,7 @@ class Contributions(Answer):
         yield ""
         yield from super().text(width)
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw a map per attention, and bars of feed-forward layers and of the rest."""
         n_layers = len(self.feed_forward)
         names = [localized(name) for name in self.others]
@@ -106,26 +105,25 @@ class Contributions(Answer):
         labels = [*names, *(f"FFN {layer}" for layer in range(n_layers))]
         limit = max(robust_limit(array(values)) for values in self.heads.values())
         scale: Any = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
-        with styled():
-            n_heads = next(iter(self.heads.values())).shape[1]
-            figure, panels = new_figure(
-                4.6 + len(self.heads) * max(2.2, 0.3 * n_heads),
-                max(3.4, 0.2 * len(bars) + 1.2, 0.3 * n_layers + 1.6),
-                ncols=len(self.heads) + 1,
-                width_ratios=[*[max(2.2, 0.3 * n_heads)] * len(self.heads), 3.4],
-            )
-            for axes, (name, values) in zip(panels, self.heads.items(), strict=False):
-                image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
-            panels[0].set_ylabel(localized("layer"))
-            figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
-            colours = [COLOURS[0] if value >= 0 else COLOURS[1] for value in bars]
-            panels[-1].barh(range(len(bars)), bars, color=colours)
-            panels[-1].set_yticks(range(len(bars)), labels, fontsize=7)
-            panels[-1].invert_yaxis()
-            panels[-1].set_xlabel(localized("added to the logit"))
-            note = "All heads, feed-forward layers and other terms sum up to {total:.3f}."
-            beyond = clipping_note(array(torch.cat([*self.heads.values()])), limit)
-            caption(figure, self.title, localized(note, total=self.total), beyond)
+        n_heads = next(iter(self.heads.values())).shape[1]
+        figure, panels = new_figure(
+            4.6 + len(self.heads) * max(2.2, 0.3 * n_heads),
+            max(3.4, 0.2 * len(bars) + 1.2, 0.3 * n_layers + 1.6),
+            ncols=len(self.heads) + 1,
+            width_ratios=[*[max(2.2, 0.3 * n_heads)] * len(self.heads), 3.4],
+        )
+        for axes, (name, values) in zip(panels, self.heads.items(), strict=False):
+            image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
+        panels[0].set_ylabel(localized("layer"))
+        figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
+        colours = [COLOURS[0] if value >= 0 else COLOURS[1] for value in bars]
+        panels[-1].barh(range(len(bars)), bars, color=colours)
+        panels[-1].set_yticks(range(len(bars)), labels, fontsize=7)
+        panels[-1].invert_yaxis()
+        panels[-1].set_xlabel(localized("added to the logit"))
+        note = "All heads, feed-forward layers and other terms sum up to {total:.3f}."
+        beyond = clipping_note(array(torch.cat([*self.heads.values()])), limit)
+        caption(figure, self.title, localized(note, total=self.total), beyond)
         return figure
 
 

@@ -25,7 +25,6 @@ from qkv.inspect.draw import (
     caption,
     localized,
     new_figure,
-    styled,
 )
 
 if TYPE_CHECKING:
@@ -60,26 +59,25 @@ class Curves(Answer):
         )
         return localized(about, share=" / ".join(sorted(smoothed)))
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw loss, learning rate, speed and each score over the steps, a colour per run."""
         keys = self._keys()
         across = min(3, len(keys))
         down = math.ceil(len(keys) / across)
-        with styled():
-            figure, grid = new_figure(
-                3.4 * across + 0.6, 2.6 * down + 0.7, nrows=down, ncols=across, squeeze=False
-            )
-            for axes, key in zip(grid.flat, keys, strict=False):
-                for number, records in enumerate(self.runs.values()):
-                    _curve(axes, key, records, number)
-                _frame(axes, key)
-            for axes in grid.flat[len(keys) :]:
-                axes.set_visible(False)
-            if len(self.runs) > 1:
-                handles = [_line(number, label=name) for number, name in enumerate(self.runs)]
-                columns = min(4, len(handles))
-                figure.legend(handles=handles, loc="outside lower center", ncols=columns)
-            caption(figure, self._lowest(), self.about_losses)
+        figure, grid = new_figure(
+            3.4 * across + 0.6, 2.6 * down + 0.7, nrows=down, ncols=across, squeeze=False
+        )
+        for axes, key in zip(grid.flat, keys, strict=False):
+            for number, records in enumerate(self.runs.values()):
+                _curve(axes, key, records, number)
+            _frame(axes, key)
+        for axes in grid.flat[len(keys) :]:
+            axes.set_visible(False)
+        if len(self.runs) > 1:
+            handles = [_line(number, label=name) for number, name in enumerate(self.runs)]
+            columns = min(4, len(handles))
+            figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        caption(figure, self._lowest(), self.about_losses)
         return figure
 
     def numbers(self) -> Any:

@@ -19,7 +19,6 @@ from qkv.inspect.draw import (
     caption,
     localized,
     new_figure,
-    styled,
     visible,
 )
 
@@ -50,26 +49,25 @@ class Drift(Answer):
         axes = {"value": "cosine", "down": "layer", "across": "token"}
         return [HeatMap(self.cosine, layers, self.tokens, **axes)]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw cosine and distance over the layers."""
         tokens = list(map(visible, self.tokens))
         named = len(tokens) <= len(MARKERS)
-        with styled():
-            figure, panels = new_figure(8.4, 3.4, ncols=2)
-            for axes, values in zip(panels, (self.cosine, self.distance), strict=True):
-                _lines(axes, values.cpu().T.tolist(), tokens, named)
-                every = -(-len(self.layers) // MAX_TICKS)
-                ticks = range(0, len(self.layers), every)
-                names = localized_layers(self.layers)[::every]
-                axes.set_xticks(ticks, names, rotation=45, ha="right")
-            lowest = min(-0.05, float(self.cosine.min()))
-            panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
-            panels[1].set(ylabel=localized("distance from the input / its length"))
-            if (farthest := float(self.distance.max())) > FAR:  # would flatten all other lines
-                panels[1].set_yscale("symlog", linthresh=1.0)
-                panels[1].set_ylim(0, 2 * farthest)
-            figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-            caption(figure, localized("How far the residual stream has moved from its input"))
+        figure, panels = new_figure(8.4, 3.4, ncols=2)
+        for axes, values in zip(panels, (self.cosine, self.distance), strict=True):
+            _lines(axes, values.cpu().T.tolist(), tokens, named)
+            every = -(-len(self.layers) // MAX_TICKS)
+            ticks = range(0, len(self.layers), every)
+            names = localized_layers(self.layers)[::every]
+            axes.set_xticks(ticks, names, rotation=45, ha="right")
+        lowest = min(-0.05, float(self.cosine.min()))
+        panels[0].set(ylabel=localized("cosine to the input"), ylim=(lowest, 1.05))
+        panels[1].set(ylabel=localized("distance from the input / its length"))
+        if (farthest := float(self.distance.max())) > FAR:  # would flatten all other lines
+            panels[1].set_yscale("symlog", linthresh=1.0)
+            panels[1].set_ylim(0, 2 * farthest)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+        caption(figure, localized("How far the residual stream has moved from its input"))
         return figure
 
 

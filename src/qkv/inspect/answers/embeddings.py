@@ -61,7 +61,7 @@ class Neighbours(Answer):
     def _name(self, id: int) -> str:
         return self.vocabulary.tokenizer.sequence_tokens([id])[0]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw tokens and neighbours on their principal plane, a colour per token."""
         groups: dict[int, str] = {}
         for id, near in self.nearest.items():

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.draw import Table, caption, localized, new_figure, piece, styled
+from qkv.inspect.draw import Table, caption, localized, new_figure, piece
 from qkv.inspect.draw.labels import FACTORS, packed, wrapped_formula
 from qkv.inspect.draw.language import localized_formula, localized_name
 from qkv.inspect.draw.table import plain_table
@@ -82,25 +82,24 @@ class Flow(tuple[Stage, ...], Answer):
         layers = {stage.layer for stage in self if stage.lane == lane}
         return len(layers - {None})
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the chart: encoder left, decoder right, arrows of residuals and cross-attention."""
         shown = self.shown
         boxes = _boxes(shown)
         width = max(x + wide for x, _, wide in boxes) + 1.4
         height = -min(y for _, y, _ in boxes) + TALL + 0.9
-        with styled():
-            figure, axes = new_figure(width, height)
-            axes.set(xlim=(-0.7, width - 0.7), ylim=(TALL + 0.45 - height, TALL + 0.45))
-            axes.set_aspect("equal")
-            axes.axis("off")
-            self._frames(axes, boxes)
-            for box, stage in zip(boxes, shown, strict=True):
-                _draw_box(axes, box, stage.localized())
-            for start, end in feeds(shown, self.parallel):
-                _draw_feed(axes, shown, boxes, start, end)
-            for start, end in skips(shown, self.parallel):
-                _draw_skip(axes, shown, boxes, start, end)
-            caption(figure, localized(ABOUT))
+        figure, axes = new_figure(width, height)
+        axes.set(xlim=(-0.7, width - 0.7), ylim=(TALL + 0.45 - height, TALL + 0.45))
+        axes.set_aspect("equal")
+        axes.axis("off")
+        self._frames(axes, boxes)
+        for box, stage in zip(boxes, shown, strict=True):
+            _draw_box(axes, box, stage.localized())
+        for start, end in feeds(shown, self.parallel):
+            _draw_feed(axes, shown, boxes, start, end)
+        for start, end in skips(shown, self.parallel):
+            _draw_skip(axes, shown, boxes, start, end)
+        caption(figure, localized(ABOUT))
         return figure
 
     def html(self) -> Markup:

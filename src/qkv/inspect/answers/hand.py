@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace, token_position
@@ -27,11 +28,9 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.draw.language import localized_formula
-from qkv.model.norm import RMSNormPlusOne
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,107 +132,123 @@ class Hand(Answer):
             for part in (Text(localized_formula(line.formula)), numbers):
                 yield Padding(part, (0, 0, 0, 2))  # lines that go on are indented too
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw formulas with their numbers below, and the keys as a table with bars."""
-        keys = sorted(sorted(self.keys, key=lambda row: -row.weight)[:MAX_KEYS], key=_position)
+        keys = sorted(
+            sorted(self.keys, key=lambda row: -row.weight)[:MAX_KEYS], key=attrgetter("position")
+        )
         height = 0.52 * len(self.lines) + 0.2 * (len(keys) + 2) + 0.9
-        with styled():
-            figure, axes = new_figure(10.5, height)
-            axes.set(xlim=(0, 1), ylim=(-height + 0.7, 0.1))
-            axes.axis("off")
-            y = 0.0
-            for number, line in enumerate(self.lines):
-                if number == self.before_keys:
-                    y = _draw_keys(axes, keys, y)
-                plain: dict[str, Any] = {"va": "top", "parse_math": False}
-                axes.text(0, y, localized(line.name), weight="bold", fontsize=9, **plain)
-                axes.text(0.24, y, localized_formula(line.formula), fontsize=9, color=SOFT, **plain)
-                numbers = clipped(line.numbers, 118)
-                axes.text(0.24, y - 0.2, numbers, fontsize=8, color=line.colour, **plain)
-                y -= 0.52
-            left_out = len(self.keys) - len(keys)
-            note = "{count} keys with less weight are not shown."
-            caption(figure, self.title, localized(note, count=left_out) if left_out else "")
+        figure, axes = new_figure(10.5, height)
+        axes.set(xlim=(0, 1), ylim=(-height + 0.7, 0.1))
+        axes.axis("off")
+        y = 0.0
+        for number, line in enumerate(self.lines):
+            if number == self.before_keys:
+                y = _draw_keys(axes, keys, y)
+            plain: dict[str, Any] = {"va": "top", "parse_math": False}
+            axes.text(0, y, localized(line.name), weight="bold", fontsize=9, **plain)
+            axes.text(0.24, y, localized_formula(line.formula), fontsize=9, color=SOFT, **plain)
+            numbers = clipped(line.numbers, 118)
+            axes.text(0.24, y - 0.2, numbers, fontsize=8, color=line.colour, **plain)
+            y -= 0.52
+        left_out = len(self.keys) - len(keys)
+        note = "{count} keys with less weight are not shown."
+        caption(figure, self.title, localized(note, count=left_out) if left_out else "")
         return figure
 
 
 def hand(trace: Trace, kind: str, layer: int, head: int, position: int, row: int = 0) -> Hand:
     """Write out what one head and one layer do with the token at a position."""
     stack, _, attention = kind.partition(".")
-    at = f"{stack}.{layer}"
-    work = _Work(trace, stack, layer, row, position)
-    before = work.stream_before(attention)
-    lines, read = work.read(f"{at}.{attention}", before)
-    more, keys = _attend(work, f"{at}.{attention}", attention, head, read)
+    block, at = f"{stack}.{layer}", f"{stack}.{layer}.{attention}"
+    work = _Work(trace, block, row, position)
+    stream = work.at(f"{at}.skip")
+    lines = [Line("what comes in", "h", _vector(stream), stream), *work.norm_before(at, "h")]
+    more, keys = _attend(work, at, attention, head)
     first = len(lines) + 2
-    lines += more
-    lines += work.add(f"{at}.{attention}", attention, before, "h′")
-    last = trace.names(f"{at}.*_attention.residual")[-1]
-    stream = work.at(last)
-    if last != f"{at}.{attention}.residual":
-        name = last.split(".")[2].replace("_", "-")
+    lines += more + work.add(at, "h′")
+    last = trace.names(f"{block}.*_attention.residual")[-1]
+    if last != f"{at}.residual":
+        name, stream = last.split(".")[2].replace("_", "-"), work.at(last)
         lines.append(Line(f"after {name}", "h″", _vector(stream), stream))
-    lines += _feed_forward(work, f"{at}.feed_forward", stream, before)
+    lines += _feed_forward(work, f"{block}.feed_forward")
     side = "source" if stack == "encoder" else "target"
     token = trace.tokens(side, row)[position]
     return Hand(token, position, kind, layer, head, tuple(lines), tuple(keys), first)
 
 
 class _Work:
-    """Vectors of one token of one layer."""
+    """Vectors of one token in one layer."""
 
-    def __init__(self, trace: Trace, stack: str, layer: int, row: int, position: int) -> None:
+    def __init__(self, trace: Trace, block: str, row: int, position: int) -> None:
         self.trace, self.row, self.position = trace, row, position
-        self.stack, self.layer = stack, layer
-        blocks = getattr(trace.model, stack).blocks
-        self.block: Any = blocks[layer % len(blocks)]
-        side = "source" if stack == "encoder" else "target"
-        self.input_key = f"{side}.input"
-        if layer:
-            self.input_key = f"{stack}.{layer - 1}.feed_forward.residual"
-            convolution = f"{stack}.0.convolution.residual"
-            self.input_key = convolution if layer == 1 and convolution in trace else self.input_key
+        blocks = getattr(trace.model, block.partition(".")[0]).blocks
+        self.block: Any = blocks[int(block.partition(".")[2]) % len(blocks)]
+        self.values = trace.peek(trace.names(f"{block}.*"))  # in one pass
 
     def at(self, key: str) -> Tensor:
         """A quantity's vector of the token."""
-        return self.trace[key][self.row, self.position].detach().float()
+        return self.values[key][self.row, self.position].detach().float()
 
-    def stream_before(self, sublayer: str) -> Tensor:
-        """The residual stream that a sublayer's output is added to."""
-        own = f"{self.stack}.{self.layer}.self_attention.residual"
-        return self.at(own if sublayer == "cross_attention" else self.input_key)
+    def read(self, at: str) -> Tensor:
+        """What a sublayer reads: its norm, where norms come first, or the stream."""
+        return self.at(f"{at}.norm" if f"{at}.norm" in self.values else f"{at}.skip")
 
-    def read(self, at: str, before: Tensor) -> tuple[list[Line], Tensor]:
-        """What a sublayer reads: the stream, or its norm."""
-        residual = getattr(self.block, f"{at.rpartition('.')[2]}_residual")
-        lines = [Line("what comes in", "h", _vector(before), before)]
-        if not residual.pre or isinstance(residual.norm, nn.Identity):
-            return lines, before
-        return [*lines, *_norm(residual.norm, before, "h")], _normed(residual.norm, before)
+    def norm_before(self, at: str, symbol: str) -> list[Line]:
+        """The norm of what a sublayer reads, where norms come first."""
+        return self.norm(f"{at}.norm", f"{at}.norm", symbol) if f"{at}.norm" in self.values else []
 
-    def add(self, at: str, sublayer: str, before: Tensor, symbol: str) -> list[Line]:
-        """The residual connection around a sublayer, and the norm after it."""
-        residual = getattr(self.block, f"{sublayer}_residual")
-        added = self.at(f"{at}.output")
-        lines = []
-        if not isinstance(residual.output_norm, nn.Identity):
-            lines += _norm(residual.output_norm, added, symbol)
-            added = _normed(residual.output_norm, added)
-        total = before + added
-        numbers = f"[{_terms(before, added)}, …] = {_vector(total)}"
+    def add(self, at: str, symbol: str) -> list[Line]:
+        """The residual connection around a sublayer, and the norms after it."""
+        lines, added = [], f"{at}.output"
+        if f"{at}.output_norm" in self.values:
+            added = f"{at}.output_norm"
+            lines = self.norm(added, added, symbol)
+        is_post = f"{at}.sum" in self.values
+        total = self.at(f"{at}.sum" if is_post else f"{at}.residual")
+        numbers = f"[{_terms(self.at(f'{at}.skip'), self.at(added))}, …] = {_vector(total)}"
         lines.append(Line("residual connection", f"h + {symbol}", numbers, total))
-        return lines if residual.pre else lines + _norm(residual.norm, total, f"h + {symbol}")
+        return lines + (
+            self.norm(f"{at}.norm", f"{at}.residual", f"h + {symbol}") if is_post else []
+        )
+
+    def norm(self, at: str, result: str, symbol: str) -> list[Line]:
+        """The formulas of a norm: mean, deviation, normalised, scaled."""
+        normalised, normed = self.at(f"{at}.normalised"), self.at(result)
+        deviation, layered = float(self.at(f"{at}.deviation")), f"{at}.mean" in self.values
+        mean = float(self.at(f"{at}.mean")) if layered else 0.0
+        gain, n = self.trace[f"{at}.gamma"], len(normed)
+        shift = self.trace[f"{at}.beta"].tolist() if f"{at}.beta" in self.trace else None
+        centred = [float(value) * deviation for value in normalised[:TERMS]]
+        lines = []
+        if layered:
+            terms = " + ".join(_signed(value + mean) for value in centred)
+            numbers = f"({terms} + …)/{n} = {_number(mean)}"
+            lines.append(Line("mean", f"μ = Σ ({symbol})_i / {n}", numbers))
+        root = f"σ = √(Σ (x_i − μ)² / {n} + ε)" if layered else f"rms = √(Σ x_i² / {n} + ε)"
+        squares = " + ".join(f"({_number(value)})²" for value in centred)
+        numbers = f"√(({squares} + …)/{n}) = {_number(deviation)}"
+        lines.append(Line("deviation" if layered else "root mean square", root, numbers))
+        formula = "x̂ = (x − μ)/σ" if layered else "x̂ = x/rms"
+        lines.append(Line("normalised", formula, _vector(normalised), normalised))
+        shifts = [""] * TERMS if shift is None else [f" + {_signed(b)}" for b in shift]
+        scaled = ", ".join(
+            f"{_signed(g)}·{_signed(x)}{b}"
+            for g, x, b in zip(gain.tolist()[:TERMS], normalised.tolist(), shifts, strict=False)
+        )
+        formula = "γ·x̂" if shift is None else "γ·x̂ + β"
+        name = "LayerNorm" if layered else "RMSNorm"
+        return [*lines, Line(name, formula, f"[{scaled}, …] = {_vector(normed)}", normed)]
 
 
-def _attend(
-    work: _Work, at: str, sublayer: str, head: int, read: Tensor
-) -> tuple[list[Line], list[KeyRow]]:
+def _attend(work: _Work, at: str, sublayer: str, head: int) -> tuple[list[Line], list[KeyRow]]:
     """The formulas from the query to Concat·W_O, and what becomes of each key."""
     trace, row, position = work.trace, work.row, work.position
     attention = getattr(work.block, sublayer)
-    keys = ("query", "key", "scores", "weights", "heads")
-    found = trace.peek([f"{at}.{key}" for key in keys])
-    query, key, scores, weights, heads = (x[row].detach().float() for x in found.values())
+    query, key, scores, weights, heads = (
+        work.values[f"{at}.{name}"][row].detach().float()
+        for name in ("query", "key", "scores", "weights", "heads")
+    )
     group = head * len(key) // len(query)
     names = trace.tokens("source" if "cross" in at or at.startswith("encoder") else "target", row)
     q, k = query[head, position], key[group][: len(names)]
@@ -290,76 +305,24 @@ def _projection(work: _Work, at: str, attention: Any, head: int, heads: Tensor) 
     return [Line("all heads together", formula, f"{numbers} = {_vector(whole)}", whole)]
 
 
-def _feed_forward(work: _Work, at: str, stream: Tensor, block_input: Tensor) -> list[Line]:
+def _feed_forward(work: _Work, at: str) -> list[Line]:
     trace, layer = work.trace, work.block.feed_forward
-    read_from = block_input if work.block.parallel else stream
-    residual = work.block.feed_forward_residual
-    lines = []
-    if residual.pre and not isinstance(residual.norm, nn.Identity):
-        lines += _norm(residual.norm, read_from, "h″")
-        read_from = _normed(residual.norm, read_from)
+    lines = work.norm_before(at, "h″")
     if f"{at}.hidden" in trace:
-        hidden, inner = work.at(f"{at}.hidden"), layer.inner
-        first = inner.weight.detach().float()[0]
-        total = float(first @ read_from) + (
-            0.0 if inner.bias is None else float(inner.bias.detach()[0])
-        )
-        formula = trace.formula(f"{at}.hidden")
+        hidden, part = work.at(f"{at}.hidden"), "gate" if layer.gated else "1"
+        total = float(work.at(f"{at}.gate" if layer.gated else f"{at}.inner")[0])
+        first = trace[f"{at}.W_{part}"][:, 0].float()
         name = "gate of the first neuron" if layer.gated else "first neuron"
-        numbers = f"{_terms_of_product(read_from, first)} + … = {_number(total)}"
-        bias = "" if inner.bias is None else " + b₁"
+        numbers = f"{_terms_of_product(work.read(at), first)} + … = {_number(total)}"
+        bias = "" if layer.inner.bias is None else " + b₁"
         lines.append(Line(name, f"x·{'W_gate' if layer.gated else 'W₁'}{bias}", numbers))
         fired = int((hidden > 0).sum())
         about = localized("{count} of {all} above 0", count=fired, all=len(hidden))
+        formula = trace.formula(f"{at}.hidden")
         lines.append(Line("inner layer", formula, f"{_vector(hidden)}, {about}", hidden))
     output = work.at(f"{at}.output")
     lines.append(Line("feed-forward", trace.formula(f"{at}.output"), _vector(output), output))
-    return lines + work.add(at, "feed_forward", stream, "FFN")
-
-
-def _norm(norm: nn.Module, x: Tensor, symbol: str) -> list[Line]:
-    """The formulas of a norm: mean, deviation, normalised, scaled."""
-    mean, deviation = _moments(norm, x)
-    normalised, gain, shift = (x - mean) / deviation, _gain(norm), getattr(norm, "bias", None)
-    result = _normed(norm, x)
-    layered = isinstance(norm, nn.LayerNorm)
-    n = len(x)
-    terms = " + ".join(map(_signed, x[:TERMS].tolist()))
-    lines = []
-    if layered:
-        numbers = f"({terms} + …)/{n} = {_number(mean)}"
-        lines.append(Line("mean", f"μ = Σ ({symbol})_i / {n}", numbers))
-    root = f"σ = √(Σ (x_i − μ)² / {n} + ε)" if layered else f"rms = √(Σ x_i² / {n} + ε)"
-    squares = " + ".join(f"({_number(float(value - mean))})²" for value in x[:TERMS])
-    numbers = f"√(({squares} + …)/{n}) = {_number(deviation)}"
-    lines.append(Line("deviation" if layered else "root mean square", root, numbers))
-    centred = "(x − μ)/σ" if layered else "x/rms"
-    lines.append(Line("normalised", f"x̂ = {centred}", _vector(normalised), normalised))
-    shifts = [""] * TERMS if shift is None else [f" + {_signed(b)}" for b in shift[:TERMS].tolist()]
-    scaled = ", ".join(
-        f"{_signed(g)}·{_signed(x)}{b}"
-        for g, x, b in zip(gain[:TERMS].tolist(), normalised[:TERMS].tolist(), shifts, strict=True)
-    )
-    formula = "γ·x̂ + β" if shift is not None else "γ·x̂"
-    name = "LayerNorm" if layered else "RMSNorm"
-    return [*lines, Line(name, formula, f"[{scaled}, …] = {_vector(result)}", result)]
-
-
-def _moments(norm: Any, x: Tensor) -> tuple[float, float]:
-    """Mean (0 for RMSNorm) and deviation that a norm divides by."""
-    epsilon = norm.epsilon if isinstance(norm, RMSNormPlusOne) else norm.eps
-    mean = float(x.mean()) if isinstance(norm, nn.LayerNorm) else 0.0
-    return mean, math.sqrt(float((x - mean).pow(2).mean()) + (epsilon or 0.0))
-
-
-def _gain(norm: Any) -> Tensor:
-    weight: Tensor = norm.weight.detach().float()
-    return 1 + weight if isinstance(norm, RMSNormPlusOne) else weight
-
-
-def _normed(norm: Any, x: Tensor) -> Tensor:
-    result: Tensor = norm(x.to(norm.weight)).detach().float()
-    return result
+    return lines + work.add(at, "FFN")
 
 
 def _terms_of_product(a: Tensor, b: Tensor) -> str:
@@ -386,10 +349,6 @@ def _number(value: float) -> str:
         return "−∞" if value < 0 else "∞"
     text = f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
     return text.replace("-", "−")
-
-
-def _position(row: KeyRow) -> int:
-    return row.position
 
 
 def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:

@@ -20,7 +20,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.trace.outputs import (
@@ -62,35 +61,34 @@ class Lens(Answer):
             entropy=self.entropy[:, -most:],
         )
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the best candidate of each layer at each output, coloured by its probability."""
         lens = self.last_outputs(MAX_ABREAST)
         width, best = len(lens.tokens), array(lens.probabilities[:, :, 0])
-        with styled():
-            figure, axes = new_figure(max(4.5, 0.85 * width + 1.8), 0.34 * len(lens.layers) + 1.7)
-            image = axes.imshow(best, aspect="auto", vmin=0, vmax=1, origin="lower")
-            for row, layer in enumerate(lens.candidates):
-                for column, names in enumerate(layer):
-                    axes.text(
-                        column,
-                        row,
-                        visible(names[0])[:12],
-                        ha="center",
-                        va="center",
-                        fontsize=7,
-                        color="black" if best[row, column] < 0.5 else "white",
-                        parse_math=False,
-                    )
-            tokens = list(map(visible, lens.tokens))
-            axes.set_xticks(range(width), tokens, rotation=45 if width > 8 else 0, parse_math=False)
-            axes.set_yticks(range(len(lens.layers)), localized_layers(lens.layers))
-            axes.grid(False)
-            axes.set(xlabel=localized("at this token"))
-            label = localized("probability of the best candidate")
-            figure.colorbar(image, ax=axes, label=label)
-            note = last_drawn(len(self.tokens), MAX_ABREAST, "outputs")
-            title = localized("What each layer would predict if it were the last one")
-            caption(figure, title, note)
+        figure, axes = new_figure(max(4.5, 0.85 * width + 1.8), 0.34 * len(lens.layers) + 1.7)
+        image = axes.imshow(best, aspect="auto", vmin=0, vmax=1, origin="lower")
+        for row, layer in enumerate(lens.candidates):
+            for column, names in enumerate(layer):
+                axes.text(
+                    column,
+                    row,
+                    visible(names[0])[:12],
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color="black" if best[row, column] < 0.5 else "white",
+                    parse_math=False,
+                )
+        tokens = list(map(visible, lens.tokens))
+        axes.set_xticks(range(width), tokens, rotation=45 if width > 8 else 0, parse_math=False)
+        axes.set_yticks(range(len(lens.layers)), localized_layers(lens.layers))
+        axes.grid(False)
+        axes.set(xlabel=localized("at this token"))
+        label = localized("probability of the best candidate")
+        figure.colorbar(image, ax=axes, label=label)
+        note = last_drawn(len(self.tokens), MAX_ABREAST, "outputs")
+        title = localized("What each layer would predict if it were the last one")
+        caption(figure, title, note)
         return figure
 
     def parts(self) -> list[Table]:

@@ -22,7 +22,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.draw.panels import draw_visibility
@@ -113,26 +112,25 @@ class Masks(Answer):
         of_group = [[x for x in self.matrices if x.group == group] for group in groups]
         return [max(same, key=lambda matrix: PADDING in matrix.columns) for same in of_group]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw a row of panels per attention: boolean on the left, additive on the right."""
         matrices = self.drawn
         tall = [max(0.9, 0.24 * len(matrix.rows)) for matrix in matrices]
         wide = max(0.3 * len(matrix.columns) for matrix in matrices)
-        with styled():
-            figure, grid = new_figure(
-                max(6.0, 2 * wide + 2.6),
-                sum(tall) + 0.75 * len(tall) + 0.9,
-                nrows=len(tall),
-                ncols=2,
-                squeeze=False,
-                height_ratios=tall,
-            )
-            for (left, right), matrix in zip(grid, matrices, strict=True):
-                for axes, signs in ((left, ("1", "0")), (right, ("0", "−∞"))):
-                    draw_visibility(axes, matrix.allowed, matrix.rows, matrix.columns, signs)
-                left.set_title(matrix.name, fontsize=9, loc="left")
-            note = "Left: may the query (row) see the key (column)? Right: M, added to scores."
-            caption(figure, localized("What each token may see"), localized(note))
+        figure, grid = new_figure(
+            max(6.0, 2 * wide + 2.6),
+            sum(tall) + 0.75 * len(tall) + 0.9,
+            nrows=len(tall),
+            ncols=2,
+            squeeze=False,
+            height_ratios=tall,
+        )
+        for (left, right), matrix in zip(grid, matrices, strict=True):
+            for axes, signs in ((left, ("1", "0")), (right, ("0", "−∞"))):
+                draw_visibility(axes, matrix.allowed, matrix.rows, matrix.columns, signs)
+            left.set_title(matrix.name, fontsize=9, loc="left")
+        note = "Left: may the query (row) see the key (column)? Right: M, added to scores."
+        caption(figure, localized("What each token may see"), localized(note))
         return figure
 
 

@@ -23,7 +23,6 @@ from qkv.inspect.draw import (
     caption,
     localized,
     new_figure,
-    styled,
 )
 from qkv.model import Model
 from qkv.model.positions import Learned, Sinusoidal
@@ -47,20 +46,19 @@ class PositionTable(Answer):
 
     table: Tensor
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the table on the left, and the dot products of its rows on the right."""
         values = array(self.table)
-        with styled():
-            figure, (left, right) = new_figure(9.6, 4.2, ncols=2, width_ratios=(1.25, 1))
-            count, width = values.shape
-            title = localized("The table: {count} positions × {width}", count=count, width=width)
-            _heat(left, values, localized("value"), title)
-            left.set(xlabel=localized("dimension"), ylabel=localized("position"))
-            title = localized("Each position with each other")
-            _heat(right, values @ values.T, localized("dot product"), title)
-            right.set(xlabel=localized("position"), ylabel=localized("position"))
-            right.set_box_aspect(1)
-            caption(figure, localized("Near positions have similar vectors"))
+        figure, (left, right) = new_figure(9.6, 4.2, ncols=2, width_ratios=(1.25, 1))
+        count, width = values.shape
+        title = localized("The table: {count} positions × {width}", count=count, width=width)
+        _heat(left, values, localized("value"), title)
+        left.set(xlabel=localized("dimension"), ylabel=localized("position"))
+        title = localized("Each position with each other")
+        _heat(right, values @ values.T, localized("dot product"), title)
+        right.set(xlabel=localized("position"), ylabel=localized("position"))
+        right.set_box_aspect(1)
+        caption(figure, localized("Near positions have similar vectors"))
         return figure
 
     def numbers(self) -> Any:
@@ -121,20 +119,17 @@ class RotaryAngles(Answer):
         about = [localized(name) for name in ("distance m − n", "q_m·k_n / q·k")]
         return [Table([localized(name) for name in names], rows), Table(about, products)]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw the cosines of the angles, and the product of two positions by their distance."""
-        with styled():
-            figure, (left, right) = new_figure(9.6, 4.0, ncols=2, width_ratios=(1.1, 1))
-            title = localized("cos of each pair's angle")
-            _heat(left, array(self.angles.cos()), localized("cos(m·θ_i)"), title)
-            left.set(xlabel=localized("pair"), ylabel=localized("position"))
-            right.plot(self.products.tolist(), color=QUERY)
-            right.axhline(0, color="#808080", linewidth=0.6)
-            right.set(xlabel=localized("distance m − n"), ylabel=localized("q_m·k_n / q·k"))
-            right.set_title(localized("Two equal vectors, turned by their positions"))
-            caption(
-                figure, localized("Rotary positions: the product depends on the distance alone")
-            )
+        figure, (left, right) = new_figure(9.6, 4.0, ncols=2, width_ratios=(1.1, 1))
+        title = localized("cos of each pair's angle")
+        _heat(left, array(self.angles.cos()), localized("cos(m·θ_i)"), title)
+        left.set(xlabel=localized("pair"), ylabel=localized("position"))
+        right.plot(self.products.tolist(), color=QUERY)
+        right.axhline(0, color="#808080", linewidth=0.6)
+        right.set(xlabel=localized("distance m − n"), ylabel=localized("q_m·k_n / q·k"))
+        right.set_title(localized("Two equal vectors, turned by their positions"))
+        caption(figure, localized("Rotary positions: the product depends on the distance alone"))
         return figure
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import KINDS, count_layers
-from qkv.inspect.draw import HeatMap, Table, caption, localized, new_figure, styled
+from qkv.inspect.draw import HeatMap, Table, caption, localized, new_figure
 from qkv.inspect.draw.labels import wrapped
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
 from qkv.inspect.trace.inputs import Inputs, Side
@@ -94,29 +94,28 @@ class Roles(Answer):
         """Layers down, heads across."""
         return [map_by_head(found.scores, found.title, "mean weight") for found in self.maps]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw a panel per role: layers down, heads across; a row of panels per attention."""
         kinds = list(dict.fromkeys(found.kind for found in self.maps))
         rows = [[found for found in self.maps if found.kind == kind] for kind in kinds]
         across = max(map(len, rows))
         n_layers = max(len(found.scores) for found in self.maps)
-        with styled():
-            figure, grid = new_figure(
-                2.5 * across + 0.8,
-                len(rows) * max(1.6, min(5.0, 0.22 * n_layers + 0.9)) + 0.8,
-                nrows=len(rows),
-                ncols=across,
-                squeeze=False,
-            )
-            for line, panels in zip(rows, grid, strict=True):
-                for axes in panels[len(line) :]:
-                    axes.set_visible(False)
-                for axes, found in zip(panels, line, strict=False):
-                    image = draw_by_head(axes, found.scores, "", vmin=0, vmax=1)
-                    axes.set_title(wrapped(found.title, 30), fontsize=7.5)
-                panels[0].set_ylabel(localized("layer"))
-            figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)
-            caption(figure, localized("Which head does what"))
+        figure, grid = new_figure(
+            2.5 * across + 0.8,
+            len(rows) * max(1.6, min(5.0, 0.22 * n_layers + 0.9)) + 0.8,
+            nrows=len(rows),
+            ncols=across,
+            squeeze=False,
+        )
+        for line, panels in zip(rows, grid, strict=True):
+            for axes in panels[len(line) :]:
+                axes.set_visible(False)
+            for axes, found in zip(panels, line, strict=False):
+                image = draw_by_head(axes, found.scores, "", vmin=0, vmax=1)
+                axes.set_title(wrapped(found.title, 30), fontsize=7.5)
+            panels[0].set_ylabel(localized("layer"))
+        figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)
+        caption(figure, localized("Which head does what"))
         return figure
 
 

@@ -18,7 +18,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
@@ -63,36 +62,35 @@ class Shift(Answer):
         rows.append(("", "", "", localized("mean"), f"{self.mean:.3f}"))
         return [Table([localized(name) for name in names], rows)]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw both sequences, an arrow from each token to its label, and bars of −log P."""
         shown = self.positions[-MAX_DRAWN:]
-        with styled():
-            width = min(40.0, max(5.0, 0.8 * len(shown) + 1.4))
-            figure, (above, below) = new_figure(width, 4.0, nrows=2, height_ratios=(1.1, 1.6))
-            above.set(xlim=(-0.7, len(shown) - 0.3), ylim=(-0.5, 1.5))
-            names = [localized("label Y_label"), localized("reads Y_shift")]
-            above.set_yticks([0, 1], names)
-            above.set_xticks([])
-            above.grid(False)
-            above.spines[:].set_visible(False)
-            for x, item in enumerate(shown):
-                box = {"boxstyle": "round,pad=0.25", "facecolor": "none", "edgecolor": QUERY}
-                style = {"ha": "center", "va": "center", "fontsize": 8, "parse_math": False}
-                above.text(x, 1, clipped(visible(item.reads), 10), bbox=box, **style)
-                if item.label is not None:
-                    box = {**box, "edgecolor": KEY}
-                    above.text(x, 0, clipped(visible(item.label), 10), bbox=box, **style)
-                    arrow = {"arrowstyle": "->", "color": KEY, "shrinkA": 9, "shrinkB": 9}
-                    above.annotate("", (x, 0), (x, 1), arrowprops=arrow)
-            costs = [item.cost or 0.0 for item in shown]
-            below.bar(range(len(shown)), costs, 0.6, color=CHANGE)
-            below.axhline(self.mean, color=KEY, linewidth=1)
-            about = localized("mean = {mean:.3f}", mean=self.mean)
-            below.text(len(shown) - 0.35, self.mean, about, fontsize=8, va="bottom", ha="right")
-            below.set(xlim=(-0.7, len(shown) - 0.3), ylabel="−log P", xlabel=localized("position"))
-            below.set_xticks(range(len(shown)), [str(item.position) for item in shown])
-            title = localized("At each position the label is the next token of the target")
-            caption(figure, title, last_drawn(len(self.positions), MAX_DRAWN, "positions"))
+        width = min(40.0, max(5.0, 0.8 * len(shown) + 1.4))
+        figure, (above, below) = new_figure(width, 4.0, nrows=2, height_ratios=(1.1, 1.6))
+        above.set(xlim=(-0.7, len(shown) - 0.3), ylim=(-0.5, 1.5))
+        names = [localized("label Y_label"), localized("reads Y_shift")]
+        above.set_yticks([0, 1], names)
+        above.set_xticks([])
+        above.grid(False)
+        above.spines[:].set_visible(False)
+        for x, item in enumerate(shown):
+            box = {"boxstyle": "round,pad=0.25", "facecolor": "none", "edgecolor": QUERY}
+            style = {"ha": "center", "va": "center", "fontsize": 8, "parse_math": False}
+            above.text(x, 1, clipped(visible(item.reads), 10), bbox=box, **style)
+            if item.label is not None:
+                box = {**box, "edgecolor": KEY}
+                above.text(x, 0, clipped(visible(item.label), 10), bbox=box, **style)
+                arrow = {"arrowstyle": "->", "color": KEY, "shrinkA": 9, "shrinkB": 9}
+                above.annotate("", (x, 0), (x, 1), arrowprops=arrow)
+        costs = [item.cost or 0.0 for item in shown]
+        below.bar(range(len(shown)), costs, 0.6, color=CHANGE)
+        below.axhline(self.mean, color=KEY, linewidth=1)
+        about = localized("mean = {mean:.3f}", mean=self.mean)
+        below.text(len(shown) - 0.35, self.mean, about, fontsize=8, va="bottom", ha="right")
+        below.set(xlim=(-0.7, len(shown) - 0.3), ylabel="−log P", xlabel=localized("position"))
+        below.set_xticks(range(len(shown)), [str(item.position) for item in shown])
+        title = localized("At each position the label is the next token of the target")
+        caption(figure, title, last_drawn(len(self.positions), MAX_DRAWN, "positions"))
         return figure
 
 

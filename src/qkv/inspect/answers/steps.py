@@ -23,7 +23,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
     visible,
 )
 from qkv.inspect.trace.outputs import (
@@ -96,31 +95,30 @@ class Steps(tuple[Prediction, ...], Answer):
 
     place = "after"  # a token is predicted after the one that was read; of encoders, at it
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw bars of the candidates' probabilities side by side, one row per step."""
         drawn = self[-MAX_DRAWN:]
-        with styled():
-            figure, axes = new_figure(8.4, max(2.0, 0.62 * len(drawn) + 1.1))
-            for line, step in enumerate(drawn):
-                _bars(axes, -line, step)
-                axes.text(1.01, -line, f"{step.entropy:.2f}", va="center", fontsize=8)
-            axes.text(1.01, 0.6, localized("entropy (nats)"), va="center", fontsize=8)
-            names = [
-                localized(
-                    f"{{position}}: {self.place} {{token}}",
-                    position=x.position,
-                    token=visible(position_label(x.after)),
-                )
-                for x in drawn
-            ]
-            axes.set_yticks([-line for line in range(len(drawn))], names, parse_math=False)
-            axes.set(xlim=(0, 1), ylim=(0.4 - len(drawn), 0.8))
-            most = max(len(step.candidates) for step in drawn)
-            about = "probability of the {count} best candidates, side by side"
-            axes.set(xlabel=localized(about, count=most))
-            axes.grid(False)
-            title = localized("Each step: the wider the first bar, the surer the model")
-            caption(figure, title, last_drawn(len(self), MAX_DRAWN, "steps"))
+        figure, axes = new_figure(8.4, max(2.0, 0.62 * len(drawn) + 1.1))
+        for line, step in enumerate(drawn):
+            _bars(axes, -line, step)
+            axes.text(1.01, -line, f"{step.entropy:.2f}", va="center", fontsize=8)
+        axes.text(1.01, 0.6, localized("entropy (nats)"), va="center", fontsize=8)
+        names = [
+            localized(
+                f"{{position}}: {self.place} {{token}}",
+                position=x.position,
+                token=visible(position_label(x.after)),
+            )
+            for x in drawn
+        ]
+        axes.set_yticks([-line for line in range(len(drawn))], names, parse_math=False)
+        axes.set(xlim=(0, 1), ylim=(0.4 - len(drawn), 0.8))
+        most = max(len(step.candidates) for step in drawn)
+        about = "probability of the {count} best candidates, side by side"
+        axes.set(xlabel=localized(about, count=most))
+        axes.grid(False)
+        title = localized("Each step: the wider the first bar, the surer the model")
+        caption(figure, title, last_drawn(len(self), MAX_DRAWN, "steps"))
         return figure
 
     def parts(self) -> list[Table]:

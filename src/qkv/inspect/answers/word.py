@@ -23,7 +23,6 @@ from qkv.inspect.draw import (
     clipped,
     localized,
     new_figure,
-    styled,
 )
 from qkv.model import EncoderDecoder
 
@@ -62,27 +61,26 @@ class WordInContext(Answer):
         heat = HeatMap(values, names, layers, title, value="cosine", down="texts", across="after")
         return [texts, heat]
 
-    def draw(self) -> Figure:
+    def figure(self) -> Figure:
         """Draw a line per pair of texts over the layers."""
-        with styled():
-            figure, axes = new_figure(8.4, 4.0)
-            for number, (a, b) in enumerate(self.pairs[:MAX_LINES]):
-                style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % 8]}
-                label = f"{clipped(self.texts[a], 24)} – {clipped(self.texts[b], 24)}"
-                axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
-            every = -(-len(self.layers) // 12)
-            axes.set_xticks(
-                range(0, len(self.layers), every),
-                localized_layers(self.layers)[::every],
-                rotation=45,
-                ha="right",
-            )
-            axes.set(ylabel=localized("cosine"))
-            figure.legend(loc="outside lower center", ncols=1)
-            left_out = len(self.pairs) - MAX_LINES
-            note = localized("{count} more pairs are in the table.", count=left_out)
-            title = localized("How alike {word} is in two texts, layer by layer", word=self.word)
-            caption(figure, title, note if left_out > 0 else "")
+        figure, axes = new_figure(8.4, 4.0)
+        for number, (a, b) in enumerate(self.pairs[:MAX_LINES]):
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % 8]}
+            label = f"{clipped(self.texts[a], 24)} – {clipped(self.texts[b], 24)}"
+            axes.plot(self.cosine[:, a, b].tolist(), label=label, **style)
+        every = -(-len(self.layers) // 12)
+        axes.set_xticks(
+            range(0, len(self.layers), every),
+            localized_layers(self.layers)[::every],
+            rotation=45,
+            ha="right",
+        )
+        axes.set(ylabel=localized("cosine"))
+        figure.legend(loc="outside lower center", ncols=1)
+        left_out = len(self.pairs) - MAX_LINES
+        note = localized("{count} more pairs are in the table.", count=left_out)
+        title = localized("How alike {word} is in two texts, layer by layer", word=self.word)
+        caption(figure, title, note if left_out > 0 else "")
         return figure
 
 

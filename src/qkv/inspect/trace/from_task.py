@@ -83,6 +83,13 @@ def trace_language(
             for start, tokens in zip(starts, whole, strict=True)
         ]
         rows = whole
+    return trace_tokens(language, rows, labels)
+
+
+def trace_tokens(
+    language: LanguageModel, rows: Sequence[Sequence[int]], labels: Sequence[Sequence[int]]
+) -> Trace:
+    """Trace rows of tokens in a language model; labels that are all IGNORE are none."""
     config, spell = language.model.config, language.tokenizer.sequence_tokens
     _check_lengths(rows, config.max_length, "text")
     device = next(language.model.parameters()).device

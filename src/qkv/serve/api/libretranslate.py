@@ -140,13 +140,7 @@ async def _translations(
     check_size(settings, len(texts) * asked["n_best"], n_read)
     if not requests:
         return [[] for _ in texts], 0
-    generation = worker.generate(requests)
-    try:
-        async for _ in generation:
-            pass
-    finally:
-        generation.cancel()
-    handles = iter(generation.handles)
+    handles = iter(await worker.generate(requests).finish())
     ready = [[next(handles) for _ in group] for group in groups]
     return [task.read(group) if group else [] for group in ready], n_read
 

@@ -35,9 +35,9 @@ from qkv.serve.writing import (
     Piece,
     Plan,
     ScoredToken,
-    check_tokens,
     plan_chat,
     plan_completion,
+    spelt_texts,
 )
 from qkv.tasks import Encoder
 from qkv.tasks.texts import listed_texts
@@ -172,7 +172,7 @@ class _Server:
             raise UserError("dimensions: these vectors have one size alone; leave it out.")
         name = self.models.choose(body.model, EMBEDDING, "embed texts")
         async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
-            texts = _embedded_texts(worker.task, body.input)
+            texts = spelt_texts(worker.task.tokenizer, body.input, "input")
             n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, texts)
             check_size(self.settings, len(texts), n_tokens)
             vectors = await worker.gather(embed_texts, texts)
@@ -207,18 +207,6 @@ def count_tokens(tokenizer: Any, texts: Sequence[str]) -> int:
 def embed_texts(task: Encoder, texts: list[str]) -> list[Tensor]:
     """The vector of each text."""
     return list(task.embed(texts))
-
-
-def _embedded_texts(task: Encoder, given: Any) -> list[str]:
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise UserError("input is an empty list; give a text, or a list of them.")
-    if all(isinstance(text, str) for text in given):
-        return list(given)
-    rows = [given] if isinstance(given[0], int) else given
-    size = len(task.tokenizer)
-    return [task.tokenizer.decode(check_tokens(row, size)) for row in rows]
 
 
 def _vector(vector: Tensor, body: EmbeddingRequest) -> list[float] | str:
@@ -305,12 +293,7 @@ class _CompletionShape(_Shape):
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         """A whole text."""
-        return {
-            "index": choice.index,
-            "text": choice.text,
-            "logprobs": self._log_probabilities(choice.index, choice.tokens),
-            "finish_reason": choice.finish,
-        }
+        return self.part(Piece(choice, choice.text, choice.tokens))
 
     def part(self, piece: Piece) -> dict[str, Any]:
         """What a choice has grown by."""

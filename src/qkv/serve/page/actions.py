@@ -9,10 +9,9 @@ from typing import Any
 from qkv.data import IGNORE
 from qkv.decode import Hypothesis, Request
 from qkv.decode.closed_batch import join, run
-from qkv.decode.request import prompt_limits, suppressed
+from qkv.decode.request import prompt_limits
 from qkv.errors import UserError
-from qkv.inspect.trace.from_task import trace_translation
-from qkv.inspect.trace.inputs import Inputs, Side, pad_labels
+from qkv.inspect.trace.from_task import trace_tokens, trace_translation
 from qkv.inspect.trace.trace import Trace
 from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger, Translator
 
@@ -77,10 +76,6 @@ def _translate(task: Translator, text: str, request: Request, best: Hypothesis) 
     return Done(trace, tokenizer.decode(written), prompt=prompt)
 
 
-def _continuation(task: LanguageModel, text: str) -> Request:
-    return _request(task, task.encode(text), N_CONTINUED)
-
-
 def _reply(task: LanguageModel, text: str) -> Request:
     template = task.prompting.chat
     assert template is not None
@@ -100,26 +95,12 @@ def _request(
 
 
 def _write(task: LanguageModel, text: str, request: Request, best: Hypothesis) -> Done:
-    return _written(task, list(request.prompt), best.tokens)
-
-
-def _written(task: LanguageModel, prompt: list[int], added: Sequence[int]) -> Done:
     """Trace a prompt with what was written after it; only that has labels."""
+    prompt, added = list(request.prompt), best.tokens
     tokens = [*prompt, *added]
     labels = [*[IGNORE] * (len(prompt) - 1), *added, IGNORE]
-    device, name = next(task.model.parameters()).device, task.tokenizer.tokens
-    if len(tokens) > task.model.config.max_length:
-        raise UserError(f"The text has {len(tokens):,} tokens, more than the model reads.")
-    inputs = Inputs(
-        target=Side.pad([tokens], task.model.config.pad_id, name, device),
-        labels=pad_labels([labels], device) if added else None,
-        name=name,
-        decode=task.decode,
-        suppress=suppressed(task.decode, task.model.config),
-    )
-    whole = task.tokenizer.decode(tokens)
-    text = whole[len(task.tokenizer.decode(prompt)) :]
-    return Done(Trace(task.model, inputs), text, prompt=prompt)
+    written = task.tokenizer.decode(tokens)[len(task.tokenizer.decode(prompt)) :]
+    return Done(trace_tokens(task, [tokens], [labels]), written, prompt=prompt)
 
 
 def _fill(task: Encoder, text: str, second: str) -> Done:
@@ -160,10 +141,6 @@ def _answer(task: Answerer, text: str, second: str) -> Done:
     return Done(task.trace((second, text)), found.text, [0, 1])
 
 
-def _always(task: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Action:
     """What can be done with models of a kind."""
@@ -172,12 +149,14 @@ class Action:
     do: Callable[..., Done]
     search: Callable[[Any, str], Request] | None = None
     """The request to run first; `do` gets it and the best hypothesis in place of a second text."""
-    can: Callable[[Any], bool] = _always
+    can: Callable[[Any], bool] = lambda task: True
 
 
 ACTIONS = {
     "translate": Action(Translator, _translate, _translation),
-    "continue": Action(LanguageModel, _write, _continuation),
+    "continue": Action(
+        LanguageModel, _write, lambda task, text: _request(task, task.encode(text), N_CONTINUED)
+    ),
     "chat": Action(LanguageModel, _write, _reply, lambda task: task.prompting.chat is not None),
     "fill": Action(Encoder, _fill, can=lambda task: task.model.config.head == "masked"),
     "embed": Action(Encoder, _embed),

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
 
 from qkv.inspect.answers.attention import KINDS
+from qkv.inspect.answers.roles import roles as score_roles
 from qkv.inspect.trace.trace import Trace
-from qkv.serve.page.traces import Ask, remembered, traced
+from qkv.serve.page.traces import Ask, recent, traced
 
 SINK = 0.35  # mean weight of a token over all heads and queries, above which it is a sink
 FEWEST = 3  # tokens of a text that can have a sink
 CLEAR = 0.4  # mean weight that gives a head its role
-ROLES = "qkv.inspect.answers.roles"
 
 
 def heads(task: Any, ask: Ask) -> dict[str, Any]:
@@ -25,11 +23,9 @@ def heads(task: Any, ask: Ask) -> dict[str, Any]:
 
 
 def roles(task: Any, ask: Ask) -> dict[str, Any]:
-    """Name each head by the role that it has most clearly, where the package can tell."""
-    if find_spec(ROLES) is None:
-        return {"heads": []}
-    named = remembered(task, ask, "roles", lambda: _named(traced(task, ask)))
-    return {"heads": named}
+    """Name each head by the role that it has most clearly."""
+    asked = ("roles", *ask.plain, *ask.changes)
+    return {"heads": recent(task, asked, lambda: _named(traced(task, ask)))}
 
 
 def _kinds(trace: Trace) -> list[str]:
@@ -69,7 +65,7 @@ def _sinks(mean: Tensor) -> list[int]:
 def _named(trace: Trace) -> list[dict[str, Any]]:
     """Heads whose weight on what a role is about is large, and well above an even head's."""
     best: dict[tuple[str, int], dict[str, Any]] = {}
-    for found in import_module(ROLES).roles(trace).maps:
+    for found in score_roles(trace).maps:
         stack, sublayer = KINDS[found.kind].split(".")
         for layer, scores in enumerate(found.scores.tolist()):
             for head, score in enumerate(scores):

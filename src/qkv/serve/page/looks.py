@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import Field
@@ -78,13 +79,10 @@ def prediction(step: Prediction) -> dict[str, Any]:
     return {
         "position": step.position,
         "after": step.after,
-        "output": {"id": output.id, "name": output.name, "probability": output.probability},
+        "output": asdict(output),
         "rank": step.rank,
         "entropy": step.entropy,
-        "candidates": [
-            {"id": one.id, "name": one.name, "probability": one.probability}
-            for one in step.candidates
-        ],
+        "candidates": list(map(asdict, step.candidates)),
     }
 
 

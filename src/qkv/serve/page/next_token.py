@@ -19,7 +19,7 @@ from qkv.inspect.trace.inputs import Side
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.changes import apply_changes, parse_change
 from qkv.serve.page.looks import prediction
-from qkv.serve.page.traces import Ask, passes
+from qkv.serve.page.traces import Ask, another, untouched
 from qkv.tasks import LanguageModel, Translator
 
 BYTES = 4  # of a number in the cache, as the page's models are loaded
@@ -103,14 +103,10 @@ def _distribution(trace: Trace, rules: DecodeConfig, step: int) -> tuple[Tensor,
 def _changed(task: Any, ask: Ask, trace: Trace) -> tuple[Trace, list[str]]:
     """Apply changes; those about tokens that are not written yet wait, and are returned."""
     waiting = []
-
-    def other(text: str) -> Trace:
-        return passes(task).done(task, ask.action, text, ask.second).trace
-
     for written in ask.changes:
         change = parse_change(written)
         try:
-            trace = apply_changes(trace, [written], other)
+            trace = apply_changes(trace, [written], another(task, ask))
         except UserError:
             if not {"position", "row", "text"} & change.options.keys():
                 raise
@@ -120,9 +116,8 @@ def _changed(task: Any, ask: Ask, trace: Trace) -> tuple[Trace, list[str]]:
 
 def _after(task: Any, ask: Ask, written: list[int]) -> tuple[Trace, list[int]]:
     """Trace the pass that has read the prompt and these tokens."""
-    if not isinstance(task, Translator | LanguageModel):
-        raise UserError("This model does not write; choose a translator or a language model.")
-    done = passes(task).done(task, ask.action, ask.text, ask.second)
+    _check_writes(task)
+    done = untouched(task, ask)
     config, inputs = task.model.config, done.trace.inputs
     if any(not 0 <= id < config.vocab_size for id in written):
         raise UserError(f"A token's number is from 0 to {config.vocab_size - 1}.")
@@ -132,6 +127,11 @@ def _after(task: Any, ask: Ask, written: list[int]) -> tuple[Trace, list[int]]:
     device = next(task.model.parameters()).device
     target = Side.pad([tokens], config.pad_id, inputs.name, device)
     return Trace(task.model, replace(inputs, target=target, labels=None)), list(done.prompt)
+
+
+def _check_writes(task: Any) -> None:
+    if not isinstance(task, Translator | LanguageModel):
+        raise UserError("This model does not write; choose a translator or a language model.")
 
 
 def _ruled(logits: Tensor, rules: DecodeConfig, step: int) -> tuple[Tensor, int]:
@@ -150,10 +150,8 @@ def _cache(task: Any, trace: Trace) -> dict[str, int]:
     """Size of the KV cache after these tokens."""
     config = task.model.config
     layers = config.n_decoder_layers
-    heads = config.n_kv_heads or config.n_heads
-    width = config.d_key or config.d_model // config.n_heads
     slots, source = trace.sizes["T"], trace.sizes["S"] if trace.inputs.source else 0
-    per_slot = 2 * heads * width * BYTES * layers
+    per_slot = 2 * config.kv_heads * config.d_head * BYTES * layers
     return {
         "layers": layers,
         "slots": slots,
@@ -193,9 +191,8 @@ def beam(task: Any, ask: BeamAsk) -> dict[str, Any]:
 
 def forced(task: Any, ask: ForcedAsk) -> dict[str, Any]:
     """Predict each token of a given output, beside what the model writes by itself."""
-    if not isinstance(task, Translator | LanguageModel):
-        raise UserError("This model does not write; choose a translator or a language model.")
-    own = passes(task).done(task, ask.action, ask.text, ask.second).trace
+    _check_writes(task)
+    own = untouched(task, ask).trace
     unchanged = task.trace(ask.text, ask.target)
     given, _ = _changed(task, ask, unchanged)
     return {

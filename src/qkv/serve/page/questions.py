@@ -82,10 +82,5 @@ async def _search(worker: Worker, ask: Ask) -> None:
     request = await worker.run(missing_search, ask)
     if request is None:
         return
-    generation = worker.generate([request])
-    try:
-        async for _ in generation:
-            pass
-    finally:
-        generation.cancel()
-    await worker.run(untouched, ask, join(generation.handles)[0])
+    handles = await worker.generate([request]).finish()
+    await worker.run(untouched, ask, join(handles)[0])

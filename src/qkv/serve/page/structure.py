@@ -48,7 +48,7 @@ def structure(name: str, task: Any) -> dict[str, Any]:
         "model": name,
         "actions": actions(task),
         "examples": examples(task),
-        "parameters": _n_parameters(config),
+        "parameters": sum(map(math.prod, parameter_shapes(config).values())),
         "facts": {fact: getattr(config, fact) for fact in FACTS} | _position_facts(config),
         "stacks": list(_stacks(config, every)),
         "outputs": [_station(every[key]) for key in OUTPUTS if key in every],
@@ -61,11 +61,7 @@ OUTPUTS = ("pooled", "logits", "probabilities")
 def _quantities(model: Model) -> dict[str, Quantity]:
     """Quantities of any pass, without the weights."""
     every = Trace(model, _unread(model.config)).quantities
-    return {key: found for key, found in every.items() if not getattr(found, "is_weight", False)}
-
-
-def _n_parameters(config: ModelConfig) -> int:
-    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
+    return {key: found for key, found in every.items() if not found.is_weight}
 
 
 def _unread(config: ModelConfig) -> Inputs:
@@ -126,5 +122,5 @@ def _station(quantity: Quantity) -> dict[str, Any]:
         "axes": list(quantity.axes),
         "has_heads": quantity.has_heads,
         "computed": quantity.make is not None,
-        "detail": getattr(quantity, "is_detail", False),
+        "detail": quantity.is_detail,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -14,8 +14,10 @@ from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.actions import Done, act, search
 from qkv.serve.page.changes import apply_changes
 
-N_KEPT = 12  # passes per model
+N_KEPT = 12  # answers per model
 Kept = TypeVar("Kept")
+_RECENT: WeakKeyDictionary[Any, OrderedDict[Hashable, Any]] = WeakKeyDictionary()
+"""By task, so that a model which is unloaded takes its passes with it: they hold no task."""
 
 
 class Ask(BaseModel):
@@ -26,77 +28,44 @@ class Ask(BaseModel):
     second: str = Field("", max_length=20_000)
     changes: list[str] = Field(default_factory=list, max_length=64)
 
-
-class Passes:
-    """The most recent passes of a model, with and without changes.
-
-    They hold no task, so that a model which is unloaded takes its passes with it.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-
-    def done(
-        self, task: Any, action: str, text: str, second: str = "", best: Hypothesis | None = None
-    ) -> Done:
-        """Do what is asked with a text, or take it from the recent ones."""
-        return self.recent((action, text, second), lambda: act(task, action, text, second, best))
-
-    def knows(self, ask: Ask) -> bool:
-        """Whether the pass of a question is one of the recent ones."""
-        return (ask.action, ask.text, ask.second) in self._kept
-
-    def trace(self, task: Any, ask: Ask, changes: Sequence[str]) -> Trace:
-        """Trace the pass of an action with changes."""
-        action, text, second = ask.action, ask.text, ask.second
-        plain = self.done(task, action, text, second).trace
-        if not changes:
-            return plain
-
-        def other(text: str) -> Trace:
-            return self.done(task, action, text, second).trace
-
-        return self.recent(
-            (action, text, second, *changes), lambda: apply_changes(plain, changes, other)
-        )
-
-    def recent(self, asked: Hashable, make: Callable[[], Kept]) -> Kept:
-        """Return the answer to a question, computed anew if it is none of the recent ones."""
-        if asked not in self._kept:
-            self._kept[asked] = make()
-            while len(self._kept) > N_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(asked)
-        kept: Kept = self._kept[asked]
-        return kept
+    @property
+    def plain(self) -> tuple[str, str, str]:
+        """What is asked for, without the changes."""
+        return self.action, self.text, self.second
 
 
-_PASSES: WeakKeyDictionary[Any, Passes] = WeakKeyDictionary()
-
-
-def passes(task: Any) -> Passes:
-    """The recent passes of a loaded model."""
-    if task not in _PASSES:
-        _PASSES[task] = Passes()
-    return _PASSES[task]
-
-
-def traced(task: Any, ask: Ask) -> Trace:
-    """Trace the pass that a question is about, with its changes."""
-    return passes(task).trace(task, ask, ask.changes)
+def recent(task: Any, asked: Hashable, make: Callable[[], Kept]) -> Kept:
+    """Return the answer to a question, computed anew if it is none of the recent ones."""
+    kept = _RECENT.setdefault(task, OrderedDict())
+    if asked not in kept:
+        kept[asked] = make()
+        while len(kept) > N_KEPT:
+            kept.popitem(last=False)
+    kept.move_to_end(asked)
+    found: Kept = kept[asked]
+    return found
 
 
 def untouched(task: Any, ask: Ask, best: Hypothesis | None = None) -> Done:
     """Do what a question is about without changes; `best` is what its search has found."""
-    return passes(task).done(task, ask.action, ask.text, ask.second, best)
+    return recent(task, ask.plain, lambda: act(task, *ask.plain, best))
+
+
+def another(task: Any, ask: Ask) -> Callable[[str], Trace]:
+    """Return a function that traces another text for the same action."""
+    return lambda text: untouched(task, ask.model_copy(update={"text": text})).trace
+
+
+def traced(task: Any, ask: Ask) -> Trace:
+    """Trace the pass that a question is about, with its changes."""
+    plain = untouched(task, ask).trace
+    if not ask.changes:
+        return plain
+    changed = (*ask.plain, *ask.changes)
+    return recent(task, changed, lambda: apply_changes(plain, ask.changes, another(task, ask)))
 
 
 def missing_search(task: Any, ask: Ask) -> Request | None:
     """The engine's request that a question needs first; None if its pass is known or has none."""
-    return None if passes(task).knows(ask) else search(task, ask.action, ask.text)
-
-
-def remembered(task: Any, ask: Ask, what: str, make: Callable[[], Kept]) -> Kept:
-    """An answer about a pass, computed once while the pass is recent."""
-    asked = (what, ask.action, ask.text, ask.second, *ask.changes)
-    return passes(task).recent(asked, make)
+    is_known = ask.plain in _RECENT.get(task, ())
+    return None if is_known else search(task, ask.action, ask.text)

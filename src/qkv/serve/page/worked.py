@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect.trace.trace import Trace
+from qkv.model.feed_forward import ACTIVATIONS
 from qkv.serve.page.traces import Ask, traced
 
 N_TERMS = 6  # of a sum that are shown, the largest first
@@ -283,12 +283,6 @@ def _gate(cell: Cell) -> list[Line]:
     return _linear(cell, _sublayer_input(cell), "W_gate", "b_gate")
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
 NAMES = {"relu": "ReLU", "silu": "SiLU", "gelu": "GELU", "gelu_tanh": "GELU"}
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from qkv.errors import UserError
 
 T = TypeVar("T")
+WHOLE = 1 << 63
 _type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
 
 
@@ -103,6 +104,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if hint is type(None) and value is None:
         return None
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        if hint is int and not -WHOLE <= value < WHOLE:
+            raise UserError(f"{where} is too large for a whole number of 64 bits.")
         return value
     raise UserError(f"{where} is {value!r}, but must be of type {_type_name(hint)}.")
 

@@ -50,6 +50,8 @@ def check_ranges(config: Any, where: str) -> None:
         least, most = field.metadata.get("least"), field.metadata.get("most")
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            raise UserError(f"{where}: {field.name} is too large for a whole number of 64 bits.")
         # Written as `not >=` so that NaN fails.
         if least is not None and not value >= least:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
@@ -104,8 +106,6 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if hint is type(None) and value is None:
         return None
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        if hint is int and not -WHOLE <= value < WHOLE:
-            raise UserError(f"{where} is too large for a whole number of 64 bits.")
         return value
     raise UserError(f"{where} is {value!r}, but must be of type {_type_name(hint)}.")
 

@@ -319,6 +319,11 @@ def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
         load_recipe(_empty(tmp_path), [f"train.lr={10**400}"])
 
 
+def test_a_whole_number_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no_repeat is too large for a whole number of 64 bits"):
+        load_recipe(_empty(tmp_path), [f"decode.no_repeat={2**63}"])
+
+
 def _empty(folder: Path) -> Path:
     (folder / "empty.toml").write_text("")
     return folder / "empty.toml"

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from qkv.errors import UserError
 
 T = TypeVar("T")
+WHOLE = 1 << 63
 _type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
 
 
@@ -49,6 +50,8 @@ def check_ranges(config: Any, where: str) -> None:
         least, most = field.metadata.get("least"), field.metadata.get("most")
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            raise UserError(f"{where}: {field.name} is too large for a whole number of 64 bits.")
         # Written as `not >=` so that NaN fails.
         if least is not None and not value >= least:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")

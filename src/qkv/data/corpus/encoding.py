@@ -94,17 +94,18 @@ class Encoder:
         self, some: Pieces, starts: dict[str, list[int]], facts: dict[str, int]
     ) -> dict[str, list[int]]:
         """Encode pieces in one call; note where documents start, and count bytes."""
-        tokenizer, bos = self.tokenizer, self.config.bos
+        tokenizer = self.tokenizer
+        bos, eos = [tokenizer.bos_id] if self.config.bos else [], [tokenizer.eos_id]
         ids: dict[str, list[int]] = {use: [] for use in USES}
         encoded = tokenizer.encode_many([piece.text for _, piece in some])
         for (use, piece), tokens in zip(some, encoded, strict=True):
             if piece.starts:
                 starts[use].append(facts[f"{use}.tokens"] + len(ids[use]))
-                ids[use] += [tokenizer.bos_id] if bos else []
+                ids[use] += bos
                 if tokens and not bos:
                     facts[f"{use}.first_bytes"] += tokenizer.n_bytes(tokens[0])
             ids[use] += tokens
-            ids[use] += [tokenizer.eos_id] if piece.ends else []
+            ids[use] += eos if piece.ends else []
             facts[f"{use}.bytes"] += len(piece.text.encode())
         return ids
 

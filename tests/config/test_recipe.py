@@ -233,7 +233,7 @@ def test_overrides_of_the_model_and_of_sections_that_are_not_there(tmp_path):
         ("=3", "--set '=3' must have the form section.key=value."),
         ("train.=3", "--set 'train.=3' must have the form section.key=value."),
         ("task.x=3", "--set 'task.x=3': task is not a section."),
-        ("steps=3", "--set steps: unknown key 'steps'; "),
+        ("steps=3", "--set steps: unknown key 'steps'; did you mean 'train.steps'?"),
         ("train.step=3", "--set train.step: [train]: unknown key 'step'; did you mean 'steps'?"),
         ("train.steps=many", "--set train.steps: [train]: steps is 'many', but must be of type"),
         ("train.steps=0", "--set train.steps: train: steps is 0, but must be at least 1."),

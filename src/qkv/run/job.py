@@ -434,7 +434,8 @@ class TextJob(Job):
             self.corpus = load_corpus(self.data, self.tokenizer, self.held_out, progress)
         train, valid = self.corpus.train, self.corpus.valid
         self.say(
-            f"train: {len(train):,} tokens in {len(train.documents):,} documents; "
+            f"train: {len(train):,} tokens in {len(train.documents):,} "
+            f"document{'s' * (len(train.documents) != 1)}; "
             f"valid: {len(valid):,} tokens"
         )
         super().make_items()

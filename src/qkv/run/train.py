@@ -214,6 +214,12 @@ def _train(job: Job, console: Console) -> TrainState:
         f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters{few}, "
         f"{describe_input(job.config)}, on {_describe_workers(job)}",
     )
+    if recipe.train.steps < recipe.train.warmup:
+        remark(
+            console,
+            f"the run ends after {recipe.train.steps:,} steps, before the learning rate is at its "
+            f"peak (train.warmup is {recipe.train.warmup:,}): lower train.warmup to learn more",
+        )
     if job.workers.is_main:
         trainer.reporters = _reporters(recipe, folder, trainer.state, console)
     try:

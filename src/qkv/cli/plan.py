@@ -53,7 +53,7 @@ def plan(
     Example: qkv plan recipes/shakespeare.toml --device h200 --gpus 8
     """
     from qkv.config import load_recipe
-    from qkv.run.plan import plan_run
+    from qkv.run.resources import plan_run
 
     planned = plan_run(load_recipe(recipe, set_ or ()), device, length, measure)
     scales = sorted({*SHOWN, gpus}) if planned.hardware.is_gpu else []

@@ -70,8 +70,7 @@ def model(name: str, **differences: object) -> Model:
 def both(ours: Any, folder: Path, kind: str) -> tuple[Any, Any, Any]:
     """A folder of ours written for transformers: its tokenizer, its model, and what we read."""
     (folder / "ours").mkdir()
-    task = {"MaskedLM": ("fill",), "": ("embed",)}.get(kind, ())
-    ours.save(folder / "ours", *task)
+    ours.save(folder / "ours")
     write_huggingface(open_model(folder / "ours"), folder / "theirs")
     words = transformers.AutoTokenizer.from_pretrained(folder / "theirs")
     auto = getattr(transformers, f"AutoModelFor{kind}" if kind else "AutoModel")

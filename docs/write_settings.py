@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
-from qkv.config.fields import describe
+from qkv.config.fields import type_name
 from qkv.config.model import ModelConfig
 from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import SECTIONS, Recipe, recipe_from
@@ -66,6 +66,15 @@ def reference() -> str:
             f"## [{name}]\n\n{about} See [{page}]({page}).\n{presets}\n{_settings(name, section)}"
         )
     return "\n".join(parts)
+
+
+def describe(cls: type) -> list[tuple[str, str, Any, str]]:
+    """List (name, type, default, help) of each field."""
+    hints = get_type_hints(cls)
+    return [
+        (field.name, type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
+        for field in fields(cls)
+    ]
 
 
 def _by_task() -> str:

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from qkv.config import PRESETS, ModelConfig, preset
+from qkv.convert.architectures import ARCHITECTURES
 from qkv.model import Encoder, build_model
 
 PRE_TRAINING = {"head": "masked", "pair_head": True}
@@ -66,100 +67,29 @@ BUILT = {
     "ViTForImageClassification": ("vit-base", {"head": "sequence", "n_labels": 2}, {}),
 }
 """What transformers builds: our preset with what differs, and what their config is told."""
-GPT = {
-    "norm": "layer",
-    "norm_position": "post",
-    "positions": "learned",
-    "activation": "gelu_tanh",
-    "gated": False,
-    "bias": True,
-    "max_length": 512,
-    "window": 0,
+THEIRS: dict[str, tuple[transformers.PretrainedConfig, set[str]]] = {
+    "gpt": (transformers.OpenAIGPTConfig(), set()),
+    "gpt2": (transformers.GPT2Config(), set()),
+    "llama-7b": (transformers.LlamaConfig(rms_norm_eps=1e-5), set()),  # as it was released
+    # A body alone has no pooler there, or none is read.
+    "bert-base": (transformers.BertConfig(), {"pooler"}),
+    "roberta-base": (
+        transformers.RobertaConfig(
+            max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
+        ),
+        {"pooler", "n_segments", "pad_id"},
+    ),
+    "albert-base": (transformers.AlbertConfig(**BASE), {"pooler"}),
+    "deberta-base": (transformers.DebertaV2Config(**BASE, **DEBERTA), {"pooler"}),
+    "vit-base": (transformers.ViTConfig(), set()),
+    "t5-small": (transformers.T5Config(), {"d_key"}),
+    "bart-large": (transformers.BartConfig(), {"output_bias", "start_id"}),
 }
-GPT2 = {**GPT, "norm_position": "pre", "max_length": 1024}
+"""Their configs, and what differs in our preset of the same architecture."""
 PARTS = {
-    "gpt": GPT,
-    "gpt2": GPT2,
-    "gpt3": {**GPT2, "max_length": 2048, "window": 256, "window_layers": "alternate"},
-    "llama-7b": {
-        "norm": "rms",
-        "norm_position": "pre",
-        "positions": "rotary",
-        "activation": "silu",
-        "gated": True,
-        "bias": False,
-        "tie": "none",
-        "max_length": 2048,
-        "rotary_base": 10_000.0,
-        "rotary_scaling": "none",
-        "kv_heads": 32,
-        "d_head": 128,
-    },
-    "llama-1b": {
-        "tie": "output",
-        "rotary_base": 500_000.0,
-        "rotary_scaling": "llama3",
-        "rotary_factor": 32.0,
-        "trained_length": 8192,
-        "rotary_slow": 1.0,
-        "max_length": 131_072,
-        "kv_heads": 8,
-        "d_head": 64,
-    },
-    "smollm2-135m": {
-        "tie": "output",
-        "rotary_base": 100_000.0,
-        "rotary_scaling": "none",
-        "max_length": 8192,
-        "kv_heads": 3,
-        "d_head": 64,
-    },
-    "bert-base": {
-        "norm": "layer",
-        "norm_position": "post",
-        "norm_epsilon": 1e-12,
-        "positions": "learned",
-        "activation": "gelu",
-        "bias": True,
-        "embedding_norm": True,
-        "n_segments": 2,
-        "pooling": "first",
-        "pooler": "tanh",
-        "max_length": 512,
-        "d_head": 64,
-        "dropout": 0.1,
-        "attention_dropout": 0.1,
-    },
-    "bert-large": {"n_encoder_layers": 24, "d_model": 1024, "d_ff": 4096, "d_head": 64},
-    "roberta-base": {"n_segments": 0, "pair_separators": 2, "norm_epsilon": 1e-5, "pooler": "tanh"},
-    "albert-base": {
-        "shared_layers": True,
-        "d_embedding": 128,
-        "activation": "gelu_tanh",
-        "n_segments": 2,
-        "dropout": 0.0,
-    },
-    "deberta-base": {
-        "positions": "disentangled",
-        "relative_buckets": 256,
-        "relative_length": 0,
-        "max_length": 512,
-        "n_segments": 0,
-        "pooler": "gelu",
-        "norm_epsilon": 1e-7,
-        "n_score_parts": 3,
-    },
-    "vit-base": {
-        "norm_position": "pre",
-        "positions": "learned",
-        "image_size": 224,
-        "patch_size": 16,
-        "n_channels": 3,
-        "n_positions": 197,
-        "embedding_norm": False,
-        "pooler": "none",
-        "activation": "gelu",
-    },
+    "gpt3": {"max_length": 2048, "window": 256, "window_layers": "alternate"},
+    "llama-1b": {"rotary_base": 5e5, "rotary_scaling": "llama3", "trained_length": 8192},
+    "smollm2-135m": {"rotary_base": 1e5, "rotary_scaling": "none", "max_length": 8192},
 }
 
 
@@ -174,6 +104,16 @@ def test_every_preset_is_a_config_that_survives_its_file(name):
     config = preset(name)
     assert ModelConfig.from_dict(config.to_dict()) == config
     assert {key: getattr(config, key) for key in PRESETS[name]} == PRESETS[name]
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_presets_have_the_parts_that_transformers_has(name):
+    theirs, differing = THEIRS[name]
+    architecture = ARCHITECTURES[theirs.model_type]
+    values, ours = architecture.read_config(theirs.to_dict(), [], "none"), preset(name)
+    assert len(values) > 15
+    other = {part for part, value in values.items() if getattr(ours, part) != value}
+    assert other - {"vocab_size"} == differing
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.write_settings import describe
 from qkv.config import (
     SECTIONS,
     DecodeConfig,
@@ -19,7 +20,6 @@ from qkv.config import (
     recipe_to_dict,
     to_toml,
 )
-from qkv.config.fields import describe
 from qkv.errors import UserError
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"

@@ -153,7 +153,7 @@ def test_each_word_is_in_the_care_of_one_window(sentences: list[list[str]]) -> N
     assert sorted(cared) == numbers
     for part in found:
         assert len(part.framed.tokens) <= 16
-        spelt = model.tokenizer.encode_words(sentences[part.sentence])
+        spelt = model.tokenizer.encode_words([sentences[part.sentence]])[0]
         for word, place in zip(part.words, part.places, strict=True):
             assert part.framed.tokens[place] == spelt.ids[spelt.word.index(word)]
         start = spelt.word.index(part.words[0]) - part.places[0] + 1
@@ -166,7 +166,7 @@ def test_a_long_sentence_is_read_in_windows(tokenizer: Tokenizer) -> None:
     """Each word's scores are those of the window in which it stands farthest from an edge."""
     model = tagger(tokenizer, max_length=14)
     words = list("天地玄黄宇宙洪荒日月盈昃辰宿列张")
-    ids = model.tokenizer.encode_words(words).ids
+    ids = model.tokenizer.encode_words([words])[0].ids
     assert len(ids) == 3 * len(words)  # in bytes
     starts = [0, 6, 12, 18, 24, 30, 36]  # twelve fit, six of which the next one has as well
     framed = [model.reader.frame(ids[start : start + 12]) for start in starts]

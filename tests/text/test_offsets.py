@@ -184,7 +184,7 @@ def test_bert_places_words_in_the_original_text(named: Named) -> None:
 )
 def test_words_are_tokens_as_in_their_sentence(words: list[str], own: str, named: Named) -> None:
     tokenizer = named(own)
-    tokens = tokenizer.encode_words(words)
+    tokens = tokenizer.encode_words([words])[0]
     assert TokenSpans(tokens.ids, tokens.spans) == tokenizer.encode_spans(" ".join(words))
     whole = " ".join(words)
     first = [tokens.word.index(number) for number in range(len(words))]
@@ -203,7 +203,7 @@ def test_every_word_has_tokens_of_its_own_in_order(
     tokenizer = named(name)
     if name.startswith("gpt2"):  # has no unknown token, and no need of it
         words = [word for word in words if word.strip()]
-    tokens = tokenizer.encode_words(words)
+    tokens = tokenizer.encode_words([words])[0]
     assert sorted(tokens.word) == tokens.word
     assert set(tokens.word) == set(range(len(words)))
     assert len(tokens.ids) == len(tokens.spans) == len(tokens.word)
@@ -225,14 +225,14 @@ def test_chinese_words_are_joined_without_spaces() -> None:
 def test_a_piece_of_two_words_is_parted(named: Named) -> None:
     bpe = named("bpe")
     assert bpe.tokens(bpe.encode("我爱你")) == ["我爱你"]
-    tokens = bpe.encode_words(["我", "爱你", "吗"])
+    tokens = bpe.encode_words([["我", "爱你", "吗"]])[0]
     assert bpe.tokens(tokens.ids) == ["我", "爱", "你", "吗"]
     assert tokens.spans == [(0, 1), (1, 2), (2, 3), (3, 4)] and tokens.word == [0, 1, 1, 2]
     meta = named("metaspace")
-    tokens = meta.encode_words(["the", "cat", "cat"])
+    tokens = meta.encode_words([["the", "cat", "cat"]])[0]
     assert meta.tokens(tokens.ids) == ["▁the", "▁cat", "▁cat"]
     assert tokens.spans == [(0, 3), (4, 7), (8, 11)] and tokens.word == [0, 1, 2]
-    tokens = meta.encode_words(["c我", "爱"])  # the shared piece is lost
+    tokens = meta.encode_words([["c我", "爱"]])[0]  # the shared piece is lost
     assert meta.tokens(tokens.ids) == ["▁", "c", "我", "▁", "爱"] and tokens.word == [0, 0, 0, 1, 1]
 
 
@@ -242,32 +242,32 @@ def test_pieces_belong_to_words_as_in_transformers(words: list[str], named: Name
     backend = metaspace(split=True)
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     expected = theirs(words, is_split_into_words=True, add_special_tokens=False)
-    ours = Tokenizer(backend).encode_words(words)
+    ours = Tokenizer(backend).encode_words([words])[0]
     assert (ours.ids, ours.word) == (expected.input_ids, expected.word_ids())
 
 
 def test_a_bare_space_begins_a_word_where_all_words_are_spaced(named: Named) -> None:
-    tokens = named("metaspace").encode_words(["tea", "hat", "the"])
+    tokens = named("metaspace").encode_words([["tea", "hat", "the"]])[0]
     assert named("metaspace").tokens(tokens.ids) == [*"▁tea", *"▁hat", "▁the"]
     assert tokens.word == [0, 0, 0, 0, 1, 1, 1, 1, 2]
     assert tokens.spans[4:6] == [(3, 4), (4, 5)]
-    tokens = named("char").encode_words(["tea", "hat"])  # where the first one is not
+    tokens = named("char").encode_words([["tea", "hat"]])[0]  # where the first one is not
     assert tokens.word == [0, 0, 0, 0, 1, 1, 1] and tokens.spans[3] == (3, 4)
 
 
 def test_a_word_that_vanishes_becomes_unknown(named: Named) -> None:
     tokenizer = named("bert")
-    tokens = tokenizer.encode_words(["the", "\u200b", "cat", ""])
+    tokens = tokenizer.encode_words([["the", "\u200b", "cat", ""]])[0]
     assert tokenizer.tokens(tokens.ids) == ["the", "[UNK]", "cat", "[UNK]"]
     assert tokens.spans == [(0, 3), (4, 5), (6, 9), (10, 10)]
-    assert named("bert").encode_words([]).ids == []
+    assert named("bert").encode_words([[]])[0].ids == []
     with pytest.raises(UserError, match="The tokenizer has no unknown token"):
-        named("gpt2").encode_words(["the", ""])
+        named("gpt2").encode_words([["the", ""]])[0]
 
 
 def test_words_of_many_sentences_are_tokens_as_each_by_itself(named: Named) -> None:
     sentences = [["the", "cat"], [], ["我", "爱你", "the"], ["c我", "爱"]]
     for name in ("bert", "gpt2"):
         tokenizer = named(name)
-        expected = [tokenizer.encode_words(words) for words in sentences]
-        assert tokenizer.encode_words_many(sentences) == expected
+        expected = [tokenizer.encode_words([words])[0] for words in sentences]
+        assert tokenizer.encode_words(sentences) == expected

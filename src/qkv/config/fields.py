@@ -73,15 +73,6 @@ class Section:
         return ()
 
 
-def describe(cls: type) -> list[tuple[str, str, Any, str]]:
-    """List (name, type, default, help) of each field, for help texts and docs."""
-    hints = _type_hints(cls)
-    return [
-        (field.name, _type_name(hints[field.name]), field.default, field.metadata.get("help", ""))
-        for field in dataclasses.fields(cls)
-    ]
-
-
 def _checked(value: Any, hint: Any, where: str) -> Any:
     """Return `value` as the hinted type, or say what was expected."""
     origin, options = get_origin(hint), get_args(hint)
@@ -107,7 +98,7 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         return None
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise UserError(f"{where} is {value!r}, but must be of type {_type_name(hint)}.")
+    raise UserError(f"{where} is {value!r}, but must be of type {type_name(hint)}.")
 
 
 def _first_that_fits(value: Any, options: tuple[Any, ...], hint: Any, where: str) -> Any:
@@ -116,15 +107,16 @@ def _first_that_fits(value: Any, options: tuple[Any, ...], hint: Any, where: str
             return _checked(value, option, where)
         except UserError:
             continue
-    raise UserError(f"{where} is {value!r}, but must be {_type_name(hint)}.")
+    raise UserError(f"{where} is {value!r}, but must be {type_name(hint)}.")
 
 
-def _type_name(hint: Any) -> str:
+def type_name(hint: Any) -> str:
+    """Name a type for people: "list of str", "'on' | 'off'"."""
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_type_name(option) for option in options)
+        return " or ".join(type_name(option) for option in options)
     if origin is Literal:
         return " | ".join(map(repr, options))
     if origin is tuple:
-        return f"list of {_type_name(options[0])}"
+        return f"list of {type_name(options[0])}"
     return "none" if hint is type(None) else str(hint.__name__)

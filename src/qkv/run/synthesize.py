@@ -6,7 +6,6 @@ Both are bulk translation into a file of pairs and a run that trains on it too (
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from qkv.config import DataConfig, Recipe, load_recipe
@@ -29,6 +27,7 @@ from qkv.run.folder import RECIPE
 from qkv.run.train import Run, train
 from qkv.run.translate import TranslateJob
 from qkv.tasks import Translator, load
+from qkv.weights import checksum
 
 PAIRS = "synthetic.jsonl"
 REVERSE = "reverse"  # the folder of the run that learns to translate back
@@ -158,13 +157,8 @@ def _whole_lines(path: Path) -> int:
 
 def _digest(translator: Translator, texts: Iterable[str], settings: dict[str, Any]) -> str:
     """Identify what translations depend on: the weights, the texts, the settings."""
-    digest = hashlib.blake2b(repr((settings, translator.decode)).encode(), digest_size=8)
-    for name, tensor in sorted(translator.model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    for text in texts:
-        digest.update(repr(text).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    what = repr((settings, translator.decode, list(texts)))
+    return checksum(translator.model.state_dict(), what)
 
 
 def _fits(translator: Translator, text: str) -> bool:

@@ -155,7 +155,7 @@ class Tagger:
 
     def frame(self, sentences: Sequence[Words]) -> list[Window]:
         """Sentences as the model reads them, long ones in windows; one window decides each word."""
-        spelt = self.tokenizer.encode_words_many(sentences)
+        spelt = self.tokenizer.encode_words(sentences)
         return [
             part
             for number, words in enumerate(spelt)

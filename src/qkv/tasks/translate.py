@@ -106,9 +106,9 @@ class Translator:
     def translate(
         self, texts: str | Iterable[str], **settings: Unpack[TranslateSettings]
     ) -> str | list[str]:
-        """Translate a text, or each of many; `settings` are those of `DecodeConfig` and `n_best`.
+        """Translate a text, or each of many; a blank text gives an empty one.
 
-        A blank text gives an empty one.
+        `settings` are those of `DecodeConfig` and `TranslateSettings`.
         """
         if isinstance(texts, str):
             return self.translate([texts], **settings)[0]
@@ -124,7 +124,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """The best translations of each text with their scores; a blank text has none.
 
-        `settings` are those of `translate`.
+        `settings` are those of `DecodeConfig` and `RequestSettings`.
         """
         requests = self.requests(texts, **settings)
         asked = [request for request in requests if request]

@@ -172,16 +172,12 @@ class Tokenizer:
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
-    def encode_words(self, words: Sequence[str]) -> WordTokens:
-        """Encode words as in a sentence, with the number of the word that each token belongs to.
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
+        """Encode words as in their sentences, with the number of the word of each token.
 
         Each word has at least one token, be it the unknown one, and shares none with another: where
         the sentence has one piece for two words, each of them is encoded by itself.
         """
-        return self.encode_words_many([words])[0]
-
-    def encode_words_many(self, sentences: Sequence[Sequence[str]]) -> list[WordTokens]:
-        """Encode the words of sentences in parallel, each as `encode_words` does."""
         joined = [join_words(words) for words in sentences]
         whole = self.encode_spans_many([text for text, _ in joined])
         return [

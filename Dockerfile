@@ -1,9 +1,11 @@
 # A server of qkv's models: docker build -t qkv . && docker run -p 8000:8000 -e QKV_API_KEY=… qkv
 FROM python:3.11-slim
 
-# The CPU build of torch; for a GPU, build with --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --no-cache-dir --index-url ${TORCH_INDEX} torch==2.13.0
+# First and pinned, as in the Makefile. Which build of it comes, for a CPU or a GPU, is pip's setting:
+# --build-arg PIP_EXTRA_INDEX_URL=… names an index that has yours.
+ARG TORCH=torch==2.13.0
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir "${TORCH}"
 
 WORKDIR /app
 COPY pyproject.toml README.md LICENSE ./

@@ -37,6 +37,7 @@ from qkv.data.files import chunks
 from qkv.text import train_tokenizer
 
 N_WORDS = 50_000
+N_CLAUSES = 1 << 16
 FILE = 1 << 28  # bytes
 COMPARED = 1 << 24  # bytes that are encoded with one process and with several
 FIRST, KILLED = 0.1, 0.2  # shares of the text at which memory is looked at, and the command killed
@@ -46,25 +47,23 @@ FIRST_STEP = 60.0  # seconds within which a run on encoded data must begin
 
 
 @cache
-def vocabulary() -> tuple[list[str], np.ndarray]:
-    """Make up words, the first ones often; return them and the sums of their shares."""
+def clauses() -> list[str]:
+    """Make up clauses of six made-up words, some of which are much more common than others."""
     draw = random.Random(0)
     letters = "etaoinshrdlucmfw"
     words = ["".join(draw.choices(letters, k=draw.randint(2, 9))) for _ in range(N_WORDS)]
-    sums = np.cumsum(1 / (np.arange(N_WORDS) + 10))
-    return words, sums / sums[-1]
+    sums = np.cumsum(1 / (np.arange(N_WORDS) + 10)).tolist()
+    return [" ".join(draw.choices(words, cum_weights=sums, k=6)) for _ in range(N_CLAUSES)]
 
 
 def write_text(path: Path, n_bytes: int, seed: int) -> None:
-    """Write lines of twelve made-up words."""
-    words, sums = vocabulary()
-    draw, left = np.random.default_rng(seed), n_bytes
+    """Write lines of two made-up clauses."""
+    made, draw, left = clauses(), np.random.default_rng(seed), n_bytes
     with path.open("w") as file:
         while left > 0:
-            numbers = np.searchsorted(sums, draw.random(1 << 16)).tolist()
-            drawn = [words[number] for number in numbers]
-            lines = [" ".join(drawn[i : i + 12]) for i in range(0, len(drawn), 12)]
-            left -= file.write((".\n".join(lines) + ".\n")[:left])
+            pairs = draw.integers(N_CLAUSES, size=(1 << 15, 2)).tolist()
+            text = "".join([f"{made[first]} {made[second]}.\n" for first, second in pairs])
+            left -= file.write(text[:left])
 
 
 def write_texts(folder: Path, n_bytes: int, processes: int) -> list[Path]:

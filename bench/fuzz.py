@@ -42,7 +42,8 @@ from qkv.child_process import limit_memory
 from qkv.errors import UserError
 
 MEMORY = 1 << 30  # bytes that a case may take on top of what the process had
-SECONDS = 20.0  # that a case may take
+SECONDS = 20.0  # of a CPU that a case may take
+PATIENCE = 200.0  # seconds that it may take where other processes have the CPU
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk would be waited for
 FORBIDDEN = ("outside.txt", "/etc/passwd")  # names that mutations try to smuggle in
 BATCH = 2000  # cases for one child, so that what leaks does not add up
@@ -132,10 +133,10 @@ def run_cases(
     os.close(writing)
     case, ended = -1, False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
-        for line in _lines_of(pipe, SECONDS):
+        for line in _lines_of(pipe, child):
             if line is None:
                 os.kill(child, signal.SIGKILL)
-                yield [case, "failed", "hang", f"more than {SECONDS:g} seconds"]
+                yield [case, "failed", "hang", f"more than {SECONDS:g} s, or {PATIENCE:g} idle"]
                 break
             record = json.loads(line)
             ended = record == "end"
@@ -168,18 +169,28 @@ def _judge_all(
         os._exit(0)
 
 
-def _lines_of(pipe: Any, seconds: float) -> Iterator[bytes | None]:
-    """Yield lines, or None where none comes for so long."""
-    held = b""
+def _lines_of(pipe: Any, child: int) -> Iterator[bytes | None]:
+    """Yield lines of a child, or None where it works or sleeps for too long before the next."""
+    held, begun, used = b"", time.monotonic(), _cpu_seconds(child)
     while True:
-        if not select.select([pipe], [], [], seconds)[0]:
-            yield None
-            return
+        if not select.select([pipe], [], [], min(1.0, SECONDS))[0]:
+            idle = time.monotonic() - begun > PATIENCE
+            if idle or _cpu_seconds(child) - used > SECONDS:
+                yield None
+                return
+            continue
         chunk = pipe.read(65_536)
         if not chunk:
             return
+        begun, used = time.monotonic(), _cpu_seconds(child)
         *lines, held = (held + chunk).split(b"\n")
         yield from lines
+
+
+def _cpu_seconds(child: int) -> float:
+    """Return the time that a child has had a CPU for."""
+    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fuzz(name: str, n_cases: int, seed: int, folder: Path, start: int = 0) -> Findings:

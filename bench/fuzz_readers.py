@@ -398,7 +398,10 @@ READERS: dict[str, Reader] = {
     "xz": Reader(_compressed(".xz"), BINARY, _documents),
     "zst": Reader(_compressed(".zst"), BINARY, _documents),
     "model folder": Reader(cache(_ours), MODEL, _read_model),
-    "safetensors": Reader(cache(_ours), {".safetensors": mutate_safetensors}, _read_model),
+    # Where nothing has a checksum, a change comes further.
+    "safetensors": Reader(
+        cache(lambda: _ours() + _huggingface()), {".safetensors": mutate_safetensors}, _read_model
+    ),
     "config": Reader(cache(_ours), {"config.json": mutate_json}, _read_model),
     "hugging face": Reader(cache(_huggingface), MODEL, _read_model),
     "tokenizer": Reader(cache(_tokenizers), JSON, _read_tokenizer),

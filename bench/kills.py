@@ -28,7 +28,8 @@ from bench.tiny_run import (
     write_pairs,
 )
 
-SHARE = 0.4  # of an undisturbed run's time, within which a run is killed
+SHARE = 0.2  # of an undisturbed run's time, within which a run is killed
+STEPS = 60  # with a checkpoint every ten
 A_RUN = 5  # kills of one run, before it may end
 PATIENCE = 60.0  # seconds in which a worker that lost another one must end
 
@@ -145,7 +146,7 @@ def checkpoints_written(folder: Path) -> list[Path]:
 def _undisturbed(scratch: Path, name: str) -> tuple[Any, float, dict[str, Any]]:
     """Run a setup to its end; return its recipe, the seconds and the bits."""
     setup, folder = SETUPS[name], scratch / name.replace(" ", "-")
-    recipe = tiny_recipe(scratch / "digits.tsv", **setup.train)
+    recipe = tiny_recipe(scratch / "digits.tsv", steps=STEPS, **setup.train)
     start = time.monotonic()
     children = start_workers(recipe, folder, False, setup.n_workers)
     _check([exit_code(child) for child in children], folder)

@@ -212,14 +212,14 @@ def quality(
 
 def _valid_loss(job: Job, model: Any) -> float:
     """The loss of the validation answers by a model, in the precision of training."""
-    loss_sum = build_loss(model, job.recipe.train, job.plan.device)
-    batches = [batch.to(job.plan.device) for batch in job.valid_batches]
+    loss_sum = build_loss(model, job.recipe.train, job.device)
+    batches = [batch.to(job.device) for batch in job.valid_batches]
     return mean_loss(model, loss_sum, batches)
 
 
 def _steps(job: Job, n_steps: int) -> list[list[Batch]]:
     batches = islice(job.stream.steps_from(), n_steps)
-    return [[batch.to(job.plan.device) for batch in step] for step in batches]
+    return [[batch.to(job.device) for batch in step] for step in batches]
 
 
 class Peer:

@@ -144,7 +144,7 @@ def speed(session: Session, job: Job, start: Path) -> None:
 
 def first_losses(job: Job, peer: DpoPeer, batch: Batch) -> str:
     """Say how far apart both sides find the answers of a batch before any step."""
-    with torch.no_grad(), mixed_precision(job.recipe.train, job.plan.device):
+    with torch.no_grad(), mixed_precision(job.recipe.train, job.device):
         ours = answer_log_probabilities(job.model, batch)
         theirs = peer.answers(batch)
     apart = float(((ours - theirs) / theirs).abs().max())
@@ -170,7 +170,7 @@ def quality(session: Session, folder: Path, recipe: Recipe, job: Job, start: Pat
 
 def scores(job: Job, model: Any) -> dict[str, float]:
     """Rank held-out pairs by how much likelier than before training both answers are."""
-    device, margins = job.plan.device, []
+    device, margins = job.device, []
     with torch.no_grad(), mixed_precision(job.recipe.train, device):
         for batch in job.valid_batches:
             moved = batch.to(device)
@@ -186,7 +186,7 @@ def scores(job: Job, model: Any) -> dict[str, float]:
 
 def _steps(job: Job, n_steps: int) -> list[list[Batch]]:
     batches = islice(job.stream.steps_from(), n_steps)
-    return [[batch.to(job.plan.device) for batch in step] for step in batches]
+    return [[batch.to(job.device) for batch in step] for step in batches]
 
 
 def main(arguments: Sequence[str] | None = None) -> Session:

@@ -50,7 +50,7 @@ class Budget:
     @classmethod
     def of(cls, job: Job, n_features: int) -> Budget:
         """Count steps so that there are as many validations as ours, the last at the end."""
-        config, stream = job.plan.recipe.train, job.stream
+        config, stream = job.recipe.train, job.stream
         rows = mean(len(batch) for batch in stream.plan(0)) * config.accumulate
         batch_size = max(1, round(rows))
         epochs = config.steps * rows / len(stream.items)
@@ -63,8 +63,8 @@ def fine_tune(job: Job, start: Path, lr: float, folder: Path) -> float:
     """Train on the job's examples, save the best weights, and return the seconds it took."""
     check_accelerate()
     quiet()
-    config = job.plan.recipe.train
-    task = job.plan.recipe.task
+    config = job.recipe.train
+    task = job.recipe.task
     transformers.set_seed(config.seed)
     tokenizer = AutoTokenizer.from_pretrained(start)
     model = getattr(transformers, CLASSES[task]).from_pretrained(
@@ -169,7 +169,7 @@ class Judge(TrainerCallback):
 
 def as_ours(job: Job, folder: Path) -> Any:
     """Load the peer's folder as the object of our task, with the settings of the job."""
-    loaded = qkv.load(folder, job.plan.device.type)
+    loaded = qkv.load(folder, job.device.type)
     task = job.build_result(loaded.model)
     if isinstance(task, Answerer):  # it reads windows as it was trained on them
         task.model.config = dataclasses.replace(task.model.config, max_length=MAX_LENGTH)

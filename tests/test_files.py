@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from qkv.errors import UserError
-from qkv.files import replacing, write_json, write_text
+from qkv.files import read_values, replacing, write_json, write_text
 from qkv.weights import StoredTensors, load_weights, read_metadata, read_tensors, write_tensors
 from tests.forking import Python
 
@@ -176,3 +176,12 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     write_text(pipe, "through\n")
     assert os.read(reader, 100) == b"through\n"
     assert pipe.is_fifo()
+
+
+def test_half_a_character_in_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_text(r'{"token": "\ud83d\ude00"}')
+    assert read_values(path) == {"token": "😀"}
+    path.write_text(r'{"token": "\uD83D"}')
+    with pytest.raises(UserError, match=r"not JSON \(.*surrogates not allowed"):
+        read_values(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkv.errors import UserError
-from qkv.shelf import find_model, folder_of, home, packaged, pulled
+from qkv.shelf import find_model, folder_of, home, packaged, pulled, split_adapter
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +114,10 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
             f"a pulled one (the shelf has ann/tiny, smollm2); check the path, train one with "
             f"`qkv train`, or see `qkv pull --list`."
         )
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "base+" + "a" * 5000, "\0"])
+def test_what_can_be_no_path_is_found_nowhere(shelf: Path, name: str) -> None:
+    assert split_adapter(name) == (name, None)
+    with pytest.raises(UserError, match="neither a path that exists"):
+        find_model(name)

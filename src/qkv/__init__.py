@@ -47,31 +47,25 @@ __all__ = [
 
 # Imported when first asked for, so that `import qkv` and `qkv --help` are quick.
 _HOMES = {
-    "load": "qkv.tasks",
-    "evaluate": "qkv.evaluation",
-    "Evaluation": "qkv.evaluation",
-    "Translator": "qkv.tasks",
-    "LanguageModel": "qkv.tasks",
-    "Encoder": "qkv.tasks",
-    "ImageClassifier": "qkv.tasks",
-    "Classifier": "qkv.tasks",
-    "Answerer": "qkv.tasks",
-    "Tagger": "qkv.tasks",
-    "Trace": "qkv.inspect",
-    "load_trace": "qkv.inspect",
-    "train": "qkv.run.train",
-    "backtranslate": "qkv.run.synthesize",
-    "distill": "qkv.run.synthesize",
-    "verify": "qkv.proofs",
+    "qkv.tasks": (
+        *("Answerer", "Classifier", "Encoder", "ImageClassifier", "LanguageModel", "Tagger"),
+        *("Translator", "load"),
+    ),
+    "qkv.evaluation": ("Evaluation", "evaluate"),
+    "qkv.inspect": ("Trace", "load_trace"),
+    "qkv.proofs": ("verify",),
+    "qkv.run.synthesize": ("backtranslate", "distill"),
+    "qkv.run.train": ("train",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'qkv' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'qkv' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

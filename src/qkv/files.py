@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from qkv.errors import UserError
 
+HALF = re.compile(r"\\u[dD][89a-fA-F]")
 SPECIAL_FILES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -82,7 +84,11 @@ def read_json(path: Path, default: Any) -> Any:
     """What a JSON file holds, or the default where there is no such file."""
     refuse_special(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        if HALF.search(text):  # a surrogate without the other half, which no library takes
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
     except (FileNotFoundError, NotADirectoryError):
         return default
     except OSError as error:

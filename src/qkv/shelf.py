@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def packaged() -> dict[str, Path]:
 def split_adapter(name: str | Path) -> tuple[str | Path, Path | None]:
     """Split `BASE+ADAPTER`, a model with a LoRA adapter, into both; a path that exists is one."""
     base, plus, adapter = str(name).rpartition("+")
-    if not plus or Path(name).exists() or not Path(adapter).is_dir():
+    if not plus or _exists(name) or not _exists(adapter) or not Path(adapter).is_dir():
         return name, None
     return base, Path(adapter)
 
@@ -92,7 +93,7 @@ def find_model(name: str | Path) -> Path:
 
     A packaged name comes after a pulled one, but before the last part of a pulled one.
     """
-    if Path(name).exists():
+    if _exists(name):
         return Path(name)
     asked, shelf = str(name), pulled()
     for model in shelf:
@@ -107,6 +108,16 @@ def find_model(name: str | Path) -> Path:
     if matches:
         return matches[0].path
     raise UserError(_not_found(asked, shelf))
+
+
+def _exists(path: str | Path) -> bool:
+    """Whether there is a file or folder; a name that is too long for one is that of none."""
+    try:
+        return Path(path).exists()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
 
 
 def _not_found(asked: str, shelf: list[Pulled]) -> str:

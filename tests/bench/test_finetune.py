@@ -77,7 +77,7 @@ def job_of(task: str, data: Path, start: Path, *settings: str):
 def prepared(task: str, data: Path, start: Path):
     job = job_of(task, data, start)
     tokenizer = AutoTokenizer.from_pretrained(start)
-    prepare = PREPARE_BY_TASK[job.plan.recipe.task]
+    prepare = PREPARE_BY_TASK[job.recipe.task]
     return job, tokenizer, prepare(job, tokenizer, "train")
 
 
@@ -166,7 +166,7 @@ def test_answers_are_looked_for_in_the_windows_that_were_trained_on(data, start,
     fine_tune(job, start, 1e-3, tmp_path)
     found = as_ours(job, tmp_path)
     assert (found.reader.room(pair=True), found.settings.overlap) == (381, 128)
-    assert found.settings.max_answer == job.plan.recipe.answer.max_answer
+    assert found.settings.max_answer == job.recipe.answer.max_answer
     assert job.result.reader.room(pair=True) == 509
 
 

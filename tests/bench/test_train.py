@@ -27,7 +27,7 @@ from bench.train import (
 from qkv.config import preset
 from qkv.data import IGNORE
 from qkv.model import Decoder, Encoder
-from qkv.run.plan import plan_run
+from qkv.run.resources import plan_run
 
 TINY = {"vocab_size": 61, "d_model": 32, "n_heads": 4, "d_ff": 48, "max_length": 16, "dropout": 0.0}
 CASES = {

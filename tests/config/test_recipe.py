@@ -233,7 +233,7 @@ def test_overrides_of_the_model_and_of_sections_that_are_not_there(tmp_path):
         ("=3", "--set '=3' must have the form section.key=value."),
         ("train.=3", "--set 'train.=3' must have the form section.key=value."),
         ("task.x=3", "--set 'task.x=3': task is not a section."),
-        ("steps=3", "--set steps: unknown key 'steps'; "),
+        ("steps=3", "--set steps: unknown key 'steps'; did you mean 'train.steps'?"),
         ("train.step=3", "--set train.step: [train]: unknown key 'step'; did you mean 'steps'?"),
         ("train.steps=many", "--set train.steps: [train]: steps is 'many', but must be of type"),
         ("train.steps=0", "--set train.steps: train: steps is 0, but must be at least 1."),
@@ -317,6 +317,11 @@ def test_numbers_too_long_and_values_too_deep_are_no_toml(tmp_path: Path, value:
 def test_a_number_that_no_float_holds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lr is too large"):
         load_recipe(_empty(tmp_path), [f"train.lr={10**400}"])
+
+
+def test_a_whole_number_of_more_than_64_bits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no_repeat is too large for a whole number of 64 bits"):
+        load_recipe(_empty(tmp_path), [f"decode.no_repeat={2**63}"])
 
 
 def _empty(folder: Path) -> Path:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.write_settings import COMMAND
+from docs.write_settings import reference as make_reference
 from qkv.config import PRESETS, SECTIONS, ModelConfig, preset
 from qkv.config.fields import describe
-from qkv.config.reference import COMMAND
-from qkv.config.reference import reference as make_reference
 
 reference = cache(make_reference)  # one page serves all tests
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"

@@ -124,8 +124,7 @@ FAMILIES = {
 @pytest.fixture(params=FAMILIES)
 def folder(request, tmp_path):
     model = made(request.param, **FAMILIES[request.param])
-    task = {"task": "fill"} if request.param == "encoder" else {}
-    model.save(tmp_path / "floats", **task)
+    model.save(tmp_path / "floats")
     return tmp_path / "floats"
 
 
@@ -139,7 +138,7 @@ def test_every_family_is_stored_in_4_bits_and_comes_back(folder, tmp_path):
         for name, matrix in matrices.items():
             tensors = matrix.tensors(name)
             assert all(tensor.equal(stored[name]) for name, tensor in tensors.items())
-    again.save(tmp_path / "twice", **({"task": "fill"} if isinstance(again, Encoder) else {}))
+    again.save(tmp_path / "twice")
     twice = read_tensors(tmp_path / "twice" / "model.safetensors")
     assert twice.keys() == stored.keys()
     assert all(twice[name].equal(tensor) for name, tensor in stored.items())

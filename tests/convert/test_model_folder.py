@@ -389,6 +389,13 @@ def test_special_tokens_that_a_translator_does_not_know_are_refused(tmp_path, na
         qkv.load(tmp_path, "cpu")
 
 
+def test_a_config_whose_tables_find_no_memory_is_refused(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+    monkeypatch.setattr("qkv.model.empty.build_model", lambda config: torch.ones(1 << 50))
+    with pytest.raises(UserError, match="ran out of memory; check the config"):
+        qkv.load(tmp_path, "cpu")
+
+
 def test_more_beams_than_any_search_has_are_refused(tmp_path):
     save(tmp_path, 1)
     with pytest.raises(UserError, match="beams is 9223372036854775807, but must be at most"):

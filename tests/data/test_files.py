@@ -70,13 +70,17 @@ def test_a_line_is_there_as_soon_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("content", "where"),
     [
+        ("爱".encode("utf-16"), "line 1: byte 1 of the line (0xff)"),
         ("\ufeff爱\r\n\nab".encode() + b"\xb6\xfe\ncd", "line 3: byte 3 of the line (0xb6)"),
         ("\ufeffx\n爱爱".encode()[:-1], "line 2: byte 4 of the line (0xe7)"),
     ],
 )
 def test_bytes_that_are_not_utf8_are_located(content: bytes, where: str, n_bytes: int) -> None:
     message = complaint(lines_in, Trickle(content, n_bytes), "a.txt")
-    assert message == f"a.txt, {where} is not UTF-8; convert it to UTF-8 first."
+    way_out = (
+        "UTF-16 -t UTF-8`" if "0xff" in where else "ENCODING -t UTF-8` (often GB18030, or CP1252)"
+    )
+    assert message == f"a.txt, {where} is not UTF-8; convert it first, with `iconv -f {way_out}."
 
 
 @pytest.mark.parametrize("end", COMPRESSED[1:])

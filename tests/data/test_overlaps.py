@@ -2,7 +2,6 @@
 
 from itertools import accumulate, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,17 +99,6 @@ def test_no_tokens_are_one_empty_window() -> None:
     assert most_central([(0, 0)], 0) == []
 
 
-@pytest.mark.parametrize(("size", "stride"), [(4, 0), (4, 5), (4, -1), (0, 0)])
-def test_windows_must_touch_and_move_on(size: int, stride: int) -> None:
-    with pytest.raises(ValueError, match=f"stride {stride} is not in 1 … {size}"):
-        windows(9, size, stride)
-
-
-def test_places_to_cut_are_one_for_each_token() -> None:
-    with pytest.raises(ValueError, match="9 tokens, but 8 places"):
-        windows(9, 4, 2, [True] * 8)
-
-
 @given(lengths_of_words, sizes(), st.booleans())
 def test_the_most_central_window_has_the_most_context(
     words: list[int], size_stride: tuple[int, int], whole: bool
@@ -136,19 +124,6 @@ def test_the_most_central_window_has_the_most_context(
 def test_tokens_far_from_both_ends_of_a_window_are_taken_from_it() -> None:
     assert most_central([(0, 6), (3, 9)], 9) == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert most_central([(0, 5), (2, 7)], 7) == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_a_token_without_a_window_is_named() -> None:
-    with pytest.raises(ValueError, match="token 4 is in no window"):
-        most_central([(0, 4), (5, 7)], 7)
-
-
-def test_the_place_of_an_answer_counts_from_its_window() -> None:
-    assert answer_place((4, 9), 4, 8) == (0, 4)
-    assert answer_place((4, 9), 6, 6) == (2, 2)
-    assert answer_place((4, 9), 3, 5) is None
-    assert answer_place((4, 9), 6, 9) is None
-    assert answer_place((4, 9), 1, 2) is None
 
 
 @given(st.integers(1, 40), sizes(), st.data())

@@ -34,6 +34,7 @@ from qkv.data import (
     validation_batches,
 )
 from tests.data.helpers import SPECIAL, vocabulary
+from tests.data.items.test_segmented import segmented, trained
 
 N = 60
 RANDOM = np.random.default_rng(0)
@@ -64,9 +65,10 @@ KINDS: dict[str, Callable[[], Items]] = {
     "infill": lambda: NoisyItems(
         PASSAGES, Noise(DenoiseConfig(kind="infill"), np.array([4], np.int32)), first=[9]
     ),
+    "segmented": lambda: segmented(trained()),
     "images": lambda: ImageItems(PIXELS, np.arange(N), Scale.of(PIXELS), 5, shift=1),
 }
-PACKED = ["pairs", "conversations", "windows", "masked", "spans", "infill"]
+PACKED = ["pairs", "segmented", "conversations", "windows", "masked", "spans", "infill"]
 CASES = [*((kind, False) for kind in KINDS), *((kind, True) for kind in PACKED)]
 
 

@@ -1,7 +1,5 @@
 """Calibration, against torchmetrics and scikit-learn, and by hand."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from scipy.special import log_softmax
 from sklearn.metrics import brier_score_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from qkv.errors import UserError
 from qkv.evaluation.calibration import Bin, calibration
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -85,23 +82,3 @@ def test_a_bin_holds_its_upper_edge_and_certainty_is_in_the_last() -> None:
 def test_a_sentence_says_how_sure_it_is(confidence: float, sentence: str) -> None:
     ours = calibration([[confidence, 1 - confidence]] * 4, [0, 0, 0, 1])
     assert ours.describe() == sentence
-
-
-@pytest.mark.parametrize(
-    ("values", "gold", "kind", "sentence"),
-    [
-        (np.zeros((0, 2)), [], UserError, "nothing to score"),
-        ([[0.5, 0.5]], [0, 1], ValueError, "do not fit"),
-        ([0.5, 0.5], [0, 1], ValueError, "do not fit"),
-        ([[0.5, 0.5]], [2], ValueError, "whole numbers from 0 to 1"),
-        ([[0.5, 0.5]], [-1], ValueError, "whole numbers from 0 to 1"),
-        ([[0.5, 0.5]], [1.0], ValueError, "whole numbers from 0 to 1"),
-        ([[3.0, -2.0, 4.0]], [1], ValueError, "are these logits"),
-        ([[math.nan, 0.5]], [1], ValueError, "sum to one"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(
-    values: object, gold: object, kind: type[Exception], sentence: str
-) -> None:
-    with pytest.raises(kind, match=sentence):
-        calibration(values, gold)  # type: ignore[arg-type]

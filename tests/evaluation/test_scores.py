@@ -10,6 +10,8 @@ import sacrebleu
 
 from qkv.errors import UserError
 from qkv.evaluation import bleu, check_tokenizer, chrf, exact_match, translation_scores
+from qkv.evaluation.classification import classification_report, multilabel_report
+from qkv.evaluation.regression import regression_scores
 from qkv.evaluation.scores import mostly_chinese
 
 ENGLISH = ["The cat sat on the mat.", "It's raining, isn't it?", "I love you."]
@@ -84,7 +86,15 @@ def test_perfect_translations_have_perfect_scores() -> None:
     assert [score.value for score in scores] == pytest.approx([100.0] * 3)
 
 
-@pytest.mark.parametrize("measure", [bleu, chrf, exact_match, translation_scores])
+@pytest.mark.parametrize(
+    "measure",
+    [
+        *(bleu, chrf, exact_match, translation_scores),
+        lambda found, gold: classification_report(found, gold, FOUND),
+        lambda found, gold: multilabel_report(found, gold, FOUND),
+        lambda found, gold: regression_scores(list(map(len, found)), list(map(len, gold))),
+    ],
+)
 def test_unequal_or_empty_texts_are_refused(measure) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError, match="2 outputs but 3 references"):
         measure(FOUND[:2], ENGLISH)

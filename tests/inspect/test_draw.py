@@ -53,7 +53,7 @@ def printed(parts: Any, width: int = 80) -> list[str]:
     """The lines of a terminal with so many columns."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
     for part in parts:
-        console.print(part)
+        console.print(part, markup=False)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 

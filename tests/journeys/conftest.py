@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,9 @@ def qkv(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "argv", ["qkv", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", kind(io.BytesIO(given)))
         capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
+        with pytest.raises(SystemExit) as end, warnings.catch_warnings():
+            # As Python does by itself, but not under pytest
+            warnings.simplefilter("ignore", DeprecationWarning)
             main()
         printed = capsys.readouterr()
         return Answer(int(end.value.code or 0), printed.out, printed.err)

@@ -165,8 +165,8 @@ def test_mistakes_are_named(qkv: Command, taught: Path) -> None:
     answer = qkv("chat", "--model", taught, stdin=b"say 3\nsay \xe4\xb8\n")
     assert (answer.code, answer.lines) == (2, ["three"])
     assert answer.err == (
-        "qkv: standard input, line 2: byte 5 of the line (0xe4) is not UTF-8; convert it to UTF-8 "
-        "first.\n"
+        "qkv: standard input, line 2: byte 5 of the line (0xe4) is not UTF-8; convert it first, "
+        "with `iconv -f ENCODING -t UTF-8` (often GB18030, or CP1252).\n"
     )
 
 

@@ -35,7 +35,9 @@ def test_every_command_shows_an_example_that_can_be_copied(qkv: Command, name: s
 
 def test_the_commands_are_listed(qkv: Command) -> None:
     answer = qkv("-h")
-    assert all(f"  {name} " in answer.out for name in COMMANDS)
+    rows = answer.out[answer.out.index("Commands:") :].splitlines()[1:]
+    assert {row.split()[0] for row in rows} == set(COMMANDS)
+    assert all(row.endswith(".") and not row.endswith("..") for row in rows)  # none is cut off
     assert qkv().err == answer.out  # and `qkv` alone explains itself
 
 

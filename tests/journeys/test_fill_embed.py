@@ -27,7 +27,7 @@ def filler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("filler")
     made = build(tokenizer("wordpiece"))
     made.model.float()
-    made.save(folder, "fill")
+    made.save(folder)
     return folder
 
 

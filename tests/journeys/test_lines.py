@@ -33,8 +33,8 @@ def save_speaker(folder: Path) -> None:
 SAVE: dict[str, Callable[[Path], None]] = {
     "translate": lambda folder: translator().save(folder),
     "generate": save_speaker,
-    "fill": lambda folder: build(tokenizer()).save(folder, "fill"),
-    "embed": lambda folder: Encoder(encoder(head="none").float(), TOKENIZER).save(folder, "embed"),
+    "fill": lambda folder: build(tokenizer()).save(folder),
+    "embed": lambda folder: Encoder(encoder(head="none").float(), TOKENIZER).save(folder),
     "classify": lambda folder: classifier().save(folder),
     "tag": lambda folder: Tagger(
         encoder(head="token", n_labels=2), TOKENIZER, Tags(("O", "B-x"))

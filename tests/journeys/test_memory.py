@@ -70,7 +70,7 @@ print("learnt" if losses[-1] < 0.8 * losses[0] else losses)
 
 
 def write(folder: Path, block: str, n_blocks: int) -> None:
-    """Write a text of few and long words, which are quick to encode: one document, and many."""
+    """Write a text of few and very long words, quick to encode: one document, and many."""
     folder.mkdir()
     with (folder / "one.txt").open("w") as file:
         file.writelines(repeat(block, n_blocks))
@@ -82,8 +82,9 @@ def write(folder: Path, block: str, n_blocks: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory in Linux's way")
 def test_a_text_ten_times_the_memory_trains(tmp_path: Path) -> None:
     random = Random(0)
-    words = ["".join(random.choices("abcdefghij", k=48)) for _ in range(20)]
-    block = "".join(" ".join(random.choices(words, k=8)) + ".\n" for _ in range(1000))
+    parts = ["".join(random.choices("abcdefghij", k=48)) for _ in range(4)]
+    words = ["".join(random.choices(parts, k=5)) for _ in range(20)]
+    block = "".join(" ".join(random.choices(words, k=8)) + ".\n" for _ in range(200))
     train_tokenizer([block], TokenizerConfig(vocab_size=500)).save(tmp_path / "tokenizer.json")
     write(tmp_path / "small", block[:2000], 4)
     write(tmp_path / "large", block, int(0.8 * SIZE / len(block)) + 1)

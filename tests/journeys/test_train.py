@@ -39,6 +39,13 @@ def test_from_text_to_a_scored_translator(qkv: Command, tmp_path: Path) -> None:
     assert scores["exact match"]["value"] >= 85
 
 
+def test_torch_s_remarks_on_its_kernels_are_not_shown(qkv: Command, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, train_steps=2, train_precision="bfloat16", model_norm="rms")
+    answer = qkv("train", recipe, "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert "Mismatch dtype" not in answer.err
+
+
 def test_a_run_is_named_after_its_recipe(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

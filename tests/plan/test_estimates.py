@@ -14,7 +14,7 @@ from qkv.plan.layout import best_layout, layouts
 from qkv.plan.memory import lora_parameters
 from qkv.plan.passes import Product
 from qkv.plan.speed import efficiency
-from qkv.run.plan import RunPlan, numerics_of, plan_run, typical_batch
+from qkv.run.resources import RunPlan, numerics_of, plan_run, typical_batch
 
 
 def gpt2(rows: int, **train: Any) -> Recipe:

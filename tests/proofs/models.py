@@ -11,7 +11,6 @@ import torch
 from qkv.config import DecodeConfig, preset
 from qkv.model import Encoder as EncoderModel
 from qkv.model import EncoderDecoder
-from qkv.proofs.saved_folder import save
 from qkv.tasks import Answerer, Encoder, ImageClassifier, Prompting, Tagger, Tokenizers, Translator
 from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
@@ -82,5 +81,5 @@ KINDS: dict[str, Callable[[], Any]] = {
 def folder_of(found: Any, folder: Path) -> Path:
     """A model folder of what is given."""
     folder.mkdir(parents=True, exist_ok=True)
-    save(found, folder)
+    found.save(folder)
     return folder

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from bench import fuzz as fuzz_module
 from bench import fuzz_readers
 from bench.fuzz import fuzz, fuzz_many, run_cases
 from bench.fuzz_readers import READERS, Reader
@@ -39,6 +41,11 @@ def _misbehave(folder: Path) -> object:
         return (folder.parent / "outside.txt").exists() or open("/etc/passwd").close()  # noqa: PTH123
     if deed == b"memory":
         return bytes(1 << 32)
+    if deed == b"work":
+        while True:
+            pass
+    if deed.startswith(b"sleep"):
+        time.sleep(float(deed[5:]))
     return ctypes.string_at(0) if deed == b"crash" else deed
 
 
@@ -59,6 +66,19 @@ def test_the_harness_notices_what_it_is_there_for(
     good, bad = run_cases(reader, cases, tmp_path / "case")
     assert good[:2] == [1, "read"]
     assert bad[:2] == [2, "failed"] and bad[2].startswith(signature)
+
+
+def test_a_hang_is_told_from_a_process_that_waits_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz_module, "SECONDS", 0.1)
+    reader = Reader(lambda: [], {}, _misbehave)
+    cases = [(1, {"deed": b"sleep 0.4"}), (2, {"deed": b"work"})]
+    slow, busy = run_cases(reader, cases, tmp_path / "case")
+    assert (slow[1], busy[1:3]) == ("read", ["failed", "hang"])
+    monkeypatch.setattr(fuzz_module, "PATIENCE", 0.2)
+    (idle,) = run_cases(reader, [(1, {"deed": b"sleep 60"})], tmp_path / "case")
+    assert idle[1:3] == ["failed", "hang"]
 
 
 def test_several_processes_find_what_one_does(tmp_path: Path) -> None:

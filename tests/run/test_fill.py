@@ -133,10 +133,10 @@ def test_scores_are_those_of_each_masked_token(
 def test_the_saved_folder_is_an_encoder_with_its_settings(tmp_path: Path) -> None:
     made = job(tmp_path, embed_pooling="first", embed_normalize=False)
     made.save()
-    kept = qkv.load(made.plan.folder, device="cpu")
+    kept = qkv.load(made.folder, device="cpu")
     assert isinstance(kept, Encoder)
     assert kept.embedding == EmbedConfig(pooling="first", normalize=False)
-    assert json.loads((made.plan.folder / "config.json").read_text())["task"] == "fill"
+    assert json.loads((made.folder / "config.json").read_text())["task"] == "fill"
     assert kept.fill("the <mask> sees") == made.result.fill("the <mask> sees")
     assert torch.equal(kept.embed("the cat"), made.result.embed("the cat"))
 

@@ -71,6 +71,13 @@ def test_what_was_dropped_and_how_it_goes_is_told(tmp_path: Path) -> None:
     assert any(line.startswith("step 12/12  loss ") and "BLEU" in line for line in said)
 
 
+def test_a_run_shorter_than_its_warm_up_says_so(tmp_path: Path) -> None:
+    for warmup in (12, 13):
+        file, folder = StringIO(), tmp_path / str(warmup)
+        train(recipe(tmp_path, train_warmup=warmup), folder, console=Console(file=file, width=400))
+        assert ("(train.warmup is 13): lower train.warmup" in file.getvalue()) == (warmup == 13)
+
+
 @pytest.mark.parametrize(
     ("shuffled", "settings", "words"),
     [

@@ -131,6 +131,8 @@ def test_limits_of_a_request(allowed: httpx.Client) -> None:
         allowed.post("/score", content=b'{"texts": ', headers={"Content-Type": "application/json"}),
         422,
     )
+    as_a_form = allowed.post("/score", data={"texts": "a"})  # what curl -d sends
+    assert "with the header Content-Type: application/json" in message(as_a_form, 422)
     assert "Input should be a valid string" in message(
         allowed.post("/score", json={"texts": 5}), 422
     )

@@ -166,6 +166,29 @@ def test_a_change_shows_what_moved_and_reset_takes_it_back(
     assert "changes=" not in page.url
 
 
+def test_the_key_says_what_the_strips_show(reader: Reader) -> None:
+    page = reader.open(f"?changes=off:{CROSS}")
+    page.wait_for_selector(".river-key .swatch.moved")
+    page.click("#changes input[type=checkbox]")
+    page.wait_for_selector(".river-key .swatch.strip")
+
+
+def test_no_station_s_name_is_wider_than_its_pill(reader: Reader) -> None:
+    page = reader.open("?open=decoder.2")
+    page.wait_for_selector(".node.q")
+    rooms = page.evaluate(
+        """async () => {
+            const { pillWidth } = await import("/page/river.js");
+            const text = document.querySelector(".node text");
+            return ["RMSNorm", "LayerNorm", "embed", "softmax", "W_O"].map((label) => {
+                text.textContent = label.replace("_", "");
+                return pillWidth(label) - text.getBBox().width;
+            });
+        }"""
+    )
+    assert min(rooms) >= 4
+
+
 def test_a_weight_is_dragged_and_an_activation_is_patched(reader: Reader) -> None:
     page = reader.open(f"?open=decoder.2&at={CROSS}.weights&head=2&row=1&column=0")
     page.wait_for_selector(".change-panel")

@@ -45,6 +45,18 @@ def test_positions_and_words_are_drawn(reader: Reader, request: pytest.FixtureRe
     reader.keep(f"positions-{request.node.callspec.id}")
 
 
+def test_nothing_can_be_stopped_or_saved_where_there_is_nothing(reader: Reader) -> None:
+    nothing = {"records": [], "next": 0, "running": False, "failure": "", "folder": ""}
+    reader.page.route("**/v1/runs/*/log?*", lambda route: route.fulfill(json=nothing))
+    page = reader.open("?section=training")
+    page.wait_for_selector(".training .empty")
+    assert page.locator(".training .row button:disabled").count() == 1
+    assert page.locator(".training .exports:visible").count() == 0
+    page.click("#tab-positions")
+    page.wait_for_selector(".positions .empty")
+    assert page.locator("[data-panel='positions.rotary'] .exports:visible").count() == 0
+
+
 @LANGUAGES
 def test_the_tour_leads_through_the_page_and_lists_the_labs(
     reader: Reader, request: pytest.FixtureRequest

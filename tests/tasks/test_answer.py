@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -315,20 +314,6 @@ def test_characters_have_the_fewest_tokens_that_hold_them(
     assert last_start < start + len(part.rstrip())
 
 
-def test_a_saved_model_answers_as_before(tmp_path: Path) -> None:
-    how = dataclasses.replace(SETTINGS, unanswerable=True, no_answer=0.5)
-    one = answerer(how=how)
-    one.model.float()
-    one.save(tmp_path)
-    again = qkv.load(tmp_path, device="cpu")
-    assert isinstance(again, Answerer)
-    assert again.settings == how
-    assert again.answers(PAIRS, n_best=4) == one.answers(PAIRS, n_best=4)
-    written = json.loads((tmp_path / "config.json").read_text())
-    assert written["task"] == "answer"
-    assert written["answer"]["unanswerable"] is True
-
-
 def test_mistakes_are_explained(tmp_path: Path) -> None:
     one = answerer()
     with pytest.raises(UserError, match="n_best is 0, but must be at least 1"):
@@ -341,10 +326,4 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         answerer(max_length=4)
     answerer(n_labels=3).save(tmp_path)
     with pytest.raises(UserError, match="has no head with the two labels start and end"):
-        qkv.load(tmp_path)
-    one.save(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    content["answer"]["max_anwser"] = 3
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"unknown key 'max_anwser'; did you mean 'max_answer'\?"):
         qkv.load(tmp_path)

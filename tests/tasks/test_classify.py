@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from qkv.data import Framed
 from qkv.errors import UserError
 from qkv.model import Layout
 from qkv.tasks import Classification, reading
-from qkv.tasks.classify import Classes, Classifier
+from qkv.tasks.classify import Classifier
 from qkv.tasks.reading import save_encoder
 from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, classifier, encoder
 
@@ -57,15 +56,11 @@ def test_the_likeliest_label_is_given_with_the_probabilities_of_all() -> None:
     assert len({found.label for found in model.classify(TEXTS)}) > 1
 
 
-def test_one_text_gives_one_and_many_give_many() -> None:
+def test_a_tuple_is_a_pair() -> None:
     model = classifier()
-    one = model.classify("the cat")
-    assert isinstance(one, Classification)
-    assert model.classify(["the cat"]) == [one]
     assert model.classify(("a dog", "no fish")) == model.classify([("a dog", "no fish")])[0]
     assert model.classify(("a dog", "no fish")) != model.classify(("no fish", "a dog"))
     assert model.classify(("a dog", "no fish")) != model.classify("a dog no fish")
-    assert model.classify([]) == []
 
 
 @pytest.mark.parametrize("budget", [1, 60, 10_000])
@@ -185,66 +180,6 @@ def test_a_number_is_in_the_unit_of_the_examples() -> None:
 def test_large_numbers_are_written_out() -> None:
     assert Classification((), {}, 12345.5).label == "12345.5"
     assert Classification((), {}, 0.25).label == "0.25"
-
-
-@pytest.mark.parametrize(
-    "classes",
-    [
-        Classes(("好", "坏 的"), threshold=0.3, overlap=7),
-        Classes(("a", "b", "c"), "classes"),
-        Classes(("value",), "number", mean=3.25, deviation=0.1),
-    ],
-)
-def test_a_folder_brings_the_same_classifier_back(tmp_path: Path, classes: Classes) -> None:
-    made = classifier(classes.labels)
-    model = Classifier(made.model.float(), TOKENIZER, classes)
-    model.save(tmp_path)
-    again = qkv.load(tmp_path, device="cpu")
-    assert isinstance(again, Classifier)
-    assert again.classes == classes
-    assert again.classify([*TEXTS, text(50)]) == model.classify([*TEXTS, text(50)])
-
-
-def damaged(folder: Path, **changes: Any) -> str:
-    content = json.loads((folder / "config.json").read_text())
-    for name, value in changes.items():
-        section, _, key = name.partition("_")
-        content[section][key] = value
-    (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UserError) as caught:
-        qkv.load(folder, device="cpu")
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"classify_labels": ["a", "b"]}, "names 2 labels, but its head has 3; restore config"),
-        ({"classify_labels": []}, "names 0 labels, but its head has 3"),
-        ({"classify_kind": "letter"}, "classify: kind is 'letter', but must be one of: 'class'"),
-        ({"classify_labels": 7}, "classify: labels is 7, but must be a list"),
-        ({"classify_lable": "a"}, "classify: unknown key 'lable'"),
-        ({"classify_labels": ["a", "b", "a"]}, "names a label twice, or one is empty; restore"),
-        ({"classify_labels": ["a", "b", ""]}, "names a label twice, or one is empty; restore"),
-        ({"classify_kind": "number"}, "gives 3 numbers, not one; restore config.json"),
-        ({"classify_overlap": -5}, "classify: overlap is -5, but must be at least 0"),
-    ],
-)
-def test_a_damaged_section_is_explained(tmp_path: Path, changes: dict, words: str) -> None:
-    model = classifier()
-    Classifier(model.model.float(), TOKENIZER, model.classes).save(tmp_path)
-    assert words in damaged(tmp_path, **changes)
-
-
-def test_a_section_that_is_none_is_explained(tmp_path: Path) -> None:
-    model = classifier()
-    Classifier(model.model.float(), TOKENIZER, model.classes).save(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    for section, words in (([], "'classify' must be an object"), ({}, "names 0 labels")):
-        content["classify"] = section
-        (tmp_path / "config.json").write_text(json.dumps(content))
-        with pytest.raises(UserError, match=words):
-            qkv.load(tmp_path, device="cpu")
 
 
 def test_a_folder_without_a_head_is_no_classifier(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from qkv.config import EmbedConfig, ModelConfig, TokenizerConfig
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
-from qkv.tasks import Candidate, Classifier, Encoder, encoder, load, reading
+from qkv.tasks import Classifier, Encoder, encoder, reading
 from qkv.tasks.classify import Classes
 from qkv.text import Tokenizer, train_tokenizer
 
@@ -123,14 +122,6 @@ def test_a_vector_does_not_depend_on_what_else_is_read(
     assert close(plain.embed(TEXTS, pooling=pooling), alone)
 
 
-def test_dropout_is_off_and_then_on_again(plain: Encoder) -> None:
-    model = build(dropout=0.5)
-    model.model.train()
-    assert torch.equal(model.embed("a dog"), model.embed("a dog"))
-    assert close(model.embed("a dog"), plain.embed("a dog"))
-    assert model.model.training
-
-
 def test_long_texts_are_read_in_windows_that_count_by_their_tokens(plain: Encoder) -> None:
     text = "the cat " * 13 + "dog"
     tokens = plain.tokenizer.encode(text)
@@ -216,27 +207,6 @@ def test_equally_near_lines_stay_in_their_order(monkeypatch: pytest.MonkeyPatch)
         different = [f"{index:02}" for index in range(60)]
         [found] = model.nearest(["xx"], different, 20)
         assert [one.index for one in found] == list(range(20))
-
-
-@pytest.mark.parametrize("task", ["fill", "embed"])
-def test_a_folder_gives_back_what_was_saved(tmp_path: Path, task: Any) -> None:
-    before = build(settings=EmbedConfig(pooling="first", normalize=False, temperature=0.1))
-    before.model.float()
-    before.save(tmp_path, task)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["task"] == task
-    assert config["embed"] == {
-        "pooling": "first",
-        "normalize": False,
-        "max_length": 0,
-        "temperature": 0.1,
-    }
-    after = load(tmp_path, "cpu")
-    assert isinstance(after, Encoder)
-    assert after.embedding == before.embedding
-    assert torch.equal(after.embed(TEXTS), before.embed(TEXTS))
-    assert after.fill("the <mask> sat") == before.fill("the <mask> sat")
-    assert isinstance(after.fill("the <mask>").masks[0][0], Candidate)
 
 
 def test_another_tasks_folder_holds_an_encoder_too(tmp_path: Path) -> None:

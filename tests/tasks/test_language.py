@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from typing import Any
 
 import pytest
@@ -43,15 +41,6 @@ def endless() -> LanguageModel:
 
 def never(model: LanguageModel) -> list[int]:
     return [model.tokenizer.pad_id, model.tokenizer.bos_id]
-
-
-def test_one_prompt_gives_one_text_and_many_give_many(words: LanguageModel) -> None:
-    alone = words.generate("the")
-    assert isinstance(alone, str)
-    assert words.generate(["the"]) == [alone]
-    assert words.generate(("the", "我")) == [alone, words.generate("我")]
-    assert words.generate([]) == []
-    assert words.generate() == words.generate("")
 
 
 def test_greedy_text_is_what_a_plain_loop_finds(any_kind: LanguageModel) -> None:
@@ -324,22 +313,3 @@ def test_text_that_is_no_unicode_is_named(words: LanguageModel) -> None:
     for call in (words.generate, words.score):
         with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
             call(["the", "\udce9"])
-
-
-def test_generating_leaves_the_model_as_it_was() -> None:
-    model = speaker(vocabulary("bpe"), seed=1, dropout=0.5)
-    model.model.train()
-    state = torch.random.get_rng_state()
-    text = model.generate(PROMPTS, sample=True)
-    pieces = list(itertools.islice(model.stream("the"), 2))
-    assert len(pieces) == 2
-    assert model.model.training
-    assert torch.equal(torch.random.get_rng_state(), state)
-    model.model.eval()
-    assert model.generate(PROMPTS, sample=True) == text  # nor did dropout take part
-
-
-def test_a_completion_is_plain_data(words: LanguageModel) -> None:
-    [[found]] = words.n_best("the")
-    keys = dataclasses.asdict(found).keys()
-    assert keys == {"text", "tokens", "log_probability", "finished", "stopped"}

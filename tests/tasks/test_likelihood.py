@@ -195,14 +195,6 @@ def test_what_cannot_be_chosen_among(
         model.choose(prompts, options, normalize)
 
 
-def test_scoring_leaves_the_model_as_it_was() -> None:
-    model = speaker(vocabulary("char"), seed=1, dropout=0.5)
-    expected = model.score(TEXTS)
-    model.model.train()
-    assert model.score(TEXTS) == expected
-    assert model.model.training
-
-
 @pytest.mark.parametrize("ways", [{}, {"beams": 3, "sample": False}])
 def test_a_stopped_text_is_as_likely_as_its_tokens(ways: dict) -> None:
     """However late the search notices the stop, only tokens up to it count."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import UserError
-from qkv.tasks import Tagger, Tagging, load
+from qkv.tasks import Tagger, Tagging
 from qkv.text import Tokenizer
 from qkv.text.tagging import OUTSIDE, Scheme, entities, may_follow
 from tests.run.tag_tiny import FILLERS, FIRST, PLACES, sentences, tagger, vocabulary
@@ -189,60 +187,8 @@ def test_a_long_sentence_is_read_in_windows(tokenizer: Tokenizer) -> None:
     assert is_valid(found.labels, "iob2")
 
 
-def test_a_saved_tagger_is_the_same(untaught: Tagger, tmp_path: Path) -> None:
-    untaught.save(tmp_path)
-    again = load(tmp_path, device="cpu")
-    assert isinstance(again, Tagger)
-    assert (again.tags, again.scheme) == (untaught.tags, "iob2")
-    found = again.tag(TEXTS)
-    assert [one.labels for one in found] == [one.labels for one in untaught.tag(TEXTS)]
-    content = json.loads((tmp_path / "config.json").read_text())
-    assert content["task"] == "tag"
-    assert content["tag"] == {
-        "labels": ["O", "B-person", "B-place", "I-person", "I-place"],
-        "scheme": "iob2",
-        "overlap": 6,
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"labels": ["O", "B-x"]}, "names 2 labels, but its head has 5; restore config.json"),
-        ({"labels": list("abcde")}, "'a' is no label of the scheme iob2; restore config.json"),
-        ({"labels": ["O", "B-x", "O", "I-x", "O"]}, "names a label twice, or one is empty"),
-        ({"overlap": -1}, "tag: overlap is -1, but must be at least 0"),
-        ({"scheme": "iob"}, "scheme"),
-    ],
-)
-def test_a_config_that_does_not_fit_is_named(
-    untaught: Tagger, tmp_path: Path, change: dict, words: str
-) -> None:
-    untaught.save(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    content["tag"] |= change
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=words):
-        load(tmp_path, device="cpu")
-
-
-def test_a_head_on_whole_texts_is_no_tagger(untaught: Tagger, tmp_path: Path) -> None:
-    untaught.save(tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    content["model"]["head"] = "sequence"  # its weights have the same names and shapes
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"has no head of labels for its task; restore config.json"):
-        load(tmp_path, device="cpu")
-
-
 def test_what_is_no_text_is_named(untaught: Tagger) -> None:
     with pytest.raises(UserError, match="Text 2 holds bytes that are not UTF-8"):
         untaught.tag(["anna", "caf\udce9 noir"])
     with pytest.raises(UserError, match="Text 1 holds bytes that are not UTF-8"):
         untaught.tag(("anna", "\udce9"))
-
-
-def test_progress_is_told(untaught: Tagger) -> None:
-    counts: list[int] = []
-    untaught.tag(["anna sees paris"] * 5, progress=counts.append)
-    assert sum(counts) == 5

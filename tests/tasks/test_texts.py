@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -30,8 +32,10 @@ from qkv.text import Tokenizer
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
 
 IDS = {"pad_id": TOKENIZER.pad_id, "bos_id": TOKENIZER.bos_id, "eos_id": TOKENIZER.eos_id}
-SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_length": 24, "vocab_size": len(TOKENIZER)}
+SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_length": 24, "dropout": 0.5}
+SIZES["vocab_size"] = len(TOKENIZER)
 TEXTS = ["the cat", "a dog", "no fish"]
+SAMPLED = ("translate", "generate")
 SPACED = ["a cat", " a cat", "a cat ", "  a\tcat\n", "a  cat"]
 
 
@@ -50,29 +54,61 @@ def tagger() -> Tagger:
     return Tagger(encoder(head="token", n_labels=2), TOKENIZER, Tags(("O", "B-x")))
 
 
-VERBS: dict[str, Any] = {
-    "translate": lambda: translator().translate,
-    "generate": lambda: speaker().generate,
-    "score": lambda: speaker().score,
-    "embed": lambda: lambda texts: Encoder(encoder(head="none"), TOKENIZER).embed(texts).tolist(),
-    "classify": lambda: classifier().classify,
-    "tag": lambda: tagger().tag,
+def embedder() -> Encoder:
+    return Encoder(encoder(head="none"), TOKENIZER)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "translate": translator,
+    "generate": speaker,
+    "score": speaker,
+    "embed": embedder,
+    "classify": classifier,
+    "tag": tagger,
 }
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_any_iterable_of_texts_will_do(name: str) -> None:
-    verb = VERBS[name]()
+def verb_of(model: Any, name: str) -> Callable[..., Any]:
+    """A model's method; vectors come as lists, which can be compared."""
+    if name != "embed":
+        return getattr(model, name)
+    return lambda texts, **more: model.embed(texts, **more).tolist()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_text_gives_one_and_any_iterable_gives_many(name: str) -> None:
+    verb = verb_of(MODELS[name](), name)
     found = verb(TEXTS)
     assert len(found) == 3
     assert verb(text for text in TEXTS) == found
     assert verb(dict.fromkeys(TEXTS)) == found
     assert verb([]) == verb(iter([])) == []
+    assert verb(TEXTS[:1]) == [verb(TEXTS[0])]
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_in_training_is_used_without_dropout_and_left_as_it_was(name: str) -> None:
+    model = MODELS[name]()
+    verb, settings = verb_of(model, name), {"sample": True} if name in SAMPLED else {}
+    expected, state = verb(TEXTS, **settings), torch.random.get_rng_state()
+    weights = {name: weight.clone() for name, weight in model.model.state_dict().items()}
+    model.model.train()
+    assert verb(TEXTS, **settings) == expected
+    assert model.model.training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(weight, weights[k]) for k, weight in model.model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"score"}))
+def test_progress_counts_texts(name: str) -> None:
+    told: list[int] = []
+    verb_of(MODELS[name](), name)([*TEXTS, "the cat " * 2], progress=told.append)
+    assert sum(told) == 4
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_what_is_no_text_is_named_by_its_position(name: str) -> None:
-    verb = VERBS[name]()
+    verb = verb_of(MODELS[name](), name)
     with pytest.raises(UserError, match=r"^Text 2 is 3, of type int; give a string\.$"):
         verb(["the cat", 3])
     with pytest.raises(UserError, match=r"^Text 1 is None, of type NoneType"):

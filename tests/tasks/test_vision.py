@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-import qkv
 from qkv.config import preset
 from qkv.data import Scale
 from qkv.data.formats.images import read_image
@@ -123,39 +121,6 @@ def test_files_are_scaled_to_the_size_of_the_model(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     Image.fromarray(given.repeat(3, 0).repeat(2, 1)).save(path)
     assert close(model.classify(path), model.classify(read_image(path, 8, 1)))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_folder_gives_the_same_model_back(tmp_path: Path, channels: int) -> None:
-    model, given = classifier(channels), images(4, channels)
-    (tmp_path / "tokenizer.json").write_text("of a model that was here before")
-    model.save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
-    again = qkv.load(tmp_path, device="cpu")
-    assert isinstance(again, ImageClassifier)
-    assert again.classes == model.classes
-    model.model.float()  # as weights are read
-    assert again.classify(given) == model.classify(given)
-    stored = json.loads((tmp_path / "config.json").read_text())
-    assert stored["task"] == "classify"
-    assert stored["classify"] == {
-        "labels": list(LABELS),
-        "mean": list(model.classes.mean),
-        "deviation": list(model.classes.deviation),
-    }
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"labels": ["a", "b"]}, {"mean": [0.1, 0.2]}, {"deviation": []}, {"deviation": [0, 1, 1]}],
-)
-def test_a_folder_whose_parts_do_not_fit_is_refused(tmp_path: Path, change: dict) -> None:
-    classifier().save(tmp_path)
-    stored = json.loads((tmp_path / "config.json").read_text())
-    stored["classify"] |= change
-    (tmp_path / "config.json").write_text(json.dumps(stored))
-    with pytest.raises(UserError, match=f"^{tmp_path} .*restore it.$"):
-        qkv.load(tmp_path, device="cpu")
 
 
 SHAPE = r"Image 2 has the shape .*, but the model reads images of the shape \(1, 8, 8\); scale it"

@@ -70,6 +70,15 @@ def test_a_file_that_is_no_tokenizer_or_a_part_of_one_is_named(
         Tokenizer.load(path)
 
 
+def test_a_file_at_which_the_library_panics_is_named(trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(trained("bpe").to_json())
+    content["model"]["continuing_subword_prefix"] = "longer than any piece of the vocabulary"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer\.json is not a whole tokenizer\.json"):
+        Tokenizer.load(path)
+
+
 @pytest.mark.parametrize(
     ("names", "roles"),
     [

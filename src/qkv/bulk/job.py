@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from qkv.bulk.parts import Part, cut_into_parts
 from qkv.data.files import text_files
 from qkv.errors import UserError
-from qkv.files import replacing, write_json
+from qkv.files import read_values, replacing, write_json
 from qkv.run.folder import locked
 
 FORMAT = 1
@@ -103,10 +102,10 @@ def _claim(folder: Path, about: dict[str, Any]) -> None:
         write_json(path, about)
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        different = [name for name in {**before, **about} if before.get(name) != about.get(name)]
-    except (ValueError, TypeError, AttributeError) as error:
+        before = read_values(path)
+    except UserError as error:
         raise UserError(f"{path} is damaged; delete the folder and start again.") from error
+    different = [name for name in {**before, **about} if before.get(name) != about.get(name)]
     if different:
         raise UserError(
             f"{folder} holds the parts of another job: {', '.join(different)} differs; choose "

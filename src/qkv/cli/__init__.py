@@ -28,6 +28,8 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
     _keep_freed_memory()
     warnings.showwarning = _show_warning
+    # Torch tells itself which of its kernels it took; nobody can do anything about it.
+    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
     gc.set_threshold(20_000)  # importing torch makes many objects and no garbage
     from qkv.cli.app import command_line
 

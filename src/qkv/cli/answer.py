@@ -41,7 +41,9 @@ def answer(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
-    """Find the answers to questions in a text, a line each; a blank one where there is none.
+    """Find the answers to questions in a text.
+
+    An answer a line; a blank one where there is none.
 
     \b
     Example: qkv answer --model runs/xquad_en --context article.txt "Who wrote it?"

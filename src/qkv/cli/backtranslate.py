@@ -25,7 +25,9 @@ def backtranslate(
     set_: options.Changes = None,
     resume: options.Resume = False,
 ) -> None:
-    """Train a translator on its pairs and on target text, translated back to make its sources.
+    """Train a translator on text of its target language too.
+
+    A translator of the opposite direction makes the sources of that text.
 
     The pairs made are kept in the run folder's synthetic.jsonl. A setting data.repeat=2 reads the
     recipe's own pairs twice in each epoch beside them.

@@ -15,7 +15,9 @@ from qkv.cli.common import counting_bar, named_by_options
 
 VERBS = ("translate", "generate", "fill", "embed", "classify", "tag")
 """Commands that answer each line by itself: `answering` in the module of this name says how."""
-HELP = """Run a command on files of any size: in parts, resumable, on many workers with Ray.
+HELP = """Run a command on files of any size, with many workers.
+
+The work is cut into parts and can be resumed; Ray runs the workers.
 
 Each part of the input gets a file in OUTDIR; they are written once, in the input's order. The same
 command again goes on where it was stopped.

@@ -41,7 +41,7 @@ def chat(
     dtype: options.Dtype = None,
     **settings: Any,
 ) -> None:
-    """Talk with a model; on a terminal, /help lists what else can be done.
+    """Talk with a model; /help lists what else can be done.
 
     From a pipe, each line is a message; /new starts afresh, /quit or no more input leaves.
 

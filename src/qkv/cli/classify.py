@@ -75,7 +75,9 @@ def classify(
     text_field: options.TextField = None,
     **settings: Any,
 ) -> None:
-    """Label texts, pairs of texts, or image files; blank lines stay blank.
+    """Label texts, pairs of texts, or image files.
+
+    Blank lines stay blank.
 
     \b
     Example: qkv classify --model runs/sst2 "a gorgeous, witty film"

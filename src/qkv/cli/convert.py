@@ -20,7 +20,9 @@ def convert(
         help="Read pytorch_model.bin: its tensors and no code, in a bounded process.",
     ),
 ) -> None:
-    """Convert a model: weights, tokenizer, special tokens, decoding defaults and chat template.
+    """Convert a model to another format or number type.
+
+    Weights, tokenizer, special tokens, decoding defaults and chat template.
 
     \b
     Example: qkv convert runs/demo demo-hf --to huggingface

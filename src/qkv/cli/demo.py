@@ -21,7 +21,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
     set_: options.Changes = None,
 ) -> None:
-    """Train the packaged Chinese-to-English translator on this CPU, score it and try it.
+    """Train a Chinese-to-English translator here and try it.
+
+    The corpus comes with the package, a CPU is enough, and held-out sentences score it.
 
     Example: qkv demo
     """

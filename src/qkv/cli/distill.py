@@ -22,7 +22,9 @@ def distill(
     set_: options.Changes = None,
     resume: options.Resume = False,
 ) -> None:
-    """Train a translator on its pairs and on a teacher's translations of their sources.
+    """Train a translator on what a teacher translates.
+
+    It learns from its pairs and from the teacher's translations of their sources.
 
     The translations are kept in the run folder's synthetic.jsonl.
 

@@ -62,7 +62,7 @@ def embed(
     ] = False,
     **settings: Any,
 ) -> None:
-    """Turn texts into vectors, one a line, or find similar texts.
+    """Turn texts into vectors, or find similar texts.
 
     \b
     Example: qkv embed --model runs/encoder_en "a cat sleeps" "a dog barks" --similarity

@@ -115,7 +115,9 @@ def evaluate(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
-    """Score translations, a language model, or a model that labels, tags, answers or embeds.
+    """Score a model of any task.
+
+    Translations, a language model, or a model that labels, tags, answers or embeds.
 
     With weights in int8 or int4, it also says by how much each score differs from float32's.
 

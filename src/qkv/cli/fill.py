@@ -48,7 +48,9 @@ def fill(
     input_: options.Input = None,
     **settings: Any,
 ) -> None:
-    """Fill gaps in texts, the surest first; blank lines stay blank.
+    """Fill gaps in texts, the surest first.
+
+    Blank lines stay blank.
 
     \b
     Example: qkv fill "I want to [MASK] a cup of coffee."

@@ -122,7 +122,7 @@ def inspect(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
-    """Look inside: attention, probabilities, the flow of shapes, and more.
+    """Look inside: attention, probabilities, shapes, and more.
 
     \b
     Example: qkv inspect runs/demo --source 我爱你

@@ -42,7 +42,7 @@ def lab(
     language: Annotated[str, typer.Option(metavar="en|zh", help="Language of the texts.")] = "en",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Put a claim about the Transformer to the test, and say whether it holds.
+    """Test a claim about the Transformer by an experiment.
 
     \b
     Example: qkv lab --list

@@ -45,7 +45,7 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what a run will take: parameters, memory, operations, time, layout on GPUs.
+    """Say what a run will take: memory, time, layout on GPUs.
 
     Data is not read. docs/plan.md says what was checked against what.
 
@@ -53,7 +53,7 @@ def plan(
     Example: qkv plan recipes/shakespeare.toml --device h200 --gpus 8
     """
     from qkv.config import load_recipe
-    from qkv.run.plan import plan_run
+    from qkv.run.resources import plan_run
 
     planned = plan_run(load_recipe(recipe, set_ or ()), device, length, measure)
     scales = sorted({*SHOWN, gpus}) if planned.hardware.is_gpu else []

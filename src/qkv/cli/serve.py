@@ -73,7 +73,9 @@ def serve(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
-    """Serve models over HTTP: an API shaped like OpenAI's, tasks, and a page in the browser.
+    """Serve models over HTTP, with a page in the browser.
+
+    The API has OpenAI's shapes, and an address for each task.
 
     \b
     Example: qkv serve

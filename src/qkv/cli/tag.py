@@ -44,7 +44,9 @@ def answering(
 
 @options.with_options_of(answering)
 def tag(text: options.Texts = None, input_: options.Input = None, **settings: Any) -> None:
-    """Mark entities in sentences, or label each word; blank lines stay blank.
+    """Mark entities in sentences, or label each word.
+
+    Blank lines stay blank.
 
     \b
     Example: qkv tag --model runs/wnut17 "Angela Merkel visited Paris"

@@ -82,7 +82,9 @@ def answering(
 
 @options.with_options_of(answering)
 def translate(text: options.Texts = None, **settings: Any) -> None:
-    """Translate sentences or lines, by default Chinese to English; blank lines stay blank.
+    """Translate texts, by default from Chinese to English.
+
+    Blank lines stay blank.
 
     \b
     Example: qkv translate 我爱你

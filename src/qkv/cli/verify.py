@@ -26,7 +26,9 @@ def verify(
     device: options.Device = "auto",
     dtype: options.Dtype = None,
 ) -> None:
-    """Prove on this machine that a model's numbers are right; exit code 1 where one is not.
+    """Prove on this machine that a model's numbers are right.
+
+    Exit code 1 where one is not.
 
     Differences of logits are in units of their root mean square.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from qkv.errors import UserError
 
 T = TypeVar("T")
+WHOLE = 1 << 63
 _type_hints = cache(get_type_hints)  # evaluating them takes longer than all checks
 
 
@@ -54,6 +55,8 @@ def check_ranges(config: Any, where: str) -> None:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
         if most is not None and not value <= most:
             raise UserError(f"{where}: {field.name} is {value}, but must be at most {most}.")
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            raise UserError(f"{where}: {field.name} is too large for a whole number of 64 bits.")
 
 
 class Section:

@@ -73,6 +73,15 @@ def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     return recipe_from(values, str(path), changed)
 
 
+def _nearest(name: str) -> str:
+    """Suggest a section for a key that stands outside of all, or is misspelt."""
+    classes: dict[str, Any] = {**SECTIONS, "model": ModelConfig}
+    homes = [f"{key}.{name}" for key, cls in classes.items() if name in cls.__annotations__]
+    if homes:
+        return f"; did you mean {' or '.join(map(repr, homes))}?"
+    return suggestion(name, {"task", *classes})
+
+
 def recipe_from(
     values: Mapping[str, Any], where: str = "recipe", overridden: Iterable[str] = ()
 ) -> Recipe:
@@ -81,8 +90,7 @@ def recipe_from(
     values = _current(values, where)
     for name in values:
         if name not in {"task", "model", *SECTIONS}:
-            known = suggestion(name, {"task", "model", *SECTIONS})
-            raise UserError(f"{origin.of(name)}: unknown key {name!r}{known}")
+            raise UserError(f"{origin.of(name)}: unknown key {name!r}{_nearest(name)}")
         if name != "task" and not isinstance(values[name], Mapping):
             raise UserError(f"{origin.of(name)}: {name} must be a section, [{name}].")
     task = values.get("task", Recipe.task)

@@ -33,7 +33,7 @@ from qkv.data.items.pairs import PairItems, encode_pairs, filter_pairs
 from qkv.data.items.passages import Passages
 from qkv.data.items.pixels import ImageItems, Scale
 from qkv.data.items.preferences import PreferenceItems
-from qkv.data.items.segmented import SegmentedPairs, encode_pairs_by_word, segment_pairs
+from qkv.data.items.segmented import SegmentedPairs
 from qkv.data.items.sequences import Framed, SequenceItems, TwinItems, frame, framed_arrays
 from qkv.data.items.windows import WindowItems
 from qkv.data.overlaps import answer_place, most_central, windows
@@ -87,7 +87,6 @@ __all__ = [
     "draw_examples",
     "encode_conversations",
     "encode_pairs",
-    "encode_pairs_by_word",
     "filter_conversations",
     "filter_pairs",
     "frame",
@@ -110,7 +109,6 @@ __all__ = [
     "read_squad",
     "read_text",
     "read_texts",
-    "segment_pairs",
     "text_tokenizer",
     "training_text",
     "validation_batches",

@@ -138,9 +138,12 @@ def chunks_in(file: BinaryIO, name: str, line: int = 1) -> Iterator[str]:
             whole = held.rfind(b"\n", 0, error.start) + 1
             yield held[:whole].decode().replace("\r\n", "\n")  # the lines before it are sound
             line, byte = _after(line, byte, held[: error.start])
+            is_utf16 = (line, byte) == (1, 1) and held[0] in codecs.BOM_UTF16
+            encoding = "UTF-16" if is_utf16 else "ENCODING"
+            often = "" if is_utf16 else " (often GB18030, or CP1252)"
             raise UserError(
                 f"{name}, line {line}: byte {byte} of the line (0x{held[error.start]:02x}) is not "
-                f"UTF-8; convert it to UTF-8 first."
+                f"UTF-8; convert it first, with `iconv -f {encoding} -t UTF-8`{often}."
             ) from error
         line, byte = _after(line, byte, held[:end])
         held = held[end:]

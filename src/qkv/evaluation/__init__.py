@@ -1,7 +1,7 @@
 """How good a model is: `evaluate` for a model of any task, and the scores it is made of."""
 
 from qkv.evaluation.by_task import Evaluation, evaluate, evaluate_choices
-from qkv.evaluation.language import (
+from qkv.evaluation.perplexity import (
     bits_per_byte,
     couplet_scores,
     language_scores,

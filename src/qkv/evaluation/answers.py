@@ -6,6 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 
 from qkv.errors import UserError
 from qkv.evaluation.scores import Score, mostly_chinese
@@ -97,17 +98,8 @@ def _unmarked(answer: str) -> str:
 
 def _run_f1(found: str, gold: str) -> float:
     ours, theirs = CMRC_TOKEN.findall(found), CMRC_TOKEN.findall(gold)
-    return _f1(_longest_common(ours, theirs), len(ours), len(theirs))
-
-
-def _longest_common(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """The length of the longest run of tokens that both have."""
-    longest = 0
-    before = [0] * (len(theirs) + 1)  # the length of the run that ends at each token of `theirs`
-    for token in ours:
-        ending = [0] + [before[at] + 1 if token == other else 0 for at, other in enumerate(theirs)]
-        longest, before = max(longest, *ending), ending
-    return longest
+    same = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
+    return _f1(same.size, len(ours), len(theirs))
 
 
 def _f1(same: int, n_found: int, n_gold: int) -> float:

@@ -32,7 +32,7 @@ from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
 from qkv.evaluation.classification import ClassReport, classification_report, multilabel_report
 from qkv.evaluation.entities import EntityReport, entity_report
-from qkv.evaluation.language import language_scores
+from qkv.evaluation.perplexity import language_scores
 from qkv.evaluation.regression import regression_scores
 from qkv.evaluation.retrieval import retrieval_scores, uniformity
 from qkv.evaluation.scores import (

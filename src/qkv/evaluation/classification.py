@@ -115,7 +115,7 @@ def classification_report(
     `labels` are all that occur on either side, in the order in which they are to be shown.
     """
     check_sizes(found, gold)
-    index = _index(labels, [*found, *gold])
+    index = {label: number for number, label in enumerate(labels)}
     confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)  # (C, C)
     np.add.at(confusion, ([index[label] for label in gold], [index[label] for label in found]), 1)
     right, of_found, of_gold = confusion.diagonal(), confusion.sum(axis=0), confusion.sum(axis=1)
@@ -184,17 +184,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def _count(texts: Iterable[set[str]], labels: Sequence[str]) -> Counts:
     counts = Counter(label for text in texts for label in text)
-    _index(labels, counts)
     return np.array([counts[label] for label in labels], dtype=np.int64)  # (C,)
-
-
-def _index(labels: Sequence[str], used: Iterable[str]) -> dict[str, int]:
-    index = {label: number for number, label in enumerate(labels)}
-    if len(index) < len(labels):
-        raise ValueError(f"a label is twice among {list(labels)}")
-    if unknown := set(used) - index.keys():
-        raise ValueError(f"the labels {sorted(unknown)} are not among {list(labels)}")
-    return index
 
 
 def _common(labels: Sequence[str], right: Counts, found: Counts, gold: Counts) -> dict[str, Any]:

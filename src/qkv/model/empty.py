@@ -11,9 +11,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from qkv.config import ModelConfig
+from qkv.device import memory_errors
 from qkv.errors import UserError
 from qkv.model.families import Model, build_model
 
+CPU = torch.device("cpu")
 FLOAT64 = 8  # bytes; tables of positions are computed in it
 
 
@@ -60,7 +62,7 @@ def empty_model(config: ModelConfig) -> Model:
 def _shape(config: ModelConfig) -> Model:
     _check_memory(FLOAT64 * config.n_positions * config.embedding_width)
     try:
-        with _EmptyWeights():
+        with memory_errors(CPU, "check the config, or take a smaller model"), _EmptyWeights():
             return build_model(config)
     except (RuntimeError, TypeError) as error:
         if "overflow" not in str(error).lower():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.config import ModelConfig, TrainConfig
 from qkv.model.feed_forward import ACTIVATIONS
-from qkv.plan.passes import Elements, Product
+from qkv.plan.passes import Product
 from qkv.training.loss import cross_entropy
 from qkv.training.optimizer import adamw
 
@@ -94,7 +94,7 @@ class CpuProbe:
         return seconds(work) / (rows * config.n_heads)
 
     @cached_property
-    def elements(self) -> Elements:
+    def elements(self) -> dict[str, float]:
         """Seconds of each kind of elementwise work, forward and backward, for one element."""
         width = self.config.d_model
         x = torch.randn(max(1, PROBE_ELEMENTS // width), width, requires_grad=True)
@@ -111,12 +111,12 @@ class CpuProbe:
             norm = backward(lambda x: F.layer_norm(x, (width,), gain, gain))
         else:
             norm = backward(lambda x: F.rms_norm(x, (width,), gain))
-        return Elements(
-            norm=norm,
-            dropout=backward(lambda x: F.dropout(x, 0.1)),
-            activation=backward(ACTIVATIONS[self.config.activation]),
-            added=backward(lambda x: x + 1),
-        )
+        return {
+            "norm": norm,
+            "dropout": backward(lambda x: F.dropout(x, 0.1)),
+            "activation": backward(ACTIVATIONS[self.config.activation]),
+            "added": backward(lambda x: x + 1),
+        }
 
     @cached_property
     def logit(self) -> float:

@@ -56,7 +56,8 @@ def find_hardware(name: str) -> Hardware:
     if name in GPUS:
         return GPUS[name]
     if name == "cpu":
-        return this_cpu()
+        # What it computes in a second is probed for each product.
+        return Hardware("cpu", 0.0, 0.0, 0.0, float(system_memory()))
     if name.startswith("cuda") and torch.cuda.is_available():
         return _this_gpu(torch.device(name))
     if name.startswith("cuda"):
@@ -64,11 +65,6 @@ def find_hardware(name: str) -> Hardware:
             f"No NVIDIA GPU is available here; name one to plan for: {', '.join(GPUS)}."
         )
     raise UserError(f"Unknown device {name!r}; use 'cpu', 'cuda' or one of: {', '.join(GPUS)}.")
-
-
-def this_cpu() -> Hardware:
-    """Describe this CPU: its memory; what it computes in a second is probed for each product."""
-    return Hardware("cpu", 0.0, 0.0, 0.0, float(system_memory()))
 
 
 def _this_gpu(device: torch.device) -> Hardware:

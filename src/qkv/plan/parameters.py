@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from qkv.config import ModelConfig
 from qkv.model import parameter_shapes
-from qkv.plan.passes import FLOAT, Part
+from qkv.plan.passes import FLOAT
 
-PARTS: tuple[Part, ...] = ("embeddings", "attention", "feed-forward", "norms", "output")
+PARTS = ("embeddings", "attention", "feed-forward", "norms", "output")
 _OUTPUTS = ("output.", "head.", "pair_head.", "pooler.", "vector.")
 
 
@@ -19,15 +19,15 @@ def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return parameter_shapes(config)
 
 
-def count_parameters(config: ModelConfig) -> dict[Part, int]:
+def count_parameters(config: ModelConfig) -> dict[str, int]:
     """Count the parameters of each part; shared ones count once, where they are first used."""
-    counts: dict[Part, int] = dict.fromkeys(PARTS, 0)
+    counts: dict[str, int] = dict.fromkeys(PARTS, 0)
     for name, shape in shapes_of(config).items():
         counts[_part_of(name)] += math.prod(shape)
     return counts
 
 
-def _part_of(name: str) -> Part:
+def _part_of(name: str) -> str:
     if "norm." in name:
         return "norms"
     if "attention" in name:

@@ -7,13 +7,13 @@ torch's own hooks, and the products with torch's own counter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qkv.config import ModelConfig
 
 FLOAT, LONG = 4, 8  # bytes
-Part = Literal["embeddings", "attention", "feed-forward", "norms", "output"]
+ELEMENTWISE = ("norm", "dropout", "activation", "added")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,6 @@ class Product:
     columns: int
     count: int = 1
     gradients: int = 2  # products in the backward pass: for the input, for the weight
-    part: Part = "attention"
     scores: bool = False  # inside of attention: between queries and keys, or weights and values
 
     @property
@@ -79,40 +78,15 @@ class Product:
         """Floating-point operations of the forward pass."""
         return 2 * self.rows * self.inner * self.columns * self.count
 
-    @property
-    def training_flops(self) -> int:
-        """Floating-point operations of the forward and the backward pass."""
-        return self.flops * (1 + self.gradients)
 
-
-@dataclass(frozen=True)
-class Elements:
-    """Numbers that each kind of elementwise work goes through, in the forward pass."""
-
-    norm: float = 0.0
-    dropout: float = 0.0
-    activation: float = 0.0
-    added: float = 0.0
-
-    def __add__(self, other: Elements) -> Elements:
-        sums = {name: getattr(self, name) + getattr(other, name) for name in vars(self)}
-        return Elements(**sums)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Cost:
-    """Bytes that autograd saves, matrix products, and elementwise work."""
+    """Bytes that autograd saves, matrix products, and elementwise work, added up part by part."""
 
     saved: float = 0.0
-    products: tuple[Product, ...] = ()
-    elements: Elements = Elements()
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.saved + other.saved,
-            self.products + other.products,
-            self.elements + other.elements,
-        )
+    products: list[Product] = field(default_factory=list)
+    elements: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ELEMENTWISE, 0.0))
+    """Numbers that each kind of elementwise work goes through in the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +114,13 @@ class PassCost:
         """All matrix products of a forward pass."""
         return [product for part in self._parts for product in part.products]
 
-    def elements(self) -> Elements:
-        """All elementwise work of a forward pass."""
-        return sum((part.elements for part in self._parts), Elements())
+    def elements(self) -> dict[str, float]:
+        """All elementwise work of a forward pass, by its kind."""
+        return {kind: sum(part.elements[kind] for part in self._parts) for kind in ELEMENTWISE}
 
     def flops(self, recompute: bool = False) -> int:
         """Operations of the forward and backward pass; `recompute` adds the blocks' forward."""
-        total = sum(product.training_flops for product in self.products())
+        total = sum(product.flops * (1 + product.gradients) for product in self.products())
         again = sum(product.flops for block in self.blocks for product in block.products)
         return total + again * self.passes * recompute
 
@@ -156,22 +130,26 @@ def pass_cost(config: ModelConfig, size: BatchSize, numerics: Numerics) -> PassC
     embedded = 2 if numerics.half and config.patch_size else numerics.stream
     if numerics.half:
         numerics = replace(numerics, stream=2)
-    tally = _Tally(config, size, numerics, embedded)
-    blocks: list[Cost] = []
+    around = _Tally(config, size, numerics, embedded)
+    stacks = []
     if config.family != "decoder":
         length = size.source if config.family == "encoder-decoder" else size.target
-        around = tally.stack(length, causal=config.causal)
-        blocks += tally.blocks(config.n_encoder_layers, length, causal=config.causal)
-    else:
-        around = Cost()
+        stacks.append((config.n_encoder_layers, length, config.causal))
     if config.family != "encoder":
-        around += tally.stack(size.target, causal=True)
-        blocks += tally.blocks(config.n_decoder_layers, size.target, causal=True)
-    around += tally.memory() + tally.head()
+        stacks.append((config.n_decoder_layers, size.target, True))
+    blocks: list[Cost] = []
+    for n_layers, length, causal in stacks:
+        around.stack(length, causal)
+        windowed = causal or config.family == "encoder"
+        for layer in range(n_layers):
+            inside = replace(around, cost=Cost())
+            inside.block(length, causal, config.window_of(layer) * windowed)
+            blocks.append(inside.cost)
+    around.memory()
+    around.head()
     width = config.d_model * numerics.stream
-    return PassCost(
-        around, tuple(blocks), max(size.tokens, size.source_tokens) * width, size.passes
-    )
+    block_input = max(size.tokens, size.source_tokens) * width
+    return PassCost(around.cost, tuple(blocks), block_input, size.passes)
 
 
 @dataclass(frozen=True)
@@ -182,169 +160,157 @@ class _Tally:
     size: BatchSize
     numerics: Numerics
     embedded: int  # bytes of a number in embeddings, before the residual stream
+    cost: Cost = field(default_factory=Cost)
 
     # Around the blocks
 
-    def stack(self, length: int, causal: bool) -> Cost:
+    def stack(self, length: int, causal: bool) -> None:
         """Embedding, positions, input norm and dropout, widening; the final norm."""
         config, n = self.config, self.size.rows * length
         width = config.embedding_width
-        saved = n * LONG + self._dropout(n, width, self.embedded)
-        products: tuple[Product, ...] = ()
         if config.patch_size:
             inner = config.n_channels * config.patch_size**2
-            saved += n * inner * self.numerics.product - n * LONG
-            products += (self._product(n, inner, width, "embeddings", gradients=1),)
+            self._save(n * inner * self.numerics.product)
+            self._product(n, inner, width, gradients=1)
+        else:
+            self._save(n * LONG)
+        self._dropout(n, width, self.embedded, config.dropout)
         if config.n_segments:
-            saved += n * LONG
+            self._save(n * LONG)
         if config.positions.startswith("learned"):
-            saved += length * LONG
+            self._save(length * LONG)
         if config.embedding_norm:
-            saved += self._norm(n, width, self.embedded)
+            self._norm(n, width, self.embedded)
         if config.d_embedding:
-            saved += n * width * self.numerics.product
-            products += (self._product(n, width, config.d_model, "embeddings"),)
+            self._save(n * width * self.numerics.product)
+            self._product(n, width, config.d_model)
+        rows = self.size.rows if self.size.separated else 1
         if config.positions == "rotary":
-            rows = self.size.rows if self.size.separated else 1
-            saved += rows * length * 2 * config.d_rotary * FLOAT
+            self._save(rows * length * 2 * config.d_rotary * FLOAT)
         if config.positions in ("relative", "learned_relative"):
-            rows = self.size.rows if self.size.separated else 1
-            saved += rows * length**2 * LONG
+            self._save(rows * length**2 * LONG)
         if config.positions == "disentangled":
-            saved += length**2 * LONG + self._distances()
+            vectors = 2 * config.relative_buckets * config.d_model * FLOAT
+            self._save(length**2 * LONG + vectors * (1 + config.position_norm))
         if config.norm_position != "post":
-            saved += self._norm(n)
+            self._norm(n)
         if config.convolution and not causal:
-            saved += 4 * n * config.d_model * self.numerics.product + self._norm(n)
-            conv = config.d_model * config.convolution
-            products += (self._product(n, conv, config.d_model, "feed-forward"),)
-        elements = Elements(
+            self._save(4 * n * config.d_model * self.numerics.product)
+            self._norm(n)
+            self._product(n, config.d_model * config.convolution, config.d_model)
+        self._work(
             norm=n * width * config.embedding_norm,
             dropout=n * width * (config.dropout > 0),
             added=n * width * (1 + (config.n_segments > 0)),
         )
-        return Cost(saved, products, elements)
 
-    def memory(self) -> Cost:
+    def memory(self) -> None:
         """The encoder's output, which every decoder layer projects to keys and values."""
-        if self.config.family != "encoder-decoder":
-            return Cost()
-        copies = self.config.n_decoder_layers if self.numerics.half else 1
-        return Cost(self.size.source_tokens * self.config.d_model * self.numerics.product * copies)
+        if self.config.family == "encoder-decoder":
+            copies = self.config.n_decoder_layers if self.numerics.half else 1
+            width = self.config.d_model * self.numerics.product
+            self._save(self.size.source_tokens * width * copies)
 
-    def head(self) -> Cost:
+    def head(self) -> None:
         """The output projection or the head, and the loss."""
         config, labels = self.config, self.size.labels
         width, p = config.embedding_width, self.numerics.product
         if config.family == "encoder" and config.head != "masked":
-            return self._label_head()
-        gradient = 0 if self.numerics.frozen else config.vocab_size * width * FLOAT
-        saved: float = labels * width * p + gradient
+            self._label_head()
+            return
         if self.size.whole_logits:
-            saved = labels * (width * p + config.vocab_size * FLOAT)
-        products = [self._product(labels, width, config.vocab_size, "output")]
+            self._save(labels * (width * p + config.vocab_size * FLOAT))
+        else:
+            gradient = 0 if self.numerics.frozen else config.vocab_size * width * FLOAT
+            self._save(labels * width * p + gradient)
+        self._product(labels, width, config.vocab_size)
         if config.family == "encoder":
-            saved += labels * (LONG + (config.d_model + width) * p) + self._norm(labels, width, p)
-            saved += config.vocab_size * FLOAT
-            products.append(self._product(labels, config.d_model, width, "output"))
-        return Cost(saved, tuple(products))
+            self._save(labels * (LONG + (config.d_model + width) * p) + config.vocab_size * FLOAT)
+            self._norm(labels, width, p)
+            self._product(labels, config.d_model, width)
 
-    def _label_head(self) -> Cost:
+    def _label_head(self) -> None:
         config, labels, p = self.config, self.size.labels, self.numerics.product
-        saved = 2.0 * labels * config.d_model * p + 3 * labels * max(1, config.n_labels) * FLOAT
-        products = [self._product(labels, config.d_model, max(1, config.n_labels), "output")]
+        n_labels = max(1, config.n_labels)
+        self._save(2 * labels * config.d_model * p + 3 * labels * n_labels * FLOAT)
+        self._product(labels, config.d_model, n_labels)
         if config.pooler != "none" and config.head == "sequence":
-            saved += 2 * labels * config.d_model * p
-            products.append(self._product(labels, config.d_model, config.d_model, "output"))
+            self._save(2 * labels * config.d_model * p)
+            self._product(labels, config.d_model, config.d_model)
         if config.head_layer:
-            saved += 2 * labels * config.d_model * p + self._norm(labels)
-            products.append(self._product(labels, config.d_model, config.d_model, "output"))
-        return Cost(saved, tuple(products))
+            self._save(2 * labels * config.d_model * p)
+            self._norm(labels)
+            self._product(labels, config.d_model, config.d_model)
 
     # Inside of blocks
 
-    def blocks(self, n_layers: int, length: int, causal: bool) -> list[Cost]:
-        """Every layer of a stack."""
-        windowed = causal or self.config.family == "encoder"
-        return [
-            self.block(length, causal, self.config.window_of(layer) * windowed)
-            for layer in range(n_layers)
-        ]
-
-    def block(self, length: int, causal: bool, window: int) -> Cost:
-        """Self-attention, cross-attention where there is a source, feed-forward."""
+    def block(self, length: int, causal: bool, window: int) -> None:
+        """Self-attention, cross-attention where there is a source, feed-forward, residuals."""
         config, n = self.config, self.size.rows * length
         cross = causal and config.family == "encoder-decoder"
-        cost = self.self_attention(length, causal, window) + self.feed_forward(n)
-        saved = (2 + cross) * self.residual(n)
+        self.self_attention(length, causal, window)
+        self.feed_forward(n)
         if cross:
-            cost += self.cross_attention()
+            self.cross_attention()
+        for _ in range(2 + cross):
+            self._norm(n)
+            self._dropout(n, config.d_model, self.numerics.product, config.dropout)
+            if config.norm_position == "both":
+                self._norm(n, config.d_model, self.numerics.product)
         if config.parallel:  # both norms keep the same input
-            saved -= n * config.d_model * self.numerics.stream
+            self._save(-n * config.d_model * self.numerics.stream)
         total = (2 + cross) * n * config.d_model
         norms = total * (2 if config.norm_position == "both" else 1)
-        return cost + Cost(saved, (), Elements(norms, total * (config.dropout > 0), added=total))
+        self._work(norm=norms, dropout=total * (config.dropout > 0), added=total)
 
-    def residual(self, n: int) -> float:
-        """Dropout on what is added, and the norms."""
-        width, p = self.config.d_model, self.numerics.product
-        saved = self._norm(n) + self._dropout(n, width, p)
-        return saved + (self._norm(n, width, p) if self.config.norm_position == "both" else 0)
-
-    def feed_forward(self, n: int) -> Cost:
+    def feed_forward(self, n: int) -> None:
         """The position-wise layer, or the experts that tokens go to."""
         config = self.config
         if not config.n_experts:
-            return self._expert(n)
+            self._expert(n)
+            return
         width, p, routed = config.d_model, self.numerics.product, n * config.n_experts_used
-        router = n * (width * p + (config.n_experts + 1) * FLOAT)
-        router += routed * (LONG + FLOAT)
-        chosen = routed * (LONG + FLOAT + width * (p + self.numerics.stream))
-        cost = Cost(router + chosen, (self._product(n, width, config.n_experts, "feed-forward"),))
-        return cost + self._expert(routed)
+        self._save(n * (width * p + (config.n_experts + 1) * FLOAT) + routed * (LONG + FLOAT))
+        self._save(routed * (LONG + FLOAT + width * (p + self.numerics.stream)))
+        self._product(n, width, config.n_experts)
+        self._expert(routed)
 
-    def _expert(self, n: int) -> Cost:
-        config, numerics = self.config, self.numerics
-        d_model, d_ff, p = config.d_model, config.d_ff, numerics.product
+    def _expert(self, n: int) -> None:
+        config, p = self.config, self.numerics.product
+        d_model, d_ff, dropped = config.d_model, config.d_ff, config.activation_dropout
         from_output = config.activation == "relu" and not config.gated  # its gradient needs no more
         times = 4 if config.gated else 1 if from_output else 2
-        saved = n * d_ff * p * times + self._dropout(n, d_ff, p, config.activation_dropout)
-        if config.activation_dropout and from_output:
-            saved += n * d_ff * p
-        elements = Elements(
-            activation=n * d_ff,
-            dropout=n * d_ff * (config.activation_dropout > 0),
-            added=n * d_ff * config.gated,
+        self._save(n * d_ff * p * (times + (dropped > 0 and from_output)) + n * d_model * p)
+        self._dropout(n, d_ff, p, dropped)
+        self._linear(n, d_model, d_ff * (1 + config.gated))
+        self._linear(n, d_ff, d_model)
+        self._work(
+            activation=n * d_ff, dropout=n * d_ff * (dropped > 0), added=n * d_ff * config.gated
         )
-        cost = Cost(saved + n * d_model * p, (), elements)
-        cost += self._linear(n, d_model, d_ff * (1 + config.gated), "feed-forward")
-        return cost + self._linear(n, d_ff, d_model, "feed-forward")
 
-    def self_attention(self, length: int, causal: bool, window: int) -> Cost:
+    def self_attention(self, length: int, causal: bool, window: int) -> None:
         """One fused projection, positions that turn queries and keys, the kernel, the output."""
         config, n = self.config, self.size.rows * length
         d_query, d_key = config.n_heads * config.d_head, config.kv_heads * config.d_head
-        cost = Cost(n * config.d_model * self.numerics.product)
-        cost += self._linear(n, config.d_model, d_query + 2 * d_key, "attention")
-        cost += Cost(self._query_key_norm(n))
-        return cost + self._kernel(length, length, causal, window) + self._output(n, d_query)
+        self._save(n * config.d_model * self.numerics.product)
+        self._linear(n, config.d_model, d_query + 2 * d_key)
+        self._query_key_norm(n)
+        self._kernel(length, length, causal, window)
+        self._linear(n, d_query, config.d_model)
 
-    def cross_attention(self) -> Cost:
+    def cross_attention(self) -> None:
         """Queries of the target; keys and values of the source."""
         config, size = self.config, self.size
         d_query, d_key = config.n_heads * config.d_head, config.kv_heads * config.d_head
-        cost = Cost(size.tokens * config.d_model * self.numerics.product)
-        cost += self._linear(size.tokens, config.d_model, d_query, "attention")
-        cost += self._linear(size.source_tokens, config.d_model, 2 * d_key, "attention")
-        cost += self._kernel(size.target, size.source, causal=False, window=0, cross=True)
-        return cost + self._output(size.tokens, d_query)
-
-    def _output(self, n: int, d_query: int) -> Cost:
-        return self._linear(n, d_query, self.config.d_model, "attention")
+        self._save(size.tokens * config.d_model * self.numerics.product)
+        self._linear(size.tokens, config.d_model, d_query)
+        self._linear(size.source_tokens, config.d_model, 2 * d_key)
+        self._kernel(size.target, size.source, causal=False, window=0, cross=True)
+        self._linear(size.tokens, d_query, config.d_model)
 
     def _kernel(
         self, queries: int, keys: int, causal: bool, window: int, cross: bool = False
-    ) -> Cost:
+    ) -> None:
         """softmax(QKᵀ)V: what its kernel saves, and its two products."""
         config, a = self.config, self.numerics.attention
         rows, n_heads, d_head = self.size.rows, config.n_heads, config.d_head
@@ -353,22 +319,24 @@ class _Tally:
         flag = causal and not (window or self.size.separated or self.size.packed)
         if self._has_math(cross):
             size = self.numerics.product if config.score_cap else a
-            saved = (n + 2 * m) * d_query * size + self._weights(n, keys)
-            saved += n * d_query * self.numerics.product  # heads side by side
+            self._save((n + 2 * m) * d_query * size + self._weights(n, keys))
+            self._save(n * d_query * self.numerics.product)  # heads side by side
         else:
-            saved = self._projections(n, m, cross) + n * (d_query * a + n_heads * FLOAT)
+            self._projections(n, m, cross)
+            self._save(n * (d_query * a + n_heads * FLOAT))
             blind = cross or self.size.separated or self.size.packed or not causal
             copied = blind or self.numerics.half or config.query_key_norm
-            saved += n * d_query * self.numerics.product * copied
+            self._save(n * d_query * self.numerics.product * copied)
             folded = n_heads != config.kv_heads and not flag and not self.numerics.half
             if folded and self.numerics.device == "cpu":
-                saved += n * d_query * a  # queries that share a key, side by side
-            saved += self._mask_matrix(queries, keys, flag, window, cross)
-        scores = Product(queries, d_head, keys, rows * n_heads, part="attention", scores=True)
-        values = Product(queries, keys, d_head, rows * n_heads, part="attention", scores=True)
-        turned = n * (d_query + d_key) * (config.positions == "rotary" and not cross)
-        elements = Elements(added=3.0 * turned)
-        return Cost(saved, (scores, values), elements) + self._distance_products(n, m, cross)
+                self._save(n * d_query * a)  # queries that share a key, side by side
+            self._mask_matrix(queries, keys, flag, window, cross)
+        self._scores(queries, d_head, keys)
+        self._scores(queries, keys, d_head)
+        if config.positions == "rotary" and not cross:
+            self._work(added=3.0 * n * (d_query + d_key))
+        if config.positions == "disentangled" and not cross:
+            self._distance_products(n, m)
 
     def _has_math(self, cross: bool) -> bool:
         """Whether the scores of all heads are in memory, for want of a kernel that fuses them."""
@@ -389,96 +357,85 @@ class _Tally:
             size = p + FLOAT + p + (FLOAT if dropped else 0)
         return n * self.config.n_heads * keys * size
 
-    def _projections(self, n: int, m: int, cross: bool) -> float:
+    def _projections(self, n: int, m: int, cross: bool) -> None:
         """Queries, keys and values as the kernel saves them."""
         config, a = self.config, self.numerics.attention
         d_query, d_key = (h * config.d_head for h in (config.n_heads, config.kv_heads))
-        saved = n * d_query * a + 2 * m * d_key * a
+        self._save(n * d_query * a + 2 * m * d_key * a)
         turned = config.positions == "rotary" or config.query_key_norm
         if turned and not cross and not (self.numerics.half and self.numerics.device == "cpu"):
-            saved += n * (d_query + d_key) * a  # the fused tensor stays for its values
-        return saved
+            self._save(n * (d_query + d_key) * a)  # the fused tensor stays for its values
 
-    def _mask_matrix(self, queries: int, keys: int, flag: bool, window: int, cross: bool) -> float:
+    def _mask_matrix(self, queries: int, keys: int, flag: bool, window: int, cross: bool) -> None:
         """The mask as a kernel takes it, in float32."""
         config, rows = self.config, self.size.rows
         if self.size.packed:
-            return 0.0
-        groups = config.n_heads // config.kv_heads
-        saved = 0.0
+            return
+        groups, separated = config.n_heads // config.kv_heads, self.size.separated
         if config.biases_scores and not cross:
-            saved += config.n_heads * queries * keys * FLOAT * (rows if self.size.separated else 1)
-        elif self.size.separated and not cross:
-            saved += rows * groups * queries * keys * FLOAT
+            self._save(config.n_heads * queries * keys * FLOAT * (rows if separated else 1))
+        elif separated and not cross:
+            self._save(rows * groups * queries * keys * FLOAT)
         elif window:
-            saved += groups * queries * keys * FLOAT
+            self._save(groups * queries * keys * FLOAT)
         elif not flag:
-            saved += rows * keys * FLOAT
-        return saved
+            self._save(rows * keys * FLOAT)
 
-    def _distances(self) -> float:
-        """Vectors of distances, their norm and their projections, in every layer."""
-        config = self.config
-        n_vectors = 2 * config.relative_buckets
-        return n_vectors * config.d_model * FLOAT * (1 + config.position_norm)
-
-    def _distance_products(self, n: int, m: int, cross: bool) -> Cost:
+    def _distance_products(self, n: int, m: int) -> None:
         """Disentangled: queries and keys times the vectors of distances."""
-        config = self.config
-        if config.positions != "disentangled" or cross:
-            return Cost()
+        config, rows, p = self.config, self.size.rows, self.numerics.product
         n_vectors, d_query = 2 * config.relative_buckets, config.n_heads * config.d_head
-        rows, count = self.size.rows, self.size.rows * config.n_heads
-        p = self.numerics.product
-        saved = (n + m) * (d_query + config.n_heads * n_vectors) * p
-        saved += 2 * rows * n_vectors * d_query * p
-        to_position = Product(
-            n // rows, config.d_head, n_vectors, count, part="attention", scores=True
-        )
-        to_content = Product(
-            n_vectors, config.d_head, m // rows, count, part="attention", scores=True
-        )
-        project = self._product(n_vectors, config.d_model, 2 * d_query, "attention")
-        return Cost(saved, (to_position, to_content, project))
+        self._save((n + m) * (d_query + config.n_heads * n_vectors) * p)
+        self._save(2 * rows * n_vectors * d_query * p)
+        self._scores(n // rows, config.d_head, n_vectors)
+        self._scores(n_vectors, config.d_head, m // rows)
+        self._product(n_vectors, config.d_model, 2 * d_query)
 
     # Parts of parts
 
-    def _query_key_norm(self, n: int) -> float:
+    def _query_key_norm(self, n: int) -> None:
         config = self.config
         if not config.query_key_norm:
-            return 0.0
+            return
         n_heads, rms = config.n_heads + config.kv_heads, config.norm != "layer"
         times = rms * (2 if self.numerics.half else 1)  # in bfloat16, the input is widened first
-        return n * n_heads * (config.d_head * FLOAT * times + FLOAT * (1 if rms else 2))
+        self._save(n * n_heads * (config.d_head * FLOAT * times + FLOAT * (1 if rms else 2)))
 
-    def _norm(self, n: int, width: int = 0, size: int = 0) -> float:
+    def _norm(self, n: int, width: int = 0, size: int = 0) -> None:
         """The input and its statistics; RMSNorm keeps the normalised vector for its gain."""
         width, size = width or self.config.d_model, size or self.numerics.stream
         if self.config.norm == "layer":
-            return n * (width * size + 2 * FLOAT)
+            self._save(n * (width * size + 2 * FLOAT))
+            return
         kept = 1 if self.numerics.frozen else 2
-        return n * (kept * width * max(size, FLOAT) + FLOAT)  # computed in float32
+        self._save(n * (kept * width * max(size, FLOAT) + FLOAT))  # computed in float32
 
-    def _dropout(self, n: int, width: int, size: int, rate: float | None = None) -> float:
+    def _dropout(self, n: int, width: int, size: int, rate: float) -> None:
         """The mask: a GPU keeps booleans, a CPU the factors."""
-        rate = self.config.dropout if rate is None else rate
-        if not rate:
-            return 0.0
-        return n * width * (size if self.numerics.device == "cpu" else 1)
+        if rate:
+            self._save(n * width * (size if self.numerics.device == "cpu" else 1))
 
-    def _linear(self, n: int, inner: int, columns: int, part: Part) -> Cost:
+    def _linear(self, n: int, inner: int, columns: int) -> None:
         """The product of a linear layer inside of a block, with its LoRA update."""
-        product = self._product(n, inner, columns, part)
-        rank = self.numerics.lora_rank
-        if not rank:
-            return Cost(0.0, (product,))
-        saved = n * rank * self.numerics.product
-        saved += n * inner * 2 * self.numerics.product * self.numerics.lora_dropout
-        down, up = Product(n, inner, rank, part=part), Product(n, rank, columns, part=part)
-        return Cost(saved, (product, down, up))
+        self._product(n, inner, columns)
+        if rank := self.numerics.lora_rank:
+            dropped = n * inner * 2 * self.numerics.lora_dropout
+            self._save((n * rank + dropped) * self.numerics.product)
+            self.cost.products += [Product(n, inner, rank), Product(n, rank, columns)]
 
-    def _product(
-        self, rows: int, inner: int, columns: int, part: Part, gradients: int = 2
-    ) -> Product:
+    def _product(self, rows: int, inner: int, columns: int, gradients: int = 2) -> None:
         """A product with a weight; a frozen one has no gradient."""
-        return Product(rows, inner, columns, gradients=gradients - self.numerics.frozen, part=part)
+        gradients -= self.numerics.frozen
+        self.cost.products.append(Product(rows, inner, columns, gradients=gradients))
+
+    def _scores(self, rows: int, inner: int, columns: int) -> None:
+        """A product inside of attention, of each head of each row."""
+        count = self.size.rows * self.config.n_heads
+        self.cost.products.append(Product(rows, inner, columns, count, scores=True))
+
+    def _work(self, **elements: float) -> None:
+        for kind, count in elements.items():
+            self.cost.elements[kind] += count
+
+    def _save(self, n_bytes: float) -> None:
+        self.cost.saved += n_bytes

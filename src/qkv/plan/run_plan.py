@@ -43,7 +43,7 @@ class RunPlan:
     @cached_property
     def parameters(self) -> dict[str, int]:
         """Parameters of each part."""
-        return {str(part): count for part, count in count_parameters(self.config).items()}
+        return count_parameters(self.config)
 
     @cached_property
     def trained(self) -> int:

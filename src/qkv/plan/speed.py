@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qkv.config import ModelConfig
 from qkv.plan.cpu_probe import CpuProbe
-from qkv.plan.passes import Elements, Product
+from qkv.plan.passes import Product
 
 if TYPE_CHECKING:
     from qkv.plan.run_plan import RunPlan
@@ -21,7 +21,7 @@ ATTENTION_SHARE, HALF_LENGTH, ATTENTION_TILE = 0.25, 64, 128
 READ_SHARE = 0.87  # of the memory's bandwidth that is reached: 4.19 of 4.8 TB/s on an H200
 # Bytes moved for each element, forward and backward, by kernels that a compiler has fused; fitted
 # to the elementwise work of GPT-2 (28 ms) and of Transformer-base (19 ms) on an H200
-MOVED = Elements(norm=32.0, dropout=16.0, activation=14.0, added=12.0)
+MOVED = {"norm": 32.0, "dropout": 16.0, "activation": 14.0, "added": 12.0}
 EAGER = 2.0  # times as many without a compiler
 LOGIT_MOVED = 10.0  # bytes for each logit
 BETWEEN = 1.08  # times the kernels' own time, because of what happens between them
@@ -99,7 +99,7 @@ def _gpu_time(plan: RunPlan) -> StepTime:
         reads = count * (forwards + product.gradients) * weight / bandwidth
         products += max(flops / (peak * efficiency(product)), reads)
     work, times = cost.elements(), 1 + recompute / 2
-    moved = sum(getattr(work, name) * getattr(MOVED, name) for name in vars(MOVED)) * times
+    moved = sum(count * MOVED[kind] for kind, count in work.items()) * times
     logits = size.labels * config.vocab_size * LOGIT_MOVED if _has_logits(config) else 0.0
     elementwise = BETWEEN * (moved * (1.0 if plan.compiled else EAGER) + logits) / bandwidth
     kernels = KERNELS * len(cost.blocks) * cost.passes * times
@@ -135,7 +135,7 @@ def _cpu_time(plan: RunPlan, probe: CpuProbe) -> StepTime:
         else:
             products += share * probe.product(product)
     work = cost.elements()
-    elementwise = sum(getattr(work, name) * getattr(probe.elements, name) for name in vars(work))
+    elementwise = sum(count * probe.elements[kind] for kind, count in work.items())
     if _has_logits(plan.config):
         elementwise += plan.size.labels * plan.config.vocab_size * probe.logit
     again = 1 + recompute / 2

@@ -9,7 +9,7 @@ from typing import Any
 
 from qkv.proofs.model_under_test import ModelUnderTest, tokenizers_of
 from qkv.proofs.proof import Measured, largest
-from qkv.tasks import Encoder, Prompting, load
+from qkv.tasks import Prompting, load
 
 # What the objects of the tasks keep beside the model and the vocabulary
 SETTINGS = ("decode", "prompting", "embedding", "classes", "tags", "settings")
@@ -20,7 +20,7 @@ def saved_and_loaded(tested: ModelUnderTest) -> Measured:
     before = tested.loaded
     with tempfile.TemporaryDirectory(prefix="qkv-verify-") as name:
         folder = Path(name)
-        save(before, folder)
+        before.save(folder)
         after = load(folder, "cpu")
         changed = [*_settings_changed(before, after), *_vocabulary_changed(before, after, folder)]
     weights = [dict(model.model.named_parameters()) for model in (before, after)]
@@ -31,14 +31,6 @@ def saved_and_loaded(tested: ModelUnderTest) -> Measured:
     pairs = [(weight, weights[1][name]) for name, weight in weights[0].items()]
     apart = largest(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
     return Measured(apart, 0.0)
-
-
-def save(loaded: Any, folder: Path) -> None:
-    """Save a loaded model as a model folder."""
-    if isinstance(loaded, Encoder):
-        loaded.save(folder, "fill" if loaded.model.config.head == "masked" else "embed")
-    else:
-        loaded.save(folder)
 
 
 def _settings_changed(before: Any, after: Any) -> list[str]:

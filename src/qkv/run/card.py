@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,8 @@ from qkv.config import TASKS, ModelConfig, Recipe
 from qkv.convert.model_folder import CARD
 from qkv.evaluation import Score
 from qkv.files import write_text
-from qkv.model import Model, parameter_shapes
+from qkv.model import Model
+from qkv.plan.parameters import count_parameters
 
 IMAGES = "a classifier of images", "qkv classify --model {} image.png"
 
@@ -52,11 +52,6 @@ def describe_input(config: ModelConfig) -> str:
     return f"images of {size} × {size} pixels in patches of {patch} × {patch}"
 
 
-def count_parameters(config: ModelConfig) -> int:
-    """Count the weights of such a model, frozen and quantised ones included."""
-    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
-
-
 def _describe(recipe: Recipe, model: Model) -> str:
     config, start = model.config, recipe.train.start_from
     layers = {"encoder": config.n_encoder_layers, "decoder": config.n_decoder_layers}
@@ -66,7 +61,7 @@ def _describe(recipe: Recipe, model: Model) -> str:
     taught = f" Taught by {', '.join(recipe.teacher.models)}." if recipe.teacher.models else ""
     return (
         f"{f'Started from {start}' if start else recipe.preset}, "
-        f"{count_parameters(config):,} parameters: "
+        f"{sum(count_parameters(config).values()):,} parameters: "
         f"{counts} layers, d_model {config.d_model}, {config.n_heads} heads, "
         f"{describe_input(config)}.{taught}{tuned}"
     )

@@ -115,7 +115,7 @@ class ClassifyJob(LabelJob[Labelled]):
         items = self.sequences(split, encode, key)
         if split == "train" and self.recipe.teacher.models:
             texts = [example.texts for example in self.splits.train]
-            opinions = teacher_probabilities(self.plan, texts, classes.labels)
+            opinions = teacher_probabilities(self, texts, classes.labels)
             windows = self.result.frame(texts)[1]
             items.opinions = opinions[windows]
         return items

@@ -89,7 +89,7 @@ class DenoiseJob(TextJob):
 
     def save(self) -> None:
         """Write the run folder as a model folder."""
-        self.result.save(self.plan.folder, "denoise")
+        self.result.save(self.folder, "denoise")
 
     def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:
         """Measure loss and perplexity of the generated text."""

@@ -91,10 +91,6 @@ class EmbedJob(LabelJob[Texts]):
         ]
         return float(np.mean(choices))
 
-    def save(self) -> None:
-        """Write the run folder as a model folder."""
-        self.result.save(self.plan.folder, "embed")
-
 
 def numbered(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """Number texts; equal ones have equal numbers."""

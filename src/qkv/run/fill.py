@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -15,7 +16,7 @@ from qkv.evaluation import Score, loss, perplexity
 from qkv.run.job import TextJob
 from qkv.tasks import Encoder
 from qkv.text import MASK, Tokenizer, Vocabulary
-from qkv.training import Distribution, entropy, layout_of, masked_tokens
+from qkv.training import entropy, layout_of, masked_tokens
 
 
 class FillJob(TextJob):
@@ -75,57 +76,35 @@ class FillJob(TextJob):
         counts = self.token_counts()
         return entropy(counts * ~self.vocabulary.special[: len(counts)])
 
-    def save(self) -> None:
-        """Write the run folder as a model folder."""
-        self.result.save(self.plan.folder, "fill")
-
     def text_scores(self, split: str, batches: Iterable[Batch]) -> list[Score]:
         """Measure how well masked tokens are predicted, and pairs judged."""
-        counts = _Counts()
+        totals = np.zeros(5)
         self.model.eval()
-        with torch.inference_mode(), mixed_precision(self.recipe.train, self.plan.device):
+        with torch.inference_mode(), mixed_precision(self.recipe.train, self.device):
             for batch in self.workers.share(batches):
-                counts.add(self.model, batch.to(self.plan.device))
+                totals += self._counts(batch.to(self.device))
         self.model.train()
-        counts.reduce(self.workers)
-        return counts.scores()
+        nats, right, n_tokens, right_pairs, n_pairs = self.workers.reduce_sum(*totals.tolist())
+        n_tokens = round(n_tokens)
+        scores = [
+            loss(nats, n_tokens),
+            perplexity(nats, n_tokens),
+            Score("accuracy", 100 * right / n_tokens),
+        ]
+        if n_pairs:
+            scores.append(Score("pair accuracy", 100 * right_pairs / n_pairs))
+        return scores
 
-
-class _Counts:
-    """Predictions of a model, added up over batches."""
-
-    def __init__(self) -> None:
-        self.nats = 0.0
-        self.right = self.n_tokens = self.right_pairs = self.n_pairs = 0
-
-    def add(self, model: Any, batch: Batch) -> None:
-        """Count one batch's masked tokens and pairs."""
-        side = batch.target
+    def _counts(self, batch: Batch) -> tuple[float, int, int, int, int]:
+        """Return the loss of a batch, and of its masked tokens and pairs those right and all."""
+        model, side = self.model, batch.target
         x = model(side.tokens, layout_of(side), side.segments, then=lambda hidden: hidden)
         logits = model.head(x.flatten(0, 1)[batch.positions]).float()
-        self.nats += float(F.cross_entropy(logits, batch.labels, reduction="sum").double())
-        self.right += int((logits.argmax(-1) == batch.labels).sum())
-        self.n_tokens += batch.n_labels
-        if batch.pairs is not None and model.pair_head is not None:
-            judged = model.pair_head(model.pooler(x, layout_of(side))).argmax(-1)
-            real = batch.pairs >= 0
-            self.right_pairs += int((judged[real] == batch.pairs[real]).sum())
-            self.n_pairs += int(real.sum())
-
-    def reduce(self, workers: Distribution) -> None:
-        """Add up the counts of all workers."""
-        names = ("nats", "right", "n_tokens", "right_pairs", "n_pairs")
-        totals = workers.reduce_sum(*(getattr(self, name) for name in names))
-        for name, total in zip(names, totals, strict=True):
-            setattr(self, name, total)
-
-    def scores(self) -> list[Score]:
-        """Return loss, perplexity and accuracy of masked tokens, and accuracy on pairs."""
-        scores = [
-            loss(self.nats, self.n_tokens),
-            perplexity(self.nats, self.n_tokens),
-            Score("accuracy", 100 * self.right / self.n_tokens),
-        ]
-        if self.n_pairs:
-            scores.append(Score("pair accuracy", 100 * self.right_pairs / self.n_pairs))
-        return scores
+        nats = float(F.cross_entropy(logits, batch.labels, reduction="sum").double())
+        right = int((logits.argmax(-1) == batch.labels).sum())
+        if batch.pairs is None or model.pair_head is None:
+            return nats, right, batch.n_labels, 0, 0
+        judged = model.pair_head(model.pooler(x, layout_of(side))).argmax(-1)
+        real = batch.pairs >= 0
+        right_pairs = int((judged[real] == batch.pairs[real]).sum())
+        return nats, right, batch.n_labels, right_pairs, int(real.sum())

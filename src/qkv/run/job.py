@@ -72,18 +72,6 @@ TOKENIZER_TEXT = 20_000_000  # characters that a vocabulary is learned from; mor
 Example = TypeVar("Example")
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What every job is given."""
-
-    recipe: Recipe
-    folder: Path
-    device: torch.device
-    say: Callable[[str], None]
-    resume: bool = False
-    workers: Distribution = ALONE
-
-
 class Job(ABC):
     """One run of a task. Attributes are set by the phases, in their order; none by the constructor.
 
@@ -103,11 +91,18 @@ class Job(ABC):
     stream: Stream
     valid_batches: list[Batch]
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.recipe, self.say = plan, plan.recipe, plan.say
-        self.workers = plan.workers
-        self.spec = TASKS[plan.recipe.task]
-        self.objective = consistent_next_token(plan.recipe.train.consistency)
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        device: torch.device,
+        say: Callable[[str], None],
+        resume: bool = False,
+        workers: Distribution = ALONE,
+    ) -> None:
+        self.recipe, self.folder, self.device, self.say = recipe, folder, device, say
+        self.resume, self.workers, self.spec = resume, workers, TASKS[recipe.task]
+        self.objective = consistent_next_token(recipe.train.consistency)
 
     # The phases
 
@@ -128,13 +123,13 @@ class Job(ABC):
         self.config = self.model_config()
         torch.manual_seed(self.recipe.train.seed)
         if self.start and self.recipe.train.lora_rank:
-            keep_head, device = self.keeps_head(self.start), self.plan.device
+            keep_head, device = self.keeps_head(self.start), self.device
             self.model = lora_model(self.start, self.config, self.recipe, device, keep_head)
         else:
             self.model = build_model(self.config)
             if self.start:
                 self.start.fill(self.model, self.keeps_head(self.start))
-            self.model.to(self.plan.device)
+            self.model.to(self.device)
         recompute_blocks(self.model, self.recipe.train.recompute)
         self.result = self.build_result(self.model)
 
@@ -157,7 +152,7 @@ class Job(ABC):
         )
         # Padded batches of many shapes, which a compiled step would be compiled for again and again
         eager = dataclasses.replace(train, compile="off")
-        self.loss_sum = build_loss(self.model, eager, self.plan.device, objective=self.objective)
+        self.loss_sum = build_loss(self.model, eager, self.device, objective=self.objective)
         batches = validation_batches(self.valid_items, self.valid_tokens, self.packed)
         most = max(1, MEASURED // self.valid_tokens)
         self.valid_batches = list(islice(batches, most))
@@ -165,26 +160,22 @@ class Job(ABC):
     def evaluate(self) -> dict[str, float]:
         """Measure the weights as they are now: the validation loss and the task's metrics."""
         scores = {"valid_loss": self.loss(self.valid_batches)}
-        with mixed_precision(self.recipe.train, self.plan.device):
+        with mixed_precision(self.recipe.train, self.device):
             return scores | self.named(self.valid_scores())
 
     def measure(self) -> dict[str, list[Score]]:
         """Score the best weights on the validation and test splits."""
         self.workers.barrier()  # the main worker has written them
         release_memory()  # of training: the result is a second model in memory
-        folder, device = self.plan.folder, str(self.plan.device)
+        folder, device = self.folder, str(self.device)
         if self.model.adapted_from:
             restore(self.model, folder, self.recipe.task)
         else:
             load_weights(self.model, StoredTensors(folder / WEIGHTS), folder / WEIGHTS)
-        self.result = load(folder, device, self._frozen_dtype)
+        # What the frozen weights of a LoRA run are, so that it is measured with the same.
+        base = self.recipe.train.lora_base if self.recipe.train.lora_rank else ""
+        self.result = load(folder, device, base if base.startswith("int") else None)
         return {split: self.scores(split) for split in ("valid", "test") if self.has(split)}
-
-    @property
-    def _frozen_dtype(self) -> str | None:
-        """What the frozen weights of a LoRA run are, so that it is measured with the same."""
-        base = self.recipe.train.lora_base
-        return base if self.recipe.train.lora_rank and base.startswith("int") else None
 
     # What a task fills in
 
@@ -234,7 +225,7 @@ class Job(ABC):
 
     def save(self) -> None:
         """Write the run folder as a model folder of the weights as they are now."""
-        self.result.save(self.plan.folder)
+        self.result.save(self.folder)
 
     # What tasks share
 
@@ -243,7 +234,7 @@ class Job(ABC):
         """Whether batches are packed: where the task and the model can be, and it is on."""
         train = self.recipe.train
         can_pack = self.spec.reads("train", "packing") and self.config.can_pack
-        return can_pack and is_on(train.packing, self.plan.device)
+        return can_pack and is_on(train.packing, self.device)
 
     @property
     def valid_tokens(self) -> int:
@@ -268,10 +259,10 @@ class Job(ABC):
 
     def _resumed_tokenizers(self) -> Tokenizers | None:
         """Load a resumed run's tokenizers, which are beside its checkpoints."""
-        if not self.plan.resume:
+        if not self.resume:
             return None
         try:
-            return Tokenizers.load(self.plan.folder / CHECKPOINTS)
+            return Tokenizers.load(self.folder / CHECKPOINTS)
         except UserError:
             return None
 
@@ -318,7 +309,7 @@ class Job(ABC):
 
     def total_loss(self, batches: Iterable[Batch]) -> tuple[float, int]:
         """Return the loss summed over all labels, and their number; each worker does its share."""
-        device = self.plan.device
+        device = self.device
         own = (batch.to(device) for batch in self.workers.share(batches))
         total, n_labels = self.workers.reduce_sum(*total_loss(self.model, self.loss_sum, own))
         return total, round(n_labels)
@@ -434,7 +425,8 @@ class TextJob(Job):
             self.corpus = load_corpus(self.data, self.tokenizer, self.held_out, progress)
         train, valid = self.corpus.train, self.corpus.valid
         self.say(
-            f"train: {len(train):,} tokens in {len(train.documents):,} documents; "
+            f"train: {len(train):,} tokens in {len(train.documents):,} "
+            f"document{'s' * (len(train.documents) != 1)}; "
             f"valid: {len(valid):,} tokens"
         )
         super().make_items()

@@ -6,6 +6,7 @@ found before training. No second model is needed: what it found is computed once
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -26,8 +27,6 @@ from qkv.evaluation import Score
 from qkv.model import evaluating
 from qkv.run.instruct import ChatJob
 from qkv.training import answer_log_probabilities, preference
-
-LOG_2 = 0.6931471805599453
 
 
 class PreferJob(ChatJob[Preference]):
@@ -77,17 +76,11 @@ class PreferJob(ChatJob[Preference]):
 
     def baseline(self) -> float:
         """Return the loss of a model that prefers nothing."""
-        return LOG_2
-
-    def valid_scores(self) -> list[Score]:
-        """Compare chosen and rejected answers of the validation pairs."""
-        return self._scores(self.valid_items)
+        return math.log(2)
 
     def scores(self, split: str) -> list[Score]:
         """Compare chosen and rejected answers, and by how much their likelihoods have changed."""
-        return self._scores(self.valid_items if split == "valid" else self.test_items)
-
-    def _scores(self, items: PreferenceItems) -> list[Score]:
+        items = self.valid_items if split == "valid" else self.test_items
         assert items.reference is not None
         found = self._log_probabilities(items)
         ratios = (found - items.reference).mean(axis=0)
@@ -99,7 +92,7 @@ class PreferJob(ChatJob[Preference]):
 
     def _log_probabilities(self, items: PreferenceItems) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Compute log P of the chosen and the rejected answers, (N, 2)."""
-        device = self.plan.device
+        device = self.device
         found = np.zeros((len(items), 2), np.float32)
         with evaluating(self.model), torch.no_grad(), mixed_precision(self.recipe.train, device):
             for rows in self.workers.share(batches(items.target_sizes.tolist(), self.valid_tokens)):

@@ -26,7 +26,6 @@ from qkv.errors import UserError
 from qkv.files import replacing, write_json
 from qkv.run.display import progress_bar, remark
 from qkv.run.folder import RECIPE
-from qkv.run.job import Plan
 from qkv.run.train import Run, train
 from qkv.run.translate import TranslateJob
 from qkv.tasks import Translator, load
@@ -194,8 +193,8 @@ def _opened(
 
 def _splits(recipe: Recipe, folder: Path, console: Console) -> Splits[Pair]:
     """Read the recipe's pairs as its run does, with the same ones held out."""
-    plan = Plan(recipe, folder, pick_device(recipe.train.device), partial(remark, console))
-    return TranslateJob(plan).read_splits()
+    device, say = pick_device(recipe.train.device), partial(remark, console)
+    return TranslateJob(recipe, folder, device, say).read_splits()
 
 
 def _texts(paths: Sequence[str | Path], held_out: set[str], say: Say) -> list[str]:

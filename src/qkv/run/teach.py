@@ -12,25 +12,25 @@ import torch
 from qkv.convert import open_model
 from qkv.convert.model_folder import StoredModel, load_config, load_section
 from qkv.errors import UserError
-from qkv.run.job import Plan
+from qkv.run.job import Job
 from qkv.tasks.classify import Classes, Classifier
 
 TEXTS = {1: "single texts", 2: "pairs of texts"}
 
 
 def teacher_probabilities(
-    plan: Plan, texts: Sequence[tuple[str, ...]], labels: Sequence[str]
+    job: Job, texts: Sequence[tuple[str, ...]], labels: Sequence[str]
 ) -> npt.NDArray[np.float32]:
     """Return the mean of the teachers' probabilities, (N, C), at the recipe's temperature."""
-    settings = plan.recipe.teacher
+    settings = job.recipe.teacher
     total = torch.zeros(len(texts), len(labels))
     # Reading takes long, so all teachers are checked before the first one begins.
-    sources = [find_teacher(name, plan.folder) for name in settings.models]
+    sources = [find_teacher(name, job.folder) for name in settings.models]
     for name, source in zip(settings.models, sources, strict=True):
         check_classes(name, load_section(source, "classify", Classes), labels, len(texts[0]))
     for name, source in zip(settings.models, sources, strict=True):
-        teacher = Classifier.load(source, plan.device)
-        plan.say(f"teacher: {name} reads {len(texts):,} texts")
+        teacher = Classifier.load(source, job.device)
+        job.say(f"teacher: {name} reads {len(texts):,} texts")
         order = [teacher.classes.labels.index(label) for label in labels]
         logits = torch.stack(teacher.logits(texts))[:, order]
         total += (logits / settings.temperature).softmax(dim=-1)

@@ -15,8 +15,9 @@ from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
 from qkv.evaluation import Score
 from qkv.model import Model
+from qkv.plan.parameters import count_parameters
 from qkv.run.answer import AnswerJob
-from qkv.run.card import count_parameters, describe_input, write_card
+from qkv.run.card import describe_input, write_card
 from qkv.run.classify import ClassifyJob
 from qkv.run.denoise import DenoiseJob
 from qkv.run.display import remark
@@ -39,9 +40,9 @@ from qkv.run.folder import (
 from qkv.run.generate import GenerateJob
 from qkv.run.images import ImageJob
 from qkv.run.instruct import InstructJob
-from qkv.run.job import Job, Plan
-from qkv.run.plan import fit_memory
+from qkv.run.job import Job
 from qkv.run.prefer import PreferJob
+from qkv.run.resources import fit_memory
 from qkv.run.tag import TagJob
 from qkv.run.translate import TranslateJob
 from qkv.training import (
@@ -157,8 +158,8 @@ def prepare(
     """Run the phases of a job up to its stream: everything that comes before the first step."""
     say = partial(remark, console or Console(stderr=True))
     device = local_device(pick_device(recipe.train.device))
-    plan = Plan(recipe, folder, device, say, resume, workers)
-    job = (ImageJob if reads_images(recipe) else JOBS[recipe.task])(plan)
+    kind = ImageJob if reads_images(recipe) else JOBS[recipe.task]
+    job = kind(recipe, folder, device, say, resume, workers)
     for phase in (job.read, job.make_tokenizer, job.make_model):
         phase()
     for problem in export_problems(job.config, recipe.task):
@@ -181,7 +182,7 @@ def reads_images(recipe: Recipe) -> bool:
 
 def make_trainer(job: Job) -> Trainer:
     """Build the trainer of a job that is prepared."""
-    recipe, device, folder = job.recipe, job.plan.device, job.plan.folder
+    recipe, device, folder = job.recipe, job.device, job.folder
 
     def loss_of(model: Model, config: TrainConfig) -> LossSum:
         return build_loss(model, config, device, job.stream.one_shape, job.objective)
@@ -200,20 +201,27 @@ def make_trainer(job: Job) -> Trainer:
 
 
 def _train(job: Job, console: Console) -> TrainState:
-    recipe, folder = job.recipe, job.plan.folder
+    recipe, folder = job.recipe, job.folder
     trainer = make_trainer(job)
-    if job.plan.resume:
+    if job.resume:
         trainer.resume(job.say)
         if trainer.state.best_step == trainer.state.step and not is_one_save(folder):
             job.save()  # killed while the files of the first model were moved into place
     trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
-    n_parameters, n_trained = count_parameters(job.config), sum(p.numel() for p in trained)
+    n_parameters = sum(count_parameters(job.config).values())
+    n_trained = sum(parameter.numel() for parameter in trained)
     few = f" ({n_trained:,} of LoRA trained)" if recipe.train.lora_rank else ""
     remark(
         console,
         f"{recipe.train.start_from or recipe.preset}: {n_parameters:,} parameters{few}, "
         f"{describe_input(job.config)}, on {_describe_workers(job)}",
     )
+    if recipe.train.steps < recipe.train.warmup:
+        remark(
+            console,
+            f"the run ends after {recipe.train.steps:,} steps, before the learning rate is at its "
+            f"peak (train.warmup is {recipe.train.warmup:,}): lower train.warmup to learn more",
+        )
     if job.workers.is_main:
         trainer.reporters = _reporters(recipe, folder, trainer.state, console)
     try:
@@ -225,7 +233,7 @@ def _train(job: Job, console: Console) -> TrainState:
 
 def _describe_workers(job: Job) -> str:
     """Say where the run trains: a device, or how many workers on which kind of device."""
-    device, workers, train = job.plan.device, job.workers, job.recipe.train
+    device, workers, train = job.device, job.workers, job.recipe.train
     if workers.size == 1:
         return str(device)
     layout = ["sharded"] if train.shard == "full" else []

@@ -15,11 +15,9 @@ from qkv.data import (
     SegmentedPairs,
     Splits,
     encode_pairs,
-    encode_pairs_by_word,
     filter_pairs,
     read_pairs,
     read_splits,
-    segment_pairs,
 )
 from qkv.errors import UserError
 from qkv.evaluation import Score, bleu, exact_match
@@ -66,7 +64,7 @@ class TranslateJob(ExampleJob[Pair]):
         self.splits = dataclasses.replace(self.splits, train=train)
         if (
             len(train) < FEW_PAIRS
-            and self.plan.device.type == "cuda"
+            and self.device.type == "cuda"
             and not self.recipe.train.consistency
         ):
             self.say(
@@ -94,18 +92,14 @@ class TranslateJob(ExampleJob[Pair]):
         assert self.tokenizers is not None
         sides = self.tokenizers.source, self.tokenizers.target
         dropout = self.recipe.data.bpe_dropout
+        by_word, limit = split == "train" and dropout > 0, self.max_length()
         given = self.examples(split), *sides, self.special, self.result.first
-        if split != "train" or not dropout:
-            return self._filtered(split, encode_pairs(*given))
-        items, words = encode_pairs_by_word(*given)
-        items = self._filtered(split, items)
-        limit, seed = self.max_length(), self.recipe.train.seed
-        return segment_pairs(items, words, sides, dropout, limit, seed)
-
-    def _filtered(self, split: str, items: PairItems) -> PairItems:
-        items, sentence = filter_pairs(items, self.max_length(), self.recipe.data.max_ratio)
+        items = encode_pairs(*given, by_word)
+        items, sentence = filter_pairs(items, limit, self.recipe.data.max_ratio)
         self.say(f"{split}: {sentence}")
-        return items
+        if not by_word:
+            return items
+        return SegmentedPairs(items, sides, dropout, limit, self.recipe.train.seed)
 
     def baseline(self) -> float:
         """Return the loss of predicting token frequencies."""

@@ -102,4 +102,6 @@ def _sentence(error: RequestValidationError) -> str:
         return f"The body is not JSON ({first['ctx']['error']}); send an object."
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     rule = str(first["msg"]).rstrip(".")
+    if not where:
+        rule = "it must be a JSON object, sent with the header Content-Type: application/json"
     return f"{where or 'The body'}: {rule}."

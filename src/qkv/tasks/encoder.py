@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args, overload
+from typing import TYPE_CHECKING, get_args, overload
 
 import torch
 import torch.nn.functional as F
@@ -87,9 +87,10 @@ class Encoder:
         model, tokenizer = load_encoder(folder, device)
         return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))
 
-    def save(self, folder: Path, task: Literal["fill", "embed"]) -> None:
+    def save(self, folder: Path) -> None:
         """Write a model folder."""
         embedding = dataclasses.asdict(self.embedding)
+        task = "fill" if self.model.config.head == "masked" else "embed"
         save_encoder(folder, task, self.model, self.tokenizer, embed=embedding)
 
     def embed(

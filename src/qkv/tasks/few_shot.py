@@ -71,19 +71,8 @@ class FewShot:
     ) -> str:
         """The instruction, the solved examples and the record's open question."""
         start = [self.instruction] if self.instruction else []
-        solved = [
-            self.question(example, "An example") + self.solution(example, "An example")
-            for example in examples
-        ]
-        return self.separator.join([*start, *solved, self.question(record, where)])
-
-    def question(self, record: Record, where: str) -> str:
-        """A record's question."""
-        return fill(self.template, record, where)
-
-    def solution(self, record: Record, where: str) -> str:
-        """A record's answer as it follows the question."""
-        return fill(self.answer, record, where)
+        solved = [fill(self.template + self.answer, example, "An example") for example in examples]
+        return self.separator.join([*start, *solved, fill(self.template, record, where)])
 
     def possible(self, record: Record, where: str) -> list[str]:
         """A record's possible answers, by themselves."""
@@ -111,7 +100,7 @@ class FewShot:
 
     def right(self, record: Record, where: str) -> int:
         """Index of the record's own answer among the possible ones."""
-        solution = self.solution(record, where)
+        solution = fill(self.answer, record, where)
         continuations = self.continuations(record, where)
         if solution not in continuations:
             raise UserError(
@@ -132,11 +121,11 @@ class FewShot:
         asked: list[str] = []
         for number, example in enumerate(pool if shots else [], 1):
             self.right(example, f"Example {number} of the pool")
-            asked.append(self.question(example, f"Example {number} of the pool"))
+            asked.append(fill(self.template, example, f"Example {number} of the pool"))
         counts = Counter(asked)
         prompts: list[str] = []
         for number, record in enumerate(records, 1):
-            question = self.question(record, f"Record {number}")
+            question = fill(self.template, record, f"Record {number}")
             same = counts[question]
             if shots > len(asked) - same:
                 raise UserError(

@@ -6,22 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from qkv import tasks
+from qkv.config import TASKS
 from qkv.convert.model_folder import StoredModel, load_config
 from qkv.convert.opening import open_model
 from qkv.device import pick_device
 from qkv.errors import UserError
-
-TASKS = {
-    "translate": "Translator",
-    "denoise": "Translator",
-    "generate": "LanguageModel",
-    "fill": "Encoder",
-    "embed": "Encoder",
-    "classify": "Classifier",
-    "tag": "Tagger",
-    "answer": "Answerer",
-}
-"""The class of `qkv.tasks` that loads a model, by its task."""
 
 
 def load(
@@ -43,5 +32,5 @@ def load(
         known = ", ".join(TASKS)
         raise UserError(f"{name}: unknown task {task!r}; this version of qkv knows {known}.")
     reads_images = task == "classify" and model.patch_size
-    kind = getattr(tasks, "ImageClassifier" if reads_images else TASKS[task])
+    kind = getattr(tasks, "ImageClassifier" if reads_images else TASKS[task].result)
     return kind.load(stored, pick_device(device))

@@ -25,19 +25,27 @@ from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
-from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
+from qkv.tasks.texts import DecodeSettings, Progress, decode_config, listed_texts
 from qkv.text.languages import Languages
 
 if TYPE_CHECKING:
     from qkv.inspect import Trace
 
 
-class TranslateSettings(BatchSettings, total=False):
-    """Keywords of `Translator.translate`."""
+class RequestSettings(DecodeSettings, total=False):
+    """Settings of a decoding, and of what is translated how."""
 
     prefix: str  # how each translation must begin
-    source_language: str  # of a model that knows several
+    source_language: str  # of a model that knows several: "de", "de_DE" and "deu_Latn" are one
     target_language: str
+    truncate: bool  # cut texts that are too long instead of refusing them
+    first: int  # index of the first text, where these go on from others: it decides random draws
+
+
+class TranslateSettings(RequestSettings, total=False):
+    """Keywords of `Translator.translate`."""
+
+    progress: Progress | None  # called with the number of texts done since the last call
 
 
 @dataclass(frozen=True)
@@ -111,36 +119,17 @@ class Translator:
         self,
         texts: str | Iterable[str],
         *,
-        prefix: str = "",
-        source_language: str = "",
-        target_language: str = "",
-        truncate: bool = False,
         progress: Progress | None = None,
-        first: int = 0,
-        **settings: Unpack[DecodeSettings],
+        **settings: Unpack[RequestSettings],
     ) -> list[list[Translation]]:
         """The best translations of each text with their scores; a blank text has none.
 
-        `prefix` is how each translation must begin. A model that knows several languages is told
-        them by their codes ("de", "de_DE" and "deu_Latn" are one). `truncate` cuts texts that are
-        too long. `progress` is called with the number of texts done since the last call. `first` is
-        the index of the first text, where these go on from others: it decides random draws.
+        `settings` are those of `translate`.
         """
-        requests = self.requests(
-            texts,
-            prefix=prefix,
-            source_language=source_language,
-            target_language=target_language,
-            truncate=truncate,
-            first=first,
-            **settings,
-        )
-        rows = [row for row, request in enumerate(requests) if request]
-        found: list[list[Translation]] = [[] for _ in requests]
+        requests = self.requests(texts, **settings)
         asked = [request for request in requests if request]
-        for row, handles in zip(rows, run(self.engine, asked, progress), strict=True):
-            found[row] = self.read(handles)
-        return found
+        found = iter(run(self.engine, asked, progress))
+        return [self.read(next(found)) if request else [] for request in requests]
 
     def requests(
         self,
@@ -154,22 +143,23 @@ class Translator:
         **settings: Unpack[DecodeSettings],
     ) -> list[Request | None]:
         """The engine's requests for the translations of `n_best`; a blank text has none."""
-        config = self.settings(settings)
+        model, config = self.model.config, self.settings(settings)
         framing = self.framing(config, source_language, target_language)
         begun = self.tokenizers.target.encode(prefix) if prefix else []
         texts = [texts] if isinstance(texts, str) else texts
-        sources = self.encode(texts, truncate, source_language)
-        rows = [row for row, tokens in enumerate(sources) if tokens]
-        asked = iter(
-            self._requests(
-                [sources[row] for row in rows],
-                [first + row for row in rows],
-                config,
-                framing,
-                begun,
+        encoded = self.encode(texts, truncate, source_language)
+        rows = [row for row, tokens in enumerate(encoded) if tokens]
+        sources = [(*encoded[row], *framing.after) for row in rows]
+        n_before = len(framing.given) + len(begun)
+        limits = token_limits(model, config, list(map(len, sources)), n_before) if rows else []
+        prompt = (framing.start, *framing.given, *begun)
+        suppress, n_given = suppressed(config, model), len(framing.given)
+        requests: list[Request | None] = [None] * len(encoded)
+        for row, source, limit in zip(rows, sources, limits, strict=True):
+            requests[row] = Request(
+                prompt, limit, model.ends, config, source, suppress, first + row, n_given=n_given
             )
-        )
-        return [next(asked) if tokens else None for tokens in sources]
+        return requests
 
     def read(self, handles: Sequence[Handle]) -> list[Translation]:
         """The translations that a request, or all its draws, has come to, best first."""
@@ -201,12 +191,16 @@ class Translator:
         **settings: Unpack[DecodeSettings],
     ) -> list[list[int]]:
         """The best output of each text as the model gave it, with EOS where it ended so."""
-        config, sources = self.settings(settings), self.encode(texts, language=languages[0])
-        framing = self.framing(config, *languages)
-        requests = self._requests(sources, list(range(len(texts))), config, framing)
-        found = [join(handles)[0] for handles in run(self.engine, requests)]
+        source, target = languages
+        asked = self.requests(texts, source_language=source, target_language=target, **settings)
+        found = iter(run(self.engine, [request for request in asked if request]))
         end = [self.model.config.eos_id]
-        return [[*framing.given, *best.tokens, *end * best.finished] for best in found]
+        outputs: list[list[int]] = []
+        for request in asked:
+            best = join(next(found))[0] if request else None
+            given = [*request.prompt[1:], *best.tokens] if request and best else []
+            outputs.append([*given, *end] if not best or best.finished else given)
+        return outputs
 
     def settings(self, differences: Mapping[str, object]) -> DecodeConfig:
         """The model's own settings of decoding, with what differs."""
@@ -261,27 +255,6 @@ class Translator:
         """The tokens that come before each text, on both sides."""
         first = self.model.config.start_id
         return [] if first < 0 else [first]
-
-    def _requests(
-        self,
-        sources: Sequence[Sequence[int]],
-        ids: Sequence[int],
-        config: DecodeConfig,
-        framing: Framing,
-        begun: Sequence[int] = (),
-    ) -> list[Request]:
-        """The engine's requests for sources without EOS."""
-        model, prefix = self.model.config, (*framing.given, *begun)
-        whole = [(*source, *framing.after) for source in sources]
-        lengths = list(map(len, whole))
-        limits = token_limits(model, config, lengths, len(prefix)) if whole else []
-        suppress = suppressed(config, model)
-        n_given = len(framing.given)
-        prompt = (framing.start, *prefix)
-        return [
-            Request(prompt, limit, model.ends, config, source, suppress, id, n_given=n_given)
-            for source, limit, id in zip(whole, limits, ids, strict=True)
-        ]
 
 
 def _one_pair(role: str, option: str, language: str) -> str:

@@ -13,14 +13,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+from tokenizers import Regex
 from tokenizers.decoders import DecodeStream
+from tokenizers.pre_tokenizers import Split
 
 from qkv.errors import UserError
 from qkv.text.pieces import BYTES
 from qkv.text.tokenizer import Tokenizer
 
 LONE_BYTE = re.compile("[\udc80-\udcff]")  # as Python's "surrogateescape" writes it
-JOINER = "\u200d"
+CHARACTERS = Split(Regex(r"\X"), "isolated")  # as people see them, of several code points
 LONGEST_CHARACTER = 32  # code points; the longest emoji has ten, but a broken model may never stop
 
 
@@ -161,30 +163,12 @@ def _possible_stop(text: str, stops: Sequence[str]) -> int:
 
 def _last_boundary(text: str, end: int) -> int:
     """Find the last index up to `end` where a character ends that nothing can be added to."""
+    starts = [start for _, (start, _) in CHARACTERS.pre_tokenize_str(text)]
+    start = max((start for start in starts if start < end), default=end)
     if end < len(text):
-        while end and _attaches(text, end):
-            end -= 1
-        return end
-    start = end - 1
-    while start > 0 and end - start < LONGEST_CHARACTER and _attaches(text, start):
-        start -= 1
-    return start if text and _may_grow(text[start]) else end
-
-
-def _attaches(text: str, index: int) -> bool:
-    """Whether the code point at `index`, which is not the first, belongs to the one before it."""
-    point = text[index]
-    if _is_flag(point):  # two make a flag, and the next two another one
-        first = index
-        while first and _is_flag(text[first - 1]):
-            first -= 1
-        return (index - first) % 2 == 1
-    return (
-        JOINER in (point, text[index - 1])
-        or unicodedata.category(point).startswith("M")  # marks and variation selectors
-        or "\U0001f3fb" <= point <= "\U0001f3ff"  # skin tones
-        or "\U000e0020" <= point <= "\U000e007f"  # tags, as in the flag of Scotland
-    )
+        return end if end in starts else start
+    waits = end - start < LONGEST_CHARACTER and start < end and _may_grow(text[start])
+    return start if waits else end
 
 
 def _may_grow(base: str) -> bool:
@@ -200,7 +184,3 @@ def _may_grow(base: str) -> bool:
         or base in "0123456789#*‼⁉〰"
         or (category == "Lo" and unicodedata.east_asian_width(base) != "W")
     )
-
-
-def _is_flag(point: str) -> bool:
-    return "\U0001f1e6" <= point <= "\U0001f1ff"

@@ -259,7 +259,9 @@ class Tokenizer:
             raise UserError(f"There is no tokenizer {path}; check the path.") from error
         except OSError as error:
             raise UserError(f"The tokenizer {path} cannot be read: {error.strerror}.") from error
-        except Exception as error:  # the library raises nothing more precise
+        except BaseException as error:  # the library raises nothing more precise
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise  # Ctrl-C, and not what the library's Rust calls a panic
             raise UserError(
                 f"{path} is not a whole tokenizer.json ({error}); save or download it again."
             ) from error

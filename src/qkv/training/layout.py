@@ -295,7 +295,9 @@ class Sharded(Layout):
         data = mesh["parts"] if self.n_copies == 1 else mesh["copies", "parts"]
         # Matrices are split first, and what each worker has of them is cut into parts.
         ranks = torch.arange(self.workers.size).view(sizes).permute(2, 0, 1)
-        in_order = DeviceMesh(device.type, ranks, mesh_dim_names=("tensor", "copies", "parts"))
+        # A list: torch 2.11 takes a tensor's strides for the mesh's, even where a size is 1.
+        names = ("tensor", "copies", "parts")
+        in_order = DeviceMesh(device.type, ranks.tolist(), mesh_dim_names=names)
         return data, mesh["tensor"] if self.tensor_size > 1 else None, in_order
 
 

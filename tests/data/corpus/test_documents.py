@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from qkv.config import TokenizerConfig
+from qkv.config import DataConfig, TokenizerConfig
 from qkv.data import read_documents
 from qkv.data.corpus.documents import PIECE, SAFE_CUTS, Piece, cut, documents_in
 from qkv.text import Tokenizer, train_tokenizer
@@ -54,7 +54,7 @@ def joined(pieces: Iterable[Piece]) -> list[str]:
 
 
 def texts(paths: Any, **settings: Any) -> list[str]:
-    return joined(read_documents(paths, **settings))
+    return joined(read_documents(paths, DataConfig(**settings)))
 
 
 def test_a_document_is_a_file_a_paragraph_or_a_line(tmp_path: Path) -> None:
@@ -104,27 +104,27 @@ def test_a_record_is_a_document_in_its_field_or_a_template(tmp_path: Path) -> No
 
 def test_what_holds_no_document_is_located(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "one"}\n\n{"text": 3}\n')
-    message = complaint(read_documents, path)
+    message = complaint(texts, path)
     assert message.startswith(f"{path}, line 3: field 'text' holds 3, but must be a string")
-    assert f"{path}, line 1: the template" in complaint(read_documents, path, template="{title}")
-    message = complaint(read_documents, path, ["body"])
+    assert f"{path}, line 1: the template" in complaint(texts, path, template="{title}")
+    message = complaint(texts, path, text_field=["body"])
     assert "no field 'body' among 'text'; name the right one as text_field" in message
     table = write(tmp_path / "a.tsv", "first\tsecond\na\tb\n")
-    message = complaint(read_documents, table)
+    message = complaint(texts, table)
     assert "line 2: a document is in one field, but there are 'first', 'second'; name" in message
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)  # which could not be read again
-    assert f"{pipe} is a pipe or a device" in complaint(read_documents, pipe)
+    assert f"{pipe} is a pipe or a device" in complaint(texts, pipe)
 
 
 @pytest.mark.parametrize("content", ["", "\ufeff", " \n\n\t\r\n"])
 def test_files_without_text_are_named(tmp_path: Path, content: str) -> None:
     paths = [write(tmp_path / "a.txt", content), write(tmp_path / "b.txt.gz", content)]
     for kind in ("file", "paragraph", "line"):
-        message = complaint(read_documents, paths, documents=kind)
+        message = complaint(texts, paths, documents=kind)
         assert f"There is no text in {paths[0]}, {paths[1]};" in message
     objects = write(tmp_path / "a.jsonl", '{"text": " "}\n')
-    assert "There is no text in" in complaint(read_documents, objects)
+    assert "There is no text in" in complaint(texts, objects)
     assert texts([*paths, objects, write(tmp_path / "c.txt", "c")]) == ["c"]
 
 

@@ -206,10 +206,6 @@ def test_large_data_is_checked_when_it_is_read(
     assert np.array_equal(damaged.read(0, 2000), before)  # bytes 0 … 4,000
     with pytest.raises(UserError, match=r"train\.bin differs from its checksum; delete"):
         damaged.read(1990, 500)
-    (path,) = tmp_path.glob("tokens/*/train.blocks")
-    path.write_bytes(bytes(path.stat().st_size))
-    with pytest.warns(UserWarning, match=r"train\.blocks differs from its checksum; the data is"):
-        encoded(monkeypatch, tmp_path, tokenizer, text=text).train.read(0, 2500)
 
 
 def test_what_is_known_of_a_large_text_is_found_out_once(
@@ -235,7 +231,7 @@ def test_what_is_known_of_a_large_text_is_found_out_once(
 
 
 def _split(config: DataConfig, chosen: HeldOut) -> list[Any]:
-    return list(chosen.split(documents.read_documents(config.text, documents="line")))
+    return list(chosen.split(documents.read_documents(config.text, config)))
 
 
 def test_a_small_share_of_many_documents_is_held_out(

@@ -118,15 +118,6 @@ def test_a_damaged_entry_is_named_and_encoded_again(tmp_path: Path) -> None:
             assert make(tmp_path).facts == {}
 
 
-def test_an_entry_of_an_earlier_version_has_no_checksums_and_is_opened(tmp_path: Path) -> None:
-    whole = make(tmp_path)["rows"].tolist()
-    (folder,) = entries(tmp_path)
-    index = json.loads((folder / "index.json").read_text())
-    del index["checksums"], index["checksum"]
-    (folder / "index.json").write_text(json.dumps({**index, "digest": "of then"}))
-    assert (make(tmp_path).digest, make(tmp_path)["rows"].tolist()) == ("of then", whole)
-
-
 def test_two_at_once_share_the_work(tmp_path: Path) -> None:
     calls = []
 

@@ -83,7 +83,7 @@ def test_plain_text_is_a_text_a_line(tmp_path: Path) -> None:
             "line 2: there is no field 'label' among 'tag', 'text';",
         ),
         ("a.tsv", "tag\ttext\nx\ty\n", {}, "name the right one as label_field under [data]."),
-        ("a.tsv", "x\ty\n", {}, "line 1: there is no column 'label', for the first row names no"),
+        ("a.tsv", "x\ty\n", {}, "line 1: there is no column 'label', and no header was recogn"),
         ("a.tsv", "label\ta\tb\tc\n1\tx\ty\tz\n", {}, "but there are 'a', 'b', 'c'; name one or t"),
         ("a.tsv", "label\n1\n", {}, "but there is none; name one or two as text_field under [data"),
         ("a.tsv", "label\ta\n1\tx\n", {"text_field": "b"}, "no field 'b' among 'label', 'a'; name"),

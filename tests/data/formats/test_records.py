@@ -75,6 +75,11 @@ def test_fields_go_by_name_by_number_and_by_dotted_path(tmp_path: Path) -> None:
         ("text\tlabel", [], True),
         ("Source\tTARGET", [], True),
         ("en\tzh\tid", [], True),
+        ("English\tgerman", [], True),
+        ("中文\t英文", [], True),
+        ("id\tEnglish text\tDeutsch", [], True),
+        ("id\tid", [], False),
+        ("stars\tReview", ["review"], True),
         ("en\ten", [], False),
         ("good\ttext", [], False),
         ("stars\treview", [], False),
@@ -102,6 +107,21 @@ def test_a_header_is_what_is_asked_for_or_words_that_name_columns(
     )
     assert records == expected
     assert records[0].where == f"{tmp_path / name}, line {1 + is_header}"
+
+
+def test_a_field_is_found_in_another_case_if_it_is_the_only_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "Text,Label\na film,good\n")
+    [record] = read_records(path, ["label"])
+    assert (record["label"], record["text"]) == ("good", "a film")
+    two = Record({"Label": 1, "LABEL": 2}, "a.jsonl, line 1")
+    assert "label" not in two and two["LABEL"] == 2
+
+
+def test_a_csv_file_of_a_spreadsheet_may_have_semicolons(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'en;de\n"a; b, c";x\nd,e;y\n')
+    assert list(read_records(path)) == [{"en": "a; b, c", "de": "x"}, {"en": "d,e", "de": "y"}]
+    comma = write(tmp_path / "b.csv", "en,de\na;b,c\n")
+    assert list(read_records(comma)) == [{"en": "a;b", "de": "c"}]
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\ufeff"))

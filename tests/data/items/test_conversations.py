@@ -92,8 +92,3 @@ def test_conversations_too_long_or_unanswered_are_dropped_and_counted(tokenizer:
         filter_conversations(items, longest - 1)
     first = of([[(3, True)], [(4, True), (3, False)], [(4, True), (3, True)]])
     assert filter_conversations(first, 9)[0].rows.tolist() == [2]  # the first is never a label
-
-
-def test_flags_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 tokens but 2 flags"):
-        ConversationItems(Ragged.of([[1, 2], [3]]), np.array([True, False]), SPECIAL)

@@ -225,11 +225,6 @@ def test_sequences_without_anything_to_hide() -> None:
             assert len(masked.positions) == len(masked.labels) == 0
 
 
-def test_a_mask_token_that_is_not_special_is_refused() -> None:
-    with pytest.raises(ValueError, match="mask token 7 is not among the special ones"):
-        Masker(MaskConfig(), 7, SPECIAL, starts)
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=50), SHARES)
 def test_the_bound_holds_and_is_no_more_than_it_must_be(lengths: list[int], share: float) -> None:
     hidden = sum(max(1, round(share * length)) for length in lengths)

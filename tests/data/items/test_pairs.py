@@ -129,5 +129,3 @@ def test_pairs_are_encoded_once_and_without_special_tokens(tmp_path: Path) -> No
     for index, (source, target) in enumerate(pairs):
         for ids, text in ((items.source[index], source), (items.target[index], target)):
             assert ids.tolist() == ([7, *tokenizer.encode(text)] if text.strip() else [])
-    with pytest.raises(ValueError, match="2 sources but 1 targets"):
-        PairItems(Ragged.of([[1], [2]]), Ragged.of([[1]]), SPECIAL)

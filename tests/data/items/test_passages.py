@@ -284,12 +284,6 @@ def test_false_seconds_need_another_document() -> None:
     Passages(corpus([[1, 2, 3], [4]]), SPECIAL, VOCABULARY, 16, "next")
 
 
-def test_a_length_without_room_is_refused() -> None:
-    for length, pairs in ((2, "none"), (4, "next"), (4, "order")):
-        with pytest.raises(ValueError, match="leaves no room"):
-            Passages(corpus([[1], [2]]), SPECIAL, VOCABULARY, length, pairs, 2)  # type: ignore[arg-type]
-
-
 def test_real_sentences_stay_whole(shared_data: Path) -> None:
     lines = read_lines(shared_data / "tatoeba_en_zh" / "valid.en")
     tokenizer = train_tokenizer(lines, TokenizerConfig(vocab_size=800))

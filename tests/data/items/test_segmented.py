@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,11 +12,8 @@ from qkv.data import (
     PairItems,
     SegmentedPairs,
     Specials,
-    Stream,
     encode_pairs,
-    encode_pairs_by_word,
     filter_pairs,
-    segment_pairs,
 )
 from qkv.text import Tokenizer, train_tokenizer
 from tests.demo.sentences import demo_pairs
@@ -25,10 +22,15 @@ PAIRS = demo_pairs(300)
 LIMIT = 24
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+@cache
+def trained() -> Tokenizer:
     texts = [text for pair in PAIRS for text in pair]
     return train_tokenizer(texts, TokenizerConfig(vocab_size=700))
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return trained()
 
 
 def special(tokenizer: Tokenizer) -> Specials:
@@ -37,9 +39,9 @@ def special(tokenizer: Tokenizer) -> Specials:
 
 def segmented(tokenizer: Tokenizer, dropout: float = 0.3, seed: int = 4) -> SegmentedPairs:
     sides = tokenizer, tokenizer
-    items, words = encode_pairs_by_word(PAIRS, *sides, special(tokenizer))
+    items = encode_pairs(PAIRS, *sides, special(tokenizer), by_word=True)
     items, _ = filter_pairs(items, LIMIT, 9.0)
-    return segment_pairs(items, words, sides, dropout, LIMIT, seed)
+    return SegmentedPairs(items, sides, dropout, LIMIT, seed)
 
 
 def texts_of(items: PairItems, tokenizer: Tokenizer) -> list[list[str]]:
@@ -48,11 +50,13 @@ def texts_of(items: PairItems, tokenizer: Tokenizer) -> list[list[str]]:
 
 
 def test_plain_items_are_those_of_pairs_without_words(tokenizer: Tokenizer) -> None:
-    by_word, (words, _) = encode_pairs_by_word(PAIRS, tokenizer, tokenizer, special(tokenizer), [9])
-    plain = encode_pairs(PAIRS, tokenizer, tokenizer, special(tokenizer), [9])
+    given = PAIRS, tokenizer, tokenizer, special(tokenizer), [9]
+    by_word, plain = (encode_pairs(*given, by_word=by_word) for by_word in (True, False))
     for ours, theirs in ((by_word.source, plain.source), (by_word.target, plain.target)):
         assert ours.tokens.tolist() == theirs.tokens.tolist()
         assert ours.offsets.tolist() == theirs.offsets.tolist()
+    assert by_word.words is not None
+    words, _ = by_word.words
     assert words.tokens.sum() == len(by_word.source.tokens)
     assert words[0][0] == 1  # what comes before a text is a word by itself
 
@@ -79,34 +83,8 @@ def test_no_text_gets_over_the_limit(tokenizer: Tokenizer) -> None:
     assert items.longest == LIMIT
     widest = [items.in_epoch(epoch).target_sizes.max() for epoch in range(5)]
     assert max(widest) <= LIMIT
-    too_long = segmented(tokenizer, dropout=0.9).target.draw(1, np.random.default_rng(0))
+    too_long = segmented(tokenizer, dropout=0.9).sides[1].draw(1, np.random.default_rng(0))
     assert too_long.tokens.tolist() == items.plain.target.take(items.plain.rows).tokens.tolist()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_epochs_are_a_function_of_the_seed_whatever_was_asked_for_before(
-    tokenizer: Tokenizer, packed: bool
-) -> None:
-    def labels(start: int, count: int, seed: int = 4) -> list[list[int]]:
-        stream = Stream(segmented(tokenizer, seed=seed), 400, packed=packed, seed=4)
-        return [
-            step[0].labels.flatten().tolist() for step in islice(stream.steps_from(start), count)
-        ]
-
-    n_batches = len(Stream(segmented(tokenizer), 400, packed=packed, seed=4).plan(0))
-    whole = labels(0, 3 * n_batches)
-    for start in (1, n_batches, 2 * n_batches + 1):
-        assert labels(start, 3 * n_batches - start) == whole[start:]
-    assert labels(0, 3, seed=5) != whole[:3]
-
-
-def test_workers_share_the_batches_of_one(tokenizer: Tokenizer) -> None:
-    def n_labels(**workers: int) -> list[int]:
-        stream = Stream(segmented(tokenizer), 400, packed=True, seed=4, **workers)
-        return [step[0].n_labels for step in islice(stream.steps_from(), 40)]
-
-    shares = [n_labels(worker=worker, n_workers=3) for worker in range(3)]
-    assert [sum(parts) for parts in zip(*shares, strict=True)] == n_labels()
 
 
 def test_validation_is_plain(tokenizer: Tokenizer) -> None:

@@ -131,8 +131,3 @@ def test_where_bos_and_eos_are_one_token_only_the_start_is_not_predicted() -> No
     items = WindowItems(Tokens.of([[5], [6]], special), special, 5, across=True, in_order=True)
     batch = items.batch(np.array([0]))  # 3 5 3, 3 6 3
     assert batch.labels.tolist() == [[5, 3, IGNORE, 6, 3]]
-
-
-def test_a_single_token_has_nothing_to_predict() -> None:
-    with pytest.raises(ValueError, match="at least two tokens"):
-        WindowItems(Tokens.of([[]], SPECIAL, bos=False), SPECIAL, 8)

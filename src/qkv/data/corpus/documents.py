@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from qkv.config import DataConfig
 from qkv.data.files import (
     COMPRESSED,
     Paths,
@@ -27,6 +29,7 @@ from qkv.errors import UserError
 from qkv.text.record_template import fill, names
 
 Unit = Literal["file", "paragraph", "line"]
+AS_USUAL = DataConfig()
 PIECE = 1 << 13  # characters; larger ones are not encoded quicker, and take more memory
 
 # Where a text may be cut so that the parts' tokens are the whole's: none of our runs of characters
@@ -58,11 +61,7 @@ class Piece(NamedTuple):
 
 
 def read_documents(
-    paths: Paths,
-    text_field: Sequence[Field] = (),
-    template: str = "",
-    documents: Unit = "file",
-    progress: Progress | None = None,
+    paths: Paths, config: DataConfig = AS_USUAL, progress: Progress | None = None
 ) -> Iterator[Piece]:
     """Yield the documents of files, folders and patterns, long ones in pieces.
 
@@ -72,7 +71,7 @@ def read_documents(
     """
     is_empty = True
     for path in text_files(paths):
-        for piece in _read_file(path, text_field, template, documents, progress):
+        for piece in _read_file(path, config, progress):
             is_empty = False
             yield piece
     if is_empty:
@@ -80,21 +79,12 @@ def read_documents(
         raise UserError(f"There is no text in {files}; give files with at least one document.")
 
 
-def _read_file(
-    path: Path,
-    text_field: Sequence[Field],
-    template: str,
-    documents: Unit,
-    progress: Progress | None,
-) -> Iterator[Piece]:
+def _read_file(path: Path, config: DataConfig, progress: Progress | None) -> Iterator[Piece]:
     check_seekable(path)
     if kind_of(path) not in TABLES:
-        yield from documents_in(chunks(path, progress), documents)
-        return
-    records = read_records(path, [*text_field, *names(template)], progress)
-    for text in _texts(records, text_field, template):
-        if text.strip():
-            yield from _in_pieces(text)
+        return documents_in(chunks(path, progress), config.documents)
+    fields = [*config.text_field, *names(config.template)]
+    return _record_pieces(read_records(path, fields, progress), config)
 
 
 class Span(NamedTuple):
@@ -147,12 +137,7 @@ def _separator(path: Path, documents: Unit) -> re.Pattern[bytes] | None:
 
 
 def read_span(
-    span: Span,
-    text_field: Sequence[Field] = (),
-    template: str = "",
-    documents: Unit = "file",
-    progress: Progress | None = None,
-    line: int = 0,
+    span: Span, config: DataConfig, progress: Progress | None = None, line: int = 0
 ) -> Iterator[Piece]:
     """Yield the documents of a span as `read_documents` does those of a file.
 
@@ -160,35 +145,35 @@ def read_span(
     """
     path, start, end = span
     if not start and end is None:
-        yield from _read_file(path, text_field, template, documents, progress)
+        yield from _read_file(path, config, progress)
         return
     line = line or (2 if start else 1)  # a BOM is in the first line alone
     with opened(path, progress, start, end) as file:
         if kind_of(path) != ".jsonl":
-            yield from documents_in(chunks_in(file, str(path), line), documents)
+            yield from documents_in(chunks_in(file, str(path), line), config.documents)
             return
-        if not text_field and not template:
-            text_field = text_columns(next(read_records(path)))
+        if not config.text_field and not config.template:
+            config = replace(config, text_field=tuple(text_columns(next(read_records(path)))))
         records = json_lines(lines_in(file, str(path), line), path, line)
-        for text in _texts(records, text_field, template):
-            if text.strip():
-                yield from _in_pieces(text)
+        yield from _record_pieces(records, config)
 
 
-def _texts(records: Iterable[Record], text_field: Sequence[Field], template: str) -> Iterator[str]:
-    """Yield the text of each record; where no field is named, the first record has it."""
-    fields = text_field
+def _record_pieces(records: Iterable[Record], config: DataConfig) -> Iterator[Piece]:
+    """Yield the text of each record in pieces; where no field is named, the first record has it."""
+    fields: Sequence[Field] = config.text_field
     for record in records:
-        if template:
-            yield fill(template, record, record.where)
-            continue
-        fields = fields or text_columns(record)
-        if len(fields) != 1:
-            raise UserError(
-                f"{record.where}: a document is in one field, but there are {quoted(fields)}; name "
-                f"one as text_field under [data], or join them by a template."
-            )
-        yield record.text(fields[0], "text_field")
+        if config.template:
+            text = fill(config.template, record, record.where)
+        else:
+            fields = fields or text_columns(record)
+            if len(fields) != 1:
+                raise UserError(
+                    f"{record.where}: a document is in one field, but there are {quoted(fields)}; "
+                    f"name one as text_field under [data], or join them by a template."
+                )
+            text = record.text(fields[0], "text_field")
+        if text.strip():
+            yield from _in_pieces(text)
 
 
 def documents_in(texts: Iterable[str], documents: Unit, size: int = PIECE) -> Iterator[Piece]:

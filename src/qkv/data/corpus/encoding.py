@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from qkv.child_process import start_worker
 from qkv.config import DataConfig
-from qkv.data.corpus.documents import Piece, Span, read_span, spans
-from qkv.data.corpus.held_out import LARGE, HeldOut, documents_of
+from qkv.data.corpus.documents import Piece, Span, read_documents, read_span, spans
+from qkv.data.corpus.held_out import LARGE, HeldOut
 from qkv.data.corpus.shards import Chunk
 from qkv.data.files import text_files
 from qkv.errors import UserError
@@ -66,16 +66,11 @@ class Encoder:
         if not isinstance(job.text, Span):
             return self._encode(job, job.text)
         try:
-            return self._encode(job, self._pieces(job.text, job.use))
+            pieces = read_span(job.text, self.config)
+            return self._encode(job, self.held_out.split(pieces, job.use))
         except UserError:
-            line = _line_at(job.text)
-            return self._encode(job, self._pieces(job.text, job.use, line))
-
-    def _pieces(self, span: Span, use: str, line: int = 0) -> Iterator[tuple[str, Piece]]:
-        config = self.config
-        how = (config.text_field, config.template, config.documents)
-        pieces = read_span(span, *how, line=line)
-        return ((use, piece) for piece in pieces) if use else self.held_out.split(pieces)
+            pieces = read_span(job.text, self.config, line=_line_at(job.text))
+            return self._encode(job, self.held_out.split(pieces, job.use))
 
     def _encode(self, job: Job, pieces: Iterable[tuple[str, Piece]]) -> Chunk:
         dtype = "<u2" if len(self.tokenizer) <= 65_535 else "<u4"
@@ -94,17 +89,18 @@ class Encoder:
         self, some: Pieces, starts: dict[str, list[int]], facts: dict[str, int]
     ) -> dict[str, list[int]]:
         """Encode pieces in one call; note where documents start, and count bytes."""
-        tokenizer, bos = self.tokenizer, self.config.bos
+        tokenizer = self.tokenizer
+        bos, eos = [tokenizer.bos_id] if self.config.bos else [], [tokenizer.eos_id]
         ids: dict[str, list[int]] = {use: [] for use in USES}
         encoded = tokenizer.encode_many([piece.text for _, piece in some])
         for (use, piece), tokens in zip(some, encoded, strict=True):
             if piece.starts:
                 starts[use].append(facts[f"{use}.tokens"] + len(ids[use]))
-                ids[use] += [tokenizer.bos_id] if bos else []
+                ids[use] += bos
                 if tokens and not bos:
                     facts[f"{use}.first_bytes"] += tokenizer.n_bytes(tokens[0])
             ids[use] += tokens
-            ids[use] += [tokenizer.eos_id] if piece.ends else []
+            ids[use] += eos if piece.ends else []
             facts[f"{use}.bytes"] += len(piece.text.encode())
         return ids
 
@@ -146,9 +142,7 @@ def jobs(
         if number < max(counts, default=0):  # it was finished before a later one was begun
             advance(sum(path.stat().st_size for path in paths))
             continue
-        source = _in_one_stream(config, held_out, paths, number, advance)
-        if len(paths) == 1 and (use or held_out.after < 0):
-            source = _in_spans(config, held_out, use, paths[0], number, advance)
+        source = _jobs_of(config, held_out, use, paths, number, advance)
         for skipped in islice(source, counts.get(number, 0)):
             advance(skipped.n_bytes)
         yield from source
@@ -165,26 +159,28 @@ def _sources(config: DataConfig, held_out: HeldOut) -> Iterator[tuple[str, list[
         yield from ((use, [path]) for path in (text_files(paths) if paths else ()))
 
 
-def _in_one_stream(
-    config: DataConfig, held_out: HeldOut, paths: Sequence[Path], number: int, advance: Advance
+def _jobs_of(
+    config: DataConfig,
+    held_out: HeldOut,
+    use: str,
+    paths: Sequence[Path],
+    number: int,
+    advance: Advance,
 ) -> Iterator[Job]:
-    pieces = documents_of(config, list(map(str, paths)), advance)
-    for some in together(held_out.split(pieces), SENT_TOGETHER):
-        yield Job(number, some)
+    """Divide a file into spans; what is in none, or in several files, is read here."""
 
+    def read(pieces: Iterable[Piece]) -> Iterator[Job]:
+        divided = held_out.split(pieces, use)
+        return (Job(number, some) for some in together(divided, SENT_TOGETHER))
 
-def _in_spans(
-    config: DataConfig, held_out: HeldOut, use: str, path: Path, number: int, advance: Advance
-) -> Iterator[Job]:
-    for span in spans(path, config.documents):
+    if len(paths) > 1 or (not use and held_out.after >= 0):
+        yield from read(read_documents(paths, config, advance))
+        return
+    for span in spans(paths[0], config.documents):
         if span.end is not None:
             yield Job(number, span, use)
-            continue
-        how = (config.text_field, config.template, config.documents)
-        pieces = read_span(span, *how, progress=advance)
-        divided = ((use, piece) for piece in pieces) if use else held_out.split(pieces)
-        for some in together(divided, SENT_TOGETHER):
-            yield Job(number, some)
+        else:
+            yield from read(read_span(span, config, advance))
 
 
 def encode_all(

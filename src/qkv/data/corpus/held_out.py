@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +29,16 @@ class HeldOut:
     after: int = -1
     """Characters of text after which all is held out; -1: documents are."""
 
-    def split(self, pieces: Iterable[Piece]) -> Iterator[tuple[str, Piece]]:
-        """Tell the split of each piece; the one in which the end begins is cut in two."""
+    def split(self, pieces: Iterable[Piece], known: str = "") -> Iterator[tuple[str, Piece]]:
+        """Tell the split of each piece; the one in which the end begins is cut in two.
+
+        Where the split is `known`, all pieces are of that one.
+        """
         use, seen = "train", 0
         for piece in pieces:
+            if known:
+                yield known, piece
+                continue
             if self.after < 0:
                 if piece.starts:
                     use = "valid" if _hash(piece.text) < self.below else "train"
@@ -91,7 +97,7 @@ def _version(path: Path) -> tuple[str, int, int]:
 def _choose(config: DataConfig) -> HeldOut:
     hashes: list[int] = []
     n_characters, is_whole = 0, True
-    for piece in documents_of(config, config.text):
+    for piece in read_documents(config.text, config):
         n_characters += len(piece.text)
         if piece.starts:
             if len(hashes) == COUNTED:
@@ -110,16 +116,3 @@ def _choose(config: DataConfig) -> HeldOut:
         )
     count = min(max(1, round(config.valid_share * len(distinct))), len(distinct) - 1)
     return HeldOut(below=distinct[count - 1] + 1)
-
-
-def documents_of(
-    config: DataConfig, paths: Sequence[str], advance: Callable[[int], None] | None = None
-) -> Iterator[Piece]:
-    """Yield the documents of some files as the config has them read."""
-    return read_documents(
-        paths,
-        text_field=config.text_field,
-        template=config.template,
-        documents=config.documents,
-        progress=advance,
-    )

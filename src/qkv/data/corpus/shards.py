@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -24,20 +25,19 @@ import numpy.typing as npt
 
 from qkv.data.ragged import Ragged, offsets_of
 from qkv.errors import UserError
-from qkv.files import replacing, write_json
+from qkv.files import write_json
 from qkv.shelf import home
 
 if sys.platform != "win32":
     import fcntl
 
-FORMAT = 3  # goes up when the same data would be encoded in another way
+FORMAT = 4  # goes up when the same data would be encoded in another way
 INDEX, JOURNAL = "index.json", "journal.json"
 CHECKSUM = "checksum"  # of the index itself
 CHUNK = 4096  # examples encoded at a time
 HELD = 1 << 20  # bytes held before they are written
 FLUSHED = 1 << 24  # bytes written before they are seen to the disk and noted in the journal
 BLOCK = 1 << 20  # bytes that have a checksum of their own
-BLOCKS = ".blocks"  # ends the name of the file with these checksums
 CHECKED_WHOLE = 1 << 30  # bytes of an entry; a larger one is not read as a whole to open it
 UNUSED_DAYS = 30  # after which an entry is deleted when another one is written
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -61,12 +61,12 @@ class Shards(Mapping[str, npt.NDArray[Any]]):
     read of it.
     """
 
-    def __init__(self, folder: Path, index: Mapping[str, Any]) -> None:
+    def __init__(self, index: Mapping[str, Any], blocks: Mapping[str, _Blocks]) -> None:
         self.facts: Mapping[str, int] = index["facts"]
         self.digest: str = index["digest"]
-        self._unchecked = _unchecked_blocks(folder, index)
+        self._blocks = blocks
         self._arrays = {
-            name: _mapped(folder / f"{name}.bin", dtype, shape)
+            name: _mapped(blocks[name].path, dtype, shape)
             for name, (dtype, shape) in index["arrays"].items()
         }
 
@@ -81,9 +81,13 @@ class Shards(Mapping[str, npt.NDArray[Any]]):
 
     def check(self, name: str, low: int, high: int) -> None:
         """Raise UserError where items from `low` to `high` differ from their checksums."""
-        if name in self._unchecked:
-            width = self[name].itemsize * int(np.prod(self[name].shape[1:], dtype=np.int64))
-            self._unchecked[name].check(low * width, high * width)
+        width = self[name].itemsize * math.prod(self[name].shape[1:])
+        blocks = self._blocks[name]
+        if not blocks.are_whole(low * width, high * width):
+            raise UserError(
+                f"{blocks.path} differs from its checksum; delete the folder {blocks.path.parent}, "
+                f"so that the data is encoded again."
+            )
 
     def ragged(self, name: str) -> Ragged:
         """Return the sequences whose tokens and lengths were stored under this name."""
@@ -93,37 +97,20 @@ class Shards(Mapping[str, npt.NDArray[Any]]):
 class _Blocks:
     """A file whose blocks are compared with their checksums, each before it is first read."""
 
-    def __init__(self, path: Path, checksums: npt.NDArray[np.uint32]) -> None:
+    def __init__(self, path: Path, checksums: Sequence[int]) -> None:
         self.path, self.checksums = path, checksums
-        self.checked = np.zeros(len(checksums), np.bool_)
+        self.checked: set[int] = set()
 
-    def check(self, low: int, high: int) -> None:
+    def are_whole(self, low: int, high: int) -> bool:
         """Check the blocks that hold the bytes from `low` to `high`."""
-        first, last = low // BLOCK, -(-high // BLOCK)
-        for number in first + np.flatnonzero(~self.checked[first:last]):
+        first, last = low // BLOCK, min(-(-high // BLOCK), len(self.checksums))
+        for number in [n for n in range(first, last) if n not in self.checked]:
             with self.path.open("rb") as file:
-                file.seek(int(number) * BLOCK)
+                file.seek(number * BLOCK)
                 if zlib.crc32(file.read(BLOCK)) != self.checksums[number]:
-                    raise UserError(
-                        f"{self.path} differs from its checksum; delete the folder "
-                        f"{self.path.parent}, so that the data is encoded again."
-                    )
-            self.checked[number] = True
-
-
-def _unchecked_blocks(folder: Path, index: Mapping[str, Any]) -> dict[str, _Blocks]:
-    """Return the arrays of a large entry, which are checked a block at a time."""
-    if not _is_large(index):
-        return {}
-    return {
-        name: _Blocks(folder / f"{name}.bin", np.fromfile(folder / f"{name}{BLOCKS}", "<u4"))
-        for name in index["arrays"]
-    }
-
-
-def _is_large(index: Mapping[str, Any]) -> bool:
-    total = sum(_n_bytes(dtype, shape) for dtype, shape in index["arrays"].values())
-    return "blocks" in index and total > CHECKED_WHOLE
+                    return False
+            self.checked.add(number)
+        return True
 
 
 def cached(key: object, encode: Encode, root: Path | None = None) -> Shards:
@@ -237,17 +224,18 @@ class _Writer:
     def finish(self) -> None:
         """Write what is left, and the index, which makes the entry whole."""
         self.flush()
-        digest, checksums, blocks = hashlib.blake2b(digest_size=16), {}, {}
+        digest, blocks = (
+            hashlib.blake2b(digest_size=16),
+            {name: list[int]() for name in self.arrays},
+        )
         for name in sorted(self.arrays):
-            values: list[int] = []
-            checksums[name] = _checksum(self.folder / f"{name}.bin", digest.update, values.append)
-            content = np.array(values, "<u4").tobytes()
-            with replacing(self.folder / f"{name}{BLOCKS}") as beside:
-                beside.write_bytes(content)
-            blocks[name] = f"{zlib.crc32(content):08x}"
+            with (self.folder / f"{name}.bin").open("rb") as file:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+                    blocks[name].append(zlib.crc32(block))
         index = {"arrays": self.arrays, "facts": self.facts, "digest": digest.hexdigest()}
-        index |= {"checksums": checksums, "blocks": blocks}
-        write_json(self.folder / INDEX, {**index, CHECKSUM: _checksum_of_index(index)})
+        index |= {"blocks": blocks}
+        write_json(self.folder / INDEX, {**index, CHECKSUM: _checksum(index)})
         (self.folder / JOURNAL).unlink()
 
 
@@ -258,48 +246,34 @@ def _open(folder: Path) -> Shards | None:
         index = json.loads(path.read_text(encoding="utf-8"))
         with suppress(OSError):  # where the cache can only be read
             path.touch()  # it is used
-        if damage := _damage(folder, index):
+        blocks = {
+            name: _Blocks(folder / f"{name}.bin", checksums)
+            for name, checksums in index["blocks"].items()
+        }
+        if damage := _damage(path, index, blocks):
             warnings.warn(f"{damage}; the data is encoded again", stacklevel=3)
             return None
-        return Shards(folder, index)
+        return Shards(index, blocks)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _damage(folder: Path, index: dict[str, Any]) -> str:
-    """Say which file differs from its size or checksum, which entries of old do not have."""
-    expected = index.pop(CHECKSUM, None)
-    if expected not in (None, _checksum_of_index(index)):
-        return f"{folder / INDEX} differs from its checksum"
-    for name, (dtype, shape) in index["arrays"].items():
-        path, n_bytes = folder / f"{name}.bin", _n_bytes(dtype, shape)
+def _damage(path: Path, index: dict[str, Any], blocks: Mapping[str, _Blocks]) -> str:
+    """Say which file differs from its size or checksum; a large entry's arrays are not read."""
+    if index.pop(CHECKSUM) != _checksum(index):
+        return f"{path} differs from its checksum"
+    sizes = {name: _n_bytes(*array) for name, array in index["arrays"].items()}
+    for name, n_bytes in sizes.items():
+        path = blocks[name].path
         size = path.stat().st_size if path.exists() else 0
         if size != n_bytes:
             return f"{path} has {size:,} bytes but should have {n_bytes:,}"
-        checksums = index.get("checksums", {})
-        if _is_large(index):  # its blocks are checked when they are read
-            path, checksums = folder / f"{name}{BLOCKS}", index["blocks"]
-        if checksums.get(name) not in (None, _checksum(path)):
+        if sum(sizes.values()) <= CHECKED_WHOLE and not blocks[name].are_whole(0, n_bytes):
             return f"{path} differs from its checksum"
     return ""
 
 
-def _checksum(
-    path: Path,
-    update: Callable[[bytes], None] = lambda block: None,
-    add: Callable[[int], None] = lambda value: None,
-) -> str:
-    """Return the CRC-32 of a file; `update` gets its bytes, `add` the checksum of each block."""
-    value = 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            value = zlib.crc32(block, value)
-            update(block)
-            add(zlib.crc32(block))
-    return f"{value:08x}"
-
-
-def _checksum_of_index(index: Mapping[str, Any]) -> str:
+def _checksum(index: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(index, sort_keys=True).encode()):08x}"
 
 

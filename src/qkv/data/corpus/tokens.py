@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from qkv.config import DataConfig, TokenizerConfig
 from qkv.data.batch import Specials
-from qkv.data.corpus.documents import Span, cut, read_span, spans
+from qkv.data.corpus.documents import Span, cut, read_documents, read_span, spans
 from qkv.data.corpus.encoding import USES, Encoder, encode_all, jobs, n_processes
-from qkv.data.corpus.held_out import HeldOut, documents_of, is_large, text_key
+from qkv.data.corpus.held_out import HeldOut, is_large, text_key
 from qkv.data.corpus.shards import Chunk, Shards, cached
 from qkv.data.files import text_files
 from qkv.data.ragged import Indices, Ragged
@@ -94,7 +94,7 @@ def training_text(config: DataConfig, held_out: HeldOut, most_characters: int) -
         nonlocal read
         read += n_bytes
 
-    for use, piece in held_out.split(documents_of(config, config.text, advance)):
+    for use, piece in held_out.split(read_documents(config.text, config, advance)):
         for text in cut(piece.text, size) if use == "train" else ():
             # What is taken never runs ahead of what is read, so that the last file has its share.
             if taken + len(text) <= most_characters * read / total:
@@ -122,10 +122,9 @@ def _sampled(
     config: DataConfig, held_out: HeldOut, most_characters: int, places: Sequence[Span]
 ) -> Iterator[str]:
     """Yield the beginning of each span, as many characters of one as of another."""
-    how = (config.text_field, config.template, config.documents)
     for span in places:
         left = most_characters // len(places)
-        for use, piece in held_out.split(read_span(span, *how)):
+        for use, piece in held_out.split(read_span(span, config)):
             if use == "train" and left > 0:
                 yield piece.text[:left]
                 left -= len(piece.text)

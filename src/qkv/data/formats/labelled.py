@@ -66,6 +66,8 @@ def _read(
         first = next(records)
         fields = text_field or text_columns(first, label_field)
         if not 1 <= len(fields) <= 2:
+            if first.layout == "no header":
+                first.value(label_field, "label_field")  # else an unknown header is the mistake
             raise UserError(
                 f"{first.where}: beside the label there must be one text, or a pair, but there "
                 f"{'are' if fields else 'is'} {quoted(fields)}; name one or two as text_field "

@@ -28,7 +28,11 @@ LANGUAGES = (
 WORDS = (
     "text sentence sentence1 sentence2 first second premise hypothesis title body content review "
     "document summary label labels class category tag score source target src tgt input output "
-    "instruction prompt response completion question answer answers context system messages"
+    "instruction prompt response completion question answer answers context system messages "
+    "sentiment polarity comment tweet phrase arabic chinese czech danish dutch english finnish "
+    "french german greek hebrew hindi hungarian indonesian italian japanese korean norwegian "
+    "persian polish portuguese romanian russian spanish swedish thai turkish ukrainian vietnamese "
+    "文本 句子 标题 内容 正文 评论 标签 类别 情感 原文 译文 中文 英文 汉语 英语 问题 答案 回答 指令"
 )
 COLUMN_NAMES = {*IDS, *LANGUAGES.split(), *WORDS.split()}
 """Words that make a table's first row a header if all of its cells are such words."""
@@ -39,8 +43,9 @@ csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a cell may be a whole book
 class Record(Mapping[str, object]):
     """A row of a file: its values by column, by dotted path, or by number.
 
-    "translation.en" is the "en" of the object "translation". In tables 0 is the first column and
-    -1 the last; columns that no header names go by their numbers alone.
+    "translation.en" is the "en" of the object "translation", and "label" also finds "Label" if that
+    is the only such name. In tables 0 is the first column and -1 the last; columns that no header
+    names go by their numbers alone.
     """
 
     fields: dict[str, object]
@@ -48,10 +53,13 @@ class Record(Mapping[str, object]):
     layout: Literal["header", "no header", "object"] = "object"
 
     def column(self, field: Field) -> str:
-        """Return the name of a column that may be given by its number."""
+        """Return the name of a column that may be given by its number, or in another case."""
         name = str(field)
-        if name in self.fields or self.layout == "object" or not NUMBER.fullmatch(name):
+        if name in self.fields:
             return name
+        if self.layout == "object" or not NUMBER.fullmatch(name):
+            alike = [column for column in self.fields if column.lower() == name.lower()]
+            return alike[0] if len(alike) == 1 else name
         names = list(self.fields)
         return names[int(name)] if -len(names) <= int(name) < len(names) else name
 
@@ -83,9 +91,9 @@ class Record(Mapping[str, object]):
                     f"right one as {setting} under [data]."
                 ) from error
             raise UserError(
-                f"{self.where}: there is no column {field!r}, for the first row names no columns; "
-                f"give the column's number (0 is the first) as {setting} under [data], or add a "
-                f"header row."
+                f"{self.where}: there is no column {field!r}, and no header was recognised in "
+                f"{quoted(map(cut, self.fields.values()))}; if these name the columns, give one as "
+                f"{setting} under [data], and else a column's number (0 is the first)."
             ) from error
 
     def text(self, field: Field, setting: str) -> str:
@@ -111,6 +119,12 @@ def quoted(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
+def cut(value: object) -> str:
+    """Return the beginning of a cell, for a message."""
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
 def shown(value: object) -> str:
     """Write a value for a message as JSON does, cut short."""
     return json.dumps(value, ensure_ascii=False, default=str)[:40]
@@ -124,10 +138,12 @@ def read_records(
 ) -> Iterator[Record]:
     """Yield the records of a file one by one, blank ones left out; its name says what it holds.
 
-    .tsv has tabs and no quoting; .csv commas and quotes; .json an array, or objects one after the
-    other; .jsonl an object a line; .parquet columns. A line of .txt, and of all kinds that are not
-    known, is a record with the column "text", unless these are `others`, ".tsv". The first row of a
-    table is its header if it has one of the `fields` that are asked for, or COLUMN_NAMES alone.
+    .tsv has tabs and no quoting; .csv commas and quotes, or semicolons if its first row has these
+    and no comma (spreadsheets write so where numbers have decimal commas); .json an array, or
+    objects one after the other; .jsonl an object a line; .parquet columns. A line of .txt, and of
+    all kinds that are not known, is a record with the column "text", unless these are `others`,
+    ".tsv". The first row of a table is its header if it has one of the `fields` that are asked for,
+    begins with an id's name, or has COLUMN_NAMES alone.
     """
     path = Path(path)
     kind = kind_of(path) if kind_of(path) in TABLES else others
@@ -183,9 +199,11 @@ def _table(
 
 def _is_header(names: Sequence[str], fields: Sequence[Field], where: str) -> bool:
     are_distinct = "" not in names and len(set(names)) == len(names)
-    asked = {str(field) for field in fields if not NUMBER.fullmatch(str(field))}
-    if asked.isdisjoint(names):
-        return are_distinct and COLUMN_NAMES.issuperset(name.lower() for name in names)
+    asked = {str(field).lower() for field in fields if not NUMBER.fullmatch(str(field))}
+    words = [name.lower() for name in names]
+    if asked.isdisjoint(words):
+        has_id = len(words) > 1 and words[0] in IDS
+        return are_distinct and (has_id or COLUMN_NAMES.issuperset(words))
     if not are_distinct:
         raise UserError(
             f"{where}: {quoted(names)} are no names of columns; a header must name each column, "
@@ -195,7 +213,11 @@ def _is_header(names: Sequence[str], fields: Sequence[Field], where: str) -> boo
 
 
 def _comma_rows(texts: Iterable[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for line in texts), strict=True)
+    texts = iter(texts)
+    first = next(texts, "")
+    mark = ";" if ";" in first and "," not in first else ","
+    rest = (line + "\n" for line in chain([first], texts))
+    reader = csv.reader(rest, delimiter=mark, strict=True)
     while True:
         number = reader.line_num + 1
         try:

@@ -26,8 +26,6 @@ class ConversationItems(FilteredItems):
         special: Specials,
         digest: str = "",
     ) -> None:
-        if len(learned) != len(tokens.tokens):
-            raise ValueError(f"{len(tokens.tokens)} tokens but {len(learned)} flags")
         super().__init__(tokens.lengths - 1, digest)  # the last token is a label only
         self.tokens, self.learned, self.special = tokens, learned, special
 

@@ -48,10 +48,6 @@ class Masker:
     word_starts: Callable[[Ids], Flags]
     """Which tokens of a sequence start a word."""
 
-    def __post_init__(self) -> None:
-        if not self.special[self.mask_id]:
-            raise ValueError(f"the mask token {self.mask_id} is not among the special ones")
-
     def __call__(self, sequences: Ragged, random: np.random.Generator) -> Masked:
         """Choose tokens and replace them by the mask token, a random one, or themselves."""
         words = self._words(sequences)

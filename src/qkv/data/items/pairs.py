@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,9 @@ class PairItems(FilteredItems):
     """Pairs without BOS and EOS, which `batch` adds."""
 
     def __init__(self, source: Ragged, target: Ragged, special: Specials, digest: str = "") -> None:
-        if len(source) != len(target):
-            raise ValueError(f"{len(source)} sources but {len(target)} targets")
         super().__init__(target.lengths + 1, digest, source.lengths + 1)
         self.source, self.target, self.special = source, target, special
+        self.words: tuple[Ragged, Ragged] | None = None  # tokens of each word of both sides
 
     def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Lay pairs out; packed, segment m of the target belongs to segment m of the source."""
@@ -57,25 +57,36 @@ def encode_pairs(
     target: Tokenizer,
     special: Specials,
     first: Sequence[int] = (),
+    by_word: bool = False,
 ) -> PairItems:
     """Encode both sides without white space around them, each text after `first`.
 
-    The ids are kept in the cache.
+    The ids are kept in the cache; `by_word`, the number of tokens of each word too.
     """
 
     def encode(some: Sequence[Pair]) -> Mapping[str, npt.NDArray[np.int32]]:
-        sides = {
-            "source": source.encode_many([text.strip() for text, _ in some]),
-            "target": target.encode_many([text.strip() for _, text in some]),
-        }
         arrays: dict[str, npt.NDArray[np.int32]] = {}
-        for name, texts in sides.items():
-            arrays |= Ragged.of([[*first, *ids] if ids else [] for ids in texts]).arrays(name)
+        for name, tokenizer, side in (("source", source, 0), ("target", target, 1)):
+            texts = [pair[side].strip() for pair in some]
+            if by_word:
+                words = [
+                    [*([id] for id in first), *text] if text else []
+                    for text in tokenizer.encode_by_word(texts)
+                ]
+                ids = [list(chain(*text)) for text in words]
+                sizes = [list(map(len, text)) for text in words]
+                arrays |= Ragged.of(sizes).arrays(f"{name}_words")
+            else:
+                ids = [[*first, *text] if text else [] for text in tokenizer.encode_many(texts)]
+            arrays |= Ragged.of(ids).arrays(name)
         return arrays
 
-    key = ["pairs", source.digest, target.digest, list(first)]
-    shards = cached_examples(pairs, key, encode)
-    return PairItems(shards.ragged("source"), shards.ragged("target"), special, shards.digest)
+    kind = "pairs by word" if by_word else "pairs"
+    shards = cached_examples(pairs, [kind, source.digest, target.digest, list(first)], encode)
+    items = PairItems(shards.ragged("source"), shards.ragged("target"), special, shards.digest)
+    if by_word:
+        items.words = shards.ragged("source_words"), shards.ragged("target_words")
+    return items
 
 
 def filter_pairs(items: PairItems, max_length: int, max_ratio: float) -> tuple[PairItems, str]:

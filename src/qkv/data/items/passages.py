@@ -50,8 +50,6 @@ class Passages:
         what: str = "the text",
     ) -> None:
         n_framing = 2 + (separators if pairs != "none" else 0)
-        if length <= n_framing:
-            raise ValueError(f"a length of {length} leaves no room for text")
         self.tokens, self.special, self.vocabulary = tokens, special, vocabulary
         self.pairs, self.separators = pairs, separators
         begins, ends = _documents(tokens, special)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from qkv.data.batch import Batch, PackedShape, Packing, Specials
+from qkv.data.batch import Batch, PackedShape, Packing
 from qkv.data.bpe_dropout import Merges
-from qkv.data.corpus.shards import cached_examples
-from qkv.data.formats.pairs import Pair
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.pairs import PairItems
 from qkv.data.order import packed_shape
@@ -76,13 +73,21 @@ class SegmentedPairs(Items):
     def __init__(
         self,
         plain: PairItems,
-        source: SegmentedTexts,
-        target: SegmentedTexts,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        dropout: float,
         max_length: int,
         seed: int = 0,
     ) -> None:
-        self.plain, self.source, self.target, self.seed = plain, source, target, seed
-        self.longest = min(max_length, max(source.longest, target.longest) + 1)  # with EOS or BOS
+        """Draw the segmentations of pairs that were encoded by word."""
+        assert plain.words is not None
+        self.plain, self.seed, self.sides = plain, seed, list[SegmentedTexts]()
+        sides = zip((plain.source, plain.target), plain.words, tokenizers, strict=True)
+        for number, (texts, lengths, tokenizer) in enumerate(sides):
+            random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, 4)))
+            chosen = texts.take(plain.rows), lengths.take(plain.rows)
+            self.sides.append(SegmentedTexts.of(*chosen, Merges.of(tokenizer), dropout, random))
+        longest = max(side.longest for side in self.sides) + 1  # with EOS or BOS
+        self.longest = min(max_length, longest)
         self._drawn: tuple[int, PairItems] | None = None
         first = self.in_epoch(0)
         super().__init__(first.target_sizes, plain.digest, first.source_sizes)
@@ -93,8 +98,7 @@ class SegmentedPairs(Items):
         if drawn is None or drawn[0] != epoch:
             key = np.random.SeedSequence(self.seed, spawn_key=(epoch, 3))
             random = np.random.default_rng(key)
-            source = self.source.draw(self.longest - 1, random)
-            target = self.target.draw(self.longest - 1, random)
+            source, target = (side.draw(self.longest - 1, random) for side in self.sides)
             drawn = epoch, PairItems(source, target, self.plain.special)
             self._drawn = drawn
         return drawn[1]
@@ -111,52 +115,6 @@ class SegmentedPairs(Items):
     def label_counts(self) -> npt.NDArray[np.int64]:
         """Count how often each token is a label in the plain segmentation."""
         return self.plain.label_counts()
-
-
-def segment_pairs(
-    pairs: PairItems,
-    word_lengths: tuple[Ragged, Ragged],
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    dropout: float,
-    max_length: int,
-    seed: int = 0,
-) -> SegmentedPairs:
-    """Draw the segmentations of encoded pairs, of which `word_lengths` counts tokens of words."""
-    sides = []
-    for number, (texts, lengths, tokenizer) in enumerate(
-        zip((pairs.source, pairs.target), word_lengths, tokenizers, strict=True)
-    ):
-        random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, 4)))
-        chosen = texts.take(pairs.rows), lengths.take(pairs.rows)
-        sides.append(SegmentedTexts.of(*chosen, Merges.of(tokenizer), dropout, random))
-    return SegmentedPairs(pairs, sides[0], sides[1], max_length, seed)
-
-
-def encode_pairs_by_word(
-    pairs: Sequence[Pair],
-    source: Tokenizer,
-    target: Tokenizer,
-    special: Specials,
-    first: Sequence[int] = (),
-) -> tuple[PairItems, tuple[Ragged, Ragged]]:
-    """Encode pairs as `encode_pairs` does, and count the tokens of each word of both sides."""
-
-    def encode(some: Sequence[Pair]) -> Mapping[str, npt.NDArray[np.int32]]:
-        sides = {
-            "source": source.encode_by_word([text.strip() for text, _ in some]),
-            "target": target.encode_by_word([text.strip() for _, text in some]),
-        }
-        arrays: dict[str, npt.NDArray[np.int32]] = {}
-        for name, texts in sides.items():
-            texts = [[*([id] for id in first), *words] if words else [] for words in texts]
-            arrays |= Ragged.of([list(chain(*words)) for words in texts]).arrays(name)
-            arrays |= Ragged.of([list(map(len, words)) for words in texts]).arrays(f"{name}_words")
-        return arrays
-
-    key = ["pairs by word", source.digest, target.digest, list(first)]
-    shards = cached_examples(pairs, key, encode)
-    items = PairItems(shards.ragged("source"), shards.ragged("target"), special, shards.digest)
-    return items, (shards.ragged("source_words"), shards.ragged("target_words"))
 
 
 def _distinct(words: Ragged) -> tuple[Indices, Ragged]:

@@ -56,9 +56,6 @@ class SequenceItems(Items):
         by_token: bool = False,
         digest: str = "",
     ) -> None:
-        expected = len(tokens.tokens) if by_token else len(tokens)
-        if len(labels) != expected:
-            raise ValueError(f"{expected} labels are needed, but there are {len(labels)}")
         super().__init__(tokens.lengths, digest)
         self.tokens, self.segments = tokens, Ragged(segments, tokens.offsets)
         self.labels, self.special, self.by_token = labels, special, by_token

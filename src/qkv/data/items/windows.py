@@ -36,8 +36,6 @@ class WindowItems(Items):
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
-        if len(tokens) < 2:
-            raise ValueError("windows need at least two tokens")
         self.tokens, self.special, self.length, self.across = tokens, special, length, across
         self.in_order, self.seed = in_order, seed
         # Positions at which a whole window can begin; a text that is too short is one window.

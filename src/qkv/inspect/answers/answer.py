@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from torch import Tensor
 
 from qkv.errors import UserError
@@ -96,6 +96,14 @@ class Answer:
 
     def _repr_html_(self) -> str:
         return str(piece("fragment", self.html()))
+
+    def __str__(self) -> str:
+        """Write what `qkv inspect` prints, so that `print` shows it in a terminal."""
+        console = Console(highlight=False, color_system=None)
+        with console.capture() as captured:
+            for part in self.text(console.width):
+                console.print(part, markup=False)
+        return captured.get().rstrip("\n")
 
 
 class MapAnswer(Answer):

@@ -27,7 +27,7 @@ export const indexed = (text) => text.split(/(?<=[A-Za-z√])_(\w+)/).map((part,
 /** A token as a reader sees it: spaces and line breaks visible. */
 export const visible = (token) => token.replace(/^▁(?=.)/, "").replace(/▁/g, "␣").replace(/\n/g, "↵").replace(/^Ġ(?=.)/, "").replace(/Ġ/g, "␣");
 /** The width of a text in narrow letters. */
-export const spread = (text) => [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : 1), 0);
+export const spread = (text) => [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : /[A-Zmw]/.test(letter) ? 1.25 : 1), 0);
 /** Tokens as running text. */
 export const asText = (tokens) => tokens.join("").replace(/[▁Ġ]/g, " ").trim();
 /** Whether a token begins a new word. */

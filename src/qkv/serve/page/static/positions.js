@@ -82,7 +82,7 @@ function drawLine(width, values, marked, low, label) {
 
 /** Each pair of dimensions of a query and a key as two arrows that turn with their positions; fast pairs first. */
 function drawArrows(element, { angles, decay }) {
-  if (!angles.length) return el("p", { class: "quiet" }, t("positions.none"));
+  if (!angles.length) return el("p", { class: "empty start" }, t("positions.none"));
   const last = angles[0].length - 1;
   const pairs = Array.from({ length: Math.min(PAIRS, angles[0].length) }, (_, n) => Math.round((n * last) / (Math.min(PAIRS, angles[0].length) - 1)));
   const picture = el("div");

@@ -24,7 +24,7 @@ export function mount(element, state, api) {
     ({ first, values, difference }) => {
       Object.assign(river, { values, difference });
       if (first) drawn(); // layout and numbers of a new text together
-      else { paint(river); drawRibbons(river); }
+      else { paint(river); drawRibbons(river); drawKey(key, river); }
     },
     (error) => state.page.failed(error.message),
   );
@@ -260,9 +260,12 @@ function curve([x1, y1], [x2, y2], flow) {
   return x1 === x2 ? `M${x1},${y1}V${y2}` : `M${x1},${y1}C${x1},${middle} ${x2},${middle} ${x2},${Math.min(y2, middle + 12)}V${y2}`;
 }
 
+/** Pixels of a station's pill, around its name. */
+export const pillWidth = (label) => (label === "+" ? 18 : Math.max(20, 8 + 6.6 * spread(label.replace("_", ""))));
+
 /** A station's pill: a button with its name. */
 function drawNode(river, stack, node, [x, y]) {
-  const width = node.label === "+" ? 18 : Math.max(20, 8 + 6.6 * spread(node.label.replace("_", "")));
+  const width = pillWidth(node.label);
   const at = node.at ?? node.key ?? node.sublayer ?? "";
   const name = node.closed ? t("river.layer", { layer: node.layer }) : tOr(`part.${at.split(".").at(-1)}`, node.label);
   const [label, index] = node.label.split("_");

@@ -30,9 +30,10 @@ export function mount(element, state, api) {
     const run = data.includes(state.run) ? state.run : running === "runs/demo" ? "demo" : data[0];
     if (run !== state.run) state.set({ run });
     show(head, choice(t("training.run"), data, run, (to) => state.set({ run: to }, { push: true })),
-      button(`▶ ${t("training.start")}`, start, { class: "chip strong" }), button(t("training.stop"), () => api.fetch("/v1/runs/stop", {})),
+      button(`▶ ${t("training.start")}`, start, { class: "chip strong" }), stop,
       el("span", { class: "quiet status" }));
   };
+  const stop = button(t("training.stop"), () => api.fetch("/v1/runs/stop", {}), { disabled: true });
   const status = (words) => { const place = head.querySelector(".status"); if (place) place.textContent = words; };
   const start = async () => {
     try {
@@ -59,6 +60,7 @@ export function mount(element, state, api) {
       records.push(...answer.records);
       folder = answer.folder;
       next = answer.next;
+      stop.disabled = !answer.running;
       drawCurves(curves, records);
       const last = records.at(-1);
       status(answer.failure || (answer.running ? t("training.running") : "") + (last ? ` ${t("training.at", { step: last.step, loss: number(last.loss ?? NaN), rate: Math.round(last.tokens_per_second ?? 0).toLocaleString() })}` : t("training.none")));

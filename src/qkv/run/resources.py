@@ -135,7 +135,7 @@ def fit_memory(job: Job) -> Recipe:
     A step then has as many tokens as before, in more batches. A run that clearly cannot fit is
     refused. What the items need is computed from their real lengths.
     """
-    recipe, device = job.recipe, job.plan.device
+    recipe, device = job.recipe, job.device
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # several workers share weights and batches
         return recipe
     plan = _plan_of_job(job)
@@ -162,7 +162,7 @@ def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int)
     )
     job.say(
         f"batches of {train.batch_tokens:,} tokens need about {needed / GIB:,.1f} of the "
-        f"{available / GIB:,.1f} GiB of {job.plan.device}, which is too much: each step takes "
+        f"{available / GIB:,.1f} GiB of {job.device}, which is too much: each step takes "
         f"{smaller.accumulate} of {smaller.batch_tokens:,}"
     )
     return dataclasses.replace(job.recipe, train=smaller)
@@ -170,7 +170,7 @@ def _with_smaller_batches(job: Job, fitting: int, needed: float, available: int)
 
 def _plan_of_job(job: Job) -> RunPlan:
     """Plan a job whose items are encoded, so that lengths and vocabulary are known."""
-    recipe, items, gpu = job.recipe, job.train_items, job.plan.device.type == "cuda"
+    recipe, items, gpu = job.recipe, job.train_items, job.device.type == "cuda"
     config = job.config
     longest = max(1, int(items.target_sizes.max()), int(items.source_sizes.max()))
     size = typical_batch(recipe, config, gpu, longest)
@@ -178,7 +178,7 @@ def _plan_of_job(job: Job) -> RunPlan:
     rows = size.rows if fills else min(size.rows, len(items))
     size = dataclasses.replace(size, rows=rows, packed=job.packed)
     size = dataclasses.replace(size, **_labels(recipe, size))
-    hardware = Hardware(str(job.plan.device), 0.0, 0.0, 0.0, device_memory(job.plan.device))
+    hardware = Hardware(str(job.device), 0.0, 0.0, 0.0, device_memory(job.device))
     return RunPlan(recipe, config, size, numerics_of(recipe.train, gpu), hardware, False)
 
 

@@ -16,7 +16,7 @@ from qkv.config import TASKS, Recipe, recipe_from, to_toml
 from qkv.errors import UserError
 from qkv.plan.memory import LIBRARIES
 from qkv.run.measured_steps import measure_step
-from qkv.run.plan import plan_run, planned_config, typical_batch
+from qkv.run.resources import plan_run, planned_config, typical_batch
 from qkv.run.train import prepare
 from tests.run import tiny
 
@@ -25,7 +25,7 @@ GIVEN = {"train_batch_tokens": 40_000}
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    monkeypatch.setattr("qkv.run.plan.device_memory", lambda device: int(n_bytes))
+    monkeypatch.setattr("qkv.run.resources.device_memory", lambda device: int(n_bytes))
 
 
 def translator(folder: Path, **differences: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Every setting as a Markdown page: `python -m qkv.config.reference > docs/settings.md`."""
+"""Every setting as a Markdown page: `python docs/write_settings.py > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qkv.config.presets import PRESETS, preset
 from qkv.config.recipe import SECTIONS, Recipe, recipe_from
 from qkv.config.tasks import TASKS
 
-COMMAND = "python -m qkv.config.reference > docs/settings.md"
+COMMAND = "python docs/write_settings.py > docs/settings.md"
 TOP = f"""\
 # Settings
 

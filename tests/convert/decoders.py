@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from qkv.config import DecodeConfig
-from qkv.convert.opening import open_model
 from qkv.decode import complete
 from qkv.model import Decoder
+from tests.convert.encoders import said
 from tests.convert.harness import (
     assert_close,
     assert_comes_back,
@@ -27,7 +27,7 @@ from tests.convert.harness import (
     read,
     saved,
 )
-from tests.parity.pairs import both_logits
+from tests.parity.pairs import assert_same_gradients, both_logits, with_ours
 
 PROMPTS = [[5, 6, 7, 8, 9], [11], [12, 13, 14, 15, 16, 17]]
 
@@ -116,24 +116,17 @@ def in_double(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def assert_same_in_double(theirs: PreTrainedModel, lengths: list[int]) -> None:
-    """Logits within 1e-9 of the largest, and gradients too, each of a size that matters."""
-    with saved(theirs) as folder:
-        _, ours = read(folder)
+def assert_same_in_double(theirs: PreTrainedModel, lengths: list[int], head: str = "") -> None:
+    """What both say within 1e-9 of the largest, and gradients of every weight, which all matter.
+
+    `head` is that of a classifier with a decoder's body.
+    """
+    theirs, ours = with_ours(theirs)
     with KeepDouble():
-        mine, other = both_logits((in_double(theirs), ours.double()), lengths)
-        (mine**2).mean().backward()
-        (other**2).mean().backward()
-    assert other.abs().max() > 0.1
-    torch.testing.assert_close(mine, other, atol=1e-9 * other.abs().max().item(), rtol=0)
-    with torch.no_grad():  # their gradients as weights, to be read in our layout
-        for weight in theirs.parameters():
-            weight.copy_(weight.grad)
-    with saved(theirs) as folder:
-        expected = dict(open_model(folder).read_weights().items())
-    parameters = dict(ours.named_parameters())
-    assert expected.keys() == parameters.keys()
-    for name, gradient in expected.items():
-        assert gradient.abs().max() > 0
-        atol = max(1e-9 * gradient.abs().max().item(), 1e-12)
-        torch.testing.assert_close(parameters[name].grad, gradient, atol=atol, rtol=0)
+        pair = in_double(theirs), ours.double()
+        labelled = said(head, pair[1], pair[0], lengths, 0) if head else []
+        outputs = labelled or [both_logits(pair, lengths)]
+        for mine, other in outputs:
+            assert other.abs().max() > 0.1
+            torch.testing.assert_close(mine, other, atol=1e-9 * other.abs().max().item(), rtol=0)
+        assert_same_gradients(pair, outputs, limit=1e-8, least=1e-9)

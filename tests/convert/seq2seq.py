@@ -48,10 +48,10 @@ def bart_sizes(draw: st.DrawFn, head_sizes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def same_logits(
+def teacher_forced(
     ours: EncoderDecoder, theirs: PreTrainedModel, lengths: list[int], seed: int = 0
-) -> None:
-    """Teacher-forced, on padded sources and targets."""
+) -> tuple[Tensor, Tensor]:
+    """Logits of both at the real tokens of padded targets, after padded sources."""
     config = ours.config
     source, real, layout = texts(lengths, config.source_vocab_size or config.vocab_size, seed)
     target, target_real, target_layout = texts(lengths[::-1], config.vocab_size, seed + 1)
@@ -62,7 +62,12 @@ def same_logits(
         decoder_attention_mask=target_real,
     ).logits
     mine = ours(source, target, layout, target_layout)
-    assert_close(mine[target_real.bool()], other[target_real.bool()])
+    return mine[target_real.bool()], other[target_real.bool()]
+
+
+def same_logits(*case: Any) -> None:
+    """Teacher-forced logits are the same."""
+    assert_close(*teacher_forced(*case))
 
 
 def same_texts(

@@ -179,6 +179,7 @@ def test_classifiers(kind):
     theirs = small(name, **IDS, num_labels=3)
     with saved(theirs) as folder:
         assert_reads_same(theirs, folder, "sequence")
+    assert_same_in_double(theirs, LENGTHS, "sequence")
 
 
 @pytest.mark.parametrize("case", ["gpt-neox", "gemma 2", "mixtral", "bloom", "qwen3, windows"])

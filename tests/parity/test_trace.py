@@ -6,66 +6,47 @@ import pytest
 import torch
 
 from qkv.inspect import Inputs, Side, Trace
-from tests.convert.harness import assert_close, made, read, saved, texts
-from tests.convert.small import FIRST_DEBERTA
+from qkv.model import Decoder
+from tests.convert.harness import assert_close, texts
+from tests.convert.small import small
+from tests.parity.pairs import with_ours
 
-ENCODER = {
-    "hidden_size": 8,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "intermediate_size": 12,
-    "vocab_size": 30,
-    "max_position_embeddings": 16,
-}
-LLAMA = {
-    "hidden_size": 16,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "intermediate_size": 12,
-    "vocab_size": 30,
-    "max_position_embeddings": 16,
-    "pad_token_id": 0,
-}
-BART = {
-    "d_model": 8,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 12,
-    "decoder_ffn_dim": 12,
-    "vocab_size": 30,
-    "max_position_embeddings": 16,
-    "pad_token_id": 1,
-    "decoder_start_token_id": 2,
-}
-MARIAN = {**BART, "pad_token_id": 29, "decoder_start_token_id": 29, "eos_token_id": 0}
-T5 = {"d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 2, "num_heads": 2, "vocab_size": 30}
-GPT2 = {"n_embd": 8, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 16}
-DEBERTA = {
-    **ENCODER,
-    "relative_attention": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "position_buckets": 4,
-    "max_relative_positions": -1,
-}
 LENGTHS = [7, 4]
-EAGER = {"attn_implementation": "eager"}
+SHOWN = {"output_attentions": True, "output_hidden_states": True}
+ONE_STACK = [
+    "BertForMaskedLM",
+    "RobertaForMaskedLM",
+    "AlbertForMaskedLM",
+    "DebertaV2ForMaskedLM",
+    "MPNetForMaskedLM",
+    "DebertaForMaskedLM",
+    "ElectraForMaskedLM",
+    "DistilBertForMaskedLM",
+    "ModernBertForMaskedLM",
+    "GPT2LMHeadModel",
+    "LlamaForCausalLM",
+    "Qwen3ForCausalLM",
+    "GPTNeoXForCausalLM",
+    "BloomForCausalLM",
+    "Gemma2ForCausalLM",
+]
+TWO_STACKS = [
+    "MarianMTModel",
+    "BartForConditionalGeneration",
+    "T5ForConditionalGeneration",
+    "MBartForConditionalGeneration",
+    "M2M100ForConditionalGeneration",
+    "PegasusForConditionalGeneration",
+]
+
+
+def opened(name: str):
+    more = {"attn_logit_softcapping": 2.0} if name.startswith("Gemma2") else {}
+    return with_ours(small(name, attn_implementation="eager", **more))
 
 
 def named(tokens: torch.Tensor) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(f"#{id}" for id in row) for row in tokens.tolist())
-
-
-def opened(name: str, config: dict):
-    theirs = made(name, {**config, **EAGER}, seed=3)
-    with saved(theirs) as folder:
-        _, ours = read(folder)
-    return theirs, ours
 
 
 def assert_maps(trace: Trace, at: str, maps, real: torch.Tensor) -> None:
@@ -85,88 +66,40 @@ def assert_stream(trace: Trace, stack: str, states, real: torch.Tensor, last_nor
         assert_close(trace[key][real.bool()], theirs[real.bool()])
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("BertForMaskedLM", ENCODER),
-        ("RobertaForMaskedLM", {**ENCODER, "pad_token_id": 0}),
-        ("AlbertForMaskedLM", {**ENCODER, "embedding_size": 6}),
-        ("DebertaV2ForMaskedLM", DEBERTA),
-        ("MPNetForMaskedLM", ENCODER),
-        (
-            "DebertaForMaskedLM",
-            {**ENCODER, **FIRST_DEBERTA},
-        ),
-        ("ElectraForMaskedLM", {**ENCODER, "embedding_size": 6}),
-        ("DistilBertForMaskedLM", {**ENCODER, "hidden_dim": 12}),
-    ],
-)
-def test_encoders(name, config):
-    theirs, ours = opened(name, config)
-    tokens, real, layout = texts(LENGTHS, 30)
+@pytest.mark.parametrize("name", ONE_STACK)
+def test_one_stack(name):
+    theirs, ours = opened(name)
+    tokens, real, layout = texts(LENGTHS, ours.config.vocab_size)
     with torch.no_grad():
-        said = theirs(
-            tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
-        )
-    segments = torch.zeros_like(tokens)
-    trace = Trace(ours, Inputs(source=Side(tokens, named(tokens), layout), segments=segments))
-    assert_maps(trace, "encoder.{}.self_attention", said.attentions, real)
-    assert_close(trace["logits"][real.bool()], said.logits[real.bool()])
-    assert_stream(trace, "encoder", said.hidden_states, real, last_norm=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("GPT2LMHeadModel", GPT2),
-        ("LlamaForCausalLM", LLAMA),
-        ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 6}),
-        ("GPTNeoXForCausalLM", {**LLAMA, "num_attention_heads": 2}),
-        ("BloomForCausalLM", {"hidden_size": 8, "n_head": 2, "n_layer": 2, "vocab_size": 30}),
-        ("Gemma2ForCausalLM", {**LLAMA, "head_dim": 6, "attn_logit_softcapping": 2.0}),
-    ],
-)
-def test_decoders(name, config):
-    theirs, ours = opened(name, config)
-    tokens, real, layout = texts(LENGTHS, 30)
-    with torch.no_grad():
-        said = theirs(
-            tokens, attention_mask=real, output_attentions=True, output_hidden_states=True
-        )
-    trace = Trace(ours, Inputs(target=Side(tokens, named(tokens), layout)))
-    assert_maps(trace, "decoder.{}.self_attention", said.attentions, real)
-    assert_stream(trace, "decoder", said.hidden_states, real, last_norm=True)
+        said = theirs(tokens, attention_mask=real, **SHOWN)
+    side = Side(tokens, named(tokens), layout)
+    stack, inputs = "encoder", Inputs(source=side, segments=torch.zeros_like(tokens))
+    if isinstance(ours, Decoder):
+        stack, inputs = "decoder", Inputs(target=side)
+    trace, last_norm = Trace(ours, inputs), ours.config.norm_position != "post"
+    assert_maps(trace, f"{stack}.{{}}.self_attention", said.attentions, real)
+    assert_stream(trace, stack, said.hidden_states, real, last_norm)
     assert_close(trace["logits"][real.bool()], said.logits[real.bool()])
 
 
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("MarianMTModel", MARIAN),
-        ("BartForConditionalGeneration", BART),
-        ("T5ForConditionalGeneration", T5),
-        ("MBartForConditionalGeneration", BART),
-        ("M2M100ForConditionalGeneration", BART),
-        ("PegasusForConditionalGeneration", {**BART, "pad_token_id": 0}),
-    ],
-)
-def test_encoder_decoders(name, config):
-    theirs, ours = opened(name, config)
-    source, real, layout = texts(LENGTHS, 29)
-    target, target_real, target_layout = texts([5, 6], 29, seed=1)
+@pytest.mark.parametrize("name", TWO_STACKS)
+def test_encoder_decoders(name):
+    theirs, ours = opened(name)
+    size = ours.config.vocab_size - 1  # the last one is Marian's padding
+    source, real, layout = texts(LENGTHS, size)
+    target, target_real, target_layout = texts([5, 6], size, seed=1)
     with torch.no_grad():
         said = theirs(
             input_ids=source,
             attention_mask=real,
             decoder_input_ids=target,
-            output_attentions=True,
-            output_hidden_states=True,
+            **SHOWN,
         )
     inputs = Inputs(
         source=Side(source, named(source), layout),
         target=Side(target, named(target), target_layout),
     )
-    trace, last = Trace(ours, inputs), not name.startswith(("Marian", "Bart"))
+    trace, last = Trace(ours, inputs), ours.config.norm_position != "post"
     assert_maps(trace, "encoder.{}.self_attention", said.encoder_attentions, real)
     assert_maps(trace, "decoder.{}.self_attention", said.decoder_attentions, target_real)
     assert_maps(trace, "decoder.{}.cross_attention", said.cross_attentions, target_real)

@@ -16,11 +16,15 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model import packed_attention, row_attention
 from qkv.model.cache import LayerCache
+from qkv.model.dropout import dropout as drop
 from qkv.model.mask import Mask
 from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
 from qkv.model.projections import PositionProjections, QueryValueBias
 from qkv.model.soft_cap import soft_cap
+
+MOST_WEIGHTS = 2**16  # of one head, up to which a CPU keeps them for the backward pass
+HIDDEN = -1e30  # a score as good as -∞ in bfloat16, with which a blind query's gradient is no NaN
 
 
 class KeysValues(NamedTuple):
@@ -80,7 +84,7 @@ def equation(
     """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return F.dropout(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
+    return drop(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
 
 
 def fast(
@@ -102,7 +106,10 @@ def fast(
             return row_attention.attend(query, key, value, lengths, scale)
         if packed_attention.serves(query, mask):
             return packed_attention.attend(query, key, value, mask, scale)
-    if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU computes in float32
+    if query.dtype == torch.bfloat16 and not query.is_cuda:
+        if _learns_by_products(query, key):
+            return _products(query, key, value, mask, scale, bias, dropout)
+        # torch's kernel for a CPU computes in float32, and backwards is slow in another type.
         query, key, value = query.float(), key.float(), value.float()
         with torch.autocast(query.device.type, enabled=False):
             return fast(query, key, value, mask, scale, bias, dropout).bfloat16()
@@ -119,6 +126,36 @@ def fast(
     if drawn is None or not mask.may_be_blind:
         return heads
     return heads.masked_fill(~drawn.any(dim=-1, keepdim=True), 0.0)  # some kernels leave garbage
+
+
+def _learns_by_products(query: Tensor, key: Tensor) -> bool:
+    """Whether to keep all weights for the backward pass, which is faster where they are few."""
+    few = query.shape[-2] * key.shape[-2] <= MOST_WEIGHTS
+    return few and torch.is_grad_enabled() and query.shape[1] == key.shape[1]
+
+
+def _products(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float,
+    bias: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """softmax(QKᵀ/√d_k + M)·V by two products of stacks of matrices, for a CPU with bfloat16."""
+    shape = *query.shape[:3], key.shape[-2]  # (B, H, T, S)
+    added = query.new_zeros(()) if bias is None else bias.to(query.dtype)
+    blind = None
+    if not mask.hides_nothing:
+        visible = mask.boolean(shape[2], shape[3], query.device)
+        blind = None if mask.only_causal else ~visible.any(dim=-1, keepdim=True)
+        added = added.masked_fill(~visible, HIDDEN)
+    stacks = [x.flatten(0, 1) for x in (query, key, value)]  # (B·H, …, D/H)
+    added = added.expand(shape).flatten(0, 1)
+    products = torch.baddbmm(added, stacks[0], stacks[1].mT, alpha=scale)
+    heads = (drop(products.softmax(-1), dropout) @ stacks[2]).unflatten(0, shape[:2])
+    return heads if blind is None else heads.masked_fill(blind, 0.0)
 
 
 def _fused(

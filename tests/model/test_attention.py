@@ -53,6 +53,29 @@ def test_the_paths_are_one_function(kind, bias, data, kv_heads, seed):
     torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", ["none", "given", "learnt"])
+@settings(max_examples=20)
+@given(st.data(), kv_heads, st.integers(0, 100))
+def test_training_in_bfloat16_is_the_equation_but_for_rounding(kind, bias, data, kv_heads, seed):
+    """Forward and backward, on a CPU."""
+    case = data.draw(cases(kind))
+    exact = tensors(case, kv_heads, seed)
+    rounded = [x.detach().bfloat16().requires_grad_() for x in exact]
+    exact = [x.detach().double().requires_grad_() for x in rounded]
+    cotangent = torch.randn(exact[0].shape, dtype=torch.float64).bfloat16()
+    results = []
+    for path, (*leaves, drawn) in ((fast, rounded), (equation, exact)):
+        added = {"none": None, "given": drawn.detach(), "learnt": drawn}[bias]
+        output = path(*leaves, case.mask, SCALE, added)
+        leaves += [drawn] if bias == "learnt" else []
+        results.append([output, *torch.autograd.grad(output, leaves, cotangent.to(output.dtype))])
+    for found, expected in zip(*results, strict=True):
+        assert found.dtype == torch.bfloat16
+        scale = expected.abs().max().clamp(min=1.0)
+        assert ((found - expected).abs().max() / scale) < 0.05
+
+
 @PATHS
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=20)

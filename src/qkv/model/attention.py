@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
-from qkv.model import packed_attention, row_attention
+from qkv.model import packed_attention, row_attention, stacked_attention
 from qkv.model.cache import LayerCache
+from qkv.model.dropout import dropout as drop
 from qkv.model.mask import Mask
 from qkv.model.norm import QueryKeyNorm
 from qkv.model.positions import Order
@@ -80,7 +81,7 @@ def equation(
     """softmax(QKᵀ/√d_k + M)·V, written out, (B, H, T, D/H)."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return F.dropout(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
+    return drop(weights(scores(query, key, mask, scale, bias, cap)), dropout) @ value
 
 
 def fast(
@@ -102,7 +103,10 @@ def fast(
             return row_attention.attend(query, key, value, lengths, scale)
         if packed_attention.serves(query, mask):
             return packed_attention.attend(query, key, value, mask, scale)
-    if query.dtype == torch.bfloat16 and not query.is_cuda:  # a CPU computes in float32
+    if query.dtype == torch.bfloat16 and not query.is_cuda:
+        if stacked_attention.serves(query, key):
+            return stacked_attention.attend(query, key, value, mask, scale, bias, dropout)
+        # torch's kernel for a CPU computes in float32, and backwards is slow in another type.
         query, key, value = query.float(), key.float(), value.float()
         with torch.autocast(query.device.type, enabled=False):
             return fast(query, key, value, mask, scale, bias, dropout).bfloat16()

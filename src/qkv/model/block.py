@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from qkv.config import ModelConfig
 from qkv.model.attention import Attention, KeysValues
 from qkv.model.cache import LayerCache
+from qkv.model.dropout import Dropout
 from qkv.model.experts import Experts
 from qkv.model.feed_forward import FeedForward
 from qkv.model.mask import Mask
@@ -29,7 +30,7 @@ class Residual(nn.Module):
         self.norm = build_norm(config) if has_norm else nn.Identity()
         both = config.norm_position == "both"
         self.output_norm = build_norm(config) if both else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor], read: Tensor | None = None

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
+from qkv.model.dropout import Dropout
 from qkv.model.mask import Layout
 from qkv.model.norm import build_norm
 
@@ -18,7 +19,7 @@ class Neighbours(nn.Module):
         super().__init__()
         size = config.convolution
         self.convolution = nn.Conv1d(config.d_model, config.d_model, size, padding=size // 2)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.norm = build_norm(config)
 
     def forward(self, x: Tensor, block_output: Tensor, layout: Layout) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
+from qkv.model.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -27,7 +28,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff * (1 + config.gated), bias=config.bias)
         self.outer = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def hidden(self, x: Tensor) -> Tensor:
         """Compute the inner activations, (B, T, F)."""

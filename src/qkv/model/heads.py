@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig
+from qkv.model.dropout import Dropout
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.model.mask import Layout, segments
 from qkv.model.norm import build_norm
@@ -147,7 +148,7 @@ class LabelHead(nn.Module):
     def __init__(self, config: ModelConfig, n_labels: int) -> None:
         super().__init__()
         self.layer = HeadLayer(config) if config.head_layer else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         # GPT's W_y has no bias (Radford et al. 2018, equation 3).
         self.projection = nn.Linear(config.d_model, n_labels, bias=not config.causal)
 

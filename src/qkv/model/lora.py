@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.model.dropout import dropout as drop
 from qkv.model.families import AdaptedFrom, Model
 from qkv.model.quantized import QuantizedLinear
 
@@ -94,7 +95,7 @@ class LoRALinear(nn.Module):
         output: Tensor = self.base(x)
         if self.is_merged:
             return output
-        dropped = F.dropout(x, self.dropout, self.training).to(self.lora_A.dtype)
+        dropped = (drop(x, self.dropout) if self.training else x).to(self.lora_A.dtype)
         thin = F.linear(dropped, self.lora_A)
         # One product that adds to the output at once; the scales are on the smaller factor.
         scaled = [scale * b for scale, b in zip(self.scales, self.lora_B, strict=True)]

@@ -15,6 +15,7 @@ from qkv.model.attention import KeysValues
 from qkv.model.block import Block
 from qkv.model.cache import NewTokens
 from qkv.model.convolution import Neighbours
+from qkv.model.dropout import Dropout
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
 from qkv.model.positions import Order, build_other_positions, build_positions
@@ -48,7 +49,7 @@ class Stack(nn.Module):
         self.positions = build_positions(config, causal)
         self.other_positions = nn.ModuleDict(build_other_positions(config, {*self.position_kinds}))
         self.input_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.d_model) if config.d_embedding else nn.Identity()
         n_blocks = 1 if config.shared_layers else n_layers
         self.blocks = nn.ModuleList(

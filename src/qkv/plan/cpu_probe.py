@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import ModelConfig, TrainConfig
+from qkv.model import Mask, fast
+from qkv.model.dropout import dropout
 from qkv.model.feed_forward import ACTIVATIONS
 from qkv.plan.passes import Product
 from qkv.training.loss import cross_entropy
@@ -78,16 +80,17 @@ class CpuProbe:
         config = self.config
         flops = 4 * queries * keys * config.d_head * config.n_heads
         rows = max(1, min(32, int(PROBE_FLOPS / flops)))
+        dtype = torch.bfloat16 if self.half else torch.float32
         query, key, value = (
-            torch.randn(rows, config.n_heads, length, config.d_head, requires_grad=True)
+            torch.randn(
+                rows, config.n_heads, length, config.d_head, dtype=dtype, requires_grad=True
+            )
             for length in (queries, keys, keys)
         )
-        causal = config.family == "decoder" and queries == keys
+        mask = Mask(causal=config.family == "decoder" and queries == keys)
 
         def work() -> Tensor:
-            heads = F.scaled_dot_product_attention(
-                query, key, value, dropout_p=config.attention_dropout, is_causal=causal
-            )
+            heads = fast(query, key, value, mask, 1.0, dropout=config.attention_dropout)
             heads.backward(heads.detach())
             return heads
 
@@ -113,7 +116,7 @@ class CpuProbe:
             norm = backward(lambda x: F.rms_norm(x, (width,), gain))
         return {
             "norm": norm,
-            "dropout": backward(lambda x: F.dropout(x, 0.1)),
+            "dropout": backward(lambda x: dropout(x, 0.1)),
             "activation": backward(ACTIVATIONS[self.config.activation]),
             "added": backward(lambda x: x + 1),
         }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qkv.config import ModelConfig
+from qkv.model.stacked_attention import MOST_WEIGHTS
 
 FLOAT, LONG = 4, 8  # bytes
 ELEMENTWISE = ("norm", "dropout", "activation", "added")
@@ -34,7 +35,7 @@ class Numerics:
 
     @property
     def attention(self) -> int:
-        """Bytes of a number in attention, which a CPU computes in float32."""
+        """Bytes of a number in attention's kernel, which on a CPU computes in float32."""
         return self.product if self.device == "cuda" else FLOAT
 
 
@@ -317,9 +318,10 @@ class _Tally:
         n, m = rows * queries, rows * keys
         d_query, d_key = n_heads * d_head, config.kv_heads * d_head
         flag = causal and not (window or self.size.separated or self.size.packed)
-        if self._has_math(cross):
-            size = self.numerics.product if config.score_cap else a
-            self._save((n + 2 * m) * d_query * size + self._weights(n, keys))
+        stacked = self._has_products(queries, keys)
+        if stacked or self._has_math(cross):
+            size = self.numerics.product if config.score_cap or stacked else a
+            self._save((n + 2 * m) * d_query * size + self._weights(n, keys, size))
             self._save(n * d_query * self.numerics.product)  # heads side by side
         else:
             self._projections(n, m, cross)
@@ -348,10 +350,17 @@ class _Tally:
         learned = config.biases_scores and config.positions != "alibi" and not cross
         return bool(config.attention_dropout or learned)
 
-    def _weights(self, n: int, keys: int) -> float:
+    def _has_products(self, queries: int, keys: int) -> bool:
+        """Whether a CPU multiplies stacks of bfloat16 matrices, and keeps the weights."""
+        config, numerics = self.config, self.numerics
+        plain = not config.score_cap and config.n_heads == config.kv_heads
+        half = numerics.half and numerics.device == "cpu"
+        return half and plain and queries * keys <= MOST_WEIGHTS
+
+    def _weights(self, n: int, keys: int, number: int) -> float:
         """Attention weights of all heads, (B, H, T, S), as often as they are saved."""
         dropped = 2 if self.config.attention_dropout else 0
-        size = FLOAT * (1 + dropped)
+        size = number * (1 + dropped)
         if self.config.score_cap:  # the tanh, the softmax, its masked copy for the product
             p = self.numerics.product
             size = p + FLOAT + p + (FLOAT if dropped else 0)

@@ -50,10 +50,9 @@ def consistent_cross_entropy(
     each label (half of R-Drop's loss: Liang et al. 2021), chunk by chunk as well.
     """
     passes, labels = passes.flatten(1, -2), labels.flatten()  # (P, N, D), (N,)
-    if passes.device.type == "cpu" and not torch.compiler.is_compiling():
-        counted = labels >= 0  # a GPU would have to wait to know how many
-        if not counted.all():
-            passes, labels = passes[:, counted], labels[counted]
+    counted = labels >= 0
+    if _all_count(passes) and not counted.all():
+        passes, labels = passes[:, counted], labels[counted]
     if torch.is_autocast_enabled(passes.device.type):
         dtype = torch.get_autocast_dtype(passes.device.type)
         passes, weight = passes.to(dtype), weight.to(dtype)
@@ -173,7 +172,7 @@ def _loss_and_slope(
         exact = exact.masked_fill(padding, float("-inf"))
     counts = labels >= 0
     label = labels.clamp(min=0)[:, None].expand(n_passes, -1, 1)
-    log_total = exact.logsumexp(dim=-1, keepdim=True)
+    slope, log_total = _softmax(exact)
     nll = log_total - exact.gather(-1, label)
     loss = nll
     if smoothing:
@@ -187,7 +186,6 @@ def _loss_and_slope(
     total = (loss * counts).sum()
     if not needs_gradient:
         return total, None
-    slope = (exact - log_total).exp()
     if torch.compiler.is_compiling():  # one kernel does all; scattering would need one of its own
         is_label = torch.arange(logits.shape[-1], device=logits.device) == label
         slope = slope - is_label.to(slope.dtype) * (1 - smoothing) - smoothing / n_tokens
@@ -201,7 +199,24 @@ def _loss_and_slope(
     if agree:
         slope = slope + consistency / 4 * divergence_slope
     slope = slope if steepness is None else slope * steepness
-    return total, (slope * counts[:, None]).to(logits.dtype)
+    if not _all_count(logits):
+        slope = slope * counts[:, None]
+    return total, slope.to(logits.dtype)
+
+
+def _all_count(x: Tensor) -> bool:
+    """Whether labels that do not count were left out: a GPU would wait to know how many."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the last dimension, and the logarithm of its denominator."""
+    if torch.compiler.is_compiling():  # which leaves out what is not needed, and joins the rest
+        log_total = logits.logsumexp(dim=-1, keepdim=True)
+        return (logits - log_total).exp(), log_total
+    # Exponentials take most of the time: the largest one's logarithm tells the sum of all.
+    p = logits.softmax(dim=-1)
+    return p, logits.amax(dim=-1, keepdim=True) - p.amax(dim=-1, keepdim=True).log()
 
 
 def _divergence_and_slope(log_p: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:

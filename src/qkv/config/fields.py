@@ -50,13 +50,13 @@ def check_ranges(config: Any, where: str) -> None:
         least, most = field.metadata.get("least"), field.metadata.get("most")
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
-            raise UserError(f"{where}: {field.name} is too large for a whole number of 64 bits.")
         # Written as `not >=` so that NaN fails.
         if least is not None and not value >= least:
             raise UserError(f"{where}: {field.name} is {value}, but must be at least {least}.")
         if most is not None and not value <= most:
             raise UserError(f"{where}: {field.name} is {value}, but must be at most {most}.")
+        if isinstance(value, int) and not -WHOLE <= value < WHOLE:
+            raise UserError(f"{where}: {field.name} is too large for a whole number of 64 bits.")
 
 
 class Section:

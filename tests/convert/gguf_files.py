@@ -120,6 +120,7 @@ FUSED = {
     "final_layer_norm": "output_norm",
     "ln_f": "output_norm",
     "lm_head": "output",
+    "embed_out": "output",  # GPT-NeoX in transformers of before
     "query_key_value": "attn_qkv",
     "dense": "attn_output",
     "input_layernorm": "attn_norm",

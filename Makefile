@@ -28,7 +28,7 @@ test: $(VENV)/.installed-dev ## the whole test suite
 # What is compared with and what tests with, like transformers, is the newest that goes with these.
 OLDEST := .venv-oldest/bin/python
 PEERS := accelerate httpx hypothesis peft pexpect pyte pytest pytest-timeout pytest-xdist \
-	scikit-learn sentencepiece seqeval torchmetrics transformers
+	scikit-learn sentencepiece seqeval torchmetrics torchvision transformers
 test-oldest: ## the test suite with the oldest libraries that pyproject.toml allows
 	$(PYTHON) -m venv .venv-oldest
 	$(OLDEST) -m pip --quiet install torch==2.11.0

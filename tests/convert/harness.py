@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import tokenizers
 import torch
 import transformers
@@ -27,13 +28,18 @@ from qkv.text import Tokenizer
 
 Edit = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 TOLERANCE = 1e-4  # float32, of logits that are at most some tens
+# The newest transformers that goes with the oldest tokenizers: its beam search takes the source's
+# vocabulary for the target's, and some of its tokenizers and configs do not do what they say.
+OLDER_PEER = tuple(map(int, transformers.__version__.split(".")[:2])) <= (5, 12)
+older_peer = pytest.mark.skipif(OLDER_PEER, reason="transformers 5.12 differs from its own files")
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
 
 def made(class_name: str, config: Mapping[str, object], seed: int = 0) -> PreTrainedModel:
     """A model of theirs with weights drawn so large that each of them matters."""
     kind = getattr(transformers, class_name)
-    model = kind(kind.config_class(**config))
+    # By the equation: fused attention leaves Gemma 2's soft cap out in earlier versions.
+    model = kind(kind.config_class(**{"attn_implementation": "eager", **config}))
     draw_weights(model, seed)
     return model.eval()
 
@@ -107,7 +113,7 @@ def exported(source: StoredModel) -> Iterator[Path]:
 def loaded(folder: Path, class_name: str) -> PreTrainedModel:
     """What transformers reads of it, all weights found and none left over."""
     model, info = getattr(transformers, class_name).from_pretrained(
-        folder, output_loading_info=True
+        folder, output_loading_info=True, attn_implementation="eager"
     )
     assert not any(info[kind] for kind in info), info
     return model.eval()

@@ -15,6 +15,7 @@ from qkv.config import DecodeConfig
 from qkv.decode import generate
 from qkv.model import EncoderDecoder
 from tests.convert.harness import (
+    OLDER_PEER,
     assert_close,
     assert_comes_back,
     exported,
@@ -81,7 +82,8 @@ def same_texts(
     """Greedy and by four beams, from the architecture's own start, and without padding."""
     config = ours.config
     source, real, layout = texts(lengths, config.source_vocab_size or config.vocab_size, seed)
-    for beams in searches:
+    apart = config.source_vocab_size not in (0, config.vocab_size)
+    for beams in (1,) if OLDER_PEER and apart else searches:
         never = sorted({config.pad_id, config.bos_id} - {config.eos_id})
         given = [] if config.start_id < 0 else [config.start_id]
         output = theirs.generate(

@@ -7,6 +7,7 @@ import qkv
 from qkv.convert.huggingface.exporting import write_huggingface
 from qkv.convert.opening import open_model
 from qkv.tasks import load
+from tests.convert.harness import OLDER_PEER
 from tests.run.tiny import run, sources
 
 QUICK = {"model_init": "glorot"}  # learns in so few steps
@@ -32,7 +33,7 @@ def test_the_same_text(tmp_path, differences):
     target = AutoTokenizer.from_pretrained(there, subfolder="target") if apart else tokenizer
     assert apart == (not differences.get("tokenizer_shared", True))
     texts = [*sources(6, seed=5), "12 four", "x"]
-    for beams in (1, 3):
+    for beams in (1,) if OLDER_PEER and apart else (1, 3):
         asked = tokenizer(texts, return_tensors="pt", padding=True)
         asked.pop("token_type_ids", None)
         room = 9 + (ours.model.config.start_id >= 0)  # theirs count the start

@@ -72,7 +72,9 @@ def _load(folder: Path) -> Any:
     """By the class that the export names, as `transformers` itself would."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kind = getattr(_transformers(), config["architectures"][0])
-    return kind.from_pretrained(folder, dtype=torch.float32).eval()
+    # Fused attention leaves Gemma 2's soft cap out in some versions.
+    how = {"attn_implementation": "eager"} if config.get("attn_logit_softcapping") else {}
+    return kind.from_pretrained(folder, dtype=torch.float32, **how).eval()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import json
 import pickle
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def rewrite(source: Path, target: Path, n_bytes: int) -> None:
 def main() -> None:
     """Convert the files of the request, one by one."""
     request = json.load(sys.stdin)
+    warnings.simplefilter("ignore")  # standard error has the reason alone
     limit_memory(request["n_bytes"], more=True)
     limit_file_size(request["n_bytes"])
     source = Path()

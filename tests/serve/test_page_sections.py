@@ -116,7 +116,7 @@ def test_the_beam_tree_follows_changes(client, translator):
     step = translator.trace(TEXT).silence("decoder.2.cross_attention").steps(1)[0]
     first = max((node for node in tree["nodes"] if node["step"] == 0), key=lambda x: x["score"])
     assert first["token"] == step.candidates[0].id
-    assert math.exp(first["score"]) == pytest.approx(step.candidates[0].probability, abs=1e-5)
+    assert math.exp(first["score"]) == pytest.approx(step.candidates[0].probability, abs=1e-4)
     same = ask(client, "beam", beams=3, changes=["hide:target:position=60"]).json()
     assert same["waiting"] == ["hide:target:position=60"]
     scores = [[output["score"] for output in found["outputs"]] for found in (plain, same)]

@@ -26,7 +26,7 @@ def heads(task: Any, ask: Ask) -> dict[str, Any]:
 
 def roles(task: Any, ask: Ask) -> dict[str, Any]:
     """Name each head by the role that it has most clearly, where the package can tell."""
-    if find_spec(ROLES) is None:
+    if find_spec(ROLES) is None or task.model.config.patch_size:  # patches have no roles
         return {"heads": []}
     named = remembered(task, ask, "roles", lambda: _named(traced(task, ask)))
     return {"heads": named}

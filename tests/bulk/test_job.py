@@ -88,6 +88,8 @@ def test_the_command_gives_what_the_command_for_lines_gives(qkv: Command, tmp_pa
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == f"4 lines in 2 parts: {tmp_path / 'out'}/part-*.txt\n"
     assert joined(tmp_path / "out") == qkv("translate", stdin=lines.read_text()).lines
+    one = qkv("bulk", "translate", str(lines), str(tmp_path / "one"))
+    assert one.out == f"4 lines in 1 part: {tmp_path / 'one'}/part-*.txt\n"
     answer = qkv("bulk", "translate", str(lines), str(tmp_path / "out"), "--beams", "2")
     assert answer.code == 2
     assert "another job: settings, part_lines differs" in answer.err

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkv.model import Layout, Learned, Order, Positions, Sinusoidal, Stack, sinusoids
-from qkv.model.positions import build_positions
+from qkv.model.positions import SCHEMES, build_positions
 from qkv.model.positions.alibi import head_slopes
 from tests.model.tiny import assert_same, tiny_config
 
@@ -110,3 +110,10 @@ def test_order_matters_through_positions_alone():
         stack = Stack(tiny_config(positions=name), n_layers=2, causal=False).double().eval()
         turned = stack(x[:, reverse], Layout())[:, reverse]
         assert torch.allclose(turned, stack(x, Layout()), atol=1e-10) == same
+
+
+@pytest.mark.parametrize("name", [*SCHEMES, "relative"])
+def test_the_config_knows_which_schemes_bias_the_scores(name):
+    config = tiny_config(family="encoder", positions=name)
+    overridden = type(build_positions(config)).bias is not Positions.bias
+    assert overridden == config.biases_scores

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.proofs.models import KINDS, folder_of
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 NEEDED = [
@@ -34,7 +36,7 @@ def launch() -> Iterator[Any]:
 
 
 def serve_page(home: Path) -> Iterator[str]:
-    """Serve the packaged models on a free port; a run of it has been trained in `home`."""
+    """Serve packaged models and one of images on a free port; `home` has a run of the first."""
     uvicorn = pytest.importorskip("uvicorn", reason="needs uvicorn (pip install qkv[serve])")
     import qkv
     from qkv.serve.app import create_app
@@ -51,7 +53,8 @@ def serve_page(home: Path) -> Iterator[str]:
     (run / "log.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QKV_HOME", str(home))
-        app = create_app(Models(["zh-en", "mini-bert"]), ServeSettings())
+        images = folder_of(KINDS["image"](), home / "images")
+        app = create_app(Models(["zh-en", "mini-bert", str(images)]), ServeSettings())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

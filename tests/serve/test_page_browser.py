@@ -63,6 +63,27 @@ def test_typing_answers_and_opens_alternatives(reader: Reader) -> None:
     assert page.locator(".word[open]").count() == 0
 
 
+def test_a_model_of_images_takes_a_file(reader: Reader, tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    pillow.effect_noise((8, 8), 90).save(tmp_path / "a.png")
+    page = reader.open()
+    page.select_option("#model", "images")
+    page.wait_for_selector("#upload")
+    assert not page.is_visible("#text")
+    (tmp_path / "a.txt").write_text("no image")
+    page.set_input_files("#file", tmp_path / "a.txt")
+    page.wait_for_selector("#notice >> text=a.txt")
+    page.set_input_files("#file", tmp_path / "a.png")
+    page.wait_for_selector(".candidates li")
+    assert page.locator(".candidates li").count() == 3
+    page.wait_for_selector(".river .node >> nth=0")
+    assert "text=data" in page.url
+    assert page.is_visible("#picture")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.click("#tab-heads")
+    page.wait_for_selector(".head-cell")
+
+
 def test_a_text_that_cannot_be_read_is_explained(reader: Reader) -> None:
     page = reader.open()
     page.fill("#text", "好" * 300)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from qkv.tasks.answer import Answers
 from qkv.tasks.classify import Classes
 from qkv.tasks.tag import Tags
 from qkv.text import train_tokenizer
+from tests.proofs.models import KINDS
 from tests.tasks.understand_tiny import SENTENCE, TOKENIZER, encoder
 
 pytest.importorskip("pydantic", reason="needs pydantic (pip install qkv[serve])")
@@ -70,6 +73,30 @@ def test_a_text_goes_on_as_generate_says() -> None:
     assert found["text"] == expected
     assert len(found["outputs"]) == len(found["tokens"]["target"]) - len(task.encode("the cat"))
     assert all(word["rank"] == 1 for word in found["outputs"])
+
+
+def test_an_image_is_labelled_and_no_path_is_read(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    from qkv.serve.page.heads import roles
+    from qkv.serve.page.structure import structure
+    from qkv.serve.page.traces import Ask
+
+    path, task = tmp_path / "a.png", KINDS["image"]()
+    pillow.effect_noise((8, 8), 90).convert("RGB").save(path)
+    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    assert structure("images", task)["actions"] == ["see"]
+    found = answer(task, "see", url)
+    expected = task.classify(path)
+    assert found["text"] == expected.label
+    [candidates] = [word["candidates"] for word in found["outputs"]]
+    told = {one["name"]: one["probability"] for one in candidates}
+    assert told == pytest.approx(expected.probabilities, abs=1e-3)
+    assert roles(task, Ask(action="see", text=url)) == {"heads": []}
+    with pytest.raises(UserError, match="reads images; send one as a data URL"):
+        answer(task, "see", str(path))
+    with pytest.raises(ValueError, match="at most 4000 characters"):
+        Ask(action="translate", text="x" * 4001)
+    assert len(Ask(action="see", text=url + "x" * 5000).text) > 5000
 
 
 def test_gaps_are_filled(with_gaps: Any) -> None:

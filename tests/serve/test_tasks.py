@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ import torch
 import qkv
 from qkv.serve.api.docs import example_of
 from qkv.tasks import Translator
-from tests.serve.conftest import Running
+from tests.proofs.models import KINDS, folder_of
+from tests.serve.conftest import Running, running
 
 SENTENCES = ["我爱你", "我爱学习", "今天天气很好"]
 
@@ -196,6 +198,25 @@ def test_quantities_of_a_pass_are_those_of_the_trace(client: httpx.Client) -> No
     assert answer["quantities"][mask]["values"][0][0][0][1] is None  # hidden: −∞
     refused = client.post("/trace", json={**body, "keys": ["nothing"]})
     assert refused.status_code == 422 and "nothing" in refused.text
+
+
+def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    path = tmp_path / "a.png"
+    pillow.effect_noise((8, 8), 90).convert("RGB").save(path)
+    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    folder = folder_of(KINDS["image"](), tmp_path / "images")
+    with running([str(folder)]) as server, server.client() as client:
+        body = {"model": "images", "keys": ["logits"]}
+        for given in (str(path), "/etc/passwd", "/no/file"):
+            refused = client.post("/trace", json={**body, "text": given})
+            assert refused.status_code == 422
+            assert "send one as a data URL" in refused.json()["error"]["message"]
+        found = client.post("/trace", json={**body, "text": url}).json()["quantities"]["logits"]
+        expected = qkv.load(str(folder), device="cpu").trace(url)["logits"]
+        assert torch.allclose(torch.tensor(found["values"]), expected, atol=1e-5)
+        refused = client.post("/classify", json={"model": "images", "texts": "a"})
+        assert "made to classify images, so that it cannot" in refused.json()["error"]["message"]
 
 
 def test_every_model_can_be_traced_or_says_why_not(

@@ -82,7 +82,8 @@ def _command(verb: str) -> Callable[..., None]:
                 progress,
             )
         n_lines = sum(part.n_lines for part in job.parts)
-        print(f"{n_lines:,} lines in {len(job.parts):,} parts: {outdir}/part-*{suffix}")
+        n_parts = f"{len(job.parts):,} part{'s' * (len(job.parts) != 1)}"
+        print(f"{n_lines:,} lines in {n_parts}: {outdir}/part-*{suffix}")
 
     command.__doc__ = f"{answering.__doc__}\n\nExample: qkv bulk {verb} lines.txt out --workers 8"
     return command

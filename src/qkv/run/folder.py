@@ -117,7 +117,9 @@ def check_claim(folder: Path, recipe: Recipe, resume: bool) -> None:
     elif resume:
         _check_same(path, recipe)
     elif has_begun(folder):
-        raise UserError(f"{folder} holds a run already; resume it, or choose another --out.")
+        raise UserError(
+            f"{folder} holds a run already; go on with --resume, or choose another --out."
+        )
 
 
 def has_begun(folder: Path) -> bool:

@@ -109,10 +109,12 @@ class Models:
         """
         wanted = set(tasks)
         if name is not None:
-            if self.offer(name).task not in wanted or self.offer(name).config.patch_size:
+            offer = self.offer(name)
+            sees = " images" if offer.config.patch_size else ""
+            if offer.task not in wanted or sees:
                 raise UserError(
-                    f"The model {name!r} is made to {self.offer(name).task}, so that it cannot "
-                    f"{doing}; name another one."
+                    f"The model {name!r} is made to {offer.task}{sees}, so that it cannot {doing}; "
+                    f"name another one."
                 )
             return name
         for offer in self._offers.values():

@@ -1,5 +1,6 @@
 """Images: arrays and folders."""
 
+import base64
 import os
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from qkv.data.formats import images
 from qkv.data.formats.images import LabelledImage, read_image, read_images
 from tests.data.helpers import complaint
 
@@ -182,6 +184,17 @@ def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     for read in (read_image, read_images):
         assert "is a pipe or a device" in complaint(read, tmp_path / "pipe", 4, 1)
     assert read_images([], 4, 1) == []
+
+
+def test_a_data_url_is_read_as_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = draw_file(tmp_path / "a.png", draw(5, 6, 3))
+    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    assert (read_image(url, 4, 3) == read_image(path, 4, 3)).all()
+    for damaged in (url.replace(";base64", ""), url + "@"):
+        assert "data URL is damaged" in complaint(read_image, damaged, 4, 3)
+    assert "data URL is not a whole image" in complaint(read_image, url[:62], 4, 3)
+    monkeypatch.setattr(images, "MOST_PIXELS", 29)
+    assert f"{path} has 6 × 5 pixels, more than 29" in complaint(read_image, path, 4, 3)
 
 
 def test_a_missing_pillow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +15,8 @@ from qkv.data.files import Paths, check_seekable, listed, opened
 from qkv.errors import UserError, missing_package
 
 Pixels = npt.NDArray[np.uint8]
+DATA_URL = "data:image/"
+MOST_PIXELS = 2**26  # of one image; a small file may say that it has many more
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 RED_GREEN_BLUE = (19595, 38470, 7471)  # in 65536ths: what Pillow's grey is made of
 
@@ -38,16 +43,49 @@ def read_images(paths: Paths, size: int, channels: int) -> list[LabelledImage]:
 
 
 def read_image(path: str | Path, size: int, channels: int) -> Pixels:
-    """Read one image file, scaled to `size`: (C, H, W)."""
+    """Read an image file, or a data URL (data:image/png;base64,…), scaled to `size`: (C, H, W)."""
+    if isinstance(path, str) and path.startswith(DATA_URL):
+        return _decode(io.BytesIO(_data(path)), "The image in the data URL", size, channels)
+    path = Path(path)
+    check_seekable(path)
+    with opened(path) as content:
+        return _decode(content, str(path), size, channels)
+
+
+def check_data_url(image: str) -> None:
+    """Refuse what is no data URL: a path that a stranger sends must not reach the file system."""
+    if not image.startswith(DATA_URL):
+        raise UserError(
+            "This model reads images; send one as a data URL (data:image/png;base64,…)."
+        )
+
+
+def _data(url: str) -> bytes:
+    """The bytes of a data URL."""
+    head, _, content = url.partition(",")
+    try:
+        if not head.endswith(";base64"):
+            raise ValueError
+        return base64.b64decode(content, validate=True)
+    except ValueError as error:
+        raise UserError(
+            "The image's data URL is damaged; it must look like data:image/png;base64,… ."
+        ) from error
+
+
+def _decode(content: BinaryIO, path: str, size: int, channels: int) -> Pixels:
     try:
         from PIL import Image  # slow to import
     except ImportError as error:
         raise missing_package(f"Reading {path}", "Pillow") from error
-    path = Path(path)
-    check_seekable(path)
-    with opened(path) as content:
+    with content:
         try:
             with Image.open(content) as image:
+                if image.width * image.height > MOST_PIXELS:  # before they are decompressed
+                    raise UserError(
+                        f"{path} has {image.width:,} × {image.height:,} pixels, more than "
+                        f"{MOST_PIXELS:,}; scale it down first."
+                    )
                 colours = image.convert("L" if channels == 1 else "RGB")
                 scaled = colours.resize((size, size), Image.Resampling.BILINEAR)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -13,13 +13,14 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from qkv.data.formats.images import check_data_url
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size, count_tokens, embed_texts
 from qkv.serve.hang_up import answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
 from qkv.serve.settings import ServeSettings
-from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger
+from qkv.tasks import Answerer, Classifier, Encoder, ImageClassifier, LanguageModel, Tagger
 
 MAX_TRACED = 200_000  # numbers in one answer
 Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -242,6 +243,8 @@ def _traced(task: Any, name: str, body: TraceRequest) -> dict[str, Any]:
         source = (body.second, body.text)
     elif isinstance(task, Classifier) and body.second:
         source = (body.text, body.second)
+    elif isinstance(task, ImageClassifier):
+        check_data_url(body.text)
     elif isinstance(task, Tagger) and target is not None:
         target = target.split()
     found = task.trace(source, target)

@@ -7,13 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qkv.data import IGNORE
+from qkv.data.formats.images import check_data_url
 from qkv.decode import Hypothesis, Request
 from qkv.decode.closed_batch import join, run
 from qkv.decode.request import prompt_limits
 from qkv.errors import UserError
 from qkv.inspect.trace.from_task import trace_tokens, trace_translation
 from qkv.inspect.trace.trace import Trace
-from qkv.tasks import Answerer, Classifier, Encoder, LanguageModel, Tagger, Translator
+from qkv.tasks import (
+    Answerer,
+    Classifier,
+    Encoder,
+    ImageClassifier,
+    LanguageModel,
+    Tagger,
+    Translator,
+)
 
 N_CONTINUED, N_CHATTED = 8, 24  # tokens that a language model adds while somebody types
 
@@ -123,6 +132,11 @@ def _classify(task: Classifier, text: str, second: str) -> Done:
     return Done(task.trace(texts), task.classify([texts])[0].label, [0])
 
 
+def _see(task: ImageClassifier, text: str, second: str) -> Done:
+    check_data_url(text)
+    return Done(task.trace(text), task.classify(text).label, [0])
+
+
 def _tag(task: Tagger, text: str, second: str) -> Done:
     tagging = task.tag(text)
     marks = [
@@ -161,6 +175,7 @@ ACTIONS = {
     "fill": Action(Encoder, _fill, can=lambda task: task.model.config.head == "masked"),
     "embed": Action(Encoder, _embed),
     "classify": Action(Classifier, _classify),
+    "see": Action(ImageClassifier, _see),
     "tag": Action(Tagger, _tag),
     "answer": Action(Answerer, _answer),
 }
@@ -191,6 +206,7 @@ EXAMPLES = {
     "fill": [["I <mask> you very much."], ["我每天早上都喝一杯<mask>。"]],
     "embed": [["A cat sits on the mat.", "There is a cat on the rug."]],
     "classify": [["I love this film."]],
+    "see": [],
     "tag": [["Marie Curie was born in Warsaw."]],
     "answer": [["Marie Curie was born in Warsaw in 1867.", "Where was Marie Curie born?"]],
 }

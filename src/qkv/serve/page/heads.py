@@ -23,7 +23,9 @@ def heads(task: Any, ask: Ask) -> dict[str, Any]:
 
 
 def roles(task: Any, ask: Ask) -> dict[str, Any]:
-    """Name each head by the role that it has most clearly."""
+    """Name each head by the role that it has most clearly; patches have none."""
+    if task.model.config.patch_size:
+        return {"heads": []}
     asked = ("roles", *ask.plain, *ask.changes)
     return {"heads": recent(task, asked, lambda: _named(traced(task, ask)))}
 

@@ -41,6 +41,7 @@ export function mount(element, state, api) {
   state.page.wanted = () => (state.section === "river" && state.page.structure ? keys() : []);
   const draw = (answered) => {
     if (state.section !== "river") return;
+    empty.textContent = tOr(`output.empty.${state.action}`, t("output.empty"));
     empty.hidden = Boolean(state.page.answer) || state.page.busy;
     const { structure, answer } = state.page;
     if (!structure || !answer) return;

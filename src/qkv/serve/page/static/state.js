@@ -17,6 +17,7 @@ const FIELDS = {
   width: 64, length: 48, // of the table of positions
   run: "", stop: 0, // the run that is watched; the stop of the tour
 };
+const LONGEST = 5000; // characters of a text in the address; a larger image is not part of it
 const NUMBERS = ["head", "row", "column", "beams", "width", "length", "stop"];
 const LISTS = ["open", "changes", "written", "sentences"];
 
@@ -75,7 +76,7 @@ function read(search) {
 function write(state) {
   const given = new URLSearchParams();
   for (const [name, usual] of Object.entries(FIELDS)) {
-    if (same(state[name], usual)) continue;
+    if (same(state[name], usual) || (name === "text" && state.text.length > LONGEST)) continue;
     for (const value of [state[name]].flat()) given.append(name, value);
   }
   const search = given.toString();

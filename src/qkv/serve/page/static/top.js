@@ -1,9 +1,10 @@
 /** The top bar: model, action, the text as one types, and what comes out with its alternatives. */
 import { beginsWord, el, percent, show, visible } from "./dom.js";
 import { t, tOr } from "./i18n.js";
+import { dataUrl, isImage } from "./image.js";
 import { firstExample } from "./page.js";
 
-const LABELLED = ["classify", "answer", "tag", "fill"]; // actions whose outputs are not a running text
+const LABELLED = ["classify", "see", "answer", "tag", "fill"]; // actions whose outputs are not a running text
 const TWO_TEXTS = ["answer", "embed", "classify"]; // actions that read a second text
 
 /** Connect the top bar with the state. */
@@ -18,6 +19,7 @@ export function mountTop(state) {
   text.oninput = (event) => { fit(text); if (!event.isComposing) typed(); };
   text.oncompositionend = typed; // letters of an input method are no text yet
   second.oninput = () => state.set({ second: second.value });
+  mountUpload(state);
 
   const draw = () => {
     const { structure, models } = state.page;
@@ -25,6 +27,11 @@ export function mountTop(state) {
     drawActions(actions, state, structure?.actions ?? []);
     if (document.activeElement !== text) text.value = state.text;
     if (document.activeElement !== second) second.value = state.second;
+    const sees = state.action === "see";
+    text.hidden = sees;
+    find("upload").hidden = !sees;
+    find("picture").hidden = !isImage(state.text);
+    if (isImage(state.text)) find("picture").src = state.text;
     second.hidden = !TWO_TEXTS.includes(state.action);
     second.placeholder = tOr(`second.${state.action}`, "");
     second.setAttribute("aria-label", second.placeholder);
@@ -36,6 +43,20 @@ export function mountTop(state) {
   state.page.atOnce(() => (state.page.busy ? output.classList.add("busy") : draw()));
   state.on(["model", "action", "text"], (changed) => changed.includes("text") && document.activeElement === text || draw());
   draw();
+}
+
+/** Take images that are chosen, dropped or pasted. */
+function mountUpload(state) {
+  const [upload, file] = ["upload", "file"].map((id) => document.querySelector(`#${id}`));
+  const take = async (given) => {
+    if (!given || state.action !== "see") return;
+    const text = await dataUrl(given).catch(() => "");
+    text ? state.set({ text, row: null, column: null }, { push: true }) : state.page.failed(t("image.failed", { file: given.name }));
+  };
+  file.onchange = () => { take(file.files[0]); file.value = ""; };
+  upload.ondragover = (event) => event.preventDefault();
+  upload.ondrop = (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); };
+  document.addEventListener("paste", (event) => take(event.clipboardData.files[0]));
 }
 
 /** Make a text field as high as its text. */
@@ -70,7 +91,7 @@ function drawOutput(element, state) {
   const { answer, busy, error, structure } = state.page;
   element.classList.toggle("busy", busy);
   if (error || !answer) {
-    const hint = error || (structure && !state.text.trim() ? t("output.empty") : "");
+    const hint = error || (structure && !state.text.trim() ? tOr(`output.empty.${state.action}`, t("output.empty")) : "");
     element.replaceChildren(el("p", { class: error ? "error" : "quiet" }, hint || t("loading")));
     return;
   }
@@ -79,7 +100,7 @@ function drawOutput(element, state) {
   show(element,
     answer.text ? el("p", { class: labelled ? "whole result" : "whole hidden" }, answer.text) : null,
     ...answer.marks.map(drawMark),
-    ["classify", "fill"].includes(answer.action) ? drawLists(answer)
+    ["classify", "see", "fill"].includes(answer.action) ? drawLists(answer)
       : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...joined(answer.outputs, labelled).map((group) =>
         el("span", { class: "joined" }, ...group.map(({ word, n }) => drawWord(word, after?.[n], state, labelled))))),
     after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,

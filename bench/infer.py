@@ -30,6 +30,7 @@ from qkv.convert import Tokenizers, convert
 from qkv.decode import Engine, complete, generate
 from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
+from qkv.model.packed_linear import pack_products
 from qkv.model.quantized import quantize
 from qkv.model.quantized_matrix import Int8Matrix
 from qkv.tasks import Encoder as EncoderTask
@@ -59,6 +60,8 @@ def translators(session: Session) -> None:
         rows, width, length = 2, 4, 8
     ours = fresh(EncoderDecoder, config, session)
     theirs = marian(config).to(session.device, next(ours.parameters()).dtype).eval()
+    if not session.on_gpu:
+        ours = pack_products(ours)  # as `qkv.load` does
     for beams in (4, 1):
         for n_rows in (rows, 1):
             search = f"beam {beams}" if beams > 1 else "greedy"
@@ -134,6 +137,7 @@ def translators_in_8_bits(session: Session) -> None:
         Translator(model, Tokenizers(vocabulary, vocabulary), DecodeConfig()).save(folder / "ours")
         convert(folder / "ours", folder / "theirs", "ctranslate2")
         rounded = load(folder / "ours", "cpu", "int8").model
+        model = load(folder / "ours", "cpu").model
         peer = ctranslate2.Translator(
             str(folder / "theirs"), compute_type="int8", intra_threads=torch.get_num_threads()
         )

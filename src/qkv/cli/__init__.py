@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import errno
 import gc
 import io
@@ -13,10 +12,10 @@ import threading
 import warnings
 from typing import TextIO
 
+from qkv.allocator import keep_freed_memory
 from qkv.errors import UserError
 
 INTERRUPTED = 130  # typer's exit code after Ctrl-C; that of a closed pipe (`| head`) is 1
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
 
 def main() -> None:
@@ -26,7 +25,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Threads that wait by spinning slow training tenfold as soon as another program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is first imported
-    _keep_freed_memory()
+    keep_freed_memory()
     warnings.showwarning = _show_warning
     # Torch tells itself which of its kernels it took; nobody can do anything about it.
     warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
@@ -70,20 +69,6 @@ def _leave() -> None:
     except OSError:  # Python reports a closed pipe as it always does
         return
     os._exit(0)
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library use freed memory again instead of returning it to the system.
-
-    Else each large temporary tensor is made of fresh pages, which the system must fill one by one.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # not glibc
-        return
-    # The second call alone would fix the first threshold at a low value.
-    if mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25):
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _show_warning(

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from qkv.batching import on_device
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.largest import NOTHING, log_softmax, top_scores
 from qkv.decode.request import BeamStep, Event, Handle, Request, check_numbers
 from qkv.decode.row_rules import History, RowRules
 from qkv.decode.sizes import power_of_two
 from qkv.decode.tensors import assign, leaves
 
-NOTHING = float("-inf")  # the score of an empty place
 LEAST_ROOM = 16  # tokens; more are allocated in powers of two
-CHUNK = 128  # scores whose largest is found first
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,12 @@ class OpenBeams:
         A hypothesis can end in as many ways as there are ends, so one more for each is enough.
         """
         rules, beams = self.rules.rows, self.state.scores.shape[1]
-        total = rules.suppress(logits.log_softmax(dim=-1))
-        total = rules.penalise(total, total)
-        total = rules.restrict(total, self.state.step)
-        total = total.add_(self.state.scores[..., None])
-        vocab_size = total.shape[-1]
-        flat = total.flatten(1)  # (B, K·V)
-        scores, index = top_scores(flat, n_candidates(rules, beams, vocab_size))
+        gains = rules.suppress(log_softmax(logits))
+        gains = rules.penalise(gains, gains)
+        gains = rules.restrict(gains, self.state.step)
+        vocab_size = gains.shape[-1]
+        count = n_candidates(rules, beams, vocab_size)
+        scores, index = top_scores(gains, self.state.scores, count)
         return Candidates(scores, index // vocab_size, index % vocab_size)
 
     def _close(self, candidates: Candidates, ends: Tensor) -> None:
@@ -310,20 +308,3 @@ def _history(requests: Sequence[Request], state: BeamState) -> History:
 def n_candidates(rules: RowRules, beams: int, vocab_size: int) -> int:
     """Number of candidates: K for each way to end and K more."""
     return min((1 + rules.ends.shape[1]) * beams, beams * vocab_size)
-
-
-def top_scores(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest scores of each row and their indices, as `topk` does, (B, count).
-
-    Of many scores, only the chunks whose own largest are among the largest are looked through.
-    """
-    n_rows, size = scores.shape
-    if size < 4 * CHUNK * count:
-        values, index = scores.topk(count)
-        return values, index
-    if size % CHUNK:  # a copy, which takes longer than all that follows
-        scores = F.pad(scores, (0, -size % CHUNK), value=NOTHING)
-    chunks = scores.view(n_rows, -1, CHUNK)
-    best = chunks.amax(dim=2).topk(count).indices  # (B, count)
-    values, place = chunks.take_along_dim(best[..., None], dim=1).flatten(1).topk(count)
-    return values, best.gather(1, place // CHUNK) * CHUNK + place % CHUNK

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.allocator import keep_freed_memory
 from qkv.decode.lane import Lane
 from qkv.decode.prompts import LEAST_SHARED, Generative, Prefill, common
 from qkv.decode.request import Event, Handle, Request
@@ -57,6 +58,8 @@ class Engine:
         before they run, or none.
         """
         self.device = device = next(model.parameters()).device
+        if device.type == "cpu":
+            keep_freed_memory()
         limits = LIMITS[device.type]
         self.model, self.max_rows = model, max_rows or limits.rows
         self.chunk, self._prefill_tokens = chunk or limits.chunk, limits.prefill

@@ -9,15 +9,11 @@ import torch
 from torch import Tensor
 
 from qkv.batching import on_device
+from qkv.decode.largest import likeliest, log_softmax
 from qkv.decode.request import Event, Handle, check_numbers
 from qkv.decode.row_rules import History, RowRules, Sampling
 from qkv.decode.rules import HIDDEN
 from qkv.decode.sizes import power_of_two
-
-
-def likeliest(scores: Tensor) -> Tensor:
-    """Choose the token with the largest score, (…, V) to (…)."""
-    return scores.argmax(dim=-1)
 
 
 @dataclass
@@ -33,8 +29,9 @@ class GreedyState:
 
     def advance(self, logits: Tensor) -> None:
         """Choose the next token of every row from logits (B, 1, V)."""
-        log_probabilities = self.rules.suppress(logits.log_softmax(dim=-1))
-        allowed = self.rules.penalise(logits, log_probabilities)
+        raw = logits.clone() if self.rules.penalty is not None else logits
+        log_probabilities = self.rules.suppress(log_softmax(logits))
+        allowed = self.rules.penalise(raw, log_probabilities)
         allowed = self.rules.restrict(allowed, self.step)
         tokens = likeliest(allowed)  # (B, 1)
         if self.sampling is not None:

@@ -24,13 +24,13 @@ from qkv.decode.greedy import GreedySearch
 from qkv.decode.prompts import Generative, Prefill, empty_store
 from qkv.decode.recording import Recording, Recordings, Report
 from qkv.decode.request import Event, Handle
-from qkv.decode.sizes import power_of_two
+from qkv.decode.sizes import power_of_two, some_more
 from qkv.decode.step import Slots, Step
 from qkv.model import KeysValues, Layout, Memory, row_attention
 
-LEAST_SLOTS = 64  # slots, and rows on a CPU, are allocated in powers of two, from these on
-LEAST_ROWS = 8
+LEAST_SLOTS = 64  # of fixed shape, slots are allocated in powers of two, from these on
 LEAST_SOURCE = 16
+LEAST_ROWS = 8  # on a CPU, rows are; slots lie close together, since gaps are slow to read across
 
 
 class Lane:
@@ -244,7 +244,10 @@ class Lane:
         """Allocate more rows or slots where these are not enough."""
         used = len(self.filled)
         rows = power_of_two(rows) if self.fixed else power_of_two(rows, LEAST_ROWS)
-        slots = power_of_two(slots, LEAST_SLOTS)
+        if self.fixed:
+            slots = power_of_two(slots, LEAST_SLOTS)
+        elif self.store is None or slots > self.store.shape[4]:
+            slots = some_more(slots)
         self.store = _grown(self.store, rows, slots, used, partial(empty_store, self.model))
         if self.beams > 1 and self.visible.shape[::2] != self.store.shape[2:5:2]:
             before = self.visible[:used]
@@ -259,7 +262,7 @@ class Lane:
         self.sources = _grown(
             self.sources,
             self.store.shape[2],
-            power_of_two(width, LEAST_SOURCE),
+            power_of_two(width, LEAST_SOURCE) if self.fixed else width,
             begin,
             lambda rows, width: like.new_zeros((n_layers, 2, rows, groups, width, d_head)),
         )

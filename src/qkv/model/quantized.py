@@ -221,7 +221,8 @@ class Int8Linear(QuantizedLinear):
 
     def _packed_product(self, x: Tensor) -> Tensor:
         rows = x if x.dtype == torch.float32 else x.float()
-        size = rows.abs().amax(dim=-1, keepdim=True)  # where 0, the product is multiplied by 0
+        sizes = rows if self.nonnegative else rows.abs()
+        size = sizes.amax(dim=-1, keepdim=True)  # where 0, the product is multiplied by 0
         kernel, steps = _kernel(), self._steps
         if self.precise:
             rows = rows * (steps / size)
@@ -259,9 +260,10 @@ class Int4Linear(QuantizedLinear):
     def _packed_product(self, x: Tensor) -> Tensor:
         integers, scales = self._packed
         rows = x.reshape(-1, self.in_features).bfloat16()
-        product = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, integers, GROUP, scales)
-        product = product[:, : self.out_features].float()
-        product = product if self.bias is None else product + self.bias
+        product = torch._weight_int4pack_mm_for_cpu(rows, integers, GROUP, scales)
+        if self.out_features % OUTPUT_TILE:
+            product = product[:, : self.out_features]
+        product = product.to(x.dtype) if self.bias is None else product.float() + self.bias
         return product.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def _has_kernel(self) -> bool:

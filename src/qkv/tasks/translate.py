@@ -25,6 +25,7 @@ from qkv.decode.closed_batch import join, run
 from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
+from qkv.model.packed_linear import pack_products
 from qkv.tasks.texts import DecodeSettings, Progress, decode_config, listed_texts
 from qkv.text.languages import Languages
 
@@ -86,6 +87,8 @@ class Translator:
         """Read a model folder."""
         _, config, decode = load_config(folder)
         model = load_family(folder, config, EncoderDecoder, device)
+        if device is None or device.type == "cpu":
+            model = pack_products(model)
         return cls(model, load_tokenizers(folder, config), decode, load_languages(folder))
 
     def save(self, folder: Path, task: str = "translate") -> None:

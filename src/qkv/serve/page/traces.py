@@ -40,7 +40,7 @@ class Ask(BaseModel):
 
     @property
     def plain(self) -> tuple[str, str, str]:
-        """What is asked for, without the changes."""
+        """Action, text and second text: the question without its changes."""
         return self.action, self.text, self.second
 
 

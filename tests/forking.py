@@ -7,12 +7,14 @@ their own all the same, with the environment, streams, signals and exit code of 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
@@ -21,6 +23,13 @@ from typing import Any, TextIO
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["tests.preload"])
+# The command line, whose workers are forked too
+FORKING_WORKERS = """
+from qkv.cli import main
+from tests.forking import fork_workers
+fork_workers()
+main()
+"""
 
 
 class Python:
@@ -111,9 +120,12 @@ class ForkedWorker:
         return self._wait(os.WNOHANG)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end, for however long it takes; return the exit code."""
-        code = self._wait(0)
-        assert code is not None
+        """Wait for the end; return the exit code. A worker may be deaf to all but SIGKILL."""
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self._wait(os.WNOHANG)) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.02)
         return code
 
     def _wait(self, options: int) -> int | None:

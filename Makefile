@@ -8,8 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo test test-oldest bench lint format types clean
 
 # Torch goes first and pinned, so that the range in pyproject.toml does not fetch another build.
+# A new pip, because that of Debian's Python 3.11 cannot build a package that the tests need.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade pip
 	$(PIP) install "$(TORCH)"
 	$(PIP) install --editable ".[serve]"
 	touch $@
@@ -31,6 +33,7 @@ PEERS := accelerate httpx hypothesis peft pexpect pyte pytest pytest-timeout pyt
 	scikit-learn sentencepiece seqeval torchmetrics torchvision transformers
 test-oldest: ## the test suite with the oldest libraries that pyproject.toml allows
 	$(PYTHON) -m venv .venv-oldest
+	$(OLDEST) -m pip --quiet install --upgrade pip
 	$(OLDEST) -m pip --quiet install torch==2.11.0
 	$(OLDEST) -m pip --quiet install --constraint tests/oldest.txt \
 		--editable ".[curves,hub,ctranslate2,parquet,serve,zst]" $(PEERS)

@@ -1,4 +1,4 @@
-"""A hundred everyday sentences through the packaged translator, as a table in docs/translator.md.
+"""Everyday sentences through the packaged translator, as a table in docs/translator.md.
 
 The sentences, each with an English reference, are in bench/everyday.tsv; they were written for this
 table, and `--corpus` checks that none of them is in given files.

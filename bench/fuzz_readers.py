@@ -303,7 +303,7 @@ def _run_chat_worker(request: Mapping[str, Any], seconds: float, out: int, err: 
 
 
 def _read_template(folder: Path) -> object:
-    values = json.loads((folder / "chat.json").read_text("utf-8", "surrogatepass"))
+    values = json.loads((folder / "chat.json").read_bytes())
     return ChatTemplate.from_dict(values, "chat.json") if isinstance(values, dict) else None
 
 

@@ -9,8 +9,12 @@ python -m bench.infer --only decode.gpt2 --device cpu
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +26,12 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from bench.ctranslate2_search import Ctranslate2
 from bench.measure import Session, run, speed_parser
 from bench.peers import CausalPeer, causal_peer, making, marian, masked_peer
 from bench.train import LLAMA, PLAIN, TINY, sentence_lengths
 from qkv.config import DecodeConfig, ModelConfig, TokenizerConfig, preset
-from qkv.convert import Tokenizers, convert
+from qkv.convert import Tokenizers
 from qkv.decode import Engine, complete, generate
 from qkv.device import lay_by_columns
 from qkv.model import Decoder, Encoder, EncoderDecoder
@@ -82,12 +87,7 @@ def translations(
     length: int,
 ) -> dict[str, Callable[[], None]]:
     """Return both sides' search for translations of one length."""
-    settings, engine = DecodeConfig(beams=beams, max_length=length), warm_engine(ours)
-    suppressed = (config.eos_id, config.pad_id)  # neither side may stop early
-
-    def our_decoding() -> None:
-        found = generate(ours, source, None, settings, suppress=suppressed, engine=engine)
-        assert all(len(hypotheses[0].tokens) == length for hypotheses in found)
+    suppressed = [config.eos_id, config.pad_id]  # neither side may stop early
 
     @torch.inference_mode()
     def their_decoding() -> None:
@@ -98,11 +98,12 @@ def translations(
             do_sample=False,
             min_new_tokens=length,
             max_new_tokens=length,
-            suppress_tokens=list(suppressed),
+            suppress_tokens=suppressed,
         )
         assert output.shape[1] == length + 1
 
-    return {"qkv": our_decoding, "MarianMTModel.generate": their_decoding}
+    ours_decoding = searching(config, ours, source, beams, length)
+    return {"qkv": ours_decoding, "MarianMTModel.generate": their_decoding}
 
 
 def warm_engine(model: EncoderDecoder | Decoder) -> Engine:
@@ -114,8 +115,6 @@ def translators_in_8_bits(session: Session) -> None:
     """The same searches with weights in int8, beside ctranslate2 and our float32."""
     if session.on_gpu:
         return
-    import ctranslate2  # machines with a GPU may lack it
-
     sizes: dict[str, Any] = {"vocab_size": 32_768, "max_length": 256}
     rows, width, length = 32, 24, 32
     if session.quick:
@@ -135,50 +134,35 @@ def translators_in_8_bits(session: Session) -> None:
         folder = Path(name)
         vocabulary = train_tokenizer(made_up_texts(40, 16), TokenizerConfig(vocab_size=300))
         Translator(model, Tokenizers(vocabulary, vocabulary), DecodeConfig()).save(folder / "ours")
-        convert(folder / "ours", folder / "theirs", "ctranslate2")
+        export = ["convert", folder / "ours", folder / "theirs", "--to", "ctranslate2"]
+        subprocess.run([sys.executable, "-m", "qkv", *export], check=True, capture_output=True)
         rounded = load(folder / "ours", "cpu", "int8").model
         model = load(folder / "ours", "cpu").model
-        peer = ctranslate2.Translator(
-            str(folder / "theirs"), compute_type="int8", intra_threads=torch.get_num_threads()
-        )
-    for key, (search, n_rows) in wanted.items():
-        beams = 4 if search == "beam" else 1
-        source = torch.randint(300, config.vocab_size, (n_rows, width))
-        works = {
-            "qkv": searching(config, rounded, source, beams, length),
-            "ctranslate2 int8": their_searching(peer, source, beams, length),
-            "qkv float32": searching(config, model, source, beams, length),
-        }
-        shape = f"{search}{' 4' if beams > 1 else ''}, {n_rows} × ({width} → {length})"
-        amounts = dict.fromkeys(works, float(n_rows * length))
-        session.compare(key, f"Transformer-base in int8, {shape}", works, amounts)
+        with closing(Ctranslate2(folder / "theirs", torch.get_num_threads())) as peer:
+            for key, (search, n_rows) in wanted.items():
+                beams = 4 if search == "beam" else 1
+                source = torch.randint(300, config.vocab_size, (n_rows, width))
+                texts = [[f"<unused {token}>" for token in row] for row in source.tolist()]
+                works = {
+                    "qkv": searching(config, rounded, source, beams, length),
+                    "ctranslate2 int8": partial(peer.search, texts, beams, length),
+                    "qkv float32": searching(config, model, source, beams, length),
+                }
+                shape = f"{search}{' 4' if beams > 1 else ''}, {n_rows} × ({width} → {length})"
+                amounts = dict.fromkeys(works, float(n_rows * length))
+                session.compare(key, f"Transformer-base in int8, {shape}", works, amounts)
 
 
 def searching(
     config: ModelConfig, model: EncoderDecoder, source: Tensor, beams: int, length: int
 ) -> Callable[[], None]:
     """Return our search for translations of one length."""
-    settings = DecodeConfig(beams=beams, max_length=length)
+    settings, engine = DecodeConfig(beams=beams, max_length=length), warm_engine(model)
+    never = (config.eos_id, config.pad_id)
 
     def search() -> None:
-        found = generate(model, source, None, settings, suppress=(config.eos_id, config.pad_id))
+        found = generate(model, source, None, settings, suppress=never, engine=engine)
         assert all(len(hypotheses[0].tokens) == length for hypotheses in found)
-
-    return search
-
-
-def their_searching(peer: Any, source: Tensor, beams: int, length: int) -> Callable[[], None]:
-    """Return ctranslate2's search for translations of one length."""
-    texts = [[f"<unused {token}>" for token in row] for row in source.tolist()]
-
-    def search() -> None:
-        found = peer.translate_batch(
-            texts,
-            beam_size=beams,
-            min_decoding_length=length,
-            max_decoding_length=length,
-        )
-        assert all(len(result.hypotheses[0]) == length for result in found)
 
     return search
 

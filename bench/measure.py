@@ -24,6 +24,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity
 
 import qkv
+from bench.ctranslate2_search import Elapsed
 from bench.records import ROOT, Figure, Record, save
 from qkv.config import Recipe, load_recipe
 from qkv.errors import UserError
@@ -34,6 +35,7 @@ from qkv.training import Trainer
 
 RECIPES = ROOT / "recipes"
 REPEATS = {"cuda": 5, "cpu": 3}
+PAUSE = 0.3  # seconds; threads of a library may spin for a fifth of a second after its last call
 Work = Callable[[], object]
 
 
@@ -99,12 +101,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def machine(device: torch.device) -> str:
-    """Return date, processor and versions in one line."""
-    libraries = (f"{name} {number}" for name, number in versions().items())
-    return ", ".join([str(date.today()), processor(device), *libraries])
-
-
 def synchronize() -> None:
     """Wait for the GPU, where there is one."""
     if torch.cuda.is_available():
@@ -112,13 +108,13 @@ def synchronize() -> None:
 
 
 def seconds(work: Work) -> float:
-    """Time one call, including the GPU's work."""
+    """Time one call, including the GPU's work; one in another process returns its own time."""
     clock = time.process_time if counts_cpu_time() else time.perf_counter
     synchronize()
     start = clock()
-    work()
+    own = work()
     synchronize()
-    return clock() - start
+    return own if isinstance(own, Elapsed) else clock() - start
 
 
 def interleaved(works: Mapping[str, Work], repeats: int) -> dict[str, float]:
@@ -128,6 +124,7 @@ def interleaved(works: Mapping[str, Work], repeats: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
+            time.sleep(PAUSE)
             times[name].append(seconds(work))
     return {name: median(values) for name, values in times.items()}
 

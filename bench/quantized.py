@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import qkv
-from bench.infer import our_decoding, their_decoding
 from bench.measure import Session, interleaved, parser, run
 from bench.perplexity import our_nats, perplexity, read, their_model, windows
 from qkv.shelf import find_model
@@ -59,6 +58,9 @@ def resident_bytes() -> int:
 
 def body(session: Session) -> None:
     """Record a row for each dtype."""
+    # Imports transformers, which the process that measures memory does without.
+    from bench.infer import our_decoding, their_decoding
+
     options = session.options
     path = find_model(options.model)
     models = {dtype: load(path, dtype) for dtype in DTYPES}

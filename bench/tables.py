@@ -42,10 +42,14 @@ embed.bert.sorted
 """
 # label; in Chinese; the key of the row; its column
 QUALITY = """
-Multi30k English → German, BLEU, one seed; Multi30k 英译德，BLEU，一个种子; \
-quality.multi30k.0; test BLEU
+Multi30k English → German, BLEU, mean of two seeds; Multi30k 英译德，BLEU，两个种子的平均; \
+quality.multi30k.mean; test BLEU
+the same, seconds from the command to the scores; 同上，从命令到分数的秒数; \
+quality.multi30k.mean; seconds, command to scores
 Tiny Shakespeare, validation loss, one seed; 小莎士比亚，验证损失，一个种子; \
 quality.shakespeare.0; validation loss
+the same, seconds from the command to nanoGPT's 1.4697; 同上，从命令到 nanoGPT 的 1.4697 的秒数; \
+quality.shakespeare.0; seconds to 1.4697
 Tiny Shakespeare on a CPU; 小莎士比亚，CPU; quality.shakespeare.cpu; validation loss
 SST-2, `minilm` taught by `smollm2`, accuracy; SST-2，`smollm2` 教 `minilm`，准确率; \
 quality.taught.taught; mean
@@ -129,10 +133,11 @@ def headline(records: Sequence[Record], chinese: bool) -> str:
     speed = [record for record in records if record.ratio and record.key.startswith(keys)]
     speed.sort(key=lambda record: record.device, reverse=True)  # the GPU first
     machines: dict[str, str] = {}
-    for record in speed:
-        dates = sorted({other.date for other in speed if other.device == record.device})
+    for device in dict.fromkeys(record.device for record in speed):
+        there = [record for record in speed if record.device == device]
+        dates = sorted({record.date for record in there})
         between = dates[0] if len(dates) == 1 else f"{dates[0]} – {dates[-1]}"
-        machines[record.device] = f"{record.machine}, {between}"
+        machines[device] = ", ".join([*dict.fromkeys(r.machine for r in there), between])
     rows: Rows = []
     for *labels, peers, keys in listed(SPEED):
         cells = [ratios(speed, keys.split(), device) for device in machines]

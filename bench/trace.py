@@ -3,20 +3,16 @@
 python -m bench.trace --device cpu
 python -m bench.trace --device cuda
 
-The peer is transformers with `output_attentions=True`, which gives every map of every layer. A
-compiled model is timed before and after a trace: looking costs nothing when you do not look.
+The peer is transformers with `output_attentions=True`, which gives every map of every layer. On a
+GPU, a compiled model is run after a trace too: looking costs nothing when you do not look.
 """
 
-import argparse
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.measure import interleaved, machine
+from bench.measure import Session, interleaved, peak_memory, run, speed_parser
 from bench.peers import CausalPeer, causal_peer, making
 from qkv.config import preset
 from qkv.inspect import Inputs, Side, Trace
@@ -25,53 +21,6 @@ from qkv.model import Decoder
 SHAPES = {"cuda": (12, 768, 12, 1024), "cpu": (6, 384, 6, 512)}  # layers, d_model, heads, tokens
 VOCABULARY = 8192
 Sizes = tuple[int, int, int, int]
-REPEATS = 15
-
-
-class Living(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive, and the most there were at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now, self.most, self._holders = 0, 0, dict[int, int]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(value, Tensor):
-                self._hold(value)
-        return result
-
-    def _hold(self, value: Tensor) -> None:
-        storage = value.untyped_storage()
-        address, size = storage.data_ptr(), storage.nbytes()
-        holders = self._holders.get(address, 0)
-        self._holders[address] = holders + 1
-        if not holders:
-            self.now += size
-            self.most = max(self.most, self.now)
-        weakref.finalize(value, self._drop, address, size)
-
-    def _drop(self, address: int, size: int) -> None:
-        self._holders[address] -= 1
-        if not self._holders[address]:
-            del self._holders[address]
-            self.now -= size
-
-
-def most_memory(work: Callable[[], object], device: torch.device) -> float:
-    """MiB that a call holds at most, beside what is there before it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        kept = work()
-        torch.cuda.synchronize()
-        del kept
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    with Living() as living:
-        work()
-    return living.most / 2**20
 
 
 def models(device: torch.device, sizes: Sizes) -> tuple[Decoder, CausalPeer]:
@@ -125,60 +74,51 @@ def works(device: torch.device, sizes: Sizes) -> dict[str, Callable[[], object]]
     }
 
 
-def compiled_before_and_after(device: torch.device, sizes: Sizes) -> None:
-    """The compiled forward pass beside that of a model of which a trace was taken."""
+def largest_difference(arms: dict[str, Callable[[], Any]]) -> float:
+    """Compare all maps of both sides."""
+    ours, theirs = (arms[name]() for name in list(arms)[-2:])
+    pairs = zip(ours.values(), theirs, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+def recompiled(device: torch.device, sizes: Sizes) -> int:
+    """Count the graphs that are compiled again after a trace: looking leaves nothing behind."""
     ours, _ = models(device, sizes)
     tokens = torch.randint(4, VOCABULARY, (1, sizes[3]), device=device)
     inputs = Inputs(target=Side(tokens, (tuple(map(str, range(sizes[3]))),)))
     fast = torch.compile(ours)
-
-    @torch.no_grad()
-    def run() -> object:
-        return fast(tokens)
-
-    before = interleaved({"closed": run}, REPEATS)["closed"]
-    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    Trace(ours, inputs).many(["*.weights"])
-    after = interleaved({"closed": run}, REPEATS)["closed"]
-    again = torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled
-    print(
-        f"compiled forward pass: {1e3 * before:.2f} ms before any trace, {1e3 * after:.2f} ms "
-        f"after one; graphs compiled again: {again}"
-    )
+    with torch.no_grad():
+        fast(tokens)
+        compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        Trace(ours, inputs).many(["*.weights"])
+        fast(tokens)
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"] - compiled)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    sizes = (2, 32, 2, 16) if options.quick else SHAPES[options.device]
-    print(machine(device))
-    print("{} layers, d_model {}, {} heads, {} tokens, float32".format(*sizes))
-    arms = works(device, sizes)
-    times = interleaved(arms, REPEATS)
-    memory = {name: most_memory(work, device) for name, work in arms.items()}
-    apart = largest_difference(arms)
-    base, held = times["forward pass"], memory["forward pass"]
-    print("| work | time (ms) | of a forward pass | memory (MiB) | of a forward pass |")
-    print("|---|---|---|---|---|")
-    for name in arms:
-        cells = (
-            f"{1e3 * times[name]:.1f}",
-            f"{times[name] / base:.2f}",
-            f"{memory[name]:.0f}",
-            f"{memory[name] / held:.2f}",
-        )
-        print(f"| {name} | {' | '.join(cells)} |")
-    print(f"largest difference of any weight from the peer's: {apart:.1e}")
-    compiled_before_and_after(device, sizes)
+def body(session: Session) -> None:
+    """Record what a trace costs beside a forward pass and beside transformers' attentions."""
+    if not session.wants("trace"):
+        return
+    sizes = (2, 32, 2, 16) if session.quick else SHAPES[session.device.type]
+    arms = works(session.device, sizes)
+    check = f"maps of both at most {largest_difference(arms):.1e} apart"
+    if session.on_gpu:  # where a CPU may lack a compiler
+        check += f"; graphs compiled again after a trace: {recompiled(session.device, sizes)}"
+    times = interleaved(arms, session.repeats)
+    memory = {name: peak_memory(work, session.device) for name, work in arms.items()}
+    base = next(iter(arms))
+    for number, name in enumerate(arms):
+        columns = {
+            "ms": round(1e3 * times[name], 1),
+            "× forward pass": round(times[name] / times[base], 2),
+            "MiB": round(memory[name], 1),
+            "× its memory": round(memory[name] / memory[base], 2),
+        }
+        session.record(f"trace.{number}", name, columns, check=check)
 
 
-def largest_difference(arms: dict[str, Callable[[], Any]]) -> float:
-    ours, theirs = (arms[name]() for name in list(arms)[-2:])
-    pairs = zip(ours.values(), theirs, strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
+def main(arguments: Sequence[str] | None = None) -> Session:
+    return run(body, speed_parser("bench.trace", __doc__), arguments)
 
 
 if __name__ == "__main__":

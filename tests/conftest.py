@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()  # until all is imported, of which nothing is freed
 torch.set_num_threads(1)  # small models are slower on more
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, max_examples=30
@@ -39,6 +40,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,4 +121,10 @@ def test_what_is_found_nowhere_gets_the_way_out(shelf: Path) -> None:
 def test_what_can_be_no_path_is_found_nowhere(shelf: Path, name: str) -> None:
     assert split_adapter(name) == (name, None)
     with pytest.raises(UserError, match="neither a path that exists"):
+        find_model(name)
+
+
+@pytest.mark.parametrize("name", [None, 3, ""])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(UserError, match=r"A model is named by its path, .* but .* was given; give"):
         find_model(name)

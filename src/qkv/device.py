@@ -36,10 +36,15 @@ def pick_device(name: str) -> torch.device:
 
 def mixed_precision(config: TrainConfig, device: torch.device) -> AbstractContextManager[Any]:
     """Return a context that runs matrix products in the chosen precision; weights stay float32."""
-    half = config.precision == "bfloat16"
-    if config.precision == "auto":
-        half = has_bfloat16(device)
+    half = is_half(config, device)
     return torch.autocast(device.type, dtype=torch.bfloat16) if half else nullcontext()
+
+
+def is_half(config: TrainConfig, device: torch.device) -> bool:
+    """Whether matrix products are in bfloat16."""
+    if config.precision == "auto":
+        return has_bfloat16(device)
+    return config.precision == "bfloat16"
 
 
 def has_bfloat16(device: torch.device) -> bool:

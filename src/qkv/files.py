@@ -32,7 +32,9 @@ def refuse_special(*paths: Path) -> None:
         except OSError:
             continue
         if kind:
-            raise UserError(f"{path} is {kind}, but must be a file; put the model's file there.")
+            raise UserError(
+                f"{path} is {kind}, but must be a file; name another, or put one there."
+            )
 
 
 @contextmanager

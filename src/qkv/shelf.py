@@ -93,6 +93,11 @@ def find_model(name: str | Path) -> Path:
 
     A packaged name comes after a pulled one, but before the last part of a pulled one.
     """
+    if not isinstance(name, str | Path) or str(name) == "":
+        raise UserError(
+            f"A model is named by its path, or by its packaged or pulled name, but {name!r} was "
+            f"given; give a path or a name."
+        )
     if _exists(name):
         return Path(name)
     asked, shelf = str(name), pulled()

@@ -29,6 +29,7 @@ __all__ = [
     "styled",
     "ticks",
     "translate",
+    "within_percent",
 ]
 
 GREY = "#999999"
@@ -44,6 +45,15 @@ def look(index: int, **options: Any) -> dict[str, Any]:
     return {"color": COLOURS[index], "marker": MARKERS[index], **options}
 
 
+def within_percent(
+    means: Sequence[float], spreads: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Cut the spreads of percentages, below and above their means, at 0 and at 100."""
+    pairs = list(zip(means, spreads, strict=True))
+    below, above = [min(s, m) for m, s in pairs], [min(s, 100 - m) for m, s in pairs]
+    return below, above
+
+
 def error_bars(
     axes: Any,
     x: Sequence[float],
@@ -52,9 +62,10 @@ def error_bars(
     label: str,
     scale: float = 1,
 ) -> None:
-    """Draw the mean and spread of a sample at each x."""
+    """Draw the mean and spread of percentages at each x."""
     points = [mean_and_spread([scale * value for value in sample]) for sample in samples]
     means, spreads = zip(*points, strict=True)
+    spreads = within_percent(means, spreads)
     axes.errorbar(x, means, spreads, capsize=3, label=label, **look(index))
 
 

@@ -13,13 +13,13 @@ _PIECE = re.compile(r"[\u2e80-\u9fff\uff00-\uffef]|[^\s\u2e80-\u9fff\uff00-\uffe
 
 
 def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> list[str]:
-    """Lay out a table; one that is too wide becomes several, each with the first column."""
+    """Lay out a table; one that is too wide becomes several, each with what names its rows."""
     cells = [max([1, *(cell_len(row[index]) for row in rows)]) for index in range(len(head))]
     widths = [max(size, cell_len(text)) for size, text in zip(cells, head, strict=True)]
     if sum(widths) + GAP * (len(widths) - 1) > width:  # then headings take several lines
         widths = [max(size, _least(text)) for size, text in zip(cells, head, strict=True)]
     lines: list[str] = []
-    for columns in _blocks(widths, width):
+    for columns in _blocks(widths, width, _n_names(rows)):
         shown = [widths[column] for column in columns]
         shown[-1] = min(shown[-1], width - sum(shown[:-1]) - GAP * (len(shown) - 1))
         lines += _row([head[column] for column in columns], shown)
@@ -30,17 +30,30 @@ def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], width: int =
     return lines
 
 
-def _blocks(widths: Sequence[int], width: int) -> list[list[int]]:
-    """Group columns so that each group fits; every group begins with the first column."""
+def _n_names(rows: Sequence[Sequence[str]]) -> int:
+    """Count the first columns that tell all rows apart; 1 if no number of them does."""
+    for count in range(1, len(rows[0]) if rows else 1):
+        if len({tuple(row[:count]) for row in rows}) == len(rows):
+            return count
+    return 1
+
+
+def _blocks(widths: Sequence[int], width: int, n_names: int) -> list[list[int]]:
+    """Group columns so that each group fits and begins with the names, as many as there is room."""
     if len(widths) == 1:
         return [[0]]
+
+    def fits(columns: Sequence[int]) -> bool:
+        return sum(widths[index] for index in columns) + GAP * (len(columns) - 1) <= width
+
     blocks = [[0, 1]]
     for column in range(2, len(widths)):
         wanted = [*blocks[-1], column]
-        if sum(widths[index] for index in wanted) + GAP * (len(wanted) - 1) <= width:
+        if fits(wanted):
             blocks[-1] = wanted
         else:
-            blocks.append([0, column])
+            names = [*range(n_names)]
+            blocks.append([*names, column] if fits([*names, column]) else [0, column])
     return blocks
 
 

@@ -11,9 +11,9 @@ from bench import everyday
 from qkv.errors import UserError
 
 
-def test_there_are_a_hundred_sentences_and_the_page_shows_each() -> None:
+def test_there_are_a_hundred_sentences_at_least_and_the_page_shows_each() -> None:
     pairs = everyday.sentences()
-    assert len({source for source, _ in pairs}) == len(pairs) == 100
+    assert len({source for source, _ in pairs}) == len(pairs) >= 100
     assert all(reference for _, reference in pairs)
     page = everyday.PAGE.read_text("utf-8").splitlines()
     for number, (source, reference) in enumerate(pairs, start=1):

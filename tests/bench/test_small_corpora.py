@@ -8,19 +8,25 @@ from pathlib import Path
 import pytest
 
 from bench import small_corpora
-from tests.demo.sentences import whole_corpus
+from tests.demo.sentences import demo_pairs
 
 TINY = [
     *("model.preset=transformer-tiny", "model.d_model=16", "model.n_heads=2", "model.d_ff=32"),
-    *("tokenizer.vocab_size=900", "train.valid_every=2", "train.warmup=2", "train.lr=0.01"),
+    *(
+        "tokenizer.vocab_size=900",
+        "train.batch_tokens=400",
+        "train.valid_every=2",
+        "train.warmup=2",
+        "train.lr=0.01",
+    ),
     *("decode.beams=1", "decode.max_length=8"),
 ]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, corpus = tmp_path_factory.mktemp("corpora"), whole_corpus()
-    splits = {"train": corpus.train[:120], "valid": corpus.valid[:8], "test": corpus.test[:8]}
+    root, pairs = tmp_path_factory.mktemp("corpora"), demo_pairs(136)
+    splits = {"train": pairs[:120], "valid": pairs[120:128], "test": pairs[128:]}
     for folder in ("tatoeba_en_zh", "tatoeba_en_de", "tatoeba_en_fr"):
         (root / folder).mkdir()
         for name, pairs in splits.items():

@@ -106,7 +106,7 @@ def test_a_timed_step_is_compiled_as_that_of_qkv_train(tmp_path, monkeypatch):
     recipe = recipe_with(recipe, compile="on", packing="on", **steps)
     product_trainer(recipe, tmp_path / "timed")
     qkv.train(recipe, tmp_path / "run")
-    assert calls == [{"fullgraph": True, "dynamic": False}] * 2
+    assert calls == [{"dynamic": False}] * 2
 
 
 @pytest.mark.parametrize("task", CASES)

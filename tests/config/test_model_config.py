@@ -10,12 +10,12 @@ from qkv.errors import UserError
 
 MISTAKES = [
     ({"d_modle": 512}, "unknown key 'd_modle'; did you mean 'd_model'?"),
-    ({"d_model": "512"}, "d_model is '512', but must be of type int."),
-    ({"d_model": 512.0}, "d_model is 512.0, but must be of type int."),
-    ({"d_model": True}, "d_model is True, but must be of type int."),
-    ({"d_model": None}, "d_model is None, but must be of type int."),
-    ({"gated": 1}, "gated is 1, but must be of type bool."),
-    ({"dropout": "much"}, "dropout is 'much', but must be of type float."),
+    ({"d_model": "512"}, "d_model is '512', but must be a whole number."),
+    ({"d_model": 512.0}, "d_model is 512.0, but must be a whole number."),
+    ({"d_model": True}, "d_model is True, but must be a whole number."),
+    ({"d_model": None}, "d_model is None, but must be a whole number."),
+    ({"gated": 1}, "gated is 1, but must be true or false."),
+    ({"dropout": "much"}, "dropout is 'much', but must be a number."),
     ({"norm": "batch"}, "norm is 'batch', but must be one of: 'layer', 'rms', 'rms_plus_one'."),
     ({"norm": ["layer"]}, "norm is ['layer'], but must be one of: 'layer', 'rms', "),
     ({"vocab_size": 0}, "vocab_size is 0, but must be at least 1."),

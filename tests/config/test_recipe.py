@@ -77,13 +77,13 @@ MISTAKES = [
     ({"model": "big"}, "r.toml: model must be a section, [model]."),
     ({"task": "transalte"}, "r.toml: task is 'transalte', but must be one of: translate, generate"),
     ({"train": {"stps": 1}}, "r.toml: [train]: unknown key 'stps'; did you mean 'steps'?"),
-    ({"train": {"steps": 1.5}}, "r.toml: [train]: steps is 1.5, but must be of type int."),
-    ({"train": {"lr": True}}, "r.toml: [train]: lr is True, but must be of type float."),
+    ({"train": {"steps": 1.5}}, "r.toml: [train]: steps is 1.5, but must be a whole number."),
+    ({"train": {"lr": True}}, "r.toml: [train]: lr is True, but must be a number."),
     ({"train": {"steps": 0}}, "r.toml: train: steps is 0, but must be at least 1."),
     ({"train": {"beta1": 1.5}}, "r.toml: train: beta1 is 1.5, but must be at most 0.9999."),
     ({"train": {"lr": float("nan")}}, "r.toml: train: lr is nan, but must be at least 0."),
     ({"data": {"source": 3}}, "r.toml: [data]: source is 3, but must be a list."),
-    ({"data": {"source": [3]}}, "r.toml: [data]: source is 3, but must be of type str."),
+    ({"data": {"source": [3]}}, "r.toml: [data]: source is 3, but must be a string."),
     ({"decode": {"n_best": 5}}, "r.toml: decode: n_best (5) is larger than beams (4); raise"),
     (
         {"decode": {"early_stopping": "maybe"}},
@@ -106,7 +106,7 @@ MISTAKES = [
     ),
     (
         {"task": "embed", "model": {"preset": "vit-tiny"}},
-        "r.toml: [model]: task = 'embed' reads text, but vit-tiny reads images",
+        "r.toml: [model]: task = 'embed' reads text, but preset vit-tiny reads images",
     ),
     (
         {"task": "classify", "teacher": {"text": "a.txt"}},
@@ -208,6 +208,10 @@ def test_bad_files(tmp_path):
         ("data.source=[]", "data", "source", ()),
         ("data.source_field=a=b", "data", "source_field", "a=b"),
         ("tokenizer.path=", "tokenizer", "path", ""),
+        ("data.target=", "data", "target", ()),  # and not a file named ""
+        ("train.lr=.5", "train", "lr", 0.5),
+        ("train.lr=5.", "train", "lr", 5.0),
+        ("tokenizer.lowercase=True", "tokenizer", "lowercase", True),
     ],
 )
 def test_overrides(path, override, section, key, value):
@@ -235,17 +239,29 @@ def test_overrides_of_the_model_and_of_sections_that_are_not_there(tmp_path):
         ("task.x=3", "--set 'task.x=3': task is not a section."),
         ("steps=3", "--set steps: unknown key 'steps'; did you mean 'train.steps'?"),
         ("train.step=3", "--set train.step: [train]: unknown key 'step'; did you mean 'steps'?"),
-        ("train.steps=many", "--set train.steps: [train]: steps is 'many', but must be of type"),
+        ("train.steps=many", "--set train.steps: [train]: steps is 'many', but must be a whole"),
         ("train.steps=0", "--set train.steps: train: steps is 0, but must be at least 1."),
         ("mask.share=0.3", "--set mask.share: task = 'translate' does not read [mask]"),
         ("model.d_model=30", "--set model.d_model: model: d_model (30) is not divisible"),
+        ("trian.steps=3", "--set trian.steps: unknown key 'trian'; did you mean 'train'?"),
         ("train=3", "--set train: train must be a section, [train]."),
+        ("model.preset=gpt2", "--set model.preset: [model]: task = 'translate' needs a model of"),
+        ("train.metric=f1", "--set train.metric: [train]: metric = 'f1' is not measured by"),
     ],
 )
 def test_bad_overrides(path, override, message):
     with pytest.raises(UserError) as error:
         load_recipe(path, [override])
     assert str(error.value).replace(str(path), "r.toml").startswith(message)
+
+
+def test_the_override_that_another_section_clashes_with_is_named(path):
+    path.write_text('task = "classify"\n[train]\nmetric = "loss"\nconsistency = 1.0\n')
+    with pytest.raises(UserError, match=r"^--set classify\.kind: \[train\]: consistency needs"):
+        load_recipe(path, ["task=classify", "classify.kind=number"])
+    with pytest.raises(UserError, match=r"recipe.toml: \[train\]: consistency needs"):
+        path.write_text(f"{path.read_text()}[classify]\nkind = 'number'\n")
+        load_recipe(path, ["data.valid_size=3"])
 
 
 def test_round_trip(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import gguf
@@ -110,6 +111,12 @@ def converted(architecture: str, name: str, array: np.ndarray, config: object) -
     return array
 
 
+@cache
+def names(kind: gguf.MODEL_ARCH) -> gguf.TensorNameMap:
+    """The table of an architecture, which takes milliseconds to make."""
+    return gguf.get_tensor_name_map(kind, 9)
+
+
 def renamed(name: str, architecture: str) -> str:
     """A tensor's name by the table of llama.cpp's converters, which knows Mixtral's older names."""
     if name == "lm_head.weight":  # which Gemma's table lacks
@@ -120,7 +127,7 @@ def renamed(name: str, architecture: str) -> str:
     for theirs, file in MIXTRAL.items():
         name = name.replace(theirs, file)
     bare = name.removeprefix("transformer.") if "layernorm" in name else name
-    new = gguf.get_tensor_name_map(kind, 9).get_name(bare, try_suffixes=(".weight", ".bias"))
+    new = names(kind).get_name(bare, try_suffixes=(".weight", ".bias"))
     assert new, name
     return new
 

@@ -205,6 +205,32 @@ def test_a_folder_of_peft_alone_finds_its_base(folders: tuple[Path, Path]) -> No
         load(folders[1])
 
 
+def warned(recwarn: pytest.WarningsRecorder) -> list[str]:
+    found = [str(warning.message) for warning in recwarn.list]
+    recwarn.clear()
+    return [message for message in found if "was trained on" in message]
+
+
+def test_another_base_of_equal_sizes_is_told_by_its_name(
+    folders: tuple[Path, Path], recwarn: pytest.WarningsRecorder
+) -> None:
+    base, adapter = folders
+    save_both("LlamaForCausalLM", folders)
+    for named in (str(base), f"owner/{base.name}", f"/gone/{base.name.upper()}", None, ""):
+        change_config(adapter, base_model_name_or_path=named)
+        open_model(base, adapter=adapter)
+        assert not warned(recwarn), named
+    change_config(adapter, base_model_name_or_path=f"/c/models--own--{base.name}/snapshots/1a")
+    open_model(base, adapter=adapter)
+    assert not warned(recwarn)
+    change_config(adapter, base_model_name_or_path="owner/other")
+    open_model(base, adapter=adapter)
+    assert warned(recwarn) == [
+        f"{adapter} was trained on owner/other, but is put on {base}; unless the two have the same "
+        f"weights, what it gives is worth little: name the model that it was trained on."
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -4,22 +4,13 @@ import json
 
 import pytest
 import torch
-from hypothesis import strategies as st
 
 from qkv.errors import UserError
 from tests.convert.harness import assert_round_trip, change, exported, loaded, made, read, saved
-from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits
+from tests.convert.seq2seq import same_logits
 from tests.convert.small import BART as SMALL
 
 NAME = "BartForConditionalGeneration"
-
-
-@st.composite
-def configs(draw) -> dict:
-    return {**draw(bart_sizes([4, 5])), "bos_token_id": draw(st.sampled_from([0, 3, None]))}
-
-
-test_both_ways = goes_both_ways(NAME, configs())
 
 
 @torch.no_grad()

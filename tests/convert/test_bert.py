@@ -11,7 +11,7 @@ from qkv.convert.architectures.bert import BERT
 from qkv.convert.huggingface.task_heads import read_labels
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
-from tests.convert.encoders import TINY, heads_go_both_ways, said, text_configs
+from tests.convert.encoders import TINY, said
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
@@ -34,8 +34,6 @@ UNSAID = (
     "pad_token_id",
     "hidden_dropout_prob",
 )
-
-test_both_ways = heads_go_both_ways(BERT, lambda head: text_configs())
 
 
 def test_the_oldest_names_of_norms():

@@ -1,48 +1,14 @@
 """GPT's and GPT-2's checkpoints, both ways."""
 
 import torch
-from hypothesis import strategies as st
 
 from qkv.config import preset
 from qkv.convert.architectures.gpt import GPT, GPT2
 from qkv.convert.huggingface.fitting import misfits
-from tests.convert.decoders import assert_both_ways, goes_both_ways
 from tests.convert.harness import made, read, saved
 
 SMALL = {"n_embd": 16, "n_head": 2, "n_layer": 2, "vocab_size": 30, "n_positions": 16}
 CLASSES = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
-
-
-@st.composite
-def configs(draw, **more) -> dict:
-    heads = draw(st.sampled_from([1, 2, 4]))
-    return {
-        "n_embd": heads * draw(st.sampled_from([4, 6])),
-        "n_head": heads,
-        "n_layer": draw(st.integers(1, 3)),
-        "vocab_size": draw(st.integers(20, 50)),
-        "n_positions": draw(st.integers(16, 20)),
-        "layer_norm_epsilon": draw(st.sampled_from([1e-5, 1e-3])),
-        "tie_word_embeddings": draw(st.booleans()),
-        **{name: draw(values) for name, values in more.items()},
-    }
-
-
-@st.composite
-def configs_of_2(draw) -> dict:
-    names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    more = {
-        "activation_function": st.sampled_from(["gelu_new", "gelu", "relu", "silu"]),
-        "n_inner": st.sampled_from([None, 7, 32]),
-        "scale_attn_weights": st.booleans(),
-    }
-    ids = dict(zip(names, draw(st.permutations([0, 1, 2])), strict=True))
-    return {**draw(configs(**more)), **ids}
-
-
-activations = st.sampled_from(["gelu", "relu", "silu"])
-test_gpt_both_ways = goes_both_ways(CLASSES["gpt"], configs(afn=activations), 4, longest=12)
-test_gpt2_both_ways = goes_both_ways(CLASSES["gpt2"], configs_of_2(), 4, longest=12)
 
 
 def test_ids_that_nobody_said():
@@ -74,7 +40,6 @@ def test_what_each_can_say():
 @torch.no_grad()
 def test_ids_that_a_small_vocabulary_lacks_are_as_if_there_were_none():
     """A GPT-2 that somebody made small keeps 50256 in its config: its texts just never end."""
-    assert_both_ways(CLASSES["gpt2"], SMALL, [5, 9, 1], seed=2, shards=False)
     with saved(made(CLASSES["gpt2"], SMALL)) as folder:
         _, ours = read(folder)
     assert {ours.config.eos_id, ours.config.bos_id} == {ours.config.vocab_size}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 import torch
-from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -19,7 +18,6 @@ from qkv.convert.opening import open_model
 from qkv.decode import complete
 from qkv.model import Decoder
 from qkv.tasks import load
-from tests.convert.decoders import goes_both_ways
 from tests.convert.harness import (
     assert_close,
     assert_round_trip,
@@ -56,38 +54,6 @@ SCALINGS = [
         **TRAINED,
     },
 ]
-IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
-
-
-@st.composite
-def configs(draw, **more) -> dict:
-    groups, each = draw(st.sampled_from([(1, 1), (1, 3), (2, 2), (4, 1)]))
-    width = draw(st.sampled_from([4, 6]))
-    rope = draw(st.sampled_from(SCALINGS))
-    return {
-        "hidden_size": groups * each * width,
-        "num_attention_heads": groups * each,
-        "num_key_value_heads": groups,
-        "head_dim": draw(st.sampled_from([None, 4, 8])),
-        "num_hidden_layers": draw(st.integers(1, 3)),
-        "intermediate_size": draw(st.integers(5, 20)),
-        "vocab_size": draw(st.integers(20, 50)),
-        "max_position_embeddings": draw(st.sampled_from([32, 200])),
-        "hidden_act": draw(st.sampled_from(["silu", "gelu", "relu", "gelu_pytorch_tanh"])),
-        "rms_norm_eps": draw(st.sampled_from([1e-6, 1e-2])),
-        "tie_word_embeddings": draw(st.booleans()),
-        "rope_parameters": {**rope, "rope_theta": draw(st.sampled_from([100.0, 10_000.0]))},
-        **dict(zip(IDS, draw(st.permutations([0, 1, 2])), strict=True)),
-        **{name: draw(values) for name, values in more.items()},
-    }
-
-
-BIASES = {"attention_bias": st.booleans(), "mlp_bias": st.booleans()}
-WINDOW = st.integers(2, 12)  # their cache forgets nothing where it is 1
-test_llama_both_ways = goes_both_ways("LlamaForCausalLM", configs(**BIASES), 4, longest=20)
-test_mistral_both_ways = goes_both_ways(
-    "MistralForCausalLM", configs(sliding_window=WINDOW), 6, longest=20
-)
 
 
 @torch.no_grad()

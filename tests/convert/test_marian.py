@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import strategies as st
 
 from qkv.config import DecodeConfig, preset
 from qkv.convert.huggingface.generation_config import read_generation
@@ -19,26 +18,10 @@ from tests.convert.harness import (
     exported,
     loaded,
 )
-from tests.convert.seq2seq import bart_sizes, goes_both_ways, same_logits, same_texts
+from tests.convert.seq2seq import same_logits, same_texts
 
 NAME = "MarianMTModel"
 PRE = "PegasusForConditionalGeneration"  # what computes a pre-norm translator
-
-
-@st.composite
-def configs(draw) -> dict:
-    sizes, shared = draw(bart_sizes([4, 6])), draw(st.booleans())
-    return {
-        **sizes,
-        "decoder_vocab_size": sizes["vocab_size"] if shared else draw(st.integers(20, 40)),
-        "share_encoder_decoder_embeddings": shared,
-        "pad_token_id": 19,
-        "decoder_start_token_id": 19,
-        "eos_token_id": 0,
-    }
-
-
-test_both_ways = goes_both_ways(NAME, configs())
 
 
 def translator(seed: int, **differences) -> tuple[StoredModel, EncoderDecoder]:

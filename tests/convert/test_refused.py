@@ -17,7 +17,8 @@ QWEN2, QWEN3, NEOX = "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GPTNeoXForCausalLM
 NEO, OPT, BLOOM = "GPTNeoForCausalLM", "OPTForCausalLM", "BloomForCausalLM"
 GEMMA, GEMMA2, GEMMA3 = (f"Gemma{version}ForCausalLM" for version in ("", "2", "3"))
 PHI3, SMOLLM3, MIXTRAL = "Phi3ForCausalLM", "SmolLM3ForCausalLM", "MixtralForCausalLM"
-MODERNBERT = "ModernBertForMaskedLM"
+MODERNBERT, MPNET, DEBERTA_1 = "ModernBertForMaskedLM", "MPNetModel", "DebertaModel"
+MBART, PEGASUS = (f"{name}ForConditionalGeneration" for name in ("MBart", "Pegasus"))
 SCALED_WINDOWS = {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0}}
 LONGROPE = {
     "rope_type": "longrope",
@@ -87,7 +88,7 @@ REFUSED = [
     (DEBERTA, {"relative_attention": False}, "relative_attention is False"),
     (DEBERTA, {"share_att_key": False}, "share_att_key is False"),
     (DEBERTA, {"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'"),
-    (DEBERTA, {"position_biased_input": True}, "position_biased_input is True"),
+    (DEBERTA, {"position_biased_input": True}, "can be read; take a model that does not add"),
     (DEBERTA, {"pos_att_type": ["c2p"]}, "pos_att_type is ['c2p']"),
     (DEBERTA, {"embedding_size": 4}, "embedding_size is 4, but only 8"),
     (DEBERTA, {**CONVOLUTION, "conv_act": "tanh"}, "conv_act is 'tanh'"),
@@ -100,6 +101,18 @@ REFUSED = [
     (VIT, {"image_size": 7}, "must be a multiple of patch_size"),
     (VIT, {"pooler_act": "relu"}, "pooler_act is 'relu'"),
     (VIT, {"pooler_output_size": 4}, "pooler_output_size is 4"),
+    (MPNET, {"relative_attention_num_buckets": 16}, "num_buckets is 16, but only 32"),
+    (MPNET, {"pad_token_id": 0}, "is 0, but only 1 can be read; MPNet counts positions without"),
+    ("MPNetForMaskedLM", {"hidden_act": "relu"}, "always 'gelu'"),
+    ("ElectraForMaskedLM", {"hidden_act": "relu"}, "always 'gelu'"),
+    (DEBERTA_1, {"talking_head": True}, "talking_head is True"),
+    (DEBERTA_1, {"pos_att_type": ["c2p"]}, "pos_att_type is ['c2p']"),
+    (DEBERTA_1, {"position_biased_input": True}, "can be read; take a model that does not add"),
+    (MBART, {"normalize_before": False}, "normalize_before is False"),
+    (MBART, {"static_position_embeddings": True}, "static_position_embeddings is True"),
+    (PEGASUS, {"normalize_embedding": True}, "normalize_embedding is True"),
+    (PEGASUS, {"add_final_layer_norm": False}, "add_final_layer_norm is False"),
+    ("M2M100ForConditionalGeneration", {"decoder_ffn_dim": 9}, "decoder_ffn_dim is 9"),
 ]
 
 

@@ -17,9 +17,14 @@ CLASSES = [
     "MBartForConditionalGeneration",
     "M2M100ForConditionalGeneration",
     "PegasusForConditionalGeneration",
+    "ModernBertForMaskedLM",
+    "GPTNeoXForCausalLM",
+    "Gemma2ForCausalLM",
+    "MixtralForCausalLM",
+    "BloomForCausalLM",
+    "Qwen3ForCausalLM",
 ]
-
-INT8 = ("MPNetModel", "DebertaForQuestionAnswering", "M2M100ForConditionalGeneration")
+INT8 = ("MPNetModel", "DebertaForQuestionAnswering", "M2M100ForConditionalGeneration", *CLASSES[9:])
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -33,3 +38,4 @@ def test_every_proof_passes(name):
             return
         quantised = {proof.name: proof for proof in qkv.verify(again, device="cpu", dtype="int8")}
         assert quantised["quantised = dequantised"].passed
+        assert not [proof for proof in quantised.values() if proof.passed is False]

@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification
@@ -16,10 +14,10 @@ from qkv.convert.architectures.vit import VIT
 from qkv.convert.huggingface.exporting import write_huggingface
 from qkv.convert.opening import open_model
 from qkv.errors import UserError
-from qkv.model import Encoder, Layout
+from qkv.model import Encoder
 from qkv.tasks import load
 from qkv.tasks.vision import ImageClasses, ImageClassifier
-from tests.convert.encoders import assert_both_ways, sizes
+from tests.convert.encoders import said
 from tests.convert.harness import (
     assert_close,
     change,
@@ -41,42 +39,6 @@ IN_MEMORY = {
     "intermediate.dense": "mlp.fc1",
     "output.dense": "mlp.fc2",
 }
-
-
-@st.composite
-def configs(draw) -> dict:
-    patch = draw(st.integers(1, 3))
-    return {
-        **draw(sizes()),
-        "patch_size": patch,
-        "image_size": patch * draw(st.integers(1, 3)),
-        "num_channels": draw(st.integers(1, 3)),
-        "pooler_act": draw(st.sampled_from(["tanh", "gelu"])),
-    }
-
-
-def said(head, ours, theirs, lengths, seed):
-    config = ours.config
-    draw = torch.Generator().manual_seed(seed)
-    shape = (2, config.n_channels, config.image_size, config.image_size)
-    pixels = torch.randn(shape, generator=draw)
-    mine, other = ours(pixels), theirs(pixel_values=pixels)
-    if head == "image":
-        return [(mine, other.logits)]
-    found = [(mine, other.last_hidden_state)]
-    if config.pooler != "none":
-        found.append((ours.pooler(mine, Layout()), other.pooler_output))
-    return found
-
-
-@pytest.mark.parametrize("head", VIT.classes)
-@settings(max_examples=6)
-@given(config=configs(), seed=st.integers(0, 99), shards=st.booleans())
-@torch.no_grad()
-def test_both_ways(head, config, seed, shards):
-    if head == "image":  # which has no pooler, so that its activation does not come back
-        config = {**config, "pooler_act": "tanh"}
-    assert_both_ways(VIT, head, config, [], seed, shards, said)
 
 
 @torch.no_grad()

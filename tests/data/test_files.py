@@ -154,6 +154,7 @@ def test_folders_and_patterns_stand_for_their_files_in_order(tmp_path: Path) -> 
         assert f"There is no file {tmp_path / name}; check" in complaint(
             text_files, tmp_path / name
         )
+    assert complaint(text_files, ["a.txt", ""]).startswith("The name of a file is empty;")
     message = complaint(text_files, tmp_path / "folder")
     assert message.startswith("There is no .txt, .jsonl, .parquet, .gz, .xz, .zst file in ")
 

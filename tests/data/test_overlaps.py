@@ -11,7 +11,7 @@ from qkv.data.overlaps import answer_place, most_central, windows
 @st.composite
 def sizes(draw: st.DrawFn) -> tuple[int, int]:
     size = draw(st.integers(1, 9))
-    return size, draw(st.integers(1, size))
+    return size, draw(st.integers(0, size // 2))
 
 
 lengths_of_words = st.lists(st.integers(1, 6), max_size=12)
@@ -31,22 +31,24 @@ def check(found: list[tuple[int, int]], n_tokens: int, size: int) -> None:
 
 
 @given(st.integers(1, 60), sizes())
-def test_windows_start_at_each_stride_until_the_end_is_reached(
-    n_tokens: int, size_stride: tuple[int, int]
+def test_windows_overlap_by_as_much_until_the_end_is_reached(
+    n_tokens: int, size_overlap: tuple[int, int]
 ) -> None:
-    size, stride = size_stride
-    found = windows(n_tokens, size, stride)
+    size, overlap = size_overlap
+    found = windows(n_tokens, size, overlap)
     check(found, n_tokens, size)
-    assert [start for start, _ in found] == [index * stride for index in range(len(found))]
+    assert [start for start, _ in found] == [
+        index * (size - overlap) for index in range(len(found))
+    ]
     assert all(end == min(start + size, n_tokens) for start, end in found)
-    assert windows(n_tokens, size, stride, [True] * n_tokens) == found
+    assert windows(n_tokens, size, overlap, [True] * n_tokens) == found
 
 
 @given(lengths_of_words.filter(len), sizes())
-def test_windows_are_cut_between_words(words: list[int], size_stride: tuple[int, int]) -> None:
-    size, stride = size_stride
+def test_windows_are_cut_between_words(words: list[int], size_overlap: tuple[int, int]) -> None:
+    size, overlap = size_overlap
     may_cut, n_tokens = cuts(words), sum(words)
-    found = windows(n_tokens, size, stride, may_cut)
+    found = windows(n_tokens, size, overlap, may_cut)
     check(found, n_tokens, size)
     borders = [0, *accumulate(words)]
     torn = {place for window in found for place in window} - {*borders}
@@ -61,12 +63,12 @@ def test_windows_are_cut_between_words(words: list[int], size_stride: tuple[int,
 
 @given(lengths_of_words.filter(len), sizes())
 def test_windows_are_as_long_and_as_near_as_words_let_them(
-    words: list[int], size_stride: tuple[int, int]
+    words: list[int], size_overlap: tuple[int, int]
 ) -> None:
-    size, stride = size_stride
+    size, overlap = size_overlap
     n_tokens = sum(words)
     places = {*accumulate([0, *words])}
-    found = windows(n_tokens, size, stride, cuts(words))
+    found = windows(n_tokens, size, overlap, cuts(words))
 
     def reach(start: int) -> int:
         return max((p for p in places if start < p <= start + size), default=start + size)
@@ -74,24 +76,25 @@ def test_windows_are_as_long_and_as_near_as_words_let_them(
     assert all(end == reach(start) for start, end in found)
     for (start, end), (next_start, _) in pairwise(found):
         good = [p for p in places if start < p <= end and reach(p) > end]
-        near = [p for p in good if p <= end - (size - stride)]
+        near = [p for p in good if p <= end - overlap]
         if near:  # the least overlap that is enough, or else the most that there can be
             assert next_start == max(near)
         else:
-            assert next_start == min(good, default=start + stride)
+            assert next_start == min(good, default=start + size - overlap)
 
 
 def test_examples_by_hand() -> None:
     assert windows(10, 4, 2) == [(0, 4), (2, 6), (4, 8), (6, 10)]
-    assert windows(9, 4, 3) == [(0, 4), (3, 7), (6, 9)]
-    assert windows(8, 4, 4) == [(0, 4), (4, 8)]
-    assert windows(4, 4, 1) == windows(4, 9, 1) == [(0, 4)]
+    assert windows(9, 4, 1) == [(0, 4), (3, 7), (6, 9)]
+    assert windows(9, 4, 3) == windows(9, 4, 2)  # they share half at most
+    assert windows(8, 4, 0) == [(0, 4), (4, 8)]
+    assert windows(4, 4, 2) == windows(4, 9, 4) == [(0, 4)]
     # Words of 3, 2, 2 and 3 tokens: ends move back, and so do starts.
-    assert windows(10, 6, 4, cuts([3, 2, 2, 3])) == [(0, 5), (3, 7), (5, 10)]
+    assert windows(10, 6, 2, cuts([3, 2, 2, 3])) == [(0, 5), (3, 7), (5, 10)]
     # A window from 4 would end at 7, which the first one reached: the next starts there instead.
     assert windows(15, 8, 4, cuts([4, 3, 8])) == [(0, 7), (7, 15)]
     # A word longer than a window is torn as if it were many.
-    assert windows(9, 4, 3, cuts([1, 8])) == [(0, 1), (1, 5), (4, 8), (7, 9)]
+    assert windows(9, 4, 1, cuts([1, 8])) == [(0, 1), (1, 5), (4, 8), (7, 9)]
 
 
 def test_no_tokens_are_one_empty_window() -> None:
@@ -101,10 +104,10 @@ def test_no_tokens_are_one_empty_window() -> None:
 
 @given(lengths_of_words, sizes(), st.booleans())
 def test_the_most_central_window_has_the_most_context(
-    words: list[int], size_stride: tuple[int, int], whole: bool
+    words: list[int], size_overlap: tuple[int, int], whole: bool
 ) -> None:
     n_tokens = sum(words)
-    found = windows(n_tokens, *size_stride, cuts(words) if whole else None)
+    found = windows(n_tokens, *size_overlap, cuts(words) if whole else None)
 
     def context(token: int, window: int) -> int:
         start, end = found[window]
@@ -128,12 +131,12 @@ def test_tokens_far_from_both_ends_of_a_window_are_taken_from_it() -> None:
 
 @given(st.integers(1, 40), sizes(), st.data())
 def test_an_answer_that_fits_the_overlap_is_whole_in_some_window(
-    n_tokens: int, size_stride: tuple[int, int], data: st.DataObject
+    n_tokens: int, size_overlap: tuple[int, int], data: st.DataObject
 ) -> None:
-    size, stride = size_stride
+    size, overlap = size_overlap
     start = data.draw(st.integers(0, n_tokens - 1))
-    end = min(start + size - stride, n_tokens - 1)
-    found = windows(n_tokens, size, stride)
+    end = min(start + overlap, n_tokens - 1)
+    found = windows(n_tokens, size, overlap)
     places = [(window, answer_place(window, start, end)) for window in found]
     assert any(place is not None for _, place in places)
     for (begin, _), place in places:

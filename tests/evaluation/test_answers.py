@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torchmetrics.functional.text import squad
 
 from qkv.errors import UserError
 from qkv.evaluation import Score
@@ -29,6 +28,8 @@ def values(scores: list[Score]) -> dict[str, float]:
 
 @given(st.lists(st.tuples(english, st.lists(english_gold, min_size=1, max_size=3)), min_size=1))
 def test_squad_scores_are_torchmetrics_s(cases: list[tuple[str, list[str]]]) -> None:
+    from torchmetrics.functional.text import squad
+
     found = {str(number): answer for number, (answer, _) in enumerate(cases)}
     gold = {str(number): answers for number, (_, answers) in enumerate(cases)}
     ours = squad_scores(found, gold)

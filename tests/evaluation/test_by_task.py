@@ -171,6 +171,10 @@ def test_what_cannot_be_evaluated_is_said() -> None:
         qkv.evaluate(3, [])  # type: ignore[call-overload]
     with pytest.raises(UserError, match="no examples are given"):
         qkv.evaluate(classifier(), [])
+    with pytest.raises(UserError, match="None holds no examples; give a list of them, or the name"):
+        qkv.evaluate(classifier(), None)  # type: ignore[call-overload]
+    with pytest.raises(UserError, match=r"Example 1 is \('a', 'b'\), but must be a qkv\.data\.Lab"):
+        qkv.evaluate(classifier(), [("a", "b")])
     with pytest.raises(UserError, match="Unknown BLEU tokenizer"):
         qkv.evaluate(translator(), [("a", "b")], tokenize="13b")
     assert isinstance(translator().decode, DecodeConfig)

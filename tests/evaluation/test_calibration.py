@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 from sklearn.metrics import brier_score_loss
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from qkv.evaluation.calibration import Bin, calibration
 
@@ -33,6 +32,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def test_the_expected_error_is_that_of_torchmetrics(
     seed: int, n_classes: int, size: int, sharpness: float, bins: int
 ) -> None:
+    from torchmetrics.functional.classification import (
+        multiclass_calibration_error,
+    )  # which takes a second
+
     logits, gold = random_case(seed, n_classes, size, sharpness)
     probabilities = softmax(logits)
     edges = np.linspace(0, 1, bins + 1)

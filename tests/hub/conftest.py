@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.hub.server import Files, serving
 
 
 @pytest.fixture(autouse=True)
@@ -14,9 +11,3 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QKV_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return tmp_path / "home"
-
-
-@pytest.fixture
-def server() -> Iterator[Files]:
-    with serving(Files()) as files:
-        yield files

@@ -1,8 +1,7 @@
-"""A server of files on this machine: with ranges or without, and one that breaks off."""
+"""A server on this machine, for as long as a test needs it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,31 +18,6 @@ class Answering(Protocol):
 
 
 S = TypeVar("S", bound=Answering)
-
-
-class Files:
-    """What the server has, what it was asked for, and where it breaks off."""
-
-    def __init__(self, **content: bytes) -> None:
-        self.content = content
-        self.asked: list[str] = []  # the ranges, "" for a whole file
-        self.ranges = True
-        self.break_after: int | None = None  # bytes of each answer
-        self.address = ""
-
-    def answer(self, request: Any) -> None:
-        wanted = request.headers.get("Range", "")
-        self.asked.append(wanted)
-        content = self.content.get(request.path.strip("/"))
-        if content is None:
-            request.send_error(404)
-            return
-        given = re.fullmatch(r"bytes=(\d+)-", wanted) if self.ranges else None
-        rest = content[int(given[1]) :] if given else content
-        request.send_response(206 if given else 200)
-        request.send_header("Content-Length", str(len(rest)))
-        request.end_headers()
-        request.wfile.write(rest[: self.break_after])
 
 
 @contextmanager

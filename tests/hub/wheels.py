@@ -52,46 +52,37 @@ def package_of(files: dict[str, bytes], inside: str = "toy_model/model") -> Pack
     )
 
 
-# Writes down what it is asked, reports an address, and downloads the wheel that is beside it.
+# Writes down what it is asked, and downloads the wheels that are beside it.
 PIP = """
 import json, shutil, sys
 from pathlib import Path
 here = Path(__file__).parent
 with (here / "asked.jsonl").open("a") as asked:
     asked.write(json.dumps(sys.argv[1:]) + "\\n")
-if sys.argv[1] == "install" and (here / "address").exists():
-    url = (here / "address").read_text()
-    print(json.dumps({"version": "1", "install": [{"download_info": {"url": url}}]}))
-elif sys.argv[1] == "download" and (here / "wheel").exists():
-    folder = Path(sys.argv[sys.argv.index("--dest") + 1])
-    shutil.copy(here / "wheel", folder / "toy_model-1.0-py3-none-any.whl")
-else:
+wheel = here / sys.argv[-1]
+if not wheel.exists():
     sys.exit("WARNING: Retrying\\nERROR: Could not\\nERROR: No matching distribution found for toy")
+name = sys.argv[-1].replace("-", "_").replace("==", "-")
+shutil.copy(wheel, Path(sys.argv[sys.argv.index("--dest") + 1]) / f"{name}-py3-none-any.whl")
 """
 
 
 class FakePip:
     """A pip that a test puts before the real one, for this process and those that it starts."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, version: str = "26.3") -> None:
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "pip"
         self.folder.mkdir(parents=True)
         (self.folder / "__init__.py").touch()
         (self.folder / "__main__.py").write_text(PIP)
-        about = folder / f"pip-{version}.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pip\nVersion: {version}\n")
         patch.syspath_prepend(folder)
         paths = [str(folder), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
-    def finds(self, address: str) -> None:
-        (self.folder / "address").write_text(address)
-
-    def downloads(self, wheel: bytes) -> None:
-        (self.folder / "wheel").write_bytes(wheel)
+    def offers(self, wheel: bytes, name: str = "toy-model") -> None:
+        (self.folder / f"{name}==1.0").write_bytes(wheel)
 
     @property
     def asked(self) -> list[list[str]]:
-        lines = (self.folder / "asked.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        path = self.folder / "asked.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -126,6 +126,17 @@ def grown(trace: Trace, name: str, token: int, factor: float) -> Trace:
     return trace.change(f"{name}.embedding", lambda x: x * factor, positions=[token])
 
 
+def test_an_attribution_hatches_the_tokens_that_an_output_cannot_see():
+    found = make_trace("encoder-decoder").attribution(positions=[1, 2])
+    source, target = found.parts()
+    assert not source.shut.any()
+    assert target.shut[0].tolist() == [[False, False, True, True], [False, False, False, True]]
+    assert not found.scores["target"][torch.from_numpy(target.shut[0])].any()
+    figure = found.draw()
+    assert figure.axes[1].images[0].get_array().mask.tolist() == target.shut[0].tolist()
+    assert "Hatched: a later token" in figure.get_supxlabel()
+
+
 def test_gradient_times_input_is_what_small_growth_does():
     trace = make_trace("encoder-decoder", activation="gelu")  # ReLU has kinks
     found = trace.attribution(positions=[1, 2], method="gradient")

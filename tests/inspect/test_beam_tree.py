@@ -236,15 +236,15 @@ def test_of_very_many_the_least_likely_are_left_out_and_counted() -> None:
 def test_a_terminal_shows_the_tree_and_why_by_letter() -> None:
     assert printed(SMALL.text(80)) == [
         "2 beams: 5 candidates, 2 pruned",
-        "├──   我 0.900  log P -0.11",
-        "│   ├── ■ 爱 0.500  log P -0.69",
-        "│   ├── ■ $a$␣$b$ 0.250  log P -1.39",
-        "│   └── ✗ x 0.200  log P -1.61  a",
-        "└── ✗ <b> 0.001  log P -6.91  a",
+        "├──   我 0.900  log P −0.11",
+        "│   ├── ■ 爱 0.500  log P −0.69",
+        "│   ├── ■ $a$␣$b$ 0.250  log P −1.39",
+        "│   └── ✗ x 0.200  log P −1.61  a",
+        "└── ✗ <b> 0.001  log P −6.91  a",
         "a: too small",
         "score   output",
-        "-0.400  我 爱",
-        "-0.750  我 <b>",
+        "−0.400  我 爱",
+        "−0.750  我 <b>",
     ]
 
 
@@ -254,4 +254,4 @@ def test_the_page_has_every_candidate_escaped() -> None:
     assert "<td>&lt;b&gt;</td>" in html and "<td><b></td>" not in html
     assert html.count("<td>best</td>") == 2
     assert html.count("too small") == 2
-    assert "<td>我 爱</td><td>-0.400</td><td>0.449</td>" in html
+    assert "<td>我 爱</td><td>−0.400</td><td>0.449</td>" in html

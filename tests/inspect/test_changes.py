@@ -102,6 +102,16 @@ def test_patching_needs_equal_shapes():
         trace.patch(other, "target.input")
 
 
+def test_one_token_is_patched_from_a_text_of_another_length():
+    trace = make_trace("decoder")
+    other = Trace(trace.model, Inputs(target=side([2, 9], [2, 5])))
+    patched = trace.patch(other, "target.input", positions=[1])["target.input"]
+    torch.testing.assert_close(patched[:, 1], other["target.input"][:, 1])
+    torch.testing.assert_close(patched[:, 2:], trace["target.input"][:, 2:])
+    with pytest.raises(UserError, match="has no token 3; it has 2"):
+        trace.patch(other, "target.input", positions=[3])
+
+
 def test_what_cannot_be_changed_is_said():
     trace = make_trace("decoder")
     with pytest.raises(UserError, match="not computed inside the model"):

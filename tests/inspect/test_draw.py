@@ -22,7 +22,10 @@ from rich.console import Console
 
 from qkv.errors import UserError
 from qkv.inspect.draw import DIVERGING, SEQUENTIAL, HeatMap, Table, new_figure, page, piece, styled
-from qkv.inspect.draw.figure import save_figure, svg
+from qkv.inspect.draw.figure import dark_rules, save_figure, svg, svg_html
+from qkv.inspect.draw.labels import decimal, wrapped
+from qkv.inspect.draw.language import language
+from qkv.inspect.draw.style import DARK
 
 ENGLISH = ["I", "love", "you", "$^$", "<eos>"]
 CHINESE = ["我", "爱", "你", "。", "<eos>"]
@@ -353,3 +356,101 @@ def test_a_table_breaks_between_pairs_and_not_within_one() -> None:
     assert all(cell_len(line) <= 40 for line in lines) and len(lines) > 3
     assert all(any(pair in line for line in lines) for pair in pairs)
     assert all(f"<span>{pair}</span>" in table.html() for pair in pairs)
+
+
+def test_chinese_labels_that_do_not_fit_are_written_downwards() -> None:
+    tokens = ["图书馆", "本书", "了", "library"] * 5
+    (axes,) = panels(HeatMap(weights(20, 20), tokens, tokens).draw())
+    assert labels(axes.xaxis)[:4] == ["图\n书\n馆", "本\n书", "了", "library"]
+    turned = [label.get_rotation() for label in axes.xaxis.get_ticklabels()[:4]]
+    assert turned == [0, 0, 0, 90]
+    assert labels(axes.yaxis)[:4] == tokens[:4]
+
+
+def test_the_heads_of_one_layer_are_not_one_long_row() -> None:
+    names = [f"head {head}" for head in range(12)]
+    assert HeatMap(weights(1, 12, 5, 5), ENGLISH, ENGLISH, names=names).n_across == 4
+    two = [f"{layer}.{head}" for layer in range(2) for head in range(12)]
+    assert HeatMap(weights(2, 12, 5, 5), ENGLISH, ENGLISH, names=two).n_across == 12
+
+
+def test_maps_to_compare_have_one_scale() -> None:
+    faint = HeatMap(np.full((2, 2), 0.1), "ab", "cd", strongest=1.0)
+    assert panels(faint.draw())[0].images[0].get_clim() == (0, 1)
+    assert not any("█" in line for line in printed(faint.text(80)))
+    assert "--v:10%" in faint.html()
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (-1.5, ".2f", "−1.50"),
+        (-0.001, ".2f", "0.00"),
+        (2, "+.1f", "+2.0"),
+    ],
+)
+def test_a_minus_sign_is_no_hyphen_and_zero_has_none(value: float, form: str, text: str) -> None:
+    assert decimal(value, form) == text
+
+
+def test_numbers_of_maps_have_the_minus_sign_everywhere() -> None:
+    heat = HeatMap(np.array([[-1.25, 2.0]]), "a", "bc")
+    assert "−1.25" in " ".join(printed(heat.text(80))) and ">−1.25<" in heat.html()
+    assert "−1.25" in [text.get_text() for text in panels(heat.draw())[0].texts]
+
+
+def test_a_line_break_splits_no_short_bracket() -> None:
+    assert wrapped("编码器：看第一个词元（注意力汇）", 28) == "编码器：看第一个词元\n（注意力汇）"
+
+
+def test_a_page_names_its_language_and_keeps_short_cells_whole() -> None:
+    table = Table(["候选", "原因"], [["剪掉", "有 5 个可继续的候选得分更高"]]).html()
+    assert "<td>剪掉" in table and '<td class="long">有' in table
+    with language("zh"):
+        assert '<html lang="zh-CN">' in page("标题", [])
+    assert '<html lang="en">' in page("Title", [])
+
+
+def test_a_long_table_with_a_title_is_folded() -> None:
+    rows = [[str(row)] for row in range(25)]
+    assert "<summary>All (25)</summary>" in Table(["n"], rows, "All").html()
+    for table in (Table(["n"], rows), Table(["n"], rows[:24], "All")):
+        assert "<details>" not in table.html()
+
+
+def test_a_chart_in_a_page_shrinks_as_long_as_its_type_can_be_read() -> None:
+    figure, _ = new_figure(10, 3)
+    html = svg_html(figure)
+    width = float(re.search(r'width="([\d.]+)pt"', html)[1])  # type: ignore[index]
+    least = float(re.search(r"--least:(\d+)pt", html)[1])  # type: ignore[index]
+    assert least == pytest.approx(0.7 * width, abs=1)
+    assert "min-width:var(--least)" in page("", [html])
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_a_legend_is_between_the_axes_and_the_notes_under_a_figure(
+    tmp_path: Path, ending: str
+) -> None:
+    with styled():
+        figure, axes = new_figure(5, 3)
+        axes.plot([0, 1], label="line")
+        axes.set_xlabel("step")
+        legend = figure.legend(loc="outside lower center")
+        note = figure.text(0.5, -0.5, "a note", va="top")
+    places = []
+
+    def draw(renderer: Any) -> None:
+        box, bottom = legend.get_window_extent(), figure.transFigure.transform((0, 0))[1]
+        places.append((bottom, box.y0, box.y1, axes.get_tightbbox().y0))
+
+    note.draw = draw  # type: ignore[method-assign]
+    for _ in range(2):
+        save_figure(figure, tmp_path / f"figure{ending}")
+        bottom, low, high, above = places[-1]
+        assert bottom - 1 < low < high < above + 1
+
+
+def test_every_colour_with_a_dark_twin_is_written_as_figures_write_it() -> None:
+    rules = dark_rules()
+    for light in DARK:
+        assert f"fill: {light.lower()}" in rules, light

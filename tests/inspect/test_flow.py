@@ -10,7 +10,9 @@ from rich.cells import cell_len
 
 from qkv.inspect import Trace
 from qkv.inspect.answers.flow import Flow, Stage, feeds, flow, skips
+from qkv.inspect.draw import ATTENTION, KEY, QUERY, VALUE
 from qkv.inspect.draw.labels import wrapped_formula
+from qkv.inspect.draw.style import DARK
 from tests.inspect.conftest import make_trace
 from tests.inspect.test_draw import draw_strictly, printed
 from tests.inspect.test_trace import LINES
@@ -175,8 +177,9 @@ def test_the_chart_has_each_stage_its_formula_shape_and_arrows(whole: Flow) -> N
     for stage in shown:
         name = stage.name if stage.name in texts else stage.name.rpartition(": ")[2]
         assert {name, stage.letters, str(stage.shape)} <= {*texts}
-        starts = [text for text in texts if text and stage.formula.startswith(text)]
-        rests = [stage.formula.removeprefix(start) for start in starts]  # in narrow boxes
+        formula = stage.localized().formula
+        starts = [text for text in texts if text and formula.startswith(text)]
+        rests = [formula.removeprefix(start) for start in starts]  # in narrow boxes
         assert {"", *texts} & {*rests}
     assert "× 2" in texts and "× 3" in texts
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
@@ -203,7 +206,7 @@ def test_the_table_is_readable_in_its_width(trace: Trace, width: int) -> None:
 
 def test_the_page_has_every_stage_and_a_frame_per_layer(whole: Flow) -> None:
     html = whole._repr_html_()
-    assert html.count('class="step"') == len(whole.shown)
+    assert html.count('class="step ') == len(whole.shown)
     assert html.count('class="layer"') == 2
     assert html.count("<div") == html.count("</div>")
 
@@ -227,3 +230,22 @@ def test_the_table_of_a_gated_layer_keeps_its_symbols_whole() -> None:
     lines = printed(flow(make_trace(family, **choices)).text(80), 80)
     assert "W_gate" in "\n".join(lines) and "RMSNorm(H″)" in "\n".join(lines)
     assert all(cell_len(line) <= 80 for line in lines)
+
+
+def test_parts_have_their_colour_and_the_text_its_tokens(whole: Flow) -> None:
+    from matplotlib.colors import to_hex
+    from matplotlib.patches import FancyBboxPatch
+
+    figure = whole.draw()
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    edges = [to_hex(box.get_edgecolor()) for box in boxes]
+    for colour in (QUERY, KEY, VALUE):
+        assert edges.count(colour.lower()) == 3  # encoder, decoder, cross-attention
+    assert edges.count(ATTENTION.lower()) == 9
+    painted = {*edges, *(to_hex(box.get_facecolor()) for box in boxes if box.get_fill())}
+    unchanged = {colour.lower() for colour in (QUERY, KEY, VALUE, ATTENTION)}
+    assert painted <= unchanged | {colour.lower() for colour in DARK} | {"#000000"}
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert any(text.startswith("X = #4 #5") for text in texts)
+    html = whole.html()
+    assert html.count('class="step query"') == 3 and "() = ()" not in html

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from qkv.errors import UserError
 from qkv.inspect import Inputs, Trace
-from qkv.inspect.answers.answer import Question
+from qkv.inspect.answers.answer import Question, token_position
 from qkv.inspect.answers.compare import compare_readings
 from qkv.inspect.answers.contributions import contributions
 from qkv.inspect.answers.hand import Hand, hand
 from qkv.inspect.answers.mask import masks
 from qkv.inspect.answers.neurons import neurons
-from qkv.inspect.answers.positions import RotaryAngles
+from qkv.inspect.answers.positions import PositionTable, RotaryAngles
 from qkv.inspect.answers.roles import roles
 from qkv.inspect.answers.shift import shift
 from qkv.inspect.answers.word import find_word, word_in_context
@@ -198,6 +198,29 @@ def test_neurons_promote_the_words_of_their_output_row() -> None:
     )
 
 
+def test_neurons_pass_a_last_norm_that_multiplies_with_one_plus_its_weight() -> None:
+    trace = make_trace("decoder", norm="rms_plus_one")
+    torch.nn.init.normal_(trace.model.decoder.norm.weight)
+    first = neurons(trace, 1, top=1).neurons[0]
+    matrix = trace.model.decoder.blocks[1].feed_forward.outer.weight.detach()
+    gain = 1 + trace.model.decoder.norm.weight.detach()
+    moved = trace.model.output.projection.weight.detach() @ (gain * matrix[:, first.number])
+    assert first.words[0][1] == pytest.approx(float((moved * first.activation).max()), rel=1e-4)
+
+
+def test_a_few_large_cells_do_not_pale_a_table_of_positions() -> None:
+    table = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)) * 0.1
+    table[0, :3] = 20.0
+    figure = PositionTable(table).draw()
+    left, right = (axes.images[0].get_clim()[1] for axes in figure.axes[:2])
+    assert left < 1 and right < 5
+    notes = " ".join(figure.get_supxlabel().split())
+    assert "←: Colours end at" in notes and "→: Colours end at" in notes
+    plain = PositionTable(table[1:]).draw()
+    assert plain.axes[0].images[0].get_clim()[1] == pytest.approx(float(table[1:].abs().max()))
+    assert "←" not in plain.get_supxlabel()
+
+
 def test_heads_that_copy_by_rule_get_their_role() -> None:
     def rule(step: int):
         """Weights of heads that look at the token before, and at `step` tokens before."""
@@ -276,6 +299,15 @@ def test_the_product_of_turned_vectors_depends_on_their_distance() -> None:
             product = float((at[m] * at[n]).sum()) / 8
             assert product == pytest.approx(float(found.products[m - n]), abs=1e-5)
     draw_strictly(found.draw())
+
+
+@pytest.mark.parametrize(
+    ("asked", "position"), [("[MASK]", 2), ("<mask>", 2), ("CUP", 1), ("-1", 3), ("", 0)]
+)
+def test_a_token_is_found_by_its_name_however_a_gap_is_written(asked: str, position: int) -> None:
+    names = ["<bos>", "▁cup", "<mask>", "."]
+    assert token_position(Question(token=asked), names, 0) == position
+    assert token_position(Question(token="<mask>"), ["[CLS]", "[MASK]"], 0) == 1
 
 
 def test_an_encoder_beside_a_decoder_sees_more() -> None:

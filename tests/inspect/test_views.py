@@ -64,11 +64,10 @@ def test_every_answer_shows_every_token_without_a_warning(
     every = answers(chinese(family, 4, n_encoder_layers=1, n_decoder_layers=1, n_heads=2))
     assert len(every) == (10 if family == "encoder" else 14)
     for name, answer in every.items():
-        if family == "encoder-decoder":
-            draw_strictly(answer.draw())
-        if family == "encoder":  # the others have all of its views, and their pictures are slow
+        if family != "encoder-decoder":  # which has all of their views, and pictures are slow
             assert printed(answer.text(80), 80)
             continue
+        draw_strictly(answer.draw())
         with warnings.catch_warnings(action="error"):
             html = answer._repr_html_()
         assert "<eos>" not in html and "<c0>" not in html, name
@@ -146,9 +145,17 @@ def test_of_very_many_outputs_the_last_are_drawn_and_counted() -> None:
     assert printed(trace.steps(1).text(80))[0] == "The last 32 of 100 steps."
 
 
+def test_steps_without_labels_have_no_column_of_them() -> None:
+    labelled = chinese("decoder").steps(2)
+    (table,) = Steps(replace(step, label=None, rank=None) for step in labelled).parts()
+    assert table.head == ["step", "after", "candidates", "entropy"]
+    assert all(len(row) == 4 for row in table.rows)
+    assert labelled.parts()[0].head == [*table.head, "label"]
+
+
 def test_steps_are_the_rows_of_a_table() -> None:
     steps = chinese("decoder").steps(2)
-    cells = re.findall(r"<td>(.*?)</td>", steps._repr_html_())
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", steps._repr_html_())
     best, label = steps[0].candidates[0], steps[0].label
     assert label is not None and len(cells) == 5 * len(steps)
     assert cells[1] == "$x$␣[b]"
@@ -165,7 +172,7 @@ def test_a_lens_is_drawn_with_its_best_candidates(family: str) -> None:
     assert labels(axes.xaxis) == [visible(token) for token in lens.tokens]
     best = [visible(names[0])[:12] for layer in lens.candidates for names in layer]
     assert [text.get_text() for text in axes.texts] == best
-    rows = re.findall(r"<tr><td>([^<]+)</td>", lens._repr_html_())
+    rows = re.findall(r"<tr><td[^>]*>([^<]+)</td>", lens._repr_html_())
     assert rows == list(lens.layers)[::-1]  # the last layer first
 
 
@@ -227,10 +234,10 @@ def test_a_trace_and_a_comparison_are_tables() -> None:
     trace = chinese("decoder")
     assert "<p>target: $x$ [b] 们 是 不 在 有</p>" in trace._repr_html_()
     changed = trace.compare(trace.silence("decoder.0.self_attention"), "logits")._repr_html_()
-    key, largest, mean, _ = re.findall(r"<td>(.*?)</td>", changed)
+    key, largest, mean, _ = re.findall(r"<td[^>]*>(.*?)</td>", changed)
     assert key == "logits" and float(largest) > float(mean) > 0
     longer = trace.compare(chinese("decoder", 7), "logits")._repr_html_()
-    assert "<td>shapes differ</td><td>1 × 6 × 23</td><td>1 × 7 × 23</td>" in longer
+    assert "shapes differ</td><td>1 × 6 × 23</td><td>1 × 7 × 23</td>" in longer
 
 
 KINDS = {

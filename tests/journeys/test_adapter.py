@@ -55,3 +55,20 @@ def test_folders_that_are_no_adapters(qkv: Command, speaker: Path, tmp_path: Pat
     assert "there is no folder" in missing.mistake
     other = qkv("generate", "--model", speaker, "--adapter", speaker, "the")
     assert "is no adapter" in other.mistake
+
+
+def test_an_adapter_of_another_model_is_refused(
+    qkv: Command, adapter: Path, tmp_path: Path
+) -> None:
+    text = "".join(f"{line}\n" for line in sentences(100))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    settings = {"train_steps": 1, "model_d_model": 48, "model_n_heads": 2}
+    other = RUNS.run(tmp_path, "other", **settings).folder
+    for command in (
+        ["generate", "--model", other, "--adapter", adapter, "the"],
+        ["convert", other, tmp_path / "merged", "--adapter", adapter],
+        ["generate", "--model", "zh-en", "--adapter", adapter, "the"],
+    ):
+        mistake = qkv(*command).mistake
+        assert f"{adapter} is an adapter for a model whose " in mistake
+        assert mistake.endswith("; name the model that it was trained for.")

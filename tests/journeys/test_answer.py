@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import qkv as package
 from qkv.tasks import Answerer
-from tests.journeys.conftest import Command, mistakes_in_training
-from tests.run.test_answer import learned, write_questions, write_recipe
+from tests.journeys.conftest import Command
+from tests.run.test_answer import learned, write_questions
 
 TEXT = "abc 742 BAD fed"
 QUESTIONS = ["which name?", "which number?"]
@@ -107,34 +106,3 @@ def test_what_is_asked_for_wrongly(
     mistake = qkv(*words, "--input", path, "--json", "--n-best", 2).mistake
     assert mistake == "--json with --input gives one answer for each id; leave --n-best out."
     assert "n_best is 0" in qkv(*words, "--text", TEXT, "--n-best", 0, "who?").mistake
-
-
-def test_from_questions_to_a_model_that_answers(qkv: Command, tmp_path: Path) -> None:
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    answer = qkv("train", recipe, "--out", out)
-    assert answer.code == 0
-    assert [line.split()[:2] for line in answer.lines[:2]] == [
-        ["valid:", "exact"],
-        ["valid:", "F1"],
-    ]
-    assert f'{out} is ready: qkv answer --model {out} --context FILE "…?"' in answer.out
-    assert "· train: 600 examples; valid: 60 examples" in answer.err
-    assert "exact " in answer.err
-    assert qkv("answer", "--model", out, "--text", TEXT, "which name?").code == 0
-
-
-@pytest.fixture
-def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
-    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
-
-
-def test_questions_that_cannot_be_learnt_from(train: Callable[..., str], tmp_path: Path) -> None:
-    missing = tmp_path / "none.json"
-    assert f"There is no file {missing}" in train(f"data.examples={missing}")
-    assert "no examples are given" in train("data.examples=[]")
-    path = tmp_path / "a.json"
-    path.write_text('{"data": [')
-    assert f"{path}" in train(f"data.examples={path}")
-    assert "max_length 4 has no room" in train("model.max_length=4")
-    assert "is not measured by task = 'answer'" in train("train.metric=bleu")
-    assert "answer: max_answer is 0, but must be at least 1" in train("answer.max_answer=0")

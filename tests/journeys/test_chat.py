@@ -14,7 +14,7 @@ import qkv as package
 from qkv.cli import main
 from qkv.tasks import Conversation
 from tests.journeys.conftest import Command
-from tests.run.language_tiny import learned, questions, write_recipe
+from tests.run.language_tiny import learned, questions
 
 LONG = "say " + "3" * 50
 
@@ -168,37 +168,3 @@ def test_mistakes_are_named(qkv: Command, taught: Path) -> None:
         "qkv: standard input, line 2: byte 5 of the line (0xe4) is not UTF-8; convert it first, "
         "with `iconv -f ENCODING -t UTF-8` (often GB18030, or CP1252).\n"
     )
-
-
-def test_from_records_to_a_model_that_answers(qkv: Command, tmp_path: Path) -> None:
-    recipe, out = write_recipe(tmp_path, "instruct", chat_template="alpaca"), tmp_path / "run"
-    more = ["--set", "model.max_length=128"]
-    answer = qkv("train", recipe, "--out", out, *more)
-    assert answer.code == 0
-    assert [line.split()[1] for line in answer.lines[:2]] == ["loss", "exact"]
-    assert answer.lines[-1] == f"{out} is ready: qkv chat --model {out}"
-    assert "exact " in answer.err
-    assert qkv("chat", "--model", out, "--max-length", 5, stdin="say 3\n").code == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", "There is no record in"),
-        ("{", "line 1: this is not valid JSON"),
-        ('{"instruction": "a"}', "line 1: there is no answer among 'instruction'"),
-        ('{"output": "a"}', "line 1: there is no field 'instruction' to go with 'output'"),
-        ('{"messages": [{"role": "cat", "content": "a"}]}', "the role is 'cat'"),
-        ("\udcff", "line 1: byte 1 of the line (0xff) is not UTF-8"),
-    ],
-)
-def test_records_that_cannot_be_learnt_from(
-    qkv: Command, tmp_path: Path, content: str, words: str
-) -> None:
-    recipe, path = write_recipe(tmp_path, "instruct"), tmp_path / "bad.jsonl"
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    out = tmp_path / "run"
-    mistake = qkv("train", recipe, "--out", out, "--set", f"data.records={path}").mistake
-    assert str(path) in mistake
-    assert words in mistake
-    assert not (out / "model.safetensors").exists()

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import qkv as package
-from tests.journeys.conftest import Command, mistakes_in_training
-from tests.run.classify_tiny import LEARNS, learned, one_of_three, write_recipe, write_rows
+from tests.journeys.conftest import Command
+from tests.run.classify_tiny import learned, one_of_three, write_recipe, write_rows
 from tests.run.test_vision import run as run_on_images
 
 TEXTS = ["the dog was there", "so on with a rose", "iron"]
@@ -34,25 +34,6 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that gives a number."""
     return learned(tmp_path_factory, "number").folder
-
-
-def test_from_a_recipe_to_labels_and_scores(qkv: Command, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, **LEARNS)
-    out = tmp_path / "run"
-    trained = qkv(
-        "train", recipe, "--out", out, "--set", f"data.test_examples={tmp_path}/class.test.tsv"
-    )
-    assert trained.code == 0, trained.err
-    assert "train: 240 examples; valid: 40 examples; test: 60 examples" in trained.err
-    assert "accuracy 100.00" in trained.out
-    assert f"qkv classify --model {out}" in trained.out
-    answer = qkv("classify", "--model", out, *TEXTS)
-    assert [line.split("\t")[0] for line in answer.lines] == LABELS
-    pictures = tmp_path / "pictures"
-    words = ["--examples", tmp_path / "class.test.tsv", "--picture", pictures]
-    assert "accuracy 100.00" in qkv("evaluate", "--model", out, *words).lines
-    for name in ("confusion.png", "reliability.png"):
-        assert (pictures / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_label_and_its_probability_a_line(qkv: Command, classifier: Path) -> None:
@@ -175,20 +156,6 @@ def test_mistakes_are_named(qkv: Command, classifier: Path, several: Path, count
     assert "gives a number; --threshold is for" in ask("one", "--threshold", 0, folder=counting)
     assert "--threshold is 1.5, but must be" in ask("one", "--threshold", 1.5, folder=several)
     assert "gives a number and has no labels" in ask("one", "--all", folder=counting)
-
-
-def test_mistakes_in_training_are_named(qkv: Command, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path)
-    ask = mistakes_in_training(qkv, recipe, tmp_path / "run")
-    rows = one_of_three(30)
-    other = write_rows(tmp_path / "other.tsv", [*rows, ("a cat", "animel")])
-    assert "the label 'animel', which no training example" in ask(f"data.valid_examples={other}")
-    alike = write_rows(tmp_path / "alike.tsv", [(text, "same") for text, _ in rows])
-    assert "have only the label 'same'" in ask(f"data.examples={alike}")
-    assert "must be a number" in ask("classify.kind=number")
-    assert "no field 'lable'" in ask("data.label_field=lable")
-    assert "data: no examples are given" in ask("data.examples=[]")
-    assert "n_labels follows from the task" in ask("model.n_labels=4")
 
 
 def test_half_of_a_pair_may_be_missing(

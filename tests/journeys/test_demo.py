@@ -14,9 +14,10 @@ from qkv import demo
 from qkv.cli.demo import NAMED
 from qkv.cli.train import program
 from qkv.config import PRESETS, load_recipe, recipe_from, recipe_to_dict, to_toml
+from qkv.demo.corpus import PROMISED, DemoCorpus
 from qkv.tasks import load
-from tests.demo.sentences import whole_corpus
-from tests.forking import Python
+from tests.demo.sentences import demo_pairs
+from tests.forking import FORKING_WORKERS, Python
 from tests.journeys.conftest import Command
 from tests.run.common import read_log
 
@@ -54,8 +55,8 @@ def test_the_demo_is_among_them() -> None:
 def test_the_demo_runs_from_end_to_end_and_may_be_run_again(
     qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = whole_corpus()
-    few = type(corpus)(corpus.train[:300], corpus.valid[:20], corpus.test[:20])
+    pairs, promised = demo_pairs(337), [(one.chinese, one.english) for one in PROMISED]
+    few = DemoCorpus(pairs[:300], pairs[300:320], promised + pairs[320:])
     monkeypatch.setattr(demo, "demo_corpus", lambda: few)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "nowhere")
@@ -83,6 +84,20 @@ def test_the_demo_runs_from_end_to_end_and_may_be_run_again(
     mistake = qkv("demo", *WORDS, "--set", "data.pairs=x.tsv").mistake
     assert "corpus = 'demo' has its own text" in mistake
     assert len(read_log(folder)) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one process elsewhere")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one process on one core")
+def test_the_demo_trains_in_two_processes_and_tells_it_once(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = Python(["-c", FORKING_WORKERS, "demo", "--out", out, *WORDS], environment)
+    lines = command.communicate()[0].splitlines()
+    assert command.returncode == 0
+    assert len([line for line in lines if "% exact match" in line]) == 1
+    assert len([line for line in lines if " → " in line]) == 10
+    assert lines[-1].endswith(f"serve {out}")
+    assert len(read_log(out)) == 2
 
 
 @pytest.mark.parametrize("found", [None, "same", "other"])

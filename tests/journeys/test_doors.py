@@ -136,6 +136,14 @@ def test_both_ways_to_start_it(start: list[str]) -> None:
     assert (done.returncode, done.stdout) == (0, f"qkv {package.__version__}\n")
 
 
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_is_no_error(model: Path, closed: int) -> None:
+    command = f"exec {sys.executable} -m qkv translate --model {model} 1 {closed}>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed != 1)
+
+
 def test_a_reader_who_leaves_is_no_error(model: Path) -> None:
     """`qkv translate … | head -1`: no traceback, whatever stands in the pipe."""
     command = [sys.executable, "-m", "qkv", "translate", "--model", str(model), "1", "2"]

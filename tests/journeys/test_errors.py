@@ -121,13 +121,26 @@ def test_a_full_disk(
     assert qkv("train", recipe, "--out", out, *more).code == 0
 
 
+def test_a_run_folder_without_a_name_is_refused(
+    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--out "$RUN"` with an unset variable must not fill the current folder."""
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    answer = qkv("train", recipe, "--out", "")
+    assert answer.code == 2
+    assert "the name is empty; write one, or leave the option out" in answer.err
+    assert not list(Path().iterdir())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ("train.stesp=3", "[train]: unknown key 'stesp'; did you mean 'steps'?"),
         ("model.n_head=2", "[model]: unknown key 'n_head'; did you mean 'n_heads'?"),
         ("trian.steps=3", "unknown key 'trian'; did you mean 'train'?"),
-        ("train.steps=many", "[train]: steps is 'many', but must be of type int"),
+        ("train.steps=many", "[train]: steps is 'many', but must be a whole number"),
         ("train.steps=0", "train: steps is 0, but must be at least 1"),
         ("train.schedule=cosin", "'cosin', but must be one of: 'inverse_sqrt', 'cosine'"),
         ("train.steps", "--set 'train.steps' must have the form section.key=value"),
@@ -164,9 +177,10 @@ def test_models_that_are_none(qkv: Command, model: Path, tmp_path: Path) -> None
     nowhere, file = tmp_path / "nowhere", model / "config.json"
     mistake = qkv("translate", "--model", nowhere, "1").mistake
     assert mistake.startswith(f"{nowhere} is neither a path that exists nor a packaged model")
-    for folder in (file, tmp_path):
-        mistake = qkv("translate", "--model", folder, "1").mistake
-        assert mistake.startswith(f"{folder} is not a model folder (no config.json); train one")
+    mistake = qkv("translate", "--model", tmp_path, "1").mistake
+    assert mistake.startswith(f"{tmp_path} is not a model folder (no config.json); train one")
+    mistake = qkv("translate", "--model", file, "1").mistake
+    assert mistake.startswith(f"{file} is not a model folder (but a file); name its folder, or a")
     assert "Unknown device 'gpu'" in qkv("translate", "--model", model, "--device", "gpu").mistake
 
 
@@ -193,4 +207,12 @@ def test_scores_of_no_text_and_config_of_another_tool(qkv: Command, copy: Path) 
     assert mistake == expected
     (copy / "config.json").write_text(json.dumps({"d_model": 512}))
     mistake = qkv("translate", "--model", copy, "1").mistake
-    assert mistake == f"{copy / 'config.json'} is not a qkv model's config: it has no 'task'."
+    assert mistake.startswith(
+        f"{copy / 'config.json'} is not a qkv model's config: it has no 'task'; "
+    )
+    assert mistake.endswith(
+        "name a model folder of qkv, or one of Hugging Face's, with a 'model_type'."
+    )
+    (copy / "model.bin").write_bytes(b"")
+    mistake = qkv("translate", "--model", copy, "1").mistake
+    assert mistake.endswith("so name the folder that it was converted from.")

@@ -170,6 +170,23 @@ def test_answers_are_compared_word_for_word(qkv: Command, taught: Path, tmp_path
     assert right >= 15
 
 
+def test_preferences_are_answers_that_are_compared(
+    qkv: Command, taught: Path, tmp_path: Path
+) -> None:
+    records = [{"prompt": q, "chosen": a, "rejected": f"{a} {a}"} for q, a in questions()[:10]]
+    path = write_lines(tmp_path / "a.jsonl", [json.dumps(record) for record in records])
+    expected = package.evaluate(package.load(taught), path)
+    assert [score.name for score in expected.scores] == ["preferred", "margin"]
+    assert expected.scores[0].value > 50
+    answer = qkv("evaluate", "--model", taught, "--records", path)
+    assert answer.lines == list(map(str, expected.scores))
+    broken = write_lines(tmp_path / "b.jsonl", [json.dumps({**records[0], "rejected": None})])
+    assert (
+        "there is no 'rejected' among"
+        in qkv("evaluate", "--model", taught, "--records", broken).mistake
+    )
+
+
 def test_choices_among_options_after_solved_examples(
     qkv: Command, speaker: Path, tmp_path: Path
 ) -> None:

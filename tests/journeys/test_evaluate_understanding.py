@@ -10,10 +10,9 @@ import pytest
 
 import qkv as package
 from qkv.evaluation.classification import ClassReport
-from qkv.evaluation.entities import EntityReport
 from qkv.tasks.reading import save_encoder
 from tests.journeys.conftest import Command
-from tests.run import classify_tiny, tag_tiny, test_answer
+from tests.run import classify_tiny, fill_tiny, tag_tiny, test_answer
 from tests.tasks.understand_tiny import TOKENIZER, encoder
 
 
@@ -88,24 +87,6 @@ def test_predictions_are_lines_as_classify_prints_them(
     assert printed.count("\n") == 60
 
 
-def test_several_classes_and_numbers(
-    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    for task in ("classes", "number"):
-        folder = classify_tiny.learned(tmp_path_factory, task).folder
-        path = folder.parent / f"{task}.test.tsv"
-        expected = package.evaluate(package.load(folder), path)
-        words = ["evaluate", "--model", folder, "--examples", path]
-        assert qkv(*words).out == f"{expected}\n"
-        assert (expected.report is None) == (task == "number")
-        found = json.loads(qkv(*words, "--json").out)
-        more = {"classes", "means"} if task == "classes" else set()
-        assert found.keys() == {score.name for score in expected.scores} | more
-        mistake = qkv(*words, "--picture", tmp_path / "pictures").mistake
-        assert "does not give one class of several; leave --picture out" in mistake
-    assert found["Pearson"]["value"] > 95
-
-
 def test_fields_are_those_of_the_recipe_or_as_told(qkv: Command, tmp_path: Path) -> None:
     """A run on a table with more columns is scored on such a table without further ado."""
     fields = {"data_label_field": "kind", "data_text_fields": ["said"], "train_steps": 2}
@@ -125,54 +106,6 @@ def test_fields_are_those_of_the_recipe_or_as_told(qkv: Command, tmp_path: Path)
     assert qkv(*words, plain).out == expected.out
 
 
-def test_a_tagger_s_entities_by_type(
-    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tag_tiny.learned(tmp_path_factory).folder
-    path = tag_tiny.write_conll(tmp_path / "test.conll", tag_tiny.sentences(30, seed=9))
-    expected = package.evaluate(package.load(folder), path)
-    report = expected.report
-    assert isinstance(report, EntityReport)
-    words = ["evaluate", "--model", folder, "--examples", path]
-    answer = qkv(*words, "--output", tmp_path / "found.txt")
-    assert answer.out == f"{expected}\n"
-    labels = [one.labels for one in expected.outputs or ()]
-    assert (tmp_path / "found.txt").read_text().splitlines() == [" ".join(one) for one in labels]
-    found = json.loads(qkv(*words, "--json").out)
-    assert list(found["types"]) == ["person", "place"]
-    assert found["types"]["place"] == dataclasses.asdict(report.types["place"])
-    assert found["whole"] == dataclasses.asdict(report.whole)
-    assert "--picture has no effect here" in qkv(*words, "--picture", "x").mistake
-
-
-def test_a_tagger_s_labels_without_entities(qkv: Command, tmp_path: Path) -> None:
-    for name, seed in (("train", 1), ("valid", 2)):
-        tag_tiny.write_conll(tmp_path / f"{name}.conll", tag_tiny.parts_of_speech(40, seed))
-    folder = tag_tiny.run(tmp_path, train_steps=4).folder
-    path = tmp_path / "valid.conll"
-    expected = package.evaluate(package.load(folder), path)
-    words = ["evaluate", "--model", folder, "--examples", path]
-    assert qkv(*words).out == f"{expected}\n"
-    assert isinstance(expected.report, ClassReport)
-    assert set(json.loads(qkv(*words, "--json").out)["classes"]) == set(expected.report.labels)
-
-
-def test_answers_are_scored_as_squad_does(
-    qkv: Command, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    done = test_answer.learned(tmp_path_factory)
-    path = test_answer.write_questions(tmp_path / "test.json", 12, seed=7)
-    found = package.evaluate(package.load(done.folder), path)
-    expected = found.scores
-    words = ["evaluate", "--model", done.folder, "--examples", path]
-    answer = qkv(*words, "--output", tmp_path / "found.txt")
-    assert answer.lines == list(map(str, expected))
-    assert [score.name for score in expected[:2]] == ["exact match", "F1"]
-    assert (tmp_path / "found.txt").read_text().splitlines() == found.outputs
-    scores = json.loads(qkv(*words, "--json").out)
-    assert scores == {score.name: dataclasses.asdict(score) for score in expected}
-
-
 @pytest.fixture
 def gaps(tmp_path: Path) -> Path:
     """A folder of an encoder that fills gaps, badly."""
@@ -181,21 +114,31 @@ def gaps(tmp_path: Path) -> Path:
     return folder
 
 
-def test_an_embedder_is_scored_by_whom_it_finds(qkv: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "embedder"
-    save_encoder(folder, "embed", encoder(head="none").float(), TOKENIZER, embed={})
-    path = tmp_path / "pairs.tsv"
-    path.write_text("source\ttarget\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
-    words = ["evaluate", "--model", folder, "--examples"]
-    assert qkv(*words, path).lines == [
-        "accuracy 100.00  (of 3 pairs)",
-        "mean reciprocal rank 1.0000",
-    ]
-    (tmp_path / "alone.txt").write_text("the cat\na dog\n")
-    [line] = qkv(*words, tmp_path / "alone.txt").lines
-    assert line.startswith("uniformity -")
-    mistake = qkv(*words, path, "--output", tmp_path / "x").mistake
-    assert "--output has no effect here" in mistake
+def test_masked_tokens_are_scored_as_the_run_did(
+    qkv: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done = fill_tiny.learned(tmp_path_factory, "order")
+    words = ["evaluate", "--model", done.folder, "--text", done.folder.parent / "test.txt"]
+    assert qkv(*words).lines == list(map(str, done.scores["test"]))
+    names = ["loss", "perplexity", "accuracy", "pair accuracy"]
+    assert [*json.loads(qkv(*words, "--json").out)] == names
+    hidden = done.folder / "recipe.toml"
+    hidden.rename(done.folder / "other.toml")  # a model folder needs none
+    try:
+        assert [line.rpartition(" ")[0] for line in qkv(*words).lines] == names[:3]
+    finally:
+        (done.folder / "other.toml").rename(hidden)
+
+
+def test_a_task_without_scores_names_those_that_have_some(
+    qkv: Command, gaps: Path, tmp_path: Path
+) -> None:
+    config = json.loads((gaps / "config.json").read_text())
+    (gaps / "config.json").write_text(json.dumps({**config, "task": "denoise"}))
+    assert qkv("evaluate", "--model", gaps, "--text", tmp_path / "a").mistake.endswith(
+        "which is not scored here; models that can be are of the tasks translate, generate, "
+        "classify, tag, answer, embed, fill."
+    )
 
 
 def test_wrong_combinations_are_explained(
@@ -219,8 +162,9 @@ def test_wrong_combinations_are_explained(
         assert f"{option} has no effect here: {model} is a translation model" in ask(
             *translated, option, "x", folder=model
         )
-    assert f"{gaps} is an encoder, of which there are no labelled" in ask(
-        "--examples", examples, folder=gaps
+    assert "--examples has no effect here" in ask("--examples", examples, folder=gaps)
+    assert ask(folder=gaps) == (
+        f"{gaps} is an encoder; give the text whose tokens are masked and predicted as --text."
     )
     assert "There is no file" in ask("--examples", tmp_path / "none.tsv")
     other = classify_tiny.write_rows(tmp_path / "other.tsv", [("tin", "tin"), ("a cat", "animal")])
@@ -247,3 +191,59 @@ def test_options_are_named_where_they_are_at_hand(
     )
     assert ask("--output", tmp_path) == f"{tmp_path} is a directory; name the file to write in it."
     assert "name a folder, or a .png or .svg file" in ask("--picture", tmp_path / "all.pdf")
+
+
+def scored(kind: str, folder: Path, factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model of each kind, and a file of examples for it."""
+    if kind in ("classes", "number"):
+        model = classify_tiny.learned(factory, kind).folder
+        return model, model.parent / f"{kind}.test.tsv"
+    if kind == "entities":
+        path = tag_tiny.write_conll(folder / "test.conll", tag_tiny.sentences(30, seed=9))
+        return tag_tiny.learned(factory).folder, path
+    if kind == "words":
+        for name, seed in (("train", 1), ("valid", 2)):
+            tag_tiny.write_conll(folder / f"{name}.conll", tag_tiny.parts_of_speech(40, seed))
+        return tag_tiny.run(folder, train_steps=4).folder, folder / "valid.conll"
+    if kind == "answers":
+        path = test_answer.write_questions(folder / "test.json", 12, seed=7)
+        return test_answer.learned(factory).folder, path
+    model, path = folder / "embedder", folder / "pairs.tsv"
+    save_encoder(model, "embed", encoder(head="none").float(), TOKENIZER, embed={})
+    path.write_text("source\ttarget\nthe cat\tthe cat\na dog\ta dog\nno fish\tno fish\n")
+    return model, path
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("classes", {"classes", "means"}),
+        ("number", set()),
+        ("entities", {"types", "whole"}),
+        ("words", {"classes", "means"}),
+        ("answers", set()),
+        ("vectors", set()),
+    ],
+)
+def test_every_model_is_scored_as_in_python(
+    qkv: Command,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    more: set[str],
+) -> None:
+    folder, path = scored(kind, tmp_path, tmp_path_factory)
+    expected = package.evaluate(package.load(folder), path)
+    words = ["evaluate", "--model", folder, "--examples", path]
+    assert qkv(*words).out == f"{expected}\n"
+    found = json.loads(qkv(*words, "--json").out)
+    assert found.keys() == {score.name for score in expected.scores} | more
+    for score in expected.scores:
+        assert found[score.name] == dataclasses.asdict(score)
+    mistake = qkv(*words, "--picture", tmp_path / "pictures").mistake
+    assert "leave --picture out" in mistake or "--picture has no effect here" in mistake
+    if expected.outputs is None:
+        assert "--output has no effect" in qkv(*words, "--output", tmp_path / "x").mistake
+        return
+    assert qkv(*words, "--output", tmp_path / "found.txt").out == f"{expected}\n"
+    assert len((tmp_path / "found.txt").read_text().splitlines()) == len(expected.outputs)

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import qkv as package
-from qkv.config import ModelConfig, preset, to_toml
+from qkv.config import ModelConfig, preset
 from qkv.convert.model_folder import model_content, save_model_folder
 from qkv.tasks import Candidate, Classifier, Encoder, Filled
 from qkv.tasks.classify import Classes
 from tests.journeys.conftest import Command
-from tests.run.test_embed import values
 from tests.tasks.test_encoder import build, tokenizer
 
 LINES = ["the cat sat", "a dog ran", "", "the small cat"]
@@ -170,27 +169,6 @@ def test_the_nearest_lines_of_a_file(qkv: Command, filler: Path, tmp_path: Path)
 def test_any_encoder_can_embed(qkv: Command, classifier: Path) -> None:
     lines = qkv("embed", "--model", classifier, *LINES).lines
     assert [len(line.split()) for line in lines] == [16] * 4
-
-
-def test_from_text_to_an_encoder_of_sentences(qkv: Command, tmp_path: Path) -> None:
-    """Gaps first, then likeness: two recipes and two commands."""
-    text = tmp_path / "text.txt"
-    text.write_text("".join(f"the {a} sees the {b} .\n" for a in "abcd" for b in "wxyz"))
-    found = values(tmp_path)
-    found["train"] |= {"steps": 2, "valid_every": 2}
-    filling = {**found, "task": "fill", "data": {"text": str(text)}}
-    (tmp_path / "fill.toml").write_text(to_toml(filling))
-    assert qkv("train", tmp_path / "fill.toml", "--out", tmp_path / "fill").code == 0
-    start = {"start_from": str(tmp_path / "fill")}
-    contrast = {**found, "train": found["train"] | start, "model": {"preset": "bert-tiny"}}
-    (tmp_path / "embed.toml").write_text(to_toml(contrast))
-    answer = qkv("train", tmp_path / "embed.toml", "--out", tmp_path / "embed")
-    assert answer.code == 0, answer.err
-    assert "accuracy" in answer.err + answer.out
-    assert qkv("fill", "--model", tmp_path / "fill", "the <mask> sees").code == 0
-    assert len(qkv("embed", "--model", tmp_path / "embed", "a", "b").lines) == 2
-    mistake = qkv("fill", "--model", tmp_path / "embed", "the <mask>").mistake
-    assert "cannot fill gaps" in mistake
 
 
 def test_vectors_are_not_made_for_a_file_that_cannot_be(qkv: Command, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 import qkv as package
 from qkv.config import DecodeConfig
 from qkv.tasks import LanguageModel
-from tests.journeys.conftest import Command, mistakes_in_training
-from tests.run.language_tiny import learned, sentences, write_data, write_lines, write_recipe
+from tests.journeys.conftest import Command
+from tests.run.language_tiny import learned
 
 GREEDY = ["--greedy", "--max-length", 20]
 
@@ -186,64 +185,3 @@ def test_each_model_has_its_door(qkv: Command, speaker: Path, model: Path, tmp_p
         qkv("translate", "--model", speaker, "the").mistake
     )
     assert "is not a model folder" in qkv("generate", "--model", tmp_path, "the").mistake
-
-
-def test_from_text_to_a_model_that_goes_on(qkv: Command, tmp_path: Path) -> None:
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    answer = qkv("train", recipe, "--out", out)
-    assert answer.code == 0
-    assert [line.split()[:2] for line in answer.lines[:3]] == [
-        ["valid:", "loss"],
-        ["valid:", "perplexity"],
-        ["valid:", "bits"],
-    ]
-    assert f'{out} is ready: qkv generate --model {out} "…"' in answer.out
-    assert "step 12/12  loss " in answer.err
-    assert qkv("generate", "--model", out, "the", "--max-length", 5).code == 0
-
-
-@pytest.fixture
-def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
-    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
-
-
-@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_text_that_cannot_be_learnt_from(train, tmp_path: Path, kind: str) -> None:
-    path, tokenizer = tmp_path / "a.txt", f"tokenizer.kind={kind}"
-    path.write_bytes("\n".join(sentences(30)).encode() + b"\nthe \xff cat\n")
-    mistake = train(f"data.text={path}", tokenizer)
-    assert f"{path}, line 31: byte 5 of the line (0xff) is not UTF-8" in mistake
-    path.write_bytes(b"")
-    assert f"There is no text in {path}" in train(f"data.text={path}", tokenizer)
-    path.write_bytes(b" \n\n")
-    assert f"There is no text in {path}" in train(f"data.text={path}", tokenizer)
-    missing = tmp_path / "none.txt"
-    assert f"There is no file {missing}" in train(f"data.text={missing}", tokenizer)
-    assert "no text is given" in train("data.text=[]", tokenizer)
-    path.write_bytes(b"a")
-    assert "are left for" in train(f"data.text={path}", tokenizer, "data.bos=false")
-
-
-def test_records_that_do_not_fit_the_template(train, tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "a.jsonl", ['{"text": "the cat"}', '{"body": "a dog"}'])
-    files = f"data.text={path}"
-    assert f"{path}, line 2: there is no field 'text' among 'body'" in train(files)
-    wanted = "data.template={title}: {text}"
-    assert f"{path}, line 1: the template needs a field 'title'" in train(files, wanted)
-    assert "has a '{' at character 1" in train(files, "data.template={title")
-    path.write_text('{"text": "the cat"}\n{')
-    assert f"{path}, line 2: this is not valid JSON" in train(files)
-
-
-def test_a_run_of_text_goes_on(
-    qkv: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_data(tmp_path)
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    assert qkv("train", recipe, "--out", out).code == 0
-    assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
-    answer = qkv("train", recipe, "--out", out, "--resume", "--set", "train.steps=14")
-    assert "· resuming from step 12" in answer.err
-    base = ["--set", f"train.start_from={out}", "--set", "train.steps=2"]
-    answer = qkv("train", recipe, "--out", tmp_path / "next", *base)
-    assert f"· {out}: " in answer.err

@@ -15,7 +15,7 @@ import pytest
 from qkv.config import TokenizerConfig
 from qkv.text import train_tokenizer
 
-ALLOWANCE = 10_000_000  # bytes of memory beyond what the process has when it has begun
+ALLOWANCE = 6_000_000  # bytes of memory beyond what the process has when it has begun
 SIZE = 10 * ALLOWANCE
 
 # How much memory is needed must not depend on how many cores there are.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import qkv as package
 from qkv.data.formats.conll import read_conll
-from tests.journeys.conftest import Command, mistakes_in_training
+from tests.journeys.conftest import Command
 from tests.run.tag_tiny import learned, parts_of_speech, run, write_conll, write_recipe
 
 LINE = "anna stone  goes to new york ."
@@ -83,48 +82,6 @@ def test_parts_of_speech_are_words_with_labels(qkv: Command, tmp_path: Path) -> 
     assert line.split(" ") == [f"{w}/{label}" for w, label in zip(words, labels, strict=True)]
     assert blank == ""
     assert json.loads(qkv("tag", "--model", folder, "--json", "anna").out)["entities"] == []
-
-
-def test_from_columns_to_a_model_that_tags(qkv: Command, tmp_path: Path) -> None:
-    recipe, out = write_recipe(tmp_path), tmp_path / "run"
-    test = f"data.test_examples={tmp_path / 'test.conll'}"
-    answer = qkv("train", recipe, "--out", out, "--set", test)
-    assert answer.code == 0
-    names = ["entity F1", "entity precision", "entity recall", "token accuracy"]
-    expected = [f"{split}: {name}" for split in ("valid", "test") for name in names]
-    assert [line.rpartition(" ")[0] for line in answer.lines[:8]] == expected
-    assert f'{out} is ready: qkv tag --model {out} "…"' in answer.out
-    assert "· train: 120 examples; valid: 60 examples; test: 60 examples" in answer.err
-    assert "step 12/12  loss " in answer.err
-    assert qkv("tag", "--model", out, LINE).code == 0
-    assert f"{out} holds a run already" in qkv("train", recipe, "--out", out).mistake
-    longer = ["--resume", "--set", "train.steps=14", "--set", test]
-    answer = qkv("train", recipe, "--out", out, *longer)
-    assert "· resuming from step 12" in answer.err
-
-
-@pytest.fixture
-def train(qkv: Command, tmp_path: Path) -> Callable[..., str]:
-    return mistakes_in_training(qkv, write_recipe(tmp_path), tmp_path / "run")
-
-
-def test_columns_that_cannot_be_learnt_from(train: Callable[..., str], tmp_path: Path) -> None:
-    path = tmp_path / "bad.conll"
-    files = f"data.examples={path}"
-    assert f"There is no file {path}" in train(files)
-    path.write_text("\n\n")
-    assert f"There is no sentence in {path}" in train(files)
-    path.write_text("anna\tB-person\nsees\n")
-    assert f"{path}, line 2" in train(files)
-    path.write_bytes(b"anna\tB-person\n\xff\tO\n")
-    assert f"{path}, line 2: byte 1 of the line (0xff) is not UTF-8" in train(files)
-    path.write_text("anna\tO\nsees\tO\n")
-    assert "have only the label 'O'" in train(files)
-    assert "no examples are given; set examples" in train("data.examples=[]")
-    path.write_text("anna\tB-person\nsees\tX\n")
-    assert "tag.scheme: 'X' is no label of the scheme bioes" in train(files, "tag.scheme=bioes")
-    path.write_text("anna\tb-person\nsees\to\n")
-    assert "no training example has any of the labels B-person" in train(files)
 
 
 def test_a_mistyped_label_is_noticed(qkv: Command, tmp_path: Path) -> None:

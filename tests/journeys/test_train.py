@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.config import load_recipe
+from qkv.config import TASKS, load_recipe
 from qkv.training import Trainer
-from tests.journeys.conftest import Command
-from tests.run.common import read_log
+from tests.journeys.conftest import Command, mistakes_in_training
+from tests.run.common import Runs, read_log
+from tests.run.test_every_task import VALUES
 from tests.run.tiny import LEARNS, sources, spell, write_pairs, write_recipe
 
 
@@ -37,6 +38,80 @@ def test_from_text_to_a_scored_translator(qkv: Command, tmp_path: Path) -> None:
     files = ["--source", tmp_path / "source", "--target", tmp_path / "target"]
     scores = json.loads(qkv("evaluate", "--model", tmp_path / "run", *files, "--json").out)
     assert scores["exact match"]["value"] >= 85
+
+
+# What a task's scores begin with, and how its model is tried
+USES: dict[str, tuple[list[str], list[object], str]] = {
+    "generate": (["loss", "perplexity", "bits"], ["the", "--max-length", 5], ""),
+    "instruct": (["loss", "exact"], ["--max-length", 5], "say 3\n"),
+    "fill": (["loss", "perplexity", "accuracy"], ["the <mask> sees"], ""),
+    "classify": (["accuracy"], ["a cat"], ""),
+    "tag": (["entity", "entity", "entity", "token"], ["anna sees rome"], ""),
+    "answer": (["exact", "F1"], ["--text", "a 12 B", "which name?"], ""),
+    "embed": (["accuracy"], ["a text"], ""),
+}
+
+
+@pytest.mark.parametrize("task", USES)
+def test_each_task_is_trained_and_tried_as_the_command_says(
+    qkv: Command, tmp_path: Path, task: str
+) -> None:
+    scores, arguments, stdin = USES[task]
+    recipe, out, usage = (
+        Runs(VALUES[task]).write_recipe(tmp_path),
+        tmp_path / "run",
+        TASKS[task].usage,
+    )
+    answer = qkv("train", recipe, "--out", out)
+    assert answer.code == 0, answer.err
+    assert [line.split()[:2] for line in answer.lines[: len(scores)]] == [
+        ["valid:", name] for name in scores
+    ]
+    assert answer.lines[-1] == f"{out} is ready: {usage.format(out)}"
+    assert "step 12/12  loss " in answer.err
+    assert qkv(usage.split()[1], "--model", out, *arguments, stdin=stdin).code == 0
+
+
+NOT_UTF8 = "anna\tO\n\udcff\tO\n"
+RECORDS = '{"text": "the cat"}\n{"body": "a dog"}\n'
+# The task, a file that takes the place of its data, what else is set, and what is said of it
+MISTAKES = [
+    ("answer", "", "", ["model.max_length=4"], "max_length 4 has no room"),
+    ("classify", "", "", ["data.label_field=lable"], "no field 'lable'"),
+    ("instruct", "a.jsonl", '{"instruction": "a"}', [], "line 1: there is no answer among"),
+    ("fill", "a.txt", "one .\n", ["mask.pairs=next"], "the train text has 1; see documents"),
+    ("generate", "a.txt", "a", ["data.bos=false"], "are left for"),
+    ("generate", "a.jsonl", RECORDS, [], "line 2: there is no field 'text' among 'body'"),
+    ("generate", "a.jsonl", RECORDS, ["data.template={a}"], "the template needs a field 'a'"),
+    ("generate", "a.jsonl", RECORDS, ["data.template={a"], "has a '{' at character 1"),
+    ("tag", "a.conll", NOT_UTF8, [], "line 2: byte 1 of the line (0xff) is not UTF-8"),
+    ("tag", "a.conll", "anna\tb-person\nsees\to\n", [], "example has any of the labels B-person"),
+    (
+        "tag",
+        "a.conll",
+        "anna\tX\nsees\tY\n",
+        ["tag.scheme=bioes"],
+        "is no label of the scheme bioes",
+    ),
+]
+DATA = {"instruct": "records", "fill": "text", "generate": "text"}
+
+
+@pytest.mark.parametrize(("task", "name", "content", "changes", "words"), MISTAKES)
+def test_data_that_cannot_be_learnt_from(
+    qkv: Command,
+    tmp_path: Path,
+    task: str,
+    name: str,
+    content: str,
+    changes: list[str],
+    words: str,
+) -> None:
+    recipe, path = Runs(VALUES[task]).write_recipe(tmp_path), tmp_path / name
+    if name:
+        path.write_bytes(content.encode("utf-8", "surrogateescape"))
+        changes = [f"data.{DATA.get(task, 'examples')}={path}", *changes]
+    assert words in mistakes_in_training(qkv, recipe, tmp_path / "run")(*changes)
 
 
 def test_torch_s_remarks_on_its_kernels_are_not_shown(qkv: Command, tmp_path: Path) -> None:

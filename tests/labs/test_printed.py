@@ -48,3 +48,18 @@ def test_long_cells_go_on_below() -> None:
 def test_chinese_breaks_between_characters_and_english_between_words() -> None:
     assert wrap("损失减半所需步数", 8) == ["损失减半", "所需步数"]
     assert wrap("two words", 5) == ["two", "words"]
+
+
+def test_a_split_table_repeats_all_columns_that_tell_its_rows_apart() -> None:
+    rows = [
+        [way, size, f"{way}{size} {'x' * 9}", f"{size}{way} {'y' * 9}"]
+        for way in "ab"
+        for size in ("16", "32")
+    ]
+    lines = table_lines(["way", "T", "first", "second"], rows, width=24)
+    assert max(map(cell_len, lines)) <= 24
+    assert [line for line in lines if "y" in line and "way" not in line] == [
+        f"{way}    {size}  {size}{way} {'y' * 9}" for way, size, *_ in rows
+    ]
+    alike = table_lines(["way", "first", "second"], [["a", "x" * 12, "y" * 12]] * 2, width=20)
+    assert max(map(cell_len, alike)) <= 20

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from qkv.model import Attention
+from qkv_labs import find
 from qkv_labs import scale as lab
 from qkv_labs.scale import SMALLER, WITH, WITHOUT, Measured, Softmax, Trained
+from tests.labs.results import measured
 
 
 def made_up(lost: dict[int, float], smaller: float = 0.2) -> Measured:
@@ -107,3 +109,9 @@ def test_a_rate_is_chosen_by_validation_and_reported_on_test() -> None:
     m = replace(made_up({8: 0.5}), runs=runs)
     assert lab.best(m, 8, WITH).rate == 1e-2
     assert lab.best(m, 8, WITHOUT).rate == 1e-3
+
+
+def test_the_published_best_rates_are_inside_the_grid() -> None:
+    found = measured(find("scale"))
+    for d_k, arm in {(run.d_k, run.arm) for run in found.runs}:
+        assert min(lab.RATES) < lab.best(found, d_k, arm).rate < max(lab.RATES), (d_k, arm)

@@ -91,10 +91,12 @@ UNPACKED = {
 }
 
 
-@pytest.mark.parametrize("parts", {**PARTS, **UNPACKED})
+@pytest.mark.parametrize("parts", [*PARTS, "gemma 2 and bloom"])
 def test_training_pass_of_a_decoder(counter, parts):
     """Packed where it can be, else in full rows."""
-    model = tiny_model(family="decoder", **{**PARTS, **UNPACKED}[parts])
+    choices = {**PARTS, "gemma 2 and bloom": {**UNPACKED["gemma 2"], **UNPACKED["bloom"]}}[parts]
+    kinds = len(choices.get("window_layers", choices.get("rotary_layers", "r")))
+    model = tiny_model(family="decoder", n_decoder_layers=kinds, **choices)
     assert model.config.can_pack == (parts in PARTS)
 
     def loss(text, labels, layout):
@@ -135,7 +137,8 @@ def test_decoding_step(counter):
 @torch.no_grad()
 def test_decoding_step_of_a_decoder(counter, parts):
     choices = {"learned": {"positions": "learned"}, **PARTS, **UNPACKED}[parts]
-    model = tiny_model(family="decoder", n_kv_heads=2, **choices)
+    kinds = len(choices.get("window_layers", choices.get("rotary_layers", "r")))
+    model = tiny_model(family="decoder", n_kv_heads=2, n_decoder_layers=kinds, **choices)
     text = tokens(3, 9)
     store, start = empty_store(model, 3, 9), torch.full((3,), 3)
     model(text[:, :3], cache=NewTokens(store, 0, 3))

@@ -10,7 +10,8 @@ from qkv.model import Model, build_model, use_path
 from qkv.model.attention import equation
 from qkv.plan.parameters import product_weights
 from qkv.plan.passes import BatchSize, Numerics, pass_cost
-from qkv.run.measured_steps import objective_of, random_batch
+from qkv.run.job import objective_of
+from qkv.run.measured_steps import random_batch
 from qkv.training import build_loss
 
 CPU = torch.device("cpu")

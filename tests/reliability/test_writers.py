@@ -15,9 +15,7 @@ ALLOWED = {
     "qkv/run/synthesize.py",  # translations are appended, and one cut short is dropped
     "qkv/run/folder.py",  # the lock
     "qkv/hub/staging.py",  # the lock
-    "qkv/hub/resume.py",  # a download that goes on where it stopped
     "qkv/hub/packages.py",  # unpacked in a folder beside, checked by its digest
-    "qkv/convert/architecture_table.py",  # a page of the documentation
     "qkv/serve/page/jobs.py",  # what a process prints, for the reader of the page
     "qkv_labs/runner.py",  # written beside and moved
 }

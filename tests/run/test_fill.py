@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.config import EmbedConfig
+from qkv.config import EmbedConfig, MaskConfig, load_recipe
 from qkv.data import Batch, validation_batches
 from qkv.errors import UserError
 from qkv.model import Encoder as Model
@@ -128,6 +128,34 @@ def test_scores_are_those_of_each_masked_token(
         total = sum(float(made.objective(model, batch, 0.0)) for batch in made.valid_batches)
     weight = 0.15 * 32 if pairs == "order" else 0
     assert total == pytest.approx(expected["nats"] + weight * expected["pair nats"], rel=1e-9)
+
+
+@pytest.mark.parametrize("pairs", ["none", "order"])
+def test_evaluate_gives_the_figures_of_the_run(
+    tmp_path_factory: pytest.TempPathFactory, pairs: str
+) -> None:
+    done = learned(tmp_path_factory, pairs)
+    path, mask = done.folder.parent / "test.txt", load_recipe(done.folder / "recipe.toml").mask
+    model, counts = qkv.load(done.folder, device="cpu"), list[tuple[int, int]]()
+    found = qkv.evaluate(model, path, mask=mask, progress=lambda *count: counts.append(count))
+    assert found.scores == done.scores["test"]
+    assert counts[-1][0] == counts[-1][1] >= 40
+    texts = [*path.read_text().splitlines(), " "]
+    assert qkv.evaluate(model, texts, mask=mask).scores == found.scores
+    alone = qkv.evaluate(model, texts, mask=MaskConfig(share=0.3))
+    assert [score.name for score in alone.scores] == ["loss", "perplexity", "accuracy"]
+
+
+def test_evaluate_says_why_it_cannot_score_gaps(tmp_path: Path) -> None:
+    model = job(tmp_path).result
+    with pytest.raises(UserError, match="no head for pairs of texts, but mask"):
+        qkv.evaluate(model, ["the cat"], mask=MaskConfig(pairs="order"))
+    for nothing in ([], [1]):
+        with pytest.raises(UserError, match="nothing to score: give the documents as"):
+            qkv.evaluate(model, nothing, mask=MaskConfig())  # type: ignore[call-overload]
+    headless = classify_tiny.run(tmp_path, train_steps=1).folder
+    with pytest.raises(UserError, match="no masked-LM head, so it cannot predict masked tokens"):
+        qkv.evaluate(Encoder.load(headless), ["the cat"], mask=MaskConfig())
 
 
 def test_the_saved_folder_is_an_encoder_with_its_settings(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,27 @@ def test_a_run_trains_updates_alone_and_leaves_an_adapter(language: Path, tmp_pa
     assert qkv.load(f"{language}+{done.folder}").answers([question]) == answer
     assert [score.name for score in done.scores["valid"]] == ["loss", "exact match"]
     assert done.scores["valid"][0].value == pytest.approx(min(losses), rel=1e-4)
+
+
+def test_an_adapter_knows_the_weights_of_its_base(
+    language: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Whatever the folder is called: a copy is the same model, other weights are not."""
+    done = starting(language).run(tmp_path, "run", **LORA)
+    moved = tmp_path / "moved"
+    shutil.copytree(language, moved, ignore=shutil.ignore_patterns("checkpoints"))
+    other = tmp_path / "other" / language.name
+    changed = qkv.load(language)
+    with torch.no_grad():
+        next(changed.model.parameters())[:] += 1
+    changed.save(other)
+    recwarn.clear()
+    for base in (language, moved):
+        qkv.load(base, adapter=done.folder)
+        assert not [w for w in recwarn.list if "was trained on" in str(w.message)]
+    sentence = re.escape(f"was trained on {language}, but is put on {other};")
+    with pytest.warns(UserWarning, match=sentence):
+        qkv.load(other, adapter=done.folder)
 
 
 def test_peft_reads_what_a_run_leaves(language: Path, tmp_path: Path) -> None:

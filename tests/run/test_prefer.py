@@ -59,6 +59,18 @@ def test_chosen_answers_become_likelier_for_prompts_that_were_held_out(
     assert found[1] > found[2]
 
 
+def test_evaluate_gives_the_figures_of_the_run(done: Run, folder: Path) -> None:
+    model, path = qkv.load(done.folder), folder / "prefer-test.jsonl"
+    found = qkv.evaluate(model, path)
+    preferred, margin = found.scores
+    assert preferred.value == pytest.approx(done.scores["test"][0].value)
+    pairs = read_preferences(path)
+    assert preferred.signature == f"{len(pairs)} records"
+    assert qkv.evaluate(model, pairs) == found
+    by_hand = [[likelihood(model, side) for side in pair] for pair in pairs]
+    assert margin.value == pytest.approx(np.mean([c - r for c, r in by_hand]), abs=1e-3)
+
+
 def test_the_first_loss_is_that_of_no_preference_and_it_falls(done: Run) -> None:
     log = read_log(done.folder)
     assert log[0]["loss"] == pytest.approx(np.log(2), abs=1e-4)

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from qkv.cli.app import command_line
-from qkv.config import TASKS, Recipe, recipe_from, to_toml
+from qkv.config import TASKS, DecodeConfig, Recipe, TokenizerConfig, preset, recipe_from, to_toml
 from qkv.errors import UserError
+from qkv.model import build_model
 from qkv.plan.memory import LIBRARIES
-from qkv.run.measured_steps import measure_step
-from qkv.run.resources import plan_run, planned_config, typical_batch
+from qkv.run.resources import plan_run
 from qkv.run.train import prepare
+from qkv.tasks import LanguageModel
+from qkv.text import train_tokenizer
 from tests.run import tiny
 
 SIZES = {"model_d_model": 128, "model_d_ff": 512}
@@ -48,9 +49,8 @@ def test_a_step_of_every_task_can_be_measured(task: str) -> None:
     data = {"max_length": 16} if TASKS[task].reads("data", "max_length") else {}
     values = {"model": {**sizes, **layers}, "data": data, "tokenizer": {"vocab_size": 60}}
     recipe = recipe_from({"task": task, **values, "train": {"batch_tokens": 128}})
-    config = planned_config(recipe)
-    size = typical_batch(recipe, config, gpu=False, length=16)
-    assert measure_step(recipe, config, size, torch.device("cpu")) > 0
+    seconds = plan_run(recipe, "cpu", length=16).seconds
+    assert seconds is not None and seconds > 0
 
 
 def test_batches_that_fit_stay_as_they_are(tmp_path: Path) -> None:
@@ -137,6 +137,13 @@ def test_the_command_prints_a_plan_and_draws_it(
     assert "<svg" in picture.read_text()
 
 
+def test_gpus_are_refused_where_the_plan_is_for_a_cpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"--gpus has no effect, .* for cpu; name a GPU with"):
+        run_command(capsys, written(tmp_path), "--device", "cpu", "--gpus", 2)
+
+
 def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ("--device", "a100", "--json", "--budget", "1e20", "--set", "train.steps=7")
     plan = json.loads(run_command(capsys, written(tmp_path), *more))
@@ -152,3 +159,39 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_measuring_is_for_this_machine(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--measure takes steps on this machine"):
         plan_run(recipe_from({}), "h200", measure=True)
+
+
+def tiny_decoder(folder: Path) -> Path:
+    tokenizer = train_tokenizer(["a text of words"], TokenizerConfig(vocab_size=300))
+    sizes = {"d_model": 32, "n_heads": 2, "d_ff": 64, "n_decoder_layers": 1}
+    config = preset("gpt2-mini", **sizes, vocab_size=len(tokenizer), max_length=32)
+    LanguageModel(build_model(config), tokenizer, DecodeConfig()).save(folder)
+    return folder
+
+
+def test_the_plan_of_a_run_from_a_decoder_has_the_runs_model(tmp_path: Path) -> None:
+    values = {"task": "classify", "model": {"dropout": 0.3}}
+    recipe = recipe_from({**values, "train": {"start_from": str(tiny_decoder(tmp_path))}})
+    planned = plan_run(recipe, "h200").config
+    assert (planned.family, planned.causal, planned.n_labels) == ("encoder", True, 2)
+    assert planned.dropout == 0.3
+
+
+def test_time_on_a_cpu_is_measured_and_untold_where_nothing_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--set", "model.d_model=16", "--set", "model.n_heads=2", "--length", "16")
+    plan = json.loads(run_command(capsys, written(tmp_path), "--device", "cpu", "--json", *small))
+    assert plan["measured"] and plan["seconds_by_kind"] == {}
+    assert plan["tokens_per_second"] * plan["seconds_per_step"] == pytest.approx(
+        plan["tokens_per_step"]
+    )
+    huge = ("--set", "model.preset=llama-7b", "--set", "model.n_decoder_layers=1000")
+    printed = run_command(capsys, written(tmp_path), "--device", "cpu", *huge)
+    assert "how long it takes is unknown, for it does not fit" in printed
+
+
+def test_a_step_of_lora_is_timed_with_the_weights_it_starts_from(tmp_path: Path) -> None:
+    train = {"start_from": str(tiny_decoder(tmp_path)), "lora_rank": 2, "batch_tokens": 64}
+    plan = plan_run(recipe_from({"task": "generate", "train": train}), "cpu")
+    assert plan.seconds is not None and plan.seconds > 0

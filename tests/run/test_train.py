@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,10 @@ def test_python_trains_from_a_file_too_and_more_than_once(
     monkeypatch.chdir(tmp_path)
     done = qkv.train(str(path), console=silence())
     assert done.folder == Path("runs/digits")
+    values = tomllib.loads(path.read_text())
+    assert qkv.train(values, "a dict", console=silence()).state.step == 2
+    with pytest.raises(UserError, match="A recipe is a file or a dictionary of its values"):
+        qkv.train(None)  # type: ignore[arg-type]
     assert qkv.train(path, "again", console=silence()).folder == Path("again")
     from qkv.training import cross_entropy
 
@@ -139,7 +144,7 @@ REGULARISED: dict[str, Any] = {
     "tokenizer_vocab_size": 330,
     "data_bpe_dropout": 0.3,
     "train_consistency": 2.0,
-    "train_batch_tokens": 900,  # several epochs in twelve steps
+    "train_batch_tokens": 400,  # several epochs of 80 pairs in twelve steps
 }
 
 
@@ -148,10 +153,10 @@ def test_segmentations_and_dropout_are_drawn_again_when_a_run_is_resumed(
     tmp_path: Path, packing: str
 ) -> None:
     settings = {**REGULARISED, "train_packing": packing}
-    whole = run(tmp_path, "whole", **settings)
-    cut = RUNS.killed_and_resumed(7, tmp_path, **settings)
+    whole = run(tmp_path, "whole", 80, **settings)
+    cut = RUNS.killed_and_resumed(7, tmp_path, "cut", 80, **settings)
     assert everything(cut) == everything(whole.folder)
-    plain = run(tmp_path, "plain", **{**settings, "data_bpe_dropout": 0.0})
+    plain = run(tmp_path, "plain", 80, **{**settings, "data_bpe_dropout": 0.0})
     losses = [[record["loss"] for record in read_log(done.folder)] for done in (whole, plain)]
     assert losses[0] != losses[1]
 

@@ -179,7 +179,7 @@ def test_killed_started_again_and_told_to_end(folders: dict[str, Path]) -> None:
 
 def _until_open(url: str) -> None:
     """Wait until a request is being answered."""
-    with httpx.Client(base_url=url, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         end = time.monotonic() + 60
         while 'qkv_requests_open{model="speaker"} 1.0' not in client.get("/metrics").text:
             assert time.monotonic() < end

@@ -85,8 +85,12 @@ def allowed(strict: Running) -> Iterator[httpx.Client]:
 def test_large_bodies_are_turned_away(allowed: httpx.Client) -> None:
     assert "2,000 bytes" in message(allowed.post("/score", json={"texts": "a" * 3000}), 413)
 
+    # The sender hears why even if more is under way than sockets hold.
+    message(allowed.post("/score", content=b"a" * 8_000_000), 413)
+
     # Nor does it help to keep the size to oneself.
     message(allowed.post("/score", content=iter([b"a" * 900] * 3)), 413)
+    message(allowed.post("/score", content=iter([b"a" * 900_000] * 8)), 413)
 
 
 def test_who_never_stops_sending_is_hung_up_on(strict: Running) -> None:
@@ -133,9 +137,16 @@ def test_limits_of_a_request(allowed: httpx.Client) -> None:
     )
     as_a_form = allowed.post("/score", data={"texts": "a"})  # what curl -d sends
     assert "with the header Content-Type: application/json" in message(as_a_form, 422)
-    assert "Input should be a valid string" in message(
-        allowed.post("/score", json={"texts": 5}), 422
-    )
+    for wrong, where in ((5, "texts"), (["a", 5], "texts.1")):
+        sentence = f"{where}: Input should be a valid string."
+        assert sentence == message(allowed.post("/score", json={"texts": wrong}), 422)
+    picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    for turn, sentence in (
+        ({"content": picture}, "messages.0.content.0.type: Input should be 'text'."),
+        ({}, "messages.0.content: Field required."),
+    ):
+        asked = allowed.post("/v1/chat/completions", json={"messages": [{"role": "user", **turn}]})
+        assert sentence == message(asked, 422)
     message(allowed.get("/../../etc/passwd"), 404)
     message(allowed.get("/score"), 405)
 
@@ -233,6 +244,13 @@ def test_the_least_recently_used_model_makes_room(folders: dict[str, Path]) -> N
     with running(given, memory=10) as server, server.client() as client:
         refused = client.post("/score", json={"texts": "a"})
         assert "--memory allows 10" in message(refused, 503)
+
+
+def test_a_model_in_8_bits_is_counted_as_such() -> None:
+    (name,) = (models := Models(["zh-en"])).names()
+    assert models.offer(name).n_bytes < 1.1 * models.offer(name).n_parameters
+    whole = Models(["zh-en"], ServeSettings(dtype="fp32")).offer(name)
+    assert whole.n_bytes == 4 * whole.n_parameters
 
 
 def test_models_have_different_names(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_the_page_opens_with_an_example_that_runs(
     assert wide <= 0
     reader.until("document.querySelector('.ribbons path')")
     reader.keep(f"river-{request.node.callspec.id}")
+    if page.viewport_size["width"] > 1000:
+        assert page.locator(".arcs .ribbon").count() >= 5  # cross-attention, to each word
     page.hover(".word >> nth=1")  # lights the source words that it looks at
     looks = torch.stack([trace[f"decoder.{n}.cross_attention.weights"][0, :, 1] for n in range(3)])
     opacities = "all => all.map(box => +box.getAttribute('opacity'))"
@@ -61,6 +63,51 @@ def test_typing_answers_and_opens_alternatives(reader: Reader) -> None:
     assert found == [x.name.removeprefix("▁") for x in steps[1].candidates]
     page.keyboard.press("Escape")
     assert page.locator(".word[open]").count() == 0
+
+
+def test_another_word_is_written_on_from(reader: Reader) -> None:
+    page = reader.open()
+    page.click(".word >> nth=1")
+    other = page.locator(".word[open] .candidates button").nth(1)
+    name = other.locator(".name").inner_text()
+    other.click()
+    page.wait_for_selector(".written .newest")
+    assert page.inner_text(".written .newest") == name
+    page.go_back()
+    reader.until("document.body.dataset.section === 'river'")
+
+
+def test_back_restores_the_text_even_in_the_field(reader: Reader) -> None:
+    page = reader.open()
+    page.click(".examples .chip >> nth=1")
+    reader.until("document.querySelector('.words').innerText.includes('name')")
+    page.focus("#text")
+    page.go_back()
+    reader.until("document.querySelector('.words').innerText.includes('love')")
+    assert page.input_value("#text") == "我爱你"
+
+
+@pytest.mark.parametrize("where", ["changes=x", "section=x", "at=x&open=x.1&head=99&row=99"])
+def test_an_address_that_names_nothing_still_opens_the_page(reader: Reader, where: str) -> None:
+    page = reader.page
+    page.goto(f"{reader.address}/?{where}")
+    page.wait_for_selector("#inspector .facts")
+    if "changes" in where:
+        assert "is no change" in reader.text(".output")
+        page.click("#reset")
+    page.wait_for_selector(".river .node.closed")
+    reader.until("document.querySelector('.words').innerText.includes('love')")
+    reader.troubles.clear()  # the browser reports the refused change
+
+
+def test_a_section_without_a_text_says_what_to_do(reader: Reader) -> None:
+    page = reader.open("?section=write")
+    page.wait_for_selector(".choices li")
+    page.fill("#text", "")
+    page.wait_for_selector("#empty")
+    assert not page.is_visible("#section-write")
+    page.fill("#text", "我爱你")
+    page.wait_for_selector(".choices li")
 
 
 def test_a_model_of_images_takes_a_file(reader: Reader, tmp_path: Path) -> None:
@@ -86,7 +133,7 @@ def test_a_model_of_images_takes_a_file(reader: Reader, tmp_path: Path) -> None:
 
 def test_a_text_that_cannot_be_read_is_explained(reader: Reader) -> None:
     page = reader.open()
-    page.fill("#text", "好" * 300)
+    page.fill("#text", "好" * 600)
     page.wait_for_selector(".output .error")
     assert "at most" in reader.text(".output")
     page.fill("#text", "")
@@ -154,6 +201,16 @@ def test_heads_are_shown_as_maps_and_as_lines(reader: Reader, trace: Trace) -> N
     assert page.locator(".head-cell").count() == 3 * 4
     page.click(f'.head-cell[data-key="{CROSS}.weights"][data-head="3"]')
     reader.until("location.search.includes('head=3')")
+    slider = page.locator(".head-controls input[type=range]")
+    box = slider.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 10, box["y"] + 10)
+    page.mouse.down()
+    for share in (0.3, 0.6, 0.9):  # it stays in the hand
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 10)
+    page.mouse.up()
+    assert float(slider.input_value()) > 0.4
+    slider.fill("0.05")
     page.click(".head-large [role=radio] >> nth=1")
     page.wait_for_selector(".lines path")
     weights = trace[f"{CROSS}.weights"][0, 3]
@@ -171,12 +228,13 @@ def test_heads_are_shown_as_maps_and_as_lines(reader: Reader, trace: Trace) -> N
 def test_a_change_shows_what_moved_and_reset_takes_it_back(
     reader: Reader, trace: Trace, request: pytest.FixtureRequest
 ) -> None:
-    page = reader.open("?at=decoder.2&open=decoder.2")
-    page.click(f'[data-change="off:{CROSS}"]')
+    cross = "decoder.0.cross_attention"
+    page = reader.open("?at=decoder.0&open=decoder.0")
+    page.click(f'[data-change="off:{cross}"]')
     page.wait_for_selector(".word.changed")
     assert "changes=off" in page.url
     became = page.locator(".became").all_inner_texts()
-    best = [step.candidates[0].name for step in trace.silence(CROSS).steps(1)]
+    best = [step.candidates[0].name for step in trace.silence(cross).steps(1)]
     before = [step.candidates[0].name for step in trace.steps(1)]
     moved = [new.removeprefix("▁") for new, old in zip(best, before, strict=True) if new != old]
     assert became == moved
@@ -199,7 +257,7 @@ def test_no_station_s_name_is_wider_than_its_pill(reader: Reader) -> None:
     page.wait_for_selector(".node.q")
     rooms = page.evaluate(
         """async () => {
-            const { pillWidth } = await import("/page/river.js");
+            const { pillWidth } = await import("/page/layout.js");
             const text = document.querySelector(".node text");
             return ["RMSNorm", "LayerNorm", "embed", "softmax", "W_O"].map((label) => {
                 text.textContent = label.replace("_", "");
@@ -210,18 +268,32 @@ def test_no_station_s_name_is_wider_than_its_pill(reader: Reader) -> None:
     assert min(rooms) >= 4
 
 
-def test_a_weight_is_dragged_and_an_activation_is_patched(reader: Reader) -> None:
+def test_a_weight_is_dragged(reader: Reader, trace: Trace) -> None:
     page = reader.open(f"?open=decoder.2&at={CROSS}.weights&head=2&row=1&column=0")
     page.wait_for_selector(".change-panel")
-    page.locator(".slider input").fill("1")
-    reader.until("decodeURIComponent(location.search).includes('column=0:to=1')")
-    page.click("#reset")
-    page.goto(page.url.replace(f"{CROSS}.weights", "encoder.output").replace("head=2&", ""))
+    slider = page.locator(".change-panel .slider input")
+    weight = float(trace[f"{CROSS}.weights"][0, 2, 1, 0])
+    assert float(slider.input_value()) == pytest.approx(weight, abs=0.006)
+    for share in (0.5, 1):  # the slider that is held stays while the page answers
+        slider.fill(str(share))
+        reader.until(f"decodeURIComponent(location.search).includes('column=0:to={share}')")
+        reader.until(f"document.querySelector('#inspector [data-value]').dataset.value == {share}")
+        assert page.evaluate("document.activeElement.type") == "range"
+
+
+@pytest.mark.parametrize("reader", EVERYONE[:2], indirect=True, ids="-".join)
+def test_one_token_is_patched_from_another_sentence(
+    reader: Reader, request: pytest.FixtureRequest
+) -> None:
+    page = reader.open("?at=encoder.output&row=1")
     page.wait_for_selector(".patch input")
-    page.fill(".patch input", "我等你")
+    page.fill(".patch input", "我讨厌这个人")  # one token of a longer text
     page.click(".patch button")
     page.wait_for_selector(".word.changed")
-    assert "wait" in reader.text(".words")
+    assert "hate" in reader.text(".words")
+    assert "爱" in reader.text("#changes .change")
+    page.wait_for_selector(".node.changed")  # drawn after the words
+    reader.keep(f"patch-{request.node.callspec.id}")
 
 
 def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> None:
@@ -230,7 +302,7 @@ def test_languages_change_and_a_link_leads_to_the_same_view(reader: Reader) -> N
     with page.expect_navigation():
         page.click("#language")
     page.wait_for_selector("#inspector math")
-    assert "得分" in reader.text("#inspector h2")
+    assert "分数" in reader.text("#inspector h2")
     page.click("#inspector [data-export=python]")
     code = page.inner_text("#inspector .python")
     assert f'trace.get("{CROSS}.scores", head=1)' in code and 'model.trace("我爱你")' in code

@@ -41,7 +41,7 @@ N_PANELS = {
     "heads": 1,
     "write": 5,
     "compare": 2,
-    "positions": 3,  # zh-en has no rotary positions to save
+    "positions": 4,
     "training": 4,
     "tour": 2,
 }

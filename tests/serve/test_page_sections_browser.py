@@ -52,9 +52,12 @@ def test_nothing_can_be_stopped_or_saved_where_there_is_nothing(reader: Reader) 
     page.wait_for_selector(".training .empty")
     assert page.locator(".training .row button:disabled").count() == 1
     assert page.locator(".training .exports:visible").count() == 0
-    page.click("#tab-positions")
-    page.wait_for_selector(".positions .empty")
-    assert page.locator("[data-panel='positions.rotary'] .exports:visible").count() == 0
+
+
+def test_a_model_without_rotary_positions_shows_what_they_would_do(reader: Reader) -> None:
+    page = reader.open("?section=positions&text=我爱你")
+    page.wait_for_selector("[data-panel='positions.rotary'] .note")
+    assert page.locator(".arrows svg").count() == 12
 
 
 @LANGUAGES

@@ -215,8 +215,32 @@ def test_a_model_of_images_reads_no_path_of_a_request(tmp_path: Path) -> None:
         found = client.post("/trace", json={**body, "text": url}).json()["quantities"]["logits"]
         expected = qkv.load(str(folder), device="cpu").trace(url)["logits"]
         assert torch.allclose(torch.tensor(found["values"]), expected, atol=1e-5)
-        refused = client.post("/classify", json={"model": "images", "texts": "a"})
-        assert "made to classify images, so that it cannot" in refused.json()["error"]["message"]
+
+
+def test_a_model_of_images_labels_data_urls_and_reads_no_path(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs Pillow")
+    path = tmp_path / "a.png"
+    pillow.effect_noise((60, 60), 90).convert("RGB").save(path)  # longer than a text may be
+    url = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    folder = folder_of(KINDS["image"](), tmp_path / "images")
+    with running([str(folder)]) as server, server.client() as client:
+        found = client.post("/classify", json={"texts": [url, url]}).json()
+        expected = qkv.load(str(folder), device="cpu").classify(str(path))
+        assert found["model"] == "images"
+        for result in found["results"]:
+            assert result["label"] == expected.label
+            assert result["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
+        refusals = {
+            "so that it cannot classify texts": {"model": "images", "texts": str(path)},
+            "can classify texts": {"texts": str(path)},
+            "send one as a data URL": {"texts": [url, str(path)]},
+            "data URL is damaged": {"texts": "data:image/png;base64,?"},
+            "an image has one label": {"texts": url, "threshold": 0.5},
+        }
+        for sentence, body in refusals.items():
+            refused = client.post("/classify", json=body)
+            assert refused.status_code in (404, 422), body
+            assert sentence in refused.json()["error"]["message"]
 
 
 def test_every_model_can_be_traced_or_says_why_not(

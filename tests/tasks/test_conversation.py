@@ -93,6 +93,11 @@ def test_what_was_read_is_not_read_again(name: str) -> None:
         assert talk.remembered.tokens[: len(prompt)] == prompt
 
 
+def test_a_conversation_shows_how_long_it_is() -> None:
+    talk = talker().conversation("be a cat")
+    assert repr(talk).startswith("Conversation(1 message with LanguageModel(")
+
+
 def test_pieces_make_up_the_answer_and_both_are_part_of_the_talk() -> None:
     model = talker()
     one, other = model.conversation(tell=print), model.conversation(tell=print)
@@ -313,7 +318,10 @@ def test_a_folder_keeps_how_a_model_is_spoken_to(
         ({"bos": 1}, "must be true or false"),
         ({"chat_bos": 1}, "must be true or false"),
         ({"chat": {"user": "{content}"}}, "missing"),
-        ({"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}}, "type str"),
+        (
+            {"chat": {"system": 1, "user": "{content}", "assistant": "{content}<eos>"}},
+            "but must be a string",
+        ),
         ({"chat": {"system": "{content}", "user": "hm", "assistant": "{content}."}}, "'hm'"),
         ({"chat": {"system": "{content}", "user": "{content}", "assistant": "{content}"}}, "ends"),
     ],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -104,6 +107,48 @@ def test_progress_counts_texts(name: str) -> None:
     told: list[int] = []
     verb_of(MODELS[name](), name)([*TEXTS, "the cat " * 2], progress=told.append)
     assert sum(told) == 4
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("given", [None, 3, b"the cat"])
+def test_what_holds_no_texts_is_refused(name: str, given: object) -> None:
+    with pytest.raises(UserError, match=r"^Texts are strings, but .* was given; give a string"):
+        verb_of(MODELS[name](), name)(given)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_of_numpy_are_texts(name: str) -> None:
+    verb = verb_of(MODELS[name](), name)
+    assert repr(verb(np.array(TEXTS))) == repr(verb(TEXTS))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_answers_as_the_object_does(name: str, copied: Callable[[Any], Any]) -> None:
+    model = MODELS[name]()
+    expected = verb_of(model, name)(TEXTS)
+    assert repr(verb_of(copied(model), name)(TEXTS)) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("translate", "Translator(2 + 2 layers × 16; vocabulary {size}; context 24; on cpu)"),
+        ("generate", "LanguageModel(4 layers × 16; vocabulary {size}; context 24; on cpu)"),
+        ("tag", "; labels O, B-x; on cpu)"),
+    ],
+)
+def test_an_object_shows_what_it_is(name: str, shown: str) -> None:
+    assert repr(MODELS[name]()).endswith(shown.format(size=len(TOKENIZER)))
+
+
+def test_a_decoder_that_classifies_shows_one_stack() -> None:
+    sizes = {"n_decoder_layers": 2, "n_encoder_layers": 1}
+    assert repr(classifier(sizes=sizes)).startswith("Classifier(1 layer × ")
+
+
+def test_of_many_labels_the_first_are_shown() -> None:
+    assert "; labels 0, 1, 2, 3, 4, … (7); on cpu)" in repr(classifier(tuple("0123456")))
 
 
 @pytest.mark.parametrize("name", MODELS)

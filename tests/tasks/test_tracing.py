@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from qkv.tasks.answer import Answers
 from qkv.tasks.tag import Tags
 from tests.run.language_tiny import speaker, vocabulary
 from tests.tasks.test_encoder import build
+from tests.tasks.test_texts import MODELS
 from tests.tasks.test_vision import classifier as image_classifier
 from tests.tasks.test_vision import images
 from tests.tasks.understand_tiny import TOKENIZER, classifier, encoder
@@ -47,6 +50,18 @@ def test_many_texts_are_one_batch(translator: Translator):
     torch.testing.assert_close(
         together["logits"][0, :length], alone["logits"][0], atol=1e-4, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("given", [None, 3, ["a", 3]])
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"score"}))
+def test_what_is_no_text_is_refused(name: str, given: Any) -> None:
+    with pytest.raises(UserError, match=r"(was given; give a string or several|is 3, of type int)"):
+        MODELS[name]().trace(given)
+
+
+def test_an_answer_is_traced_in_a_pair() -> None:
+    with pytest.raises(UserError, match="must be a pair: a question and a text"):
+        Answerer(encoder(head="token", n_labels=2), TOKENIZER, Answers()).trace("who?")  # type: ignore[arg-type]
 
 
 def test_blank_texts_and_missing_targets_are_refused(translator: Translator):

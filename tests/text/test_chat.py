@@ -395,6 +395,12 @@ def test_only_a_user_can_be_answered(roles: list[str], trained: Trained) -> None
         TEMPLATES["plain"].prompt(messages, trained("byte"), False)
 
 
+@pytest.mark.parametrize("given", [3, "hello", {"role": "user", "content": "x"}])
+def test_what_is_no_list_of_messages_is_refused(given: object, trained: Trained) -> None:
+    with pytest.raises(UserError, match="must be a list of messages like"):
+        TEMPLATES["plain"].prompt(given, trained("byte"), False)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [

@@ -4,9 +4,11 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
+from tokenizers import models
 
 from qkv.config import TokenizerConfig
 from qkv.errors import UserError
@@ -77,6 +79,17 @@ def test_a_file_at_which_the_library_panics_is_named(trained: Trained, tmp_path:
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"tokenizer\.json is not a whole tokenizer\.json"):
         Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("kind", [models.WordLevel, models.WordPiece])
+def test_a_text_without_a_token_for_it_is_refused(tmp_path: Path, kind: type[Any]) -> None:
+    path = tmp_path / "tokenizer.json"
+    tokenizers.Tokenizer(kind({"a": 0}, unk_token="[UNK]")).save(str(path))
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.encode("a") == [0]
+    for encode in (tokenizer.encode, tokenizer.encode_many, tokenizer.encode_spans_many):
+        with pytest.raises(UserError, match=r"cannot encode the text .*[Mm]issing \[UNK\]"):
+            encode("我" if encode == tokenizer.encode else ["我"])
 
 
 @pytest.mark.parametrize(

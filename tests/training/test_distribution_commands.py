@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,16 +18,9 @@ from qkv.errors import UserError
 from qkv.run.train import train
 from qkv.training.checkpoint import find_checkpoints, read_state
 from qkv.weights import read_tensors
-from tests.forking import Python
+from tests.forking import FORKING_WORKERS, Python
 from tests.run import tiny
 from tests.run.common import read_log, silence
-
-FORKING_WORKERS = """
-from qkv.cli import main
-from tests.forking import fork_workers
-fork_workers()
-main()
-"""
 
 
 def start(recipe: Path, out: Path, *options: str) -> Python:
@@ -96,13 +88,11 @@ def test_a_mistake_that_all_workers_meet_is_told_once(tmp_path: Path) -> None:
     recipe = tiny.write_recipe(tmp_path)
     (tmp_path / "digits.tsv").write_text("one column\n" * 9)
     train = ["train", recipe, "--out", tmp_path / "run", "--workers=2"]
-    # Workers as they are started everywhere: by new interpreters
-    done = subprocess.run(
-        [sys.executable, "-m", "qkv", *map(str, train)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("qkv: ") == 1
-    assert "digits.tsv" in done.stderr
+    process = Python(["-m", "qkv", *train])  # its workers are new interpreters, as everywhere
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert said.count("qkv: ") == 1
+    assert "digits.tsv" in said
     assert not (tmp_path / "run").exists()
 
 

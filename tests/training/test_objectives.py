@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.config import TeacherConfig, TrainConfig
 from qkv.data.batch import IGNORE, Batch, Side
-from qkv.model import Encoder, Layout
+from qkv.model import Encoder, Layout, call, use_regions
 from qkv.training import (
     Objective,
     accumulate,
@@ -308,19 +308,32 @@ def test_consistency_is_for_training_alone(name: str) -> None:
 PAIRS = {"padded": lambda: padded(some_texts(5)), "packed": lambda: packed_pairs(some_texts(5), 36)}
 
 
+def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits of all target tokens, (N, V)."""
+    sides = [side for side in (batch.source, batch.target) if side is not None]
+    logits: Tensor = model(*(side.tokens for side in sides), *map(layout_of, sides))
+    return logits.flatten(0, 1)
+
+
+@pytest.mark.parametrize("layout", PAIRS)
+def test_a_batch_twice_is_each_sequence_by_itself_twice(layout: str) -> None:
+    model, batch = tiny_model(), PAIRS[layout]()
+    once = logits_of(model, batch)
+    torch.testing.assert_close(logits_of(model, batch.twice()), torch.cat([once, once]))
+
+
 @pytest.mark.parametrize("layout", PAIRS)
 def test_consistent_next_tokens_are_half_of_r_drop_s_loss(layout: str) -> None:
     torch.manual_seed(0)
     model, batch = tiny_model(dropout=0.3).train(), PAIRS[layout]()
     torch.manual_seed(4)
     found = consistent_next_token(3.0)(model, batch, 0.1)
-    torch.manual_seed(4)  # the same two draws of dropout
-    sides = batch.source, batch.target
-    arguments = [*(side.tokens for side in sides), *map(layout_of, sides)]
-    counted = batch.labels != IGNORE
-    read = [model(*arguments)[counted] for _ in range(2)]
+    torch.manual_seed(4)  # the same draws of dropout
+    logits, labels = logits_of(model, batch.twice()), batch.labels.flatten()
+    counted = labels != IGNORE
+    read = [part[counted] for part in logits.view(2, len(labels), -1)]
     losses = [
-        F.cross_entropy(logits, batch.labels[counted], label_smoothing=0.1, reduction="sum")
+        F.cross_entropy(logits, labels[counted], label_smoothing=0.1, reduction="sum")
         for logits in read
     ]
     p, q = (logits.log_softmax(-1) for logits in read)
@@ -525,17 +538,21 @@ def test_every_objective_is_inside_of_the_model_s_forward_pass(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["next", "consistent", "masked"])
-def test_packed_objectives_compile_to_one_graph(name: str) -> None:
+def test_blocks_and_loss_of_packed_batches_compile_without_breaks(name: str) -> None:
     """Forward and backward; what a step runs on a GPU."""
     torch._dynamo.reset()
-    if name == "next":
-        objective, batch = next_token, packed_pairs(some_texts(5), 36)
-        model = tiny_model(n_encoder_layers=1, n_decoder_layers=1)
-    elif name == "consistent":  # without dropout, so that both runs draw the same
-        objective, batch = consistent_next_token(1.0), packed_pairs(some_texts(5), 36)
-        model = tiny_model(dropout=0.0, n_encoder_layers=1, n_decoder_layers=1).train()
-    else:
+    counted = torch._dynamo.utils.counters
+    counted.clear()
+    if name == "masked":
         objective, batch = masked_tokens(3.0), packed(pair_batch())
-        model = encoder(head="masked", pair_head=True, n_encoder_layers=1)
-    compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
-    assert_same(model, compiled(model, batch, 0.1), objective(model, batch, 0.1))
+        model = encoder(head="masked", pair_head=True)
+    else:
+        objective = next_token if name == "next" else consistent_next_token(1.0)
+        model, batch = tiny_model(dropout=0.0), packed_pairs(some_texts(5), 36)
+    expected = objective(model.train(), batch, 0.1)
+    with use_regions(torch.compile(call, fullgraph=True, backend="aot_eager")):
+        found = objective(model, batch, 0.1)
+    assert_same(model, found, expected)
+    assert counted["stats"]["unique_graphs"] == (
+        2 if name == "masked" else 3
+    )  # blocks, and the loss

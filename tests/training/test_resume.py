@@ -120,7 +120,7 @@ def check(tmp_path: Path, undisturbed: Run, death: Plant, **settings: Any) -> No
 
 @pytest.mark.parametrize(
     ("variant", "step"),
-    [*((variant, 7) for variant in VARIANTS), ("plain", 1), ("averaged often", 11)],
+    [*((variant, 7) for variant in VARIANTS), ("averaged often", 11)],
 )
 def test_killed_in_a_step(tmp_path: Path, undisturbed: Run, variant: str, step: int) -> None:
     check(tmp_path, undisturbed, kill("take_step", step, "in"), **VARIANTS[variant])

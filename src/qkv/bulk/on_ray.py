@@ -67,7 +67,7 @@ class _PartWorker:
         self.answer: Any = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Work on parts; errors are told in the outcome, because Ray would wrap them."""
+        """Work on parts; errors are part of the outcome, because Ray would wrap them."""
         outcomes = [self._outcome(self.job.parts[int(number)]) for number in batch["number"]]
         return {name: [outcome[name] for outcome in outcomes] for name in outcomes[0]}
 

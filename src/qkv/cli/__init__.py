@@ -20,6 +20,7 @@ INTERRUPTED = 130  # typer's exit code after Ctrl-C; that of a closed pipe (`| h
 
 def main() -> None:
     """Run the command line; a person's mistake ends in one sentence and exit code 2."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # a terminal without Chinese gets escapes instead
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -47,6 +48,13 @@ def main() -> None:
         ):  # of a worker, the launcher says so
             print("qkv: stopped", file=sys.stderr)
         raise
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without a standard stream (`<&-`, `>&-`) an empty one."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
 def run() -> None:

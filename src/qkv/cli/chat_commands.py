@@ -131,9 +131,12 @@ def _set(terminal: ChatTerminal, argument: str) -> None:
 
 def _setting(words: str) -> tuple[str, int | float]:
     """Read name=value."""
-    name, _, value = words.partition("=")
+    name, equals, value = words.partition("=")
     if name not in SETTINGS:
         raise UserError(f"/set knows no {name!r}{suggestion(name, SETTINGS)}")
+    if not equals:
+        usual = getattr(DecodeConfig(), name)
+        raise UserError(f"/set {name} has no value; write it as /set {name}={usual:g}.")
     kind: type[int] | type[float] = get_type_hints(DecodeConfig)[name]
     try:
         return name, kind(value)

@@ -35,7 +35,7 @@ class ChatTerminal:
         self.is_over = False
 
     def run(self, name: str) -> None:
-        """Talk until somebody leaves."""
+        """Answer what is typed until the user leaves."""
         remark(f"{name}: /help shows what you can do here, Ctrl-D leaves")
         for message in Prompt("chat", CommandCompleter()).messages():
             try:

@@ -38,7 +38,7 @@ class Answering(NamedTuple):
 
 
 def at_terminal() -> bool:
-    """Whether somebody types and reads here: neither input nor output is a file or a pipe."""
+    """Whether input and output are both a terminal, and neither a file nor a pipe."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 NAMED = ("我爱你", "我爱学习", "我吃了一个苹果")
 SAMPLES = 10
+WORKERS = 2  # processes: in so small a model a second thread finds little to do
 
 
 def demo(
@@ -27,20 +31,38 @@ def demo(
 
     Example: qkv demo
     """
+    n_workers = min(WORKERS, os.cpu_count() or 1)
+    alone = "RANK" in os.environ or os.environ.get("OMP_NUM_THREADS") == "1"
+    if n_workers > 1 and not alone and sys.platform == "linux":
+        from qkv.run.launch import launch
+
+        changes = [part for change in set_ or () for part in ("--set", change)]
+        command = [sys.executable, "-m", "qkv", "demo", "--out", str(out), *changes]
+        if code := launch(n_workers, command):
+            raise typer.Exit(code)
+    else:
+        _train(out, set_ or ())
+    if "RANK" not in os.environ:
+        _show_next_steps(out)
+
+
+def _train(folder: Path, changes: Sequence[str]) -> None:
+    """Train here, alone or as one of several workers, and let the main one show what came of it."""
     from rich.console import Console
 
     import qkv
     from qkv.config import load_recipe
     from qkv.run.train import train
 
-    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", set_ or ())
-    with resumable(out):
-        run = train(recipe, out, replace=True, console=Console(stderr=True))
-    _show(run)
+    recipe = load_recipe(Path(qkv.__file__).parent / "recipes" / "demo.toml", changes)
+    with resumable(folder):
+        run = train(recipe, folder, replace=True, console=Console(stderr=True))
+    if os.environ.get("RANK", "0") == "0":
+        _show(run)
 
 
 def _show(run: Run) -> None:
-    """Print scores on held-out combinations, some translations of them, and what to try next."""
+    """Print scores on held-out combinations, and some translations of them."""
     exact = next(score for score in run.scores["test"] if score.name == "exact match")
     print(f"\nHeld-out combinations, never seen in training: {exact.value:.1f} % exact match")
     for score in run.scores["test"][:2]:
@@ -48,12 +70,15 @@ def _show(run: Run) -> None:
     print("\nSamples of them:")
     for source in _samples(run):
         print(f"  {source} → {run.result.translate(source)}")
-    ask = f"import qkv; print(qkv.load({str(run.folder)!r}).translate('我爱你'))"
-    print(f"\nThe model is in {run.folder}. Try it:")
-    print(f'  {program()} translate --model {run.folder} "我爱你"')
-    print(f"  {program()} inspect {run.folder} --source 我爱你")
+
+
+def _show_next_steps(folder: Path) -> None:
+    ask = f"import qkv; print(qkv.load({str(folder)!r}).translate('我爱你'))"
+    print(f"\nThe model is in {folder}. Try it:")
+    print(f'  {program()} translate --model {folder} "我爱你"')
+    print(f"  {program()} inspect {folder} --source 我爱你")
     print(f'  {python()} -c "{ask}"')
-    print(f"Try it in the browser: {program()} serve {run.folder}")
+    print(f"Try it in the browser: {program()} serve {folder}")
 
 
 def _samples(run: Run) -> list[str]:

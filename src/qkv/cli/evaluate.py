@@ -43,6 +43,7 @@ USED = {
     "tag": ("examples", "output"),
     "answer": ("examples", "output"),
     "embed": ("examples", "label_field", "text_field"),
+    "fill": ("text",),
 }
 """The options that a model is evaluated by, by its task."""
 
@@ -61,9 +62,17 @@ Output = Annotated[
     Path | None, typer.Option(help="Also write the translations, labels or answers here.")
 ]
 Text = Annotated[
-    list[Path] | None, typer.Option(help="Text to measure a language model on; repeatable.")
+    list[Path] | None,
+    typer.Option(
+        help="Text to measure a language model on, or an encoder that fills gaps; repeatable."
+    ),
 ]
-Records = Annotated[Path | None, typer.Option(help="Instructions, to be answered word for word.")]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instructions, to be answered word for word; or preferences (chosen, rejected)."
+    ),
+]
 Examples = Annotated[
     Path | None,
     typer.Option(
@@ -117,7 +126,7 @@ def evaluate(
 ) -> None:
     """Score a model of any task.
 
-    Translations, a language model, or a model that labels, tags, answers or embeds.
+    Translations, a language model, or a model that labels, tags, answers, embeds or fills gaps.
 
     With weights in int8 or int4, it also says by how much each score differs from float32's.
 
@@ -125,6 +134,7 @@ def evaluate(
     Example: qkv evaluate --model runs/multi30k --source test.en --target test.de
     Example: qkv evaluate --model runs/shakespeare --text more.txt
     Example: qkv evaluate --model runs/instruct --records test.jsonl
+    Example: qkv evaluate --model runs/encoder --text more.txt
     Example: qkv evaluate --model runs/sst2 --examples test.tsv --picture pictures
     Example: qkv evaluate --model runs/gpt --examples test.jsonl --pool train.jsonl --shots 4 \\
                --template "Review: {text}\\nSentiment:" --option good --option bad
@@ -169,8 +179,8 @@ def _score_model(folder: str, device: str, dtype: str | None, given: dict[str, A
     what = f"{folder} is {TASKS[task].about if task in TASKS else f'a model of the task {task!r}'}"
     if task not in USED:
         raise UserError(
-            f"{what}, of which there are no labelled examples; its README.md says how well it did "
-            f"in training."
+            f"{what}, which is not scored here; models that can be are of the tasks "
+            f"{', '.join(USED)}."
         )
     used = [name for name in USED[task] if not (config.patch_size and name.endswith("_field"))]
     _check_used(given, used, what)
@@ -215,6 +225,8 @@ def _data_and_settings(
         return data, {name: given[name] for name in ("beams", "tokenize") if name in given}
     if task == "generate":
         return _of_language(given, what)
+    if task == "fill":
+        return _of_gaps(given, folder, what)
     if "examples" not in given:
         raise UserError(f"{what}; give what it is scored on as --examples.")
     recipe = recipe_of(folder)
@@ -230,8 +242,22 @@ def _data_and_settings(
     return given["examples"], fields
 
 
+def _of_gaps(given: dict[str, Any], folder: str, what: str) -> tuple[Any, dict[str, Any]]:
+    """Documents and masks as the run that made the model had them, or as runs have by default."""
+    from qkv.config import DataConfig, MaskConfig
+    from qkv.data import whole_documents
+
+    if "text" not in given:
+        raise UserError(f"{what}; give the text whose tokens are masked and predicted as --text.")
+    recipe = recipe_of(folder)
+    if recipe.task != "fill":
+        return whole_documents(given["text"], DataConfig(documents="line")), {"mask": MaskConfig()}
+    settings = {"mask": recipe.mask, "max_length": recipe.data.max_length}
+    return whole_documents(given["text"], recipe.data), settings
+
+
 def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
-    from qkv.data import read_conversations
+    from qkv.data import hold_preferences, read_conversations, read_preferences
     from qkv.data.files import read_text
     from qkv.tasks.few_shot import FewShot
 
@@ -241,7 +267,8 @@ def _of_language(given: dict[str, Any], what: str) -> tuple[Any, dict[str, Any]]
     if "examples" not in given:
         _check_used(given, kinds, f"{what}, scored on {_option(kinds[0])}")
         if "records" in given:
-            return read_conversations([given["records"]]), {}
+            files = [given["records"]]
+            return (read_preferences if hold_preferences(files) else read_conversations)(files), {}
         return [read_text(path) for path in given["text"]], {}
     if given.get("normalize", "none") not in ("none", "tokens", "bytes"):
         raise UserError(

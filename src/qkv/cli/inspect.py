@@ -204,7 +204,7 @@ def _part(given: str, option: str, form: str) -> tuple[str, int | None]:
 
 
 def _names(asked: Sequence[str]) -> list[str]:
-    """The named views in the order of the table; all stands for every one."""
+    """Return the named views in the order of the table; `all` names every one."""
     from qkv.inspect.views import VIEWS
 
     return list(VIEWS) if "all" in asked else [name for name in VIEWS if name in asked]
@@ -416,6 +416,7 @@ def _print(names: list[str], question: Question) -> None:
     from rich.text import Text
 
     from qkv.inspect.draw import localized
+    from qkv.inspect.draw.labels import wrapped
     from qkv.inspect.views import VIEWS
 
     console = Console(highlight=False)
@@ -423,7 +424,8 @@ def _print(names: list[str], question: Question) -> None:
         view = VIEWS[name]
         parts = list(view.answer(question).text(console.width))
         console.print(Text(localized(view.title), style="bold"))
-        console.print(Text(localized(view.about), style="dim"), end="\n\n")
+        about = wrapped(localized(view.about), console.width)
+        console.print(Text(about, style="dim"), end="\n\n")
         for part in parts:
             console.print(part, markup=False)
         console.print()

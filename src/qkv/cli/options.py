@@ -73,8 +73,22 @@ Dtype = Annotated[
 Adapter = Annotated[str | None, typer.Option(help="Folder of a LoRA adapter for the model.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long.")]
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe in TOML; see recipes/ and docs/train.md.")]
+
+
+def _named_folder(name: str) -> Path:
+    """Refuse the empty name, of an unset variable perhaps, which Path takes for this folder."""
+    if not name:
+        raise typer.BadParameter("the name is empty; write one, or leave the option out.")
+    return Path(name)
+
+
 Out = Annotated[
-    Path | None, typer.Option(help="Run folder [default: runs/ and the recipe's name].")
+    Path | None,
+    typer.Option(
+        metavar="<path>",
+        parser=_named_folder,
+        help="Run folder [default: runs/ and the recipe's name].",
+    ),
 ]
 Changes = Annotated[
     list[str] | None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkv.cli import options
+from qkv.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +34,8 @@ def plan(
         int, typer.Option(min=0, help="Tokens of a sequence; 0: what is typical for the task.")
     ] = 0,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Take a few true steps on random data, and time them.")
+        bool,
+        typer.Option("--measure", help="Also take a few true steps on a GPU of this machine."),
     ] = False,
     price: Annotated[
         float, typer.Option(min=0, help="What an hour of one device costs, to sum up.")
@@ -56,13 +59,18 @@ def plan(
     from qkv.run.resources import plan_run
 
     planned = plan_run(load_recipe(recipe, set_ or ()), device, length, measure)
+    if gpus > 1 and not planned.hardware.is_gpu:
+        raise UserError(
+            f"--gpus has no effect, because the run is planned for {planned.hardware.name}; name "
+            f"a GPU with --device, such as h200, or leave it out."
+        )
     scales = sorted({*SHOWN, gpus}) if planned.hardware.is_gpu else []
     layouts = _best_layouts(planned, scales)
     if as_json:
         print(json.dumps(summary(planned, layouts, gpus, price, budget), ensure_ascii=False))
     else:
-        for name, text in _lines(planned, layouts.get(gpus), price):
-            print(f"{name:<15}{text}")
+        _print_lines(_lines(planned, layouts.get(gpus)))  # before steps are taken, if any are
+        _print_lines(_time_lines(planned, summary(planned, layouts, gpus, price)))
         _print_layouts(layouts)
         _print_budget(planned, budget)
     if out is not None:
@@ -70,6 +78,11 @@ def plan(
 
         every = _best_layouts(planned, sorted({*SCALES, *scales})) if scales else {}
         save_figure(draw(planned, every), out)
+
+
+def _print_lines(lines: list[tuple[str, str]]) -> None:
+    for name, text in lines:
+        print(f"{name:<15}{text}", flush=True)
 
 
 def _best_layouts(planned: RunPlan, scales: list[int]) -> dict[int, Layout | None]:
@@ -99,7 +112,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
-def _lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[str, str]]:
+def _lines(planned: RunPlan, layout: Layout | None) -> list[tuple[str, str]]:
     train, size, memory = planned.train, planned.size, planned.memory
     precision = "bfloat16" if planned.numerics.half else "float32"
     total = sum(planned.parameters.values())
@@ -134,30 +147,32 @@ def _lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[
                 f"{layout.tensor} (tensor): {gib(layout.memory)} on each",
             )
         )
-    return lines + _time_lines(planned, layout, price)
+    return lines
 
 
-def _time_lines(planned: RunPlan, layout: Layout | None, price: float) -> list[tuple[str, str]]:
-    seconds, tokens, gpus = planned.seconds, planned.tokens, 1
-    if layout is not None and layout.gpus > 1:
-        seconds, tokens, gpus = layout.seconds, layout.tokens, layout.gpus
-    kinds = {name: value for name, value in vars(planned.time).items() if value}
-    spent = ", ".join(f"{name} {duration(value)}" for name, value in kinds.items())
-    how = "estimated"
-    if planned.measured:
-        how = f"measured; estimated {duration(planned.time.total)}"
-    steps = planned.train.steps
-    run = min(seconds * steps, planned.train.seconds or float("inf"))
-    cost = run / 3600 * gpus * price
+def _time_lines(planned: RunPlan, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Tell how long a step and the run take, by the figures of `summary`."""
+    flops, seconds = short(planned.flops, "FLOP"), found["seconds_per_step"]
+    if seconds is None:
+        return [("a step", f"{flops}; how long it takes is unknown, for it does not fit")]
+    kinds = [f"{name} {duration(n)}" for name, n in found["seconds_by_kind"].items() if n]
+    how = ["measured" if found["measured"] else "estimated"]
+    if found["measured"] and planned.hardware.is_gpu:
+        how.append(f"estimated {duration(found['estimated_seconds_per_step'])}")
+    spent = "; ".join(how + [", ".join(kinds)] * bool(kinds))
+    gpus, steps, tokens = found["gpus"], found["steps"], found["tokens_per_step"]
+    cost = found["cost"]
     return [
-        ("a step", f"{short(planned.flops, 'FLOP')}, {duration(seconds)} ({how}; {spent})"),
-        ("speed", f"{tokens / seconds:,.0f} tokens/s on {gpus} device{'s' if gpus > 1 else ''}"),
+        ("a step", f"{flops}, {duration(seconds)} ({spent})"),
+        (
+            "speed",
+            f"{found['tokens_per_second']:,.0f} tokens/s on {gpus} device{'s' * (gpus > 1)}",
+        ),
         (
             "the run",
             f"{steps:,} steps of {tokens:,} tokens = {short(steps * tokens)} tokens, "
-            f"{short(float(planned.flops) * steps * (tokens / planned.tokens), 'FLOP')}, "
-            f"{duration(run)} at most, without validations"
-            + (f"; {cost:,.2f} in all, {cost / steps:.2g} a step" if price else ""),
+            f"{short(found['flops'], 'FLOP')}, {duration(found['seconds'])} at most, without "
+            f"validations{f'; {cost:,.2f} in all, {cost / steps:.2g} a step' if cost else ''}",
         ),
     ]
 
@@ -205,11 +220,13 @@ def summary(
     """Return the plan as plain values; bytes, seconds and operations."""
     from qkv.plan.budget import compute_optimal
 
-    size, memory, time = planned.size, planned.memory, planned.time
+    size, memory, train = planned.size, planned.memory, planned.train
+    time = planned.time if planned.hardware.is_gpu else None
     layout = layouts.get(gpus) if gpus > 1 else None
+    devices, tokens = (gpus, layout.tokens) if layout else (1, planned.tokens)
     seconds = layout.seconds if layout else planned.seconds
     best = compute_optimal(budget) if budget else None
-    run = seconds / planned.seconds * planned.run_seconds
+    run = seconds and min(seconds * train.steps, train.seconds or math.inf)
     return {
         "task": planned.recipe.task,
         "device": planned.hardware.name,
@@ -221,15 +238,17 @@ def summary(
         "memory": {**memory.parts(), "peak": memory.peak, "available": planned.hardware.memory},
         "largest_batch_tokens": planned.largest_batch,
         "flops_per_step": planned.flops,
-        "flops": planned.flops * planned.train.steps,
+        "flops": planned.flops * train.steps * tokens // planned.tokens,
+        "gpus": devices,
+        "tokens_per_step": tokens,
         "seconds_per_step": seconds,
-        "seconds_by_kind": {**vars(time)},
-        "measured": bool(planned.measured),
-        "estimated_seconds_per_step": time.total,
-        "tokens_per_second": layout.tokens_per_second if layout else planned.tokens / seconds,
-        "steps": planned.train.steps,
+        "seconds_by_kind": {**vars(time)} if time else {},
+        "measured": planned.measure is not None,
+        "estimated_seconds_per_step": time and time.total,
+        "tokens_per_second": seconds and tokens / seconds,
+        "steps": train.steps,
         "seconds": run,
-        "cost": run / 3600 * gpus * price if price else None,
+        "cost": run / 3600 * devices * price if run and price else None,
         "layouts": [
             {
                 "gpus": count,

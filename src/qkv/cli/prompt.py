@@ -1,6 +1,6 @@
 """A prompt on a terminal: line editing, history, several lines, completion.
 
-Imported only where somebody sits at a terminal.
+Imported only on a terminal.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _silent_keys() -> Iterator[None]:
 
 
 def _history(path: Path) -> History:
-    """Open the lines typed before, in a file that nobody else can read, or else in memory."""
+    """Open the history of typed lines, in a file for its owner alone, or else in memory."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))

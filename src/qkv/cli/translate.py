@@ -102,7 +102,7 @@ def translate(text: options.Texts = None, **settings: Any) -> None:
 
 
 def _typed_lines() -> Iterator[list[str]]:
-    """Lines as they are typed on a terminal, until somebody leaves."""
+    """Yield lines as they are typed on a terminal, until the user leaves."""
     from qkv.cli.prompt import Prompt, remark
 
     remark("/quit or Ctrl-D leaves")

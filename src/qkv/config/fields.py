@@ -85,7 +85,8 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         raise UserError(f"{where} is {value!r}, but must be one of: {choices}.")
     if origin is tuple:
         single = isinstance(value, str) or (isinstance(value, int) and int in get_args(options[0]))
-        items = [value] if single else value
+        # An empty text is what `--set data.pairs=` leaves: nothing, and not the folder ".".
+        items = ([] if value == "" else [value]) if single else value
         if not isinstance(items, list | tuple):
             raise UserError(f"{where} is {value!r}, but must be a list.")
         return tuple(_checked(item, options[0], where) for item in items)
@@ -93,12 +94,18 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
         try:
             return float(value)
         except OverflowError as error:
-            raise UserError(f"{where} is too large for a number of type float.") from error
+            raise UserError(f"{where} is too large for a number of 64 bits.") from error
     if hint is type(None) and value is None:
         return None
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise UserError(f"{where} is {value!r}, but must be of type {type_name(hint)}.")
+    raise UserError(f"{where} is {value!r}, but must be {_described(hint)}.")
+
+
+def _described(hint: Any) -> str:
+    """Describe the values of a plain type, for a message."""
+    described = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    return described.get(hint) or type_name(hint)
 
 
 def _first_that_fits(value: Any, options: tuple[Any, ...], hint: Any, where: str) -> Any:

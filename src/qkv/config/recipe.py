@@ -86,55 +86,51 @@ def recipe_from(
     values: Mapping[str, Any], where: str = "recipe", overridden: Iterable[str] = ()
 ) -> Recipe:
     """Build a recipe from plain values, as TOML has them; `overridden` settings came by --set."""
-    origin = _Origin(where, tuple(overridden))
     values = _current(values, where)
+    try:
+        return _checked(values)
+    except UserError as error:
+        settings = sorted(overridden, key=lambda name: "." not in name)  # train.lr before task
+        about = [f"--set {name}" for name in settings if _concerns(str(error), name)]
+        raise UserError(f"{[*about, where][0]}: {error}") from error
+
+
+def _concerns(sentence: str, setting: str) -> bool:
+    """Whether an error is about a setting such as train.lr."""
+    section, _, key = setting.partition(".")
+    if sentence.startswith(f"unknown key {section!r}"):  # the section itself is misspelt
+        return True
+    named = [re.search(rf"\b{re.escape(name)}\b", sentence) for name in (section, key)]
+    return bool(named[0] and (named[1] or f"read [{section}]" in sentence))
+
+
+def _checked(values: Mapping[str, Any]) -> Recipe:
     for name in values:
         if name not in {"task", "model", *SECTIONS}:
-            raise UserError(f"{origin.of(name)}: unknown key {name!r}{_nearest(name)}")
+            raise UserError(f"unknown key {name!r}{_nearest(name)}")
         if name != "task" and not isinstance(values[name], Mapping):
-            raise UserError(f"{origin.of(name)}: {name} must be a section, [{name}].")
+            raise UserError(f"{name} must be a section, [{name}].")
     task = values.get("task", Recipe.task)
     if not isinstance(task, str) or task not in TASKS:
-        raise UserError(
-            f"{origin.of('task')}: task is {task!r}, but must be one of: {', '.join(TASKS)}."
-        )
+        raise UserError(f"task is {task!r}, but must be one of: {', '.join(TASKS)}.")
     defaults = default_settings(task, values)
     read: dict[str, Any] = {}
     for name, cls in SECTIONS.items():
         given = values.get(name, {})
-        try:
-            read[name] = from_mapping(cls, {**defaults.get(name, {}), **given}, f"[{name}]")
-        except UserError as error:
-            raise UserError(f"{origin.of(name, str(error))}: {error}") from error
+        read[name] = from_mapping(cls, {**defaults.get(name, {}), **given}, f"[{name}]")
         for key in given:
             if not TASKS[task].reads(name, key):
-                raise UserError(f"{origin.of(name, key)}: {_unread(task, name, key)}")
+                raise UserError(_unread(task, name, key))
     model = {**defaults.get("model", {}), **values.get("model", {})}
     preset = model.pop("preset", Recipe.preset)
-    config = _model(task, preset, model, origin)
+    config = _model(task, preset, model)
     for key in model:
         reason = unused_setting(config, key)
         if reason and not read["train"].start_from:  # else another model decides
-            raise UserError(f"{origin.of('model', key)}: [model]: {key} {reason}; leave it out.")
+            raise UserError(f"[model]: {key} {reason}; leave it out.")
     recipe = Recipe(task=cast(Task, task), preset=preset, model=model, **read)
-    _check_together(recipe, origin)
+    _check_together(recipe)
     return recipe
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Where settings came from: a file, or --set on the command line."""
-
-    where: str
-    overridden: tuple[str, ...]
-
-    def of(self, section: str, text: str = "") -> str:
-        """Name the origin of the setting of a section that `text` is about."""
-        for setting in self.overridden:
-            name, _, key = setting.partition(".")
-            if name == section and (not key or re.search(rf"\b{re.escape(key)}\b", text)):
-                return f"--set {setting}"
-        return self.where
 
 
 def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -175,48 +171,39 @@ def _unread(task: str, section: str, key: str) -> str:
     return f"task = '{task}' does not read {what} (only {', '.join(readers)}); leave it out."
 
 
-def _model(task: str, name: Any, values: Mapping[str, Any], origin: _Origin) -> ModelConfig:
+def _model(task: str, name: Any, values: Mapping[str, Any]) -> ModelConfig:
     """Check the [model] section now, so that a mistake shows before a tokenizer is trained."""
     if not isinstance(name, str) or name not in PRESETS:
-        known = suggestion(str(name), PRESETS)
-        raise UserError(f"{origin.of('model', 'preset')}: [model]: unknown preset {name!r}{known}")
-    try:
-        config = ModelConfig.from_dict({**PRESETS[name], **values}, "[model]")
-    except UserError as error:
-        raise UserError(f"{origin.of('model', str(error))}: {error}") from error
+        raise UserError(f"[model]: unknown preset {name!r}{suggestion(str(name), PRESETS)}")
+    config = ModelConfig.from_dict({**PRESETS[name], **values}, "[model]")
     family = TASKS[task].family
     if config.family != family:
         raise UserError(
-            f"{origin.of('model', 'preset')}: [model]: task = '{task}' needs a model of family "
-            f"'{family}', but {name} is of '{config.family}'; choose another preset or task."
+            f"[model]: task = '{task}' needs a model of family '{family}', but preset {name} is of "
+            f"'{config.family}'; choose another preset or task."
         )
     if config.patch_size and task != "classify":
         raise UserError(
-            f"{origin.of('model', 'preset')}: [model]: task = '{task}' reads text, but {name} "
-            f"reads images; choose another preset or task."
+            f"[model]: task = '{task}' reads text, but preset {name} reads images; choose another "
+            f"preset or task."
         )
     return config
 
 
-def _check_together(recipe: Recipe, origin: _Origin) -> None:
+def _check_together(recipe: Recipe) -> None:
     """Check settings of different sections against each other."""
     kind = recipe.classify.kind
     if recipe.teacher.models and kind != "class":
-        raise UserError(
-            f"{origin.of('teacher', 'models')}: [teacher]: models need classify.kind = 'class'."
-        )
+        raise UserError("[teacher]: models need classify.kind = 'class'.")
     if recipe.train.consistency and kind != "class":
-        raise UserError(
-            f"{origin.of('train', 'consistency')}: [train]: consistency needs "
-            f"classify.kind = 'class'."
-        )
+        raise UserError("[train]: consistency needs classify.kind = 'class'.")
     metrics = ["loss", *TASKS[recipe.task].metrics]
     if recipe.task == "classify":
         metrics = ["loss", "correlation"] if kind == "number" else ["loss", "accuracy", "f1"]
     if recipe.train.metric not in metrics:
         raise UserError(
-            f"{origin.of('train', 'metric')}: [train]: metric = '{recipe.train.metric}' is not "
-            f"measured by task = '{recipe.task}'; use one of: {', '.join(map(repr, metrics))}."
+            f"[train]: metric = '{recipe.train.metric}' is not measured by task = "
+            f"'{recipe.task}'; use one of: {', '.join(map(repr, metrics))}."
         )
 
 
@@ -260,16 +247,24 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)  # as TOML writes booleans, integers and strings
 
 
+def _value(text: str) -> Any:
+    """Read a value as TOML, as Python would write it (.5, True), or else as plain text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        text = text.strip()
+    if text in ("True", "False"):
+        return text == "True"
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text) else text
+
+
 def _override(values: dict[str, Any], override: str) -> str:
     """Apply one `section.key=value`, whose value is TOML or else plain text; return its name."""
     path, equals, text = override.partition("=")
     *sections, key = path.strip().split(".")
     if not equals or not key:
         raise UserError(f"--set {override!r} must have the form section.key=value.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        value = text.strip()
+    value = _value(text)
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):

@@ -79,6 +79,12 @@ class TaskSpec:
     """The loss: a function of `qkv.training.objectives`."""
     result: str = ""
     """The object that `qkv.load` gives."""
+    head: str = "none"
+    """The head of an encoder, as `ModelConfig.head`."""
+    n_labels: int = 0
+    """Outputs of that head; where the data decides, how many are usual."""
+    length: int = 256
+    """Tokens of a typical sequence; 0: text is cut into windows as long as the model allows."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Scores logged at each validation beside the loss: name in the log → names of the score."""
     defaults: Settings = field(default_factory=dict)
@@ -135,6 +141,7 @@ TASKS: dict[str, TaskSpec] = {
         items="pairs",
         objective="next_token",
         result="Translator",
+        length=32,
         metrics={"bleu": ("BLEU",), "exact_match": ("exact match",)},
     ),
     "generate": TaskSpec(
@@ -148,6 +155,7 @@ TASKS: dict[str, TaskSpec] = {
         items="windows",
         objective="next_token",
         result="LanguageModel",
+        length=0,
         metrics={"perplexity": ("perplexity",), "bits_per_byte": ("bits per byte",)},
         defaults=_language_model(
             {"sample": True, "temperature": 0.8, "top_p": 0.95}, batch_tokens=16_384
@@ -200,6 +208,8 @@ TASKS: dict[str, TaskSpec] = {
         items="masking",
         objective="masked_tokens",
         result="Encoder",
+        head="masked",
+        length=0,
         metrics={"accuracy": ("accuracy",), "pair_accuracy": ("pair accuracy",)},
         defaults={
             "data": {"max_length": 0, "documents": "line"},
@@ -225,6 +235,7 @@ TASKS: dict[str, TaskSpec] = {
         items="denoise",
         objective="next_token",
         result="Translator",
+        length=0,
         metrics={"perplexity": ("perplexity",)},
         defaults={
             "data": {"max_length": 0, "documents": "line"},
@@ -240,6 +251,9 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="one_class",
         result="Classifier",
+        head="sequence",
+        n_labels=2,
+        length=64,
         metrics={"accuracy": ("accuracy",), "f1": ("macro F1",), "correlation": ("Pearson",)},
         defaults=_fine_tuning(metric="accuracy"),
     ),
@@ -252,6 +266,9 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="token_labels",
         result="Tagger",
+        head="token",
+        n_labels=9,
+        length=32,
         metrics={"f1": ("entity F1", "macro F1"), "accuracy": ("token accuracy", "accuracy")},
         defaults=_fine_tuning(metric="f1"),
     ),
@@ -264,6 +281,8 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="spans",
         result="Answerer",
+        head="token",
+        n_labels=2,  # an answer starts here, an answer ends here
         metrics={"f1": ("F1",), "exact_match": ("exact match",)},
         defaults=_fine_tuning(metric="f1"),
     ),
@@ -275,6 +294,7 @@ TASKS: dict[str, TaskSpec] = {
         items="sequences",
         objective="contrast",
         result="Encoder",
+        length=32,
         metrics={"accuracy": ("accuracy",)},
         defaults=_fine_tuning(),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from qkv.convert.huggingface.foreign_weights import applicable
 from qkv.convert.model_folder import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    BASE_SAVED_AS,
     CONFIG,
+    SAVED_AS,
     StoredModel,
     Tokenizers,
     as_causal_encoder,
@@ -55,6 +58,16 @@ TASK_TYPES = {
     "tag": "TOKEN_CLS",
     "answer": "QUESTION_ANS",
 }
+SIZES = (
+    "family",
+    "d_model",
+    "n_heads",
+    "kv_heads",
+    "d_ff",
+    "n_encoder_layers",
+    "n_decoder_layers",
+)
+"""What an adapter of ours and its base have in common."""
 # Settings that change what is computed in ways that ours does not know, and their usual values
 USUAL = {
     "peft_type": "LORA",
@@ -248,18 +261,23 @@ def with_adapter(stored: StoredModel, folder: Path, name: str = "") -> StoredMod
     """
     if not (folder / ADAPTER_CONFIG).is_file():
         raise UserError(f"{folder} is no adapter: it has no {ADAPTER_CONFIG}; check the path.")
+    saved_as = str(stored.content.get(SAVED_AS, ""))
     content = read_config(folder) if (folder / CONFIG).is_file() else {}
+    _warn_of_other_base(folder, stored, name, str(content.pop(BASE_SAVED_AS, "")))
     if "task" in content:  # one that was trained here
         check_same_save(folder, ADAPTER_WEIGHTS, content)
         if (content.get("model") or {}).get("causal") and not stored.content["model"]["causal"]:
             stored = as_causal_encoder(stored)
         tokenizers = cache(lambda: Tokenizers.load(folder))
-        stored = dataclasses.replace(
+        adapted = dataclasses.replace(
             stored, content=content, read_tokenizers=tokenizers, read_chat=None
         )
+        _check_sizes(folder, load_config(adapted)[1], load_config(stored)[1], name)
+        stored = adapted
     task, config, _ = load_config(stored)
     base = str(Path(name).resolve()) if Path(name).exists() else name
-    adapter = read_adapter(folder, config, task, AdaptedFrom(base, stored.model_type))
+    source = AdaptedFrom(base, stored.model_type, saved_as)
+    adapter = read_adapter(folder, config, task, source)
     read_base = stored.read_weights
 
     def weights() -> Mapping[str, Tensor]:
@@ -268,10 +286,60 @@ def with_adapter(stored: StoredModel, folder: Path, name: str = "") -> StoredMod
     return dataclasses.replace(stored, read_weights=weights)
 
 
+def _check_sizes(folder: Path, own: ModelConfig, base: ModelConfig, name: str) -> None:
+    """Refuse an adapter whose own config is of a model of other sizes than the base."""
+    for size in SIZES:
+        if getattr(own, size) != getattr(base, size):
+            raise UserError(
+                f"{folder} is an adapter for a model whose {size} is {getattr(own, size)!r}, but "
+                f"in {name} it is {getattr(base, size)!r}; name the model that it was trained for."
+            )
+
+
+def _warn_of_other_base(folder: Path, stored: StoredModel, name: str, trained_on: str) -> None:
+    """Warn where an adapter was trained on another model than the one that it is put on.
+
+    Digests of their saves decide, where both are known (`trained_on` is the adapter's); else names,
+    of which the last part counts, so that folders may be moved.
+    """
+    named, own = _named_base(folder), str(stored.content.get(SAVED_AS, ""))
+    if not named:
+        return
+    if not trained_on and own and (Path(named) / CONFIG).is_file():
+        trained_on = str(read_config(Path(named)).get(SAVED_AS, ""))
+    is_same = trained_on == own if trained_on and own else _same_name(named, name, stored.path)
+    if not is_same:
+        warnings.warn(
+            f"{folder} was trained on {named}, but is put on {name}; unless the two have the same "
+            f"weights, what it gives is worth little: name the model that it was trained on.",
+            stacklevel=2,
+        )
+
+
+def _same_name(named: str, name: str, path: Path) -> bool:
+    """Whether two names of models, of which one is opened from a path, may be of the same model."""
+    if Path(named).exists() and path.exists() and Path(named).samefile(path):
+        return True
+    return bool(_last_parts(named) & (_last_parts(name) | _last_parts(path)))
+
+
+def _last_parts(name: str | Path) -> set[str]:
+    """What a model is called: the last part of a path or a name, and in a hub's cache its own."""
+    parts = [part.lower() for part in Path(name).parts]
+    cached = [part.rpartition("--")[2] for part in parts if "--" in part]
+    return {*parts[-1:], *cached[-1:]}
+
+
+def _named_base(folder: Path) -> str:
+    """The name of an adapter's base in its config; empty where it has none."""
+    name = read_values(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    return name if isinstance(name, str) else ""
+
+
 def base_of(folder: Path) -> str:
     """The name of the model that an adapter is for, as its config has it."""
-    name = read_values(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
-    if not isinstance(name, str) or not name:
+    name = _named_base(folder)
+    if not name:
         raise UserError(
             f"{folder / ADAPTER_CONFIG} does not name the adapter's base model; give that as the "
             f"model, and {folder} as its adapter."

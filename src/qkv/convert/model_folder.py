@@ -55,6 +55,9 @@ SAVED_AS = "saved_as"
 """In config.json and the weights' metadata: the digest of a save, "-", and the weights' checksum.
 
 Saves of earlier versions have no checksum."""
+BASE_SAVED_AS = (
+    "base_saved_as"  # in an adapter's config.json: the same of the base, where it has one
+)
 IN_8_BITS = (".table.weight", ".projection.weight")  # in int4 too: they lose more than they save
 M = TypeVar("M", EncoderDecoder, Encoder, Decoder)
 T = TypeVar("T")
@@ -233,6 +236,8 @@ def save_model_folder(
         from qkv.convert.adapter import adapter_tensors, adapter_values
 
         adapter = adapter_values(weights, content["task"])
+        if weights.adapted_from.saved_as:
+            content = {**content, BASE_SAVED_AS: weights.adapted_from.saved_as}
         named = adapter_tensors(weights, content["task"])
     else:
         named = _tensors(weights) if isinstance(weights, nn.Module) else dict(weights)
@@ -294,8 +299,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
-        hint = "train one with `qkv train` or `qkv demo`, or check the path"
-        raise UserError(f"{folder} is not a model folder (no {CONFIG}); {hint}.") from error
+        why, hint = f"no {CONFIG}", "train one with `qkv train` or `qkv demo`, or check the path"
+        if folder.is_file():
+            why, hint = "but a file", "name its folder, or a .gguf file"
+        raise UserError(f"{folder} is not a model folder ({why}); {hint}.") from error
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is truncated or not JSON ({error}); restore it or fetch it again."
@@ -303,6 +310,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} is no JSON object; restore it or fetch it again.")
     return content
+
+
+def _reading(config: Path) -> str:
+    """Say what to do instead, where a config is of another tool."""
+    if (config.parent / "model.bin").is_file():
+        return (
+            "; it looks like one of CTranslate2's, whose folders are written and not read, so "
+            "name the folder that it was converted from."
+        )
+    return "; name a model folder of qkv, or one of Hugging Face's, with a 'model_type'."
 
 
 def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
@@ -317,7 +334,9 @@ def load_config(where: Where) -> tuple[str, ModelConfig, DecodeConfig]:
         )
     for name, kind in (("task", str), ("model", dict)):
         if not isinstance(content.get(name), kind):
-            raise UserError(f"{path} is not a qkv model's config: it has no {name!r}.")
+            raise UserError(
+                f"{path} is not a qkv model's config: it has no {name!r}{_reading(path)}"
+            )
     model = ModelConfig.from_dict(content["model"], str(path))
     return content["task"], model, load_section(stored, "decode", DecodeConfig)
 

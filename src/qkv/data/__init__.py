@@ -1,7 +1,7 @@
 """Files → batches: readers of records, splits, encoded items, and the one stream of batches."""
 
 from qkv.data.batch import IGNORE, Batch, PackedShape, Side, Specials, arrange
-from qkv.data.corpus.documents import Piece, read_documents
+from qkv.data.corpus.documents import Piece, read_documents, whole_documents
 from qkv.data.corpus.held_out import HeldOut, hold_out
 from qkv.data.corpus.shards import cached_examples
 from qkv.data.corpus.tokens import (
@@ -18,7 +18,7 @@ from qkv.data.formats.describe import describe_example
 from qkv.data.formats.images import LabelledImage, read_image, read_images
 from qkv.data.formats.labelled import Labelled, read_labelled, read_texts
 from qkv.data.formats.pairs import Pair, read_pairs
-from qkv.data.formats.preferences import Preference, read_preferences
+from qkv.data.formats.preferences import Preference, hold_preferences, read_preferences
 from qkv.data.formats.records import Record, read_records
 from qkv.data.formats.squad import Answer, Question, read_squad
 from qkv.data.items.base import Draw, Items
@@ -92,6 +92,7 @@ __all__ = [
     "frame",
     "framed_arrays",
     "hold_out",
+    "hold_preferences",
     "load_corpus",
     "most_central",
     "prefetch",
@@ -112,5 +113,6 @@ __all__ = [
     "text_tokenizer",
     "training_text",
     "validation_batches",
+    "whole_documents",
     "windows",
 ]

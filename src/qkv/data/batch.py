@@ -71,6 +71,19 @@ class Side:
         """Copy to a device."""
         return _moved(self, device)
 
+    def twice(self) -> Side:
+        """Return all sequences, and after them all of them again."""
+        offsets, dim = self.offsets, 0
+        if offsets is not None:
+            offsets, dim = torch.cat([offsets, offsets[1:] + self.tokens.shape[1]]), 1
+
+        def doubled(x: Tensor | None) -> Tensor | None:
+            return None if x is None else torch.cat([x, x], dim=dim)
+
+        tokens, segments = torch.cat([self.tokens, self.tokens], dim=dim), doubled(self.segments)
+        lengths, first = doubled(self.lengths), doubled(self.first)
+        return Side(tokens, lengths, offsets, self.longest, first, segments)
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -108,6 +121,11 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Copy to a device, without waiting for the copy on a GPU."""
         return _moved(self, device)
+
+    def twice(self) -> Batch:
+        """Return the batch with all its sequences twice, but with its labels once."""
+        source = None if self.source is None else self.source.twice()
+        return replace(self, source=source, target=self.target.twice())
 
 
 Part = TypeVar("Part", Side, Batch)

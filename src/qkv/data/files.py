@@ -29,7 +29,10 @@ MOST_RATIO = 250  # times its size, which a larger one may hold; text of people 
 def listed(paths: Paths) -> list[Path]:
     """Return the paths that a setting names, one or many."""
     # A lone name is a sequence too, of characters; it is meant as one file.
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    names = [paths] if isinstance(paths, str | Path) else list(paths)
+    if "" in names:  # which Path takes for the current folder
+        raise UserError("The name of a file is empty; write it, or leave the setting out.")
+    return [Path(name) for name in names]
 
 
 def text_files(paths: Paths) -> list[Path]:

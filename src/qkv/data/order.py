@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from qkv.data.batch import PackedShape, round_up
 from qkv.data.ragged import Indices
+
+if TYPE_CHECKING:
+    from qkv.data.items.base import Items
 
 SORTED_TOGETHER = 65_536
 """Items sorted by length at a time: more pad less, fewer mix a large corpus better."""
@@ -22,22 +25,13 @@ ROUNDS = 8  # of the Feistel network; four are random enough for large sizes, sm
 Words = npt.NDArray[np.uint64]
 
 
-class HasSizes(Protocol):
-    """Anything that takes positions on the two sides of a batch."""
-
-    source_sizes: Indices  # all 0 where there are no sources
-    target_sizes: Indices
-
-    def __len__(self) -> int: ...
-
-
-def is_even(items: HasSizes) -> bool:
+def is_even(items: Items) -> bool:
     """Whether all items have one size, so that batches of equally many have one shape."""
     sizes = items.target_sizes
     return bool(sizes.min() == sizes.max()) and not items.source_sizes.any()
 
 
-def padded_plan(items: HasSizes, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+def padded_plan(items: Items, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
     """Cut an epoch into batches of similar length within the budget, in random order."""
     random = _random(seed, epoch)
     order = random.permutation(len(items))
@@ -49,13 +43,13 @@ def padded_plan(items: HasSizes, batch_tokens: int, seed: int, epoch: int) -> li
     return [plan[index] for index in random.permutation(len(plan))]
 
 
-def validation_plan(items: HasSizes, batch_tokens: int) -> list[Indices]:
+def validation_plan(items: Items, batch_tokens: int) -> list[Indices]:
     """Cut all items into batches of similar length in a fixed order."""
     order = np.arange(len(items))
     return _cut(items, order if is_even(items) else _by_length(items, order), batch_tokens)
 
 
-def packed_shape(items: HasSizes, batch_tokens: int, longest: int = 0) -> PackedShape:
+def packed_shape(items: Items, batch_tokens: int, longest: int = 0) -> PackedShape:
     """Choose the one shape that packed batches of these items have, none over `longest`."""
     source, target = items.source_sizes, items.target_sizes
     # No rounding: filler is cut to this length, and must fit a model as long as the text.
@@ -72,7 +66,7 @@ def packed_shape(items: HasSizes, batch_tokens: int, longest: int = 0) -> Packed
     return replace(bare, sequences=round_up(n_items + bare.filler, 8))
 
 
-def packed_plan(items: HasSizes, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
+def packed_plan(items: Items, shape: PackedShape, seed: int, epoch: int) -> list[Indices]:
     """Cut an epoch into batches that fill a shape, from a random order with few moved up."""
     order = _random(seed, epoch).permutation(len(items))
     waiting = np.stack([order, items.source_sizes[order], items.target_sizes[order]])
@@ -203,7 +197,7 @@ def _random(seed: int, epoch: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
 
 
-def _by_length(items: HasSizes, order: Indices) -> Indices:
+def _by_length(items: Items, order: Indices) -> Indices:
     """Sort into buckets of similar target length and, in each, by source length."""
     source, target = items.source_sizes[order], items.target_sizes[order]
     if not source.any():
@@ -213,7 +207,7 @@ def _by_length(items: HasSizes, order: Indices) -> Indices:
     return order[np.lexsort((np.where(bucket % 2, source, -source), bucket))]
 
 
-def _cut(items: HasSizes, order: Indices, batch_tokens: int) -> list[Indices]:
+def _cut(items: Items, order: Indices, batch_tokens: int) -> list[Indices]:
     """Cut an order into batches whose rows times width stay within the budget on both sides."""
     widths = np.maximum(items.source_sizes[order], items.target_sizes[order])
     shortest = max(1, int(widths.min(initial=batch_tokens)))

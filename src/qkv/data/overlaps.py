@@ -11,28 +11,30 @@ Window = tuple[int, int]  # tokens [start, end)
 
 
 def windows(
-    n_tokens: int, size: int, stride: int, may_cut: Sequence[bool] | None = None
+    n_tokens: int, size: int, overlap: int = 0, may_cut: Sequence[bool] | None = None
 ) -> list[Window]:
-    """Windows of at most `size` tokens that cover all, each `stride` after the one before.
+    """Windows of at most `size` tokens that cover all, and share `overlap` with the one before.
 
-    may_cut[i] says that a window may begin or end before token i. Where it may not, the window
-    begins or ends earlier, and windows still overlap by size - stride where words let them. Only
-    words that are longer than a window are torn.
+    They share half of them at most, so that each has much that is new. may_cut[i] says that a
+    window may begin or end before token i. Where it may not, the window begins or ends earlier, and
+    windows still overlap as much where words let them. Only words that are longer than a window are
+    torn.
     """
     if n_tokens <= size:  # as most texts are
         return [(0, n_tokens)]
     before: Sequence[int] = range(n_tokens)
     if may_cut is not None:
         before = list(accumulate((i if cut else 0 for i, cut in enumerate(may_cut)), max))
+    overlap = min(overlap, size // 2)
     found = [(0, _end(0, size, before))]
     while found[-1][1] < n_tokens:
-        start = _next_start(found[-1], size, stride, before)
+        start = _next_start(found[-1], size, overlap, before)
         found.append((start, _end(start, size, before)))
     return found
 
 
 def most_central(windows: Sequence[Window], n_tokens: int) -> list[int]:
-    """For each token the window with the most context on the token's nearer side.
+    """Return for each token the window with the most context on the token's nearer side.
 
     Of equally good windows the earlier one is taken.
     """
@@ -48,7 +50,7 @@ def most_central(windows: Sequence[Window], n_tokens: int) -> list[int]:
 
 
 def answer_place(window: Window, start: int, end: int) -> tuple[int, int] | None:
-    """Where in a window the tokens `start` to `end` (the last one) lie; None if not all do."""
+    """Return the positions in a window of two tokens, or None where one is outside of it."""
     first, beyond = window
     return (start - first, end - first) if first <= start and end < beyond else None
 
@@ -61,11 +63,11 @@ def _end(start: int, size: int, before: Sequence[int]) -> int:
     return before[limit] if before[limit] > start else limit
 
 
-def _next_start(window: Window, size: int, stride: int, before: Sequence[int]) -> int:
+def _next_start(window: Window, size: int, overlap: int, before: Sequence[int]) -> int:
     """Where the next window starts: at the first good place that takes it beyond this one."""
     start, end = window
     # A window that ends early takes the next one along, so that they overlap as much as others.
-    target = max(end - (size - stride), start + 1)
+    target = max(end - overlap, start + 1)
     for place in range(max(before[target], start + 1), end + 1):
         if before[place] == place and _end(place, size, before) > end:
             return place

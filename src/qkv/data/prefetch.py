@@ -1,4 +1,4 @@
-"""Work done ahead of the one who waits for it."""
+"""Prefetching: results computed ahead of their use, in a thread."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batching import on_device
+from qkv.cuda_graphs import assign, leaves
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.largest import NOTHING, log_softmax, top_scores
 from qkv.decode.request import BeamStep, Event, Handle, Request, check_numbers
 from qkv.decode.row_rules import History, RowRules
 from qkv.decode.sizes import power_of_two
-from qkv.decode.tensors import assign, leaves
 
 LEAST_ROOM = 16  # tokens; more are allocated in powers of two
 

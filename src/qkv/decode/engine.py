@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +73,11 @@ class Engine:
         self._kept: deque[tuple[tuple[int, ...], Tensor]] = deque()  # the newest last
         self._version = 0  # of the weights that these are of
         self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy the engine with its model and settings, and without requests and locks."""
+        settings = self.max_rows, self.max_bytes, self.chunk, self.fixed, self.compiled
+        return Engine, (self.model, *settings)
 
     # What clients call
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.cuda_graphs import assign, kind, leaves, record
 from qkv.decode.compiling import Compiled
 from qkv.decode.step import Step
-from qkv.decode.tensors import assign, kind, leaves
 
 WARM_UPS = 2  # so that libraries initialise before the recording
 MOST = 32  # recordings of a lane; the oldest are dropped first
@@ -62,7 +62,14 @@ class Recording:
             return run
         tensors = [*self._changed(self.step), *leaves(self.step.visible)]
         before = [tensor.clone() for tensor in tensors]
-        replay = record(run, self.step.store.device, self._pool)
+        device = self.step.store.device
+        enabled, dtype = (
+            torch.is_autocast_enabled(device.type),
+            torch.get_autocast_dtype(device.type),
+        )
+        # Weights that autocast has converted and kept would be gone when the recording is replayed.
+        with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
+            replay = record(run, device, WARM_UPS, self._pool)
         assign(tensors, before)
         return replay
 
@@ -145,21 +152,3 @@ def _version(step: Step) -> int:
     """Count the changes of the model's first weight."""
     weight = next(step.model.parameters())
     return 0 if weight.is_inference() else weight._version
-
-
-def record(step: Callable[[], None], device: torch.device, pool: Any) -> Callable[[], None]:
-    """Run a step a few times, then record it as a CUDA graph."""
-    enabled, dtype = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    # Weights that autocast has converted and kept would be gone when the recording is replayed.
-    with torch.autocast(device.type, dtype, enabled, cache_enabled=False):
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                step()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads (a server's, a loader's) may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
-            step()
-    return graph.replay

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from qkv.cuda_graphs import cloned
 from qkv.decode.beam import OpenBeams
 from qkv.decode.greedy import GreedyState
 from qkv.decode.prompts import Generative, read
-from qkv.decode.tensors import cloned
 from qkv.model import Memory, NewTokens
 
 

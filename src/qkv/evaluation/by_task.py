@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 import numpy as np
 
+from qkv.batching import batches
+from qkv.config import DataConfig, MaskConfig
 from qkv.data import (
     Labelled,
     LabelledImage,
+    MaskedItems,
+    Masker,
     Pair,
+    Preference,
+    PreferenceItems,
     Question,
     Sentence,
+    Specials,
+    Tokens,
+    encode_conversations,
+    hold_preferences,
     read_conll,
     read_conversations,
     read_images,
     read_labelled,
     read_pairs,
+    read_preferences,
     read_records,
     read_squad,
     read_text,
     read_texts,
+    validation_batches,
+    whole_documents,
 )
 from qkv.data.files import listed
 from qkv.errors import UserError
@@ -32,7 +46,9 @@ from qkv.evaluation.answers import answer_scores
 from qkv.evaluation.calibration import Calibration, calibration
 from qkv.evaluation.classification import ClassReport, classification_report, multilabel_report
 from qkv.evaluation.entities import EntityReport, entity_report
+from qkv.evaluation.gaps import gap_scores, gap_totals
 from qkv.evaluation.perplexity import language_scores
+from qkv.evaluation.preferences import margin, pair_log_probabilities, preferred
 from qkv.evaluation.regression import regression_scores
 from qkv.evaluation.retrieval import retrieval_scores, uniformity
 from qkv.evaluation.scores import (
@@ -54,13 +70,14 @@ from qkv.tasks import (
 )
 from qkv.tasks.few_shot import Chooser, FewShot, Normalize, Record
 from qkv.tasks.texts import DecodeSettings
-from qkv.text import Message
+from qkv.text import Message, Vocabulary
 
 T = TypeVar("T")
 Files = str | Path | Sequence[Path]
 Progress = Callable[[int, int], None]  # examples done, all examples
 Advance = Callable[[int], None]  # examples done since the last call
 RECORDS_AT_A_TIME = 256  # between two reports of progress
+BATCH_TOKENS = 4096  # as a run validates with, whose figures are then the same
 
 
 @dataclass(frozen=True)
@@ -114,7 +131,11 @@ def evaluate(
 @overload
 def evaluate(
     model: LanguageModel,
-    data: Files | Iterable[str] | Iterable[Sequence[Message]] | Iterable[Record],
+    data: Files
+    | Iterable[str]
+    | Iterable[Sequence[Message]]
+    | Iterable[Preference]
+    | Iterable[Record],
     *,
     progress: Progress | None = None,
     few_shot: FewShot | None = None,
@@ -131,6 +152,15 @@ def evaluate(
     progress: Progress | None = None,
     label_field: str = "label",
     text_field: Sequence[str] = (),
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: Encoder,
+    data: Files | Iterable[str],
+    *,
+    progress: Progress | None = None,
+    mask: MaskConfig,
+    max_length: int = 0,
 ) -> Evaluation: ...
 @overload
 def evaluate(
@@ -154,10 +184,16 @@ def evaluate(
     """Score a model on examples as `qkv.data` reads them, or on the files that hold them.
 
     `data` by task: (source, target) pairs, or a tuple of two line-aligned files; texts (a list of
-    strings), conversations or, with `few_shot`, records for a language model; labelled texts or
-    images; tagged sentences; questions; tuples of one or two texts for an encoder. `progress` is
-    called with the number of examples done and the number of all.
+    strings), conversations, preferences or, with `few_shot`, records for a language model; labelled
+    texts or images; tagged sentences; questions; tuples of one or two texts for an encoder or, with
+    `mask`, documents of which it predicts masked tokens. `progress` is called with the number of
+    examples done and the number of all.
     """
+    if not isinstance(data, Iterable | Path):
+        raise UserError(
+            f"There is nothing to score: {data!r} holds no examples; give a list of them, or the "
+            f"name of a file that does."
+        )
     for kind, scorer in SCORERS.items():
         if isinstance(model, kind):
             return scorer(model, data, progress, **options)
@@ -179,7 +215,7 @@ def _translations(
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], str | Path):
         pairs = read_pairs(*data)
     else:
-        pairs = _examples(data, lambda paths: read_pairs(pairs=paths))
+        pairs = _examples(data, lambda paths: read_pairs(pairs=paths), tuple)
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     settings.setdefault("n_best", 1)
     found = model.translate(
@@ -195,13 +231,17 @@ def _language(
     few_shot: FewShot | None = None,
     **choosing: Any,
 ) -> Evaluation:
-    """Loss, perplexity and bits per byte of texts; or how well the model answers."""
+    """Loss, perplexity and bits per byte of texts; or how well the model answers or prefers."""
     if few_shot is not None:
         return evaluate_choices(model, data, few_shot, progress=progress, **choosing)
     files = listed(data) if isinstance(data, str | Path) or _all(data, Path) else []
     if any(file.suffixes[:1] in ([".jsonl"], [".json"]) for file in files):
+        if hold_preferences(files):
+            return _preferences(model, read_preferences(files), progress)
         return _replies(model, read_conversations(files), progress)
     items: list[Any] = [read_text(file) for file in files] if files else list(data)
+    if items and _all(items, Preference):
+        return _preferences(model, items, progress)
     if not _all(items, str):
         return _replies(model, items, progress)
     advance = _advance(progress, len(items))
@@ -229,6 +269,26 @@ def _replies(
     return Evaluation(
         [exact_match(found, [messages[-1]["content"] for messages in answered])], found
     )
+
+
+def _preferences(
+    model: LanguageModel, pairs: Sequence[Preference], progress: Progress | None
+) -> Evaluation:
+    """Percentage of chosen answers that are likelier than the rejected ones, and by how much."""
+    template, config = model._template(None), model.model.config
+    conversations = encode_conversations(
+        [messages for pair in pairs for messages in pair],
+        template,
+        model.tokenizer,
+        Specials(config.pad_id, config.bos_id, config.eos_id),
+        model.prompting.talk_bos,
+    )
+    items, how = PreferenceItems(conversations).no_longer_than(config.max_length)
+    plan = batches(items.target_sizes.tolist(), BATCH_TOKENS)
+    rows = _counted(plan, len, _advance(progress, len(items)))
+    device = next(model.model.parameters()).device
+    found = pair_log_probabilities(model.model, items, rows, device)
+    return Evaluation([replace(preferred(found), signature=how), margin(found)])
 
 
 def evaluate_choices(
@@ -282,7 +342,9 @@ def _classes(
 ) -> Evaluation:
     """Accuracy, F1 and calibration; or correlations, where the labels are numbers."""
     kind, labels = model.classes.kind, model.classes.labels
-    examples = _examples(data, lambda paths: read_labelled(paths, kind, label_field, text_field))
+    examples = _examples(
+        data, lambda paths: read_labelled(paths, kind, label_field, text_field), Labelled
+    )
     for number, example in enumerate(examples, start=1):
         if not any(text.strip() for text in example.texts):
             raise UserError(f"Example {number} has no text; correct it, or leave it out.")
@@ -304,7 +366,7 @@ def _images(model: ImageClassifier, data: Any, progress: Progress | None) -> Eva
     """Accuracy, F1 and calibration."""
     config, labels = model.model.config, model.classes.labels
     size, channels = config.image_size, config.n_channels
-    examples = _examples(data, lambda paths: read_images(paths, size, channels))
+    examples = _examples(data, lambda paths: read_images(paths, size, channels), LabelledImage)
     gold = [example.label for example in examples]
     _check_known(gold, labels)
     pixels = [example.pixels for example in examples]
@@ -329,7 +391,9 @@ def _tags(
     label_column: int = -1,
 ) -> Evaluation:
     """F1 of entities; or of labels, where these spell no entities."""
-    sentences = _examples(data, lambda paths: read_conll(paths, word_column, label_column))
+    sentences = _examples(
+        data, lambda paths: read_conll(paths, word_column, label_column), Sentence
+    )
     words = [tuple(sentence.words) for sentence in sentences]
     tagged = model.tag(words, progress=_advance(progress, len(words)))
     found = [tagging.labels for tagging in tagged]
@@ -346,7 +410,7 @@ def _tags(
 
 def _answers(model: Answerer, data: Any, progress: Progress | None) -> Evaluation:
     """Exact match and F1 as SQuAD's or CMRC's own scripts count."""
-    questions = _examples(data, read_squad)
+    questions = _examples(data, read_squad, Question)
     pairs = [(question.question, question.context) for question in questions]
     found = model.answers(pairs, progress=_advance(progress, len(pairs)))
     texts = [best[0].text for best in found]
@@ -359,6 +423,58 @@ def _answers(model: Answerer, data: Any, progress: Progress | None) -> Evaluatio
     return Evaluation(answer_scores(given, gold), texts)
 
 
+def _encodings(
+    model: Encoder,
+    data: Any,
+    progress: Progress | None,
+    mask: MaskConfig | None = None,
+    **options: Any,
+) -> Evaluation:
+    """How well masked tokens are predicted, where `mask` says which; else how good vectors are."""
+    score = _embeddings if mask is None else partial(_gaps, mask=mask)
+    return score(model, data, progress, **options)
+
+
+def _gaps(
+    model: Encoder, data: Any, progress: Progress | None, mask: MaskConfig, max_length: int = 0
+) -> Evaluation:
+    """Loss, perplexity and accuracy of masked tokens; the same ones at each call."""
+    config = model.model.config
+    if config.head != "masked":
+        raise UserError(
+            "This model has no masked-LM head, so it cannot predict masked tokens; leave `mask` "
+            "out to score its vectors, or use a model that was trained with task = 'fill'."
+        )
+    if mask.pairs != "none" and not config.pair_head:
+        raise UserError(
+            f"This model has no head for pairs of texts, but mask.pairs is {mask.pairs!r}; set it "
+            f"to 'none'."
+        )
+    files = isinstance(data, str | Path) or (data and _all(data, Path))
+    texts = whole_documents(data, DataConfig(documents="line")) if files else list(data)
+    if not texts or not _all(texts, str):
+        raise UserError(
+            "There is nothing to score: give the documents as a list of strings, or the name of a "
+            "file that holds one a line."
+        )
+    texts = [text for text in texts if text.strip()]
+    vocabulary = Vocabulary.of(model.tokenizer)
+    items = MaskedItems.of(
+        Tokens.of_texts(texts, model.tokenizer),
+        model.reader.special,
+        vocabulary,
+        Masker.of(mask, model.tokenizer, vocabulary),
+        max_length or config.max_length,
+        config.pair_separators,
+    )
+    all_batches = _counted(
+        validation_batches(items, BATCH_TOKENS),
+        lambda batch: len(batch.target.tokens),
+        _advance(progress, len(items)),
+    )
+    return Evaluation(gap_scores(*gap_totals(model.model, all_batches, model.reader.device)))
+
+
 def _embeddings(
     model: Encoder,
     data: Any,
@@ -367,7 +483,7 @@ def _embeddings(
     text_field: Sequence[str] = (),
 ) -> Evaluation:
     """How often a text's partner is the nearest; of single texts, how evenly they are spread."""
-    examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field))
+    examples = _examples(data, lambda paths: read_texts(paths, text_field, label_field), tuple)
     sides = [list(dict.fromkeys(side)) for side in zip(*examples, strict=True)]
     advance = _advance(progress, sum(map(len, sides)))
     vectors = [model.embed(side, normalize=True, progress=advance) for side in sides]
@@ -385,7 +501,7 @@ SCORERS: Mapping[type, Callable[..., Evaluation]] = {
     ImageClassifier: _images,
     Tagger: _tags,
     Answerer: _answers,
-    Encoder: _embeddings,
+    Encoder: _encodings,
 }
 """How a model is scored, by its class."""
 
@@ -394,12 +510,19 @@ def _all(items: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
 
 
-def _examples(data: Any, read: Callable[[list[Path]], list[T]]) -> list[T]:
-    """The examples themselves, or those of the files that are named instead."""
+def _examples(data: Any, read: Callable[[list[Path]], list[T]], kind: type) -> list[T]:
+    """The examples themselves, of this kind, or those of the files that are named instead."""
     named = isinstance(data, str | Path) or (data and _all(data, (str, Path)))
     examples = read(listed(data)) if named else list(data)
     if not examples:
         raise UserError("There is nothing to score: no examples are given.")
+    for number, example in enumerate(examples, start=1):
+        if not isinstance(example, kind):
+            what = "a tuple of texts" if kind is tuple else f"a qkv.data.{kind.__name__}"
+            raise UserError(
+                f"Example {number} is {repr(example)[:60]}, but must be {what}; give "
+                f"such examples, or the name of a file that holds them."
+            )
     return examples
 
 
@@ -418,6 +541,14 @@ def _advance(progress: Progress | None, total: int) -> Advance | None:
         progress(done, total)
 
     return advance
+
+
+def _counted(items: Iterable[T], count: Callable[[T], int], advance: Advance | None) -> Iterator[T]:
+    """Yield items, and report how many examples each had when it is done."""
+    for item in items:
+        yield item
+        if advance:
+            advance(count(item))
 
 
 def _names(label: object) -> tuple[str, ...]:

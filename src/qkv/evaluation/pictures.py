@@ -30,7 +30,7 @@ def draw_confusion(report: ClassReport, path: Path) -> None:
         figure, axes = new_figure(side + 1, side)
         axes.grid(False)
         fractions = report.confusion / report.confusion.sum(axis=1, keepdims=True).clip(min=1)
-        image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
+        image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, interpolation="none")
         figure.colorbar(image, label="fraction of the gold class")
         axes.set_xticks(numbers, labels, rotation=45, ha="right", fontsize=points)
         axes.set_yticks(numbers, labels, fontsize=points)

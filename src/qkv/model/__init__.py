@@ -37,6 +37,7 @@ from qkv.model.positions import (
     Sinusoidal,
     sinusoids,
 )
+from qkv.model.regions import call, use_regions
 from qkv.model.stack import Memory, Stack, recompute_blocks
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "Sinusoidal",
     "Stack",
     "build_model",
+    "call",
     "cross_mask",
     "empty_model",
     "equation",
@@ -81,5 +83,6 @@ __all__ = [
     "self_mask",
     "sinusoids",
     "use_path",
+    "use_regions",
     "weights",
 ]

@@ -15,6 +15,7 @@ from qkv.model.heads import LabelHead, MaskedHead, Pooler, VectorProjection, poo
 from qkv.model.initialisation import initialise
 from qkv.model.mask import Layout
 from qkv.model.patches import Patches
+from qkv.model.regions import region
 from qkv.model.soft_cap import soft_cap
 from qkv.model.stack import Memory, Stack
 
@@ -70,6 +71,7 @@ class AdaptedFrom:
 
     base: str  # a folder or a name
     model_type: str = ""  # of its architecture, where another library has one for it
+    saved_as: str = ""  # the digest of its save, where the folder is one of ours
 
 
 class Transformer(nn.Module):
@@ -132,7 +134,7 @@ class EncoderDecoder(Transformer):
     ) -> Tensor:
         """Logits for each target position, (B, T, V), or the result of `then`."""
         x = self.hidden(source, target, source_layout, target_layout)
-        return self.output(x) if then is None else then(x)
+        return self.output(x) if then is None else region(then)(x)
 
 
 class Encoder(Transformer):
@@ -188,7 +190,7 @@ class Encoder(Transformer):
         """The head's output for tokens (B, S, …) or sequences (M, …), or the result of `then`."""
         x = self.hidden(tokens, layout, segments)
         if then is not None:
-            return then(x)
+            return region(then)(x)
         return self.head(self.pooler(x, layout) if self.config.head == "sequence" else x)
 
 
@@ -220,7 +222,7 @@ class Decoder(Transformer):
     ) -> Tensor:
         """Logits of each next token, (B, T, V), or the result of `then`."""
         x = self.hidden(tokens, layout, cache)
-        return self.output(x) if then is None else then(x)
+        return self.output(x) if then is None else region(then)(x)
 
 
 Model = EncoderDecoder | Encoder | Decoder

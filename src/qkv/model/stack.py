@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +18,7 @@ from qkv.model.dropout import Dropout
 from qkv.model.mask import Layout, Mask, cross_mask, self_mask
 from qkv.model.norm import build_norm
 from qkv.model.positions import Order, build_other_positions, build_positions
+from qkv.model.regions import Part, region
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,11 @@ class Stack(nn.Module):
                 x = self.neighbours(before, x, layout)
         return self.norm(x)
 
-    def _run(self, block: nn.Module) -> Callable[..., Tensor]:
+    def _run(self, block: nn.Module) -> Part:
+        run = region(block)
         if not (self.recompute and self.training and torch.is_grad_enabled()):
-            return block
-        return partial(checkpoint, block, use_reentrant=False)
+            return run
+        return partial(checkpoint, run, use_reentrant=False)
 
     def _masks_and_positions(
         self, x: Tensor, layout: Layout, cache: NewTokens | None

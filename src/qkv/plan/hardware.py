@@ -1,4 +1,4 @@
-"""What hardware does in a second: a table of GPUs, and a short probe of this CPU."""
+"""What hardware does in a second and holds: a table of GPUs, and this machine's memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_hardware(name: str) -> Hardware:
     if name in GPUS:
         return GPUS[name]
     if name == "cpu":
-        # What it computes in a second is probed for each product.
+        # Its speed is not needed, because steps are timed on it.
         return Hardware("cpu", 0.0, 0.0, 0.0, float(system_memory()))
     if name.startswith("cuda") and torch.cuda.is_available():
         return _this_gpu(torch.device(name))

@@ -38,7 +38,7 @@ class Layout:
     waiting: float  # seconds of a step for other GPUs
     memory: float  # bytes on each GPU
     tokens: int  # of a step on all GPUs
-    alone: float  # tokens/s of one GPU that waits for nobody, and updates its share of weights
+    alone: float  # tokens/s of one GPU without communication, which updates its share of weights
 
     @property
     def gpus(self) -> int:
@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def efficiency(self) -> float:
-        """Speed relative to as many GPUs that wait for nobody and divide no product."""
+        """Speed relative to as many GPUs without communication and with whole products."""
         return self.tokens_per_second / (self.gpus * self.alone)
 
 

@@ -7,6 +7,7 @@ torch's own hooks, and the products with torch's own counter.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,7 +15,6 @@ from qkv.config import ModelConfig
 from qkv.model.stacked_attention import MOST_WEIGHTS
 
 FLOAT, LONG = 4, 8  # bytes
-ELEMENTWISE = ("norm", "dropout", "activation", "added")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,15 @@ class BatchSize:
     passes: int = 1  # of the model through such a batch: two texts of a pair, or R-Drop
 
     @property
+    def width(self) -> int:
+        """Tokens of a sequence on its wider side, in which `batch_tokens` is counted."""
+        return max(self.target, self.source)
+
+    def with_rows(self, rows: int) -> BatchSize:
+        """Return the size of a batch of another number of sequences."""
+        return replace(self, rows=rows, labels=math.ceil(self.labels * rows / self.rows))
+
+    @property
     def tokens(self) -> int:
         """Positions of the target side."""
         return self.rows * self.target
@@ -82,12 +91,10 @@ class Product:
 
 @dataclass
 class Cost:
-    """Bytes that autograd saves, matrix products, and elementwise work, added up part by part."""
+    """Bytes that autograd saves, and matrix products, added up part by part."""
 
     saved: float = 0.0
     products: list[Product] = field(default_factory=list)
-    elements: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ELEMENTWISE, 0.0))
-    """Numbers that each kind of elementwise work goes through in the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +114,10 @@ class PassCost:
             inside = len(self.blocks) * self.block_input + largest
         return (self.around.saved + inside) * self.passes
 
-    @property
-    def _parts(self) -> list[Cost]:
-        return [self.around, *self.blocks] * self.passes
-
     def products(self) -> list[Product]:
         """All matrix products of a forward pass."""
-        return [product for part in self._parts for product in part.products]
-
-    def elements(self) -> dict[str, float]:
-        """All elementwise work of a forward pass, by its kind."""
-        return {kind: sum(part.elements[kind] for part in self._parts) for kind in ELEMENTWISE}
+        parts = [self.around, *self.blocks] * self.passes
+        return [product for part in parts for product in part.products]
 
     def flops(self, recompute: bool = False) -> int:
         """Operations of the forward and backward pass; `recompute` adds the blocks' forward."""
@@ -199,11 +199,6 @@ class _Tally:
             self._save(4 * n * config.d_model * self.numerics.product)
             self._norm(n)
             self._product(n, config.d_model * config.convolution, config.d_model)
-        self._work(
-            norm=n * width * config.embedding_norm,
-            dropout=n * width * (config.dropout > 0),
-            added=n * width * (1 + (config.n_segments > 0)),
-        )
 
     def memory(self) -> None:
         """The encoder's output, which every decoder layer projects to keys and values."""
@@ -260,9 +255,6 @@ class _Tally:
                 self._norm(n, config.d_model, self.numerics.product)
         if config.parallel:  # both norms keep the same input
             self._save(-n * config.d_model * self.numerics.stream)
-        total = (2 + cross) * n * config.d_model
-        norms = total * (2 if config.norm_position == "both" else 1)
-        self._work(norm=norms, dropout=total * (config.dropout > 0), added=total)
 
     def feed_forward(self, n: int) -> None:
         """The position-wise layer, or the experts that tokens go to."""
@@ -285,9 +277,6 @@ class _Tally:
         self._dropout(n, d_ff, p, dropped)
         self._linear(n, d_model, d_ff * (1 + config.gated))
         self._linear(n, d_ff, d_model)
-        self._work(
-            activation=n * d_ff, dropout=n * d_ff * (dropped > 0), added=n * d_ff * config.gated
-        )
 
     def self_attention(self, length: int, causal: bool, window: int) -> None:
         """One fused projection, positions that turn queries and keys, the kernel, the output."""
@@ -316,7 +305,7 @@ class _Tally:
         config, a = self.config, self.numerics.attention
         rows, n_heads, d_head = self.size.rows, config.n_heads, config.d_head
         n, m = rows * queries, rows * keys
-        d_query, d_key = n_heads * d_head, config.kv_heads * d_head
+        d_query = n_heads * d_head
         flag = causal and not (window or self.size.separated or self.size.packed)
         stacked = self._has_products(queries, keys)
         if stacked or self._has_math(cross):
@@ -335,8 +324,6 @@ class _Tally:
             self._mask_matrix(queries, keys, flag, window, cross)
         self._scores(queries, d_head, keys)
         self._scores(queries, keys, d_head)
-        if config.positions == "rotary" and not cross:
-            self._work(added=3.0 * n * (d_query + d_key))
         if config.positions == "disentangled" and not cross:
             self._distance_products(n, m)
 
@@ -441,10 +428,6 @@ class _Tally:
         """A product inside of attention, of each head of each row."""
         count = self.size.rows * self.config.n_heads
         self.cost.products.append(Product(rows, inner, columns, count, scores=True))
-
-    def _work(self, **elements: float) -> None:
-        for kind, count in elements.items():
-            self.cost.elements[kind] += count
 
     def _save(self, n_bytes: float) -> None:
         self.cost.saved += n_bytes

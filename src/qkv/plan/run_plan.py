@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,7 +28,8 @@ class RunPlan:
     numerics: Numerics
     hardware: Hardware
     compiled: bool
-    measured: float = 0.0  # seconds of a step that was taken, where one was
+    measure: Callable[[], float] | None = None
+    """Takes a few steps on this machine; returns the seconds of one."""
 
     @property
     def train(self) -> TrainConfig:
@@ -57,13 +58,15 @@ class RunPlan:
 
     @cached_property
     def time(self) -> StepTime:
-        """Seconds of a step, estimated."""
+        """Seconds of a step on a GPU, estimated."""
         return step_time(self)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step: measured or else estimated."""
-        return self.measured or self.time.total
+    @cached_property
+    def seconds(self) -> float | None:
+        """Seconds of a step, measured or else estimated; None on a CPU that it does not fit."""
+        if self.measure and self.largest_batch:
+            return self.measure()
+        return self.time.total if self.hardware.is_gpu else None
 
     @property
     def flops(self) -> int:
@@ -76,21 +79,13 @@ class RunPlan:
         return self.size.tokens * self.train.accumulate
 
     @property
-    def run_seconds(self) -> float:
-        """Seconds of all steps at most, validation aside."""
-        total = self.seconds * self.train.steps
-        return min(total, self.train.seconds) if self.train.seconds else total
-
-    @property
     def layers(self) -> int:
         """Blocks of all stacks."""
         return len(self.cost.blocks)
 
     def with_rows(self, rows: int) -> RunPlan:
         """Plan this run with another number of sequences in a batch."""
-        labels = math.ceil(self.size.labels * rows / self.size.rows)
-        size = dataclasses.replace(self.size, rows=rows, labels=labels)
-        return dataclasses.replace(self, size=size, measured=0.0)
+        return dataclasses.replace(self, size=self.size.with_rows(rows), measure=None)
 
     def largest_rows(self, memory: float) -> int:
         """Sequences of the largest batch whose peak stays below this; 0 where not even one does."""
@@ -107,9 +102,4 @@ class RunPlan:
     def largest_batch(self) -> int:
         """The largest `batch_tokens` that fits into the device's memory; 0 where none does."""
         room = self.hardware.memory * ROOM[self.numerics.device]
-        return self.largest_rows(room) * self.width
-
-    @property
-    def width(self) -> int:
-        """Tokens of a sequence on its wider side, in which `batch_tokens` is counted."""
-        return max(self.size.target, self.size.source)
+        return self.largest_rows(room) * self.size.width

@@ -23,7 +23,7 @@ from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.tasks import Answerer
 from qkv.tasks.answer import Answers, Context, Part
-from qkv.training import entropy, spans
+from qkv.training import entropy
 
 Label = tuple[int, int]  # the answer's first and last token in a window
 NOTHING: Label = (0, 0)  # BOS: the window does not hold a whole answer
@@ -43,13 +43,8 @@ class AnswerJob(LabelJob[Question]):
         yield from dict.fromkeys(question.context for question in self.splits.train)
         yield from (question.question for question in self.splits.train)
 
-    def head(self) -> dict[str, Any]:
-        """Two logits a token: an answer starts here, an answer ends here."""
-        return {"head": "token", "n_labels": 2}
-
     def build_result(self, model: Any) -> Answerer:
         """Build an answerer, which may give no answer if training has such questions."""
-        self.objective = spans(self.recipe.train.consistency)
         unanswerable = not all(map(has_answer, self.splits.train))
         settings = Answers(**asdict(self.recipe.answer), unanswerable=unanswerable)
         return Answerer(model, self.tokenizer, settings)

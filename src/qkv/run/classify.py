@@ -20,7 +20,7 @@ from qkv.data import (
     read_texts,
 )
 from qkv.errors import UserError
-from qkv.run.labels import LabelJob, balanced, label_names, least_loss
+from qkv.run.labels import LabelJob, label_names, least_loss
 from qkv.run.start import Start
 from qkv.run.teach import TEXTS, teacher_probabilities
 from qkv.tasks.classify import Classes, Classifier
@@ -94,9 +94,10 @@ class ClassifyJob(LabelJob[Labelled]):
         """Yield all training texts."""
         return (text for example in self.splits.train for text in example.texts)
 
-    def head(self) -> dict[str, Any]:
-        """Label the whole text."""
-        return {"head": "sequence", "n_labels": len(self.classes.labels)}
+    @property
+    def n_labels(self) -> int:
+        """Labels of a text, or 1 for a number."""
+        return len(self.classes.labels)
 
     def build_result(self, model: Any) -> Classifier:
         """Build a classifier."""
@@ -137,16 +138,14 @@ class ClassifyJob(LabelJob[Labelled]):
     def make_items(self) -> None:
         """Weigh the classes by what is trained on."""
         super().make_items()
-        settings, train, kind = self.recipe, self.train_items, self.classes.kind
-        self.weights = np.ones(len(self.classes.labels), np.float32)
-        if settings.classify.weights == "balanced" and kind != "number":
-            self.weights = balanced(_known(train.labels), len(self.weights))
-        weights = torch.from_numpy(self.weights)
-        self.objective = {
-            "class": one_class(weights, settings.train.consistency, settings.teacher),
-            "classes": many_classes(weights),
-            "number": number,
-        }[kind]
+        kind, teacher = self.classes.kind, self.recipe.teacher
+        if kind == "number":
+            self.objective = number
+            return
+        self.weights = self.class_weights(_known(self.train_items.labels))
+        weights, consistency = torch.from_numpy(self.weights), self.recipe.train.consistency
+        one = kind == "class"
+        self.objective = one_class(weights, consistency, teacher) if one else many_classes(weights)
 
     def baseline(self) -> float:
         """Return the loss of predicting label frequencies."""

@@ -53,10 +53,6 @@ class EmbedJob(LabelJob[Texts]):
         """Yield all training texts."""
         return (text for texts in self.splits.train for text in texts)
 
-    def head(self) -> dict[str, Any]:
-        """The text's vector itself is trained."""
-        return {"head": "none"}
-
     def build_result(self, model: Any) -> Encoder:
         """Build an encoder."""
         settings = self.recipe.embed

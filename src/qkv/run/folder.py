@@ -8,11 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from qkv.config import SECTIONS, Recipe, load_recipe, recipe_to_dict, to_toml
+from qkv.config import Recipe, load_recipe, recipe_to_dict, to_toml
 from qkv.config.recipe import FORMAT
 from qkv.convert.model_folder import (
     ADAPTER_CONFIG,
@@ -34,11 +33,16 @@ if sys.platform != "win32":
 RECIPE, LOG, CHECKPOINTS, CURVES = "recipe.toml", "log.jsonl", "checkpoints", "curves"
 DATA = "data.json"  # a digest of what the run is trained on and validated with
 LOCK = ".lock"
-# On resume:
 MAY_CHANGE = {
-    *("steps", "seconds", "patience", "checkpoint_every", "tensorboard"),
-    *("shard", "tensor_parallel"),
+    "train.steps",
+    "train.seconds",
+    "train.patience",
+    "train.checkpoint_every",
+    "train.tensorboard",
+    "train.shard",
+    "train.tensor_parallel",
 }
+"""Settings that a resumed run need not share with the one before."""
 
 
 @contextmanager
@@ -131,26 +135,22 @@ def has_begun(folder: Path) -> bool:
 def _check_same(path: Path, recipe: Recipe) -> None:
     if not has_begun(path.parent):
         return
-    before = load_recipe(path)
-    different = [] if before.task == recipe.task else ["task"]
-    different += [] if before.preset == recipe.preset else ["model.preset"]
-    for section in ("model", *SECTIONS):
-        old, new = (_values(getattr(one, section)) for one in (before, recipe))
-        different += [
-            f"{section}.{key}"
-            for key in sorted(old.keys() | new.keys())
-            if old.get(key) != new.get(key) and not (section == "train" and key in MAY_CHANGE)
-        ]
-    if different:
+    old, new = _settings(load_recipe(path)), _settings(recipe)
+    names = sorted((old.keys() | new.keys()) - MAY_CHANGE)
+    if different := [name for name in names if old.get(name) != new.get(name)]:
         raise UserError(
             f"{', '.join(different)} differs from the run in {path.parent}; resume with "
             f"`qkv train {path} --out {path.parent} --resume`, or start again with another --out."
         )
 
 
-def _values(section: object) -> dict[str, object]:
-    values = dict(section) if isinstance(section, dict) else asdict(section)  # type: ignore[call-overload]
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+def _settings(recipe: Recipe) -> dict[str, object]:
+    """Return what differs from the defaults, by names such as train.lr."""
+    values = recipe_to_dict(recipe)
+    task = values.pop("task")
+    settings = {f"{section}.{key}": v for section in values for key, v in values[section].items()}
+    # TOML has lists where settings have tuples.
+    return {"task": task} | {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
 
 
 def check_data(folder: Path, digest: str, resume: bool) -> None:

@@ -57,12 +57,17 @@ from qkv.training import (
     Objective,
     build_loss,
     consistent_next_token,
+    contrast,
+    masked_tokens,
+    one_class,
+    preference,
+    spans,
+    token_labels,
     total_loss,
 )
 from qkv.weights import StoredTensors, load_weights
 
 BY_TOKENIZER = ("vocab_size", "source_vocab_size", "pad_id", "bos_id", "eos_id")
-NO_HEAD: dict[str, Any] = {"head": "none", "n_labels": 0, "pair_head": False}
 VALID_BATCH_TOKENS = 4096
 MEASURED = 2_000_000  # tokens of the validation split whose loss is measured while training
 SCORED = 1000  # validation examples that are scored at each validation, where that is slow
@@ -102,7 +107,7 @@ class Job(ABC):
     ) -> None:
         self.recipe, self.folder, self.device, self.say = recipe, folder, device, say
         self.resume, self.workers, self.spec = resume, workers, TASKS[recipe.task]
-        self.objective = consistent_next_token(recipe.train.consistency)
+        self.objective = objective_of(recipe)
 
     # The phases
 
@@ -211,9 +216,10 @@ class Job(ABC):
         """Score the result at a validation."""
         return []
 
-    def head(self) -> dict[str, Any]:
-        """Return the settings of the model that the data decides."""
-        return {}
+    @property
+    def n_labels(self) -> int:
+        """Outputs of an encoder's head, which the data may decide."""
+        return self.spec.n_labels
 
     def keeps_head(self, start: Start) -> bool:
         """Whether the head of the start means what this run's head means."""
@@ -267,29 +273,8 @@ class Job(ABC):
             return None
 
     def model_config(self) -> ModelConfig:
-        """Describe the model: the preset or the start, with what recipe, tokenizer and data say."""
-        recipe, tokenizers = self.recipe, self.tokenizers
-        head = {**NO_HEAD, **self.head()} if self.spec.family == "encoder" else {}
-        for name in head:
-            if name in recipe.model:
-                raise UserError(
-                    f"[model]: {name} follows from the task and its data; leave it out."
-                )
-        if self.start:
-            return self.start.model_config(recipe, tokenizers, head)
-        values = {**PRESETS[recipe.preset], **head, **recipe.model}
-        if tokenizers:
-            for name in BY_TOKENIZER:
-                if name in recipe.model:
-                    raise UserError(
-                        f"[model]: {name} follows from the tokenizer; set it in [tokenizer]."
-                    )
-            target = tokenizers.target
-            values |= {"vocab_size": len(target), "pad_id": target.pad_id}
-            values |= {"bos_id": target.bos_id, "eos_id": target.eos_id}
-            if not tokenizers.shared:
-                values = {"tie": "output", **values, "source_vocab_size": len(tokenizers.source)}
-        return ModelConfig.from_dict(values, "[model]")
+        """Describe the model by the tokenizers and labels that the data has led to."""
+        return describe_model(self.recipe, self.start, self.tokenizers, self.n_labels)
 
     def max_length(self, least: int = 1) -> int:
         """Return the longest sequence that is trained on."""
@@ -343,6 +328,62 @@ class Job(ABC):
         """Identify the data, so that a run is resumed with what it began with."""
         content = self.train_items.digest, self.valid_items.digest
         return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
+
+
+def objective_of(recipe: Recipe) -> Objective:
+    """Return the loss of a task, as far as it does not depend on the data."""
+    consistency = recipe.train.consistency
+    objectives: dict[str, Objective] = {
+        "next_token": consistent_next_token(consistency),
+        "masked_tokens": masked_tokens(),
+        "one_class": one_class(consistency=consistency),
+        "token_labels": token_labels(consistency),
+        "spans": spans(consistency),
+        "contrast": contrast(recipe.embed.pooling, recipe.embed.temperature),
+        "preference": preference(recipe.prefer.beta),
+    }
+    return objectives[TASKS[recipe.task].objective]
+
+
+def describe_model(
+    recipe: Recipe, start: Start | None, tokenizers: Tokenizers | None, n_labels: int
+) -> ModelConfig:
+    """Describe the model: the preset or the start, with what recipe, tokenizer and data say.
+
+    Without tokenizers, the vocabulary has the size that the recipe asks for.
+    """
+    spec, head = TASKS[recipe.task], dict[str, Any]()
+    if spec.family == "encoder":
+        pair_head = recipe.mask.pairs != "none"
+        head = {"head": spec.head, "n_labels": n_labels, "pair_head": pair_head}
+    _check_absent(recipe, head, "the task and its data; leave it out")
+    if start:
+        return start.model_config(recipe, tokenizers, head)
+    values = {**PRESETS[recipe.preset], **head, **recipe.model}
+    if not values.get("patch_size"):
+        _check_absent(recipe, BY_TOKENIZER, "the tokenizer; set it in [tokenizer]")
+        values |= _vocabulary(recipe, tokenizers)
+        if "source_vocab_size" in values:
+            values = {"tie": "output", **values}
+    return ModelConfig.from_dict(values, "[model]")
+
+
+def _check_absent(recipe: Recipe, names: Iterable[str], source: str) -> None:
+    for name in names:
+        if name in recipe.model:
+            raise UserError(f"[model]: {name} follows from {source}.")
+
+
+def _vocabulary(recipe: Recipe, tokenizers: Tokenizers | None) -> dict[str, int]:
+    """Return the sizes and special tokens of the vocabularies, or the sizes that are asked for."""
+    if tokenizers is None:
+        size = recipe.tokenizer.vocab_size
+        is_shared = TASKS[recipe.task].family != "encoder-decoder" or recipe.tokenizer.shared
+        return {"vocab_size": size} | ({} if is_shared else {"source_vocab_size": size})
+    target, source = tokenizers.target, tokenizers.source
+    ids = {"pad_id": target.pad_id, "bos_id": target.bos_id, "eos_id": target.eos_id}
+    sizes = {} if tokenizers.shared else {"source_vocab_size": len(source)}
+    return {"vocab_size": len(target), **ids, **sizes}
 
 
 class ExampleJob(Job, Generic[Example]):

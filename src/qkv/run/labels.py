@@ -1,4 +1,4 @@
-"""What the jobs share that learn from labelled examples through framed sequences."""
+"""Parts that jobs on labelled examples share: encoding through the cache, labels, weights."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ class LabelJob(ExampleJob[Example], ABC, Generic[Example]):
     def special_tokens(self, tokenizer: Tokenizer) -> list[str]:
         """Give new tokenizers a mask token, so that the encoder can be pre-trained."""
         return [] if self.start or "mask" in tokenizer.names else [MASK]
+
+    def class_weights(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Weigh all classes alike or, where the recipe balances them, by those trained on."""
+        if self.recipe.classify.weights == "balanced":
+            return balanced(labels, self.n_labels)
+        return np.ones(self.n_labels, np.float32)
 
     def sequences(
         self,

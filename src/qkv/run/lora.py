@@ -9,7 +9,7 @@ import torch
 
 from qkv.config import ModelConfig, Recipe, TrainConfig
 from qkv.convert.adapter import Matrix, has_labels, is_head, names_of
-from qkv.convert.model_folder import load_model
+from qkv.convert.model_folder import SAVED_AS, load_model
 from qkv.errors import UserError
 from qkv.model import Model, build_model, parameter_shapes
 from qkv.model.families import AdaptedFrom
@@ -47,7 +47,8 @@ def lora_model(
                 Update.fresh(matrix.n_rows, module.in_features, rank, recipe.train.lora_alpha)
                 for matrix, rank in zip(matrices, chosen, strict=True)
             ]
-    source = AdaptedFrom(start.name, start.source.model_type)
+    saved_as = start.source.content.get(SAVED_AS, "")
+    source = AdaptedFrom(start.name, start.source.model_type, saved_as)
     attach(model, updates, source, recipe.train.lora_dropout)
     if has_labels(config):
         _train_head(model, device)

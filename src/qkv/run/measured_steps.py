@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,56 +14,60 @@ from qkv.data.batch import Batch, Side
 from qkv.device import memory_errors
 from qkv.model import build_model, recompute_blocks
 from qkv.plan.passes import BatchSize
-from qkv.training import Objective, build_loss, build_optimizer, consistent_next_token
-from qkv.training.objectives import (
-    contrast,
-    masked_tokens,
-    one_class,
-    preference,
-    spans,
-    token_labels,
-)
-from qkv.training.step import accumulate, update
+from qkv.run.job import objective_of
+from qkv.run.lora import lora_model
+from qkv.run.start import Start
+from qkv.training import accumulate, build_loss, build_optimizer, update
 
-STEPS = 3  # of which the middle one counts, after one that does not
+STEPS = 4  # at most, of which the first does not count if there are others, and the middle one does
+ENOUGH = 4.0  # seconds after which no further step is taken
+PART = 1024  # tokens of a batch that a CPU computes to time it; the rest takes as long for each
 
 
 def measure_step(
-    recipe: Recipe, config: ModelConfig, size: BatchSize, device: torch.device
+    recipe: Recipe,
+    config: ModelConfig,
+    size: BatchSize,
+    device: torch.device,
+    start: Start | None = None,
 ) -> float:
-    """Seconds of a step: the median of a few, with batches of random tokens."""
+    """Seconds of a step: the median of a few, with batches of random tokens.
+
+    Weights are fresh, but for LoRA beside those of the start.
+    """
     train = recipe.train
-    model = build_model(config).to(device).train()
-    recompute_blocks(model, train.recompute)
+    if start and train.lora_rank:
+        model = lora_model(start, config, recipe, device, keep_head=False)
+    else:
+        model = build_model(config).to(device)
+    recompute_blocks(model.train(), train.recompute)
     loss_sum = build_loss(model, train, device, True, objective_of(recipe))
     optimizer = build_optimizer(model, train)
-    batches = [random_batch(recipe, config, size).to(device) for _ in range(train.accumulate)]
+    part = size
+    if device.type == "cpu":
+        least = 2 if recipe.task in ("embed", "prefer") else 1  # they compare sequences
+        part = size.with_rows(min(size.rows, max(least, PART // size.width)))
+    batch = random_batch(recipe, config, part).to(device)
 
-    def step() -> float:
+    def seconds(work: Callable[[], object]) -> float:
         begun = time.perf_counter()
-        accumulate(loss_sum, batches, train.label_smoothing)
-        update(model, optimizer, train.clip)
+        work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter() - begun
 
-    with memory_errors(device, "plan without --measure, or lower train.batch_tokens"):
-        step()
-        return sorted(step() for _ in range(STEPS))[STEPS // 2]
+    def step() -> float:
+        of_batch = seconds(lambda: accumulate(loss_sum, [batch], train.label_smoothing))
+        of_update = seconds(lambda: update(model, optimizer, train.clip))
+        return of_batch * train.accumulate * size.rows / part.rows + of_update
 
-
-def objective_of(recipe: Recipe) -> Objective:
-    """The objective of a task, as its job would choose it without knowing the data."""
-    train = recipe.train
-    objectives: dict[str, Objective] = {
-        "fill": masked_tokens(),
-        "classify": one_class(consistency=train.consistency),
-        "tag": token_labels(train.consistency),
-        "answer": spans(train.consistency),
-        "embed": contrast(recipe.embed.pooling, recipe.embed.temperature),
-        "prefer": preference(recipe.prefer.beta),
-    }
-    return objectives.get(recipe.task, consistent_next_token(train.consistency))
+    begun = time.perf_counter()
+    with memory_errors(device, "lower train.batch_tokens, or plan for a GPU by its name"):
+        times = [step()]
+        while len(times) < STEPS and time.perf_counter() - begun < ENOUGH:
+            times.append(step())
+    counted = sorted(times[1:] or times)
+    return counted[len(counted) // 2]
 
 
 def random_batch(recipe: Recipe, config: ModelConfig, size: BatchSize) -> Batch:

@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
 from qkv.batching import batches
 from qkv.data import (
@@ -24,9 +23,8 @@ from qkv.data import (
 from qkv.device import mixed_precision
 from qkv.errors import UserError
 from qkv.evaluation import Score
-from qkv.model import evaluating
+from qkv.evaluation.preferences import pair_log_probabilities, preferred
 from qkv.run.instruct import ChatJob
-from qkv.training import answer_log_probabilities, preference
 
 
 class PreferJob(ChatJob[Preference]):
@@ -49,11 +47,6 @@ class PreferJob(ChatJob[Preference]):
         """Yield all messages; a vocabulary is never learned from them, since there is a start."""
         return (turn["content"] for pair in self.splits.train for turn in pair.chosen)
 
-    def make_model(self) -> None:
-        """Build the model, and the loss that pairs need."""
-        super().make_model()
-        self.objective = preference(self.recipe.prefer.beta)
-
     def make_items(self) -> None:
         """Encode all splits now, while the model is what it was before training."""
         super().make_items()
@@ -70,7 +63,7 @@ class PreferJob(ChatJob[Preference]):
         self.say(f"{split}: {sentence}")
         items.reference = self._log_probabilities(items)
         if split == "valid":
-            share = _preferred(items.reference)
+            share = preferred(items.reference).value
             self.say(f"before: {share:.1f} % of the chosen answers are likelier than the rejected")
         return items
 
@@ -85,25 +78,17 @@ class PreferJob(ChatJob[Preference]):
         found = self._log_probabilities(items)
         ratios = (found - items.reference).mean(axis=0)
         return [
-            Score("preferred", _preferred(found)),
+            preferred(found),
             Score("log-ratio of chosen", float(ratios[0])),
             Score("log-ratio of rejected", float(ratios[1])),
         ]
 
     def _log_probabilities(self, items: PreferenceItems) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Compute log P of the chosen and the rejected answers, (N, 2)."""
-        device = self.device
-        found = np.zeros((len(items), 2), np.float32)
-        with evaluating(self.model), torch.no_grad(), mixed_precision(self.recipe.train, device):
-            for rows in self.workers.share(batches(items.target_sizes.tolist(), self.valid_tokens)):
-                batch = items.batch(np.array(rows)).to(device)
-                found[rows] = answer_log_probabilities(self.model, batch).view(-1, 2).cpu()
+        own = self.workers.share(batches(items.target_sizes.tolist(), self.valid_tokens))
+        with mixed_precision(self.recipe.train, self.device):
+            found = pair_log_probabilities(self.model, items, own, self.device)
         return np.sum(self.workers.gather(found), axis=0)
-
-
-def _preferred(log_probabilities: np.ndarray[Any, np.dtype[np.float32]]) -> float:
-    """Share of pairs whose chosen answer is likelier than the rejected one, in percent."""
-    return 100.0 * float((log_probabilities[:, 0] > log_probabilities[:, 1]).mean())
 
 
 def _prompt(pair: Preference) -> Hashable:

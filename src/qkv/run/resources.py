@@ -5,26 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from functools import partial
 from typing import Any
 
 import torch
 
-from qkv.config import PRESETS, ModelConfig, Recipe, TrainConfig, recipe_from
-from qkv.convert import open_model
-from qkv.convert.model_folder import load_config
+from qkv.config import TASKS, ModelConfig, Recipe, TrainConfig, recipe_from
 from qkv.data.order import is_even
-from qkv.device import has_bfloat16, pick_device
+from qkv.device import is_half, pick_device
 from qkv.errors import UserError
 from qkv.plan.hardware import GIB, Hardware, device_memory, find_hardware
 from qkv.plan.passes import BatchSize, Numerics
 from qkv.plan.run_plan import ROOM, RunPlan
-from qkv.run.job import NO_HEAD, Job
+from qkv.run.job import Job, describe_model
 from qkv.run.measured_steps import measure_step
+from qkv.run.start import open_start
 
-WINDOWED = ("generate", "fill", "denoise")  # tasks that cut text into windows of one length
-TYPICAL = {"translate": 32, "classify": 64, "tag": 32, "embed": 32}  # tokens of a sequence
-OTHERS = 256  # questions with texts, conversations, preferences
-N_LABELS = {"classify": 2, "tag": 9, "answer": 2}  # where the data, which is not read, decides
 CLEARLY = 1.1  # times the memory that a run must need before it is refused
 
 
@@ -34,51 +30,30 @@ def plan_run(
     """Plan the run of a recipe on a device of the table or of this machine.
 
     Data is not read: sequences have `length` tokens, or what is typical for the task, and the
-    vocabulary has the size that the recipe asks for.
+    vocabulary has the size that the recipe asks for. A step is timed on a CPU and, to `measure`, on
+    this machine's GPU, when its `seconds` are read; for any other GPU it is estimated.
     """
     name = str(pick_device(recipe.train.device)) if device == "auto" else device
     hardware = find_hardware(name)
-    config = planned_config(recipe)
+    spec = TASKS[recipe.task]
+    start = open_start(recipe, spec.family)
+    config = describe_model(recipe, start, None, spec.n_labels)
     numerics = numerics_of(recipe.train, hardware.is_gpu)
     size = typical_batch(recipe, config, hardware.is_gpu, length)
-    can_compile = size.packed or (recipe.task in WINDOWED and recipe.task != "denoise")
+    can_compile = size.packed or recipe.task in ("generate", "fill")  # batches of one shape
     compiled = hardware.is_gpu and recipe.train.compile != "off" and can_compile
     plan = RunPlan(recipe, config, size, numerics, hardware, compiled)
-    if not measure:
-        return plan
-    if device not in ("auto", "cpu", "cuda"):
+    if measure and device not in ("auto", "cpu", "cuda"):
         raise UserError(f"--measure takes steps on this machine, not on {device!r}; leave one out.")
-    if recipe.train.lora_rank:
-        raise UserError("--measure takes steps of fresh weights; leave it out for LoRA.")
-    spent = measure_step(recipe, config, size, torch.device(name))
-    return dataclasses.replace(plan, measured=spent)
-
-
-def planned_config(recipe: Recipe) -> ModelConfig:
-    """Describe the model of a recipe without its data: vocabulary and labels as far as known."""
-    head: dict[str, Any] = {}
-    if recipe.task in N_LABELS:
-        kind = "sequence" if recipe.task == "classify" else "token"
-        head = {**NO_HEAD, "head": kind, "n_labels": N_LABELS[recipe.task]}
-    if recipe.task == "fill":
-        head = {**NO_HEAD, "head": "masked", "pair_head": recipe.mask.pairs != "none"}
-    if recipe.train.start_from:
-        config = load_config(open_model(recipe.train.start_from))[1]
-        return dataclasses.replace(config, **head, d_vector=0) if head else config
-    values = {**PRESETS[recipe.preset], **head, **recipe.model}
-    if not values.get("patch_size"):
-        values["vocab_size"] = recipe.tokenizer.vocab_size
-        translates = values.get("family", "encoder-decoder") == "encoder-decoder"
-        if translates and not recipe.tokenizer.shared:
-            values = {"tie": "output", **values, "source_vocab_size": values["vocab_size"]}
-    return ModelConfig.from_dict(values, "[model]")
+    if hardware.is_gpu and not measure:
+        return plan
+    steps = partial(measure_step, recipe, config, size, torch.device(name), start)
+    return dataclasses.replace(plan, measure=steps)
 
 
 def numerics_of(train: TrainConfig, gpu: bool) -> Numerics:
     """Say in which precision a run computes and, with LoRA, holds its frozen weights."""
-    half = train.precision == "bfloat16"
-    if train.precision == "auto":
-        half = gpu or has_bfloat16(torch.device("cpu"))
+    half = is_half(train, torch.device("cpu")) or (gpu and train.precision == "auto")
     lora = train.lora_rank > 0
     coarse = lora and (train.lora_base == "bf16" or (train.lora_base != "fp32" and gpu))
     return Numerics(
@@ -93,9 +68,9 @@ def numerics_of(train: TrainConfig, gpu: bool) -> Numerics:
 
 def typical_batch(recipe: Recipe, config: ModelConfig, gpu: bool, length: int = 0) -> BatchSize:
     """Lay out a typical batch of a recipe, of sequences of `length` tokens where that is given."""
-    task, longest = recipe.task, recipe.data.max_length or config.max_length
-    longest = min(longest, config.max_length)
-    usual = longest if task in WINDOWED else min(longest, TYPICAL.get(task, OTHERS))
+    task, spec = recipe.task, TASKS[recipe.task]
+    longest = min(recipe.data.max_length or config.max_length, config.max_length)
+    usual = min(longest, spec.length or longest)
     length = min(length, config.max_length) if length else usual
     if config.patch_size:
         length = config.n_positions
@@ -107,7 +82,7 @@ def typical_batch(recipe: Recipe, config: ModelConfig, gpu: bool, length: int = 
         target = math.ceil(length * share) + spans + 1
     rows = max(1, recipe.train.batch_tokens // max(target, source))
     packing = recipe.train.packing == "on" or (recipe.train.packing == "auto" and gpu)
-    packed = packing and config.can_pack and task in ("translate", "instruct", *WINDOWED)
+    packed = packing and config.can_pack and spec.reads("train", "packing")
     across = task != "generate" or recipe.data.across
     size = BatchSize(rows, target, source, separated=not (across or packed), packed=packed)
     return dataclasses.replace(size, **_labels(recipe, size))
@@ -144,7 +119,7 @@ def fit_memory(job: Job) -> Recipe:
     if plan.memory.peak <= room:
         return recipe
     if recipe.train.batch_tokens == recipe_from({"task": recipe.task}).train.batch_tokens:
-        fitting = plan.largest_rows(room) * plan.width
+        fitting = plan.largest_rows(room) * plan.size.width
         if fitting:
             return _with_smaller_batches(job, fitting, plan.memory.peak, available)
     if plan.memory.peak > available * CLEARLY:
@@ -191,7 +166,7 @@ def _refusal(plan: RunPlan, available: int) -> str:
     if rows:
         return (
             f"{need} of memory for batches of {train.batch_tokens:,} tokens, but {there}; set "
-            f"train.batch_tokens to {rows * plan.width:,} and raise train.accumulate in return"
+            f"train.batch_tokens to {rows * plan.size.width:,} and raise train.accumulate in return"
             f"{'' if train.recompute else ', or set train.recompute = true'}."
         )
     fixed = memory.weights + memory.gradients + memory.optimizer

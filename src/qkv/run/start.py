@@ -134,7 +134,7 @@ def open_start(recipe: Recipe, family: str) -> Start | None:
     if config.family != family:
         raise UserError(
             f"train.start_from: {source} holds a model of family {config.family!r}, but task = "
-            f"'{recipe.task}' needs {family!r}."
+            f"'{recipe.task}' needs {family!r}; start from one of those, or choose another task."
         )
     if "languages" in source.content:
         raise UserError(

@@ -15,7 +15,7 @@ from qkv.run.labels import LabelJob
 from qkv.run.start import Start
 from qkv.tasks.tag import Tagger, Tags
 from qkv.text import OUTSIDE, PREFIXES, Scheme, guess_scheme, join_words, label_set
-from qkv.training import entropy, token_labels
+from qkv.training import entropy
 
 
 class TagJob(LabelJob[Sentence]):
@@ -90,13 +90,13 @@ class TagJob(LabelJob[Sentence]):
         """Yield all training sentences."""
         return (join_words(sentence.words)[0] for sentence in self.splits.train)
 
-    def head(self) -> dict[str, Any]:
-        """Label each token."""
-        return {"head": "token", "n_labels": len(self.tags.labels)}
+    @property
+    def n_labels(self) -> int:
+        """Labels of a word."""
+        return len(self.tags.labels)
 
     def build_result(self, model: Any) -> Tagger:
         """Build a tagger."""
-        self.objective = token_labels(self.recipe.train.consistency)
         return Tagger(model, self.tokenizer, self.tags)
 
     def encode(self, split: str) -> SequenceItems:

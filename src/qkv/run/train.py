@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from qkv.config import PRESETS, Recipe, TrainConfig, load_recipe
+from qkv.config import PRESETS, Recipe, TrainConfig, load_recipe, recipe_from
 from qkv.convert import export_problems, open_model
 from qkv.convert.model_folder import load_config
 from qkv.device import pick_device
+from qkv.errors import UserError
 from qkv.evaluation import Score
 from qkv.model import Model
 from qkv.plan.parameters import count_parameters
-from qkv.run.answer import AnswerJob
 from qkv.run.card import describe_input, write_card
-from qkv.run.classify import ClassifyJob
-from qkv.run.denoise import DenoiseJob
 from qkv.run.display import remark
-from qkv.run.embed import EmbedJob
-from qkv.run.fill import FillJob
 from qkv.run.folder import (
     CHECKPOINTS,
     CURVES,
@@ -37,14 +35,8 @@ from qkv.run.folder import (
     locked,
     write_recipe,
 )
-from qkv.run.generate import GenerateJob
-from qkv.run.images import ImageJob
-from qkv.run.instruct import InstructJob
 from qkv.run.job import Job
-from qkv.run.prefer import PreferJob
 from qkv.run.resources import fit_memory
-from qkv.run.tag import TagJob
-from qkv.run.translate import TranslateJob
 from qkv.training import (
     ALONE,
     Curves,
@@ -63,19 +55,6 @@ from qkv.training import (
     tensorboard_installed,
 )
 
-JOBS: dict[str, type[Job]] = {
-    "translate": TranslateJob,
-    "generate": GenerateJob,
-    "instruct": InstructJob,
-    "prefer": PreferJob,
-    "fill": FillJob,
-    "denoise": DenoiseJob,
-    "classify": ClassifyJob,
-    "tag": TagJob,
-    "answer": AnswerJob,
-    "embed": EmbedJob,
-}
-
 
 @dataclass(frozen=True)
 class Run:
@@ -89,7 +68,7 @@ class Run:
 
 
 def train(
-    recipe: Recipe | str | Path,
+    recipe: Recipe | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
     resume: bool = False,
@@ -98,15 +77,24 @@ def train(
 ) -> Run:
     """Train what a recipe describes and leave it in `out`, a run folder and a model folder.
 
+    The recipe is a TOML file, or its values, like `{"data": {"pairs": "a.tsv"}}`.
+
     A run that is there already is resumed (`resume`), replaced (`replace`; but a run of your own is
     never replaced by the packaged demo, nor the other way round), or else left alone.
 
     Where torchrun or `qkv train --gpus` has started this process as one of several, they train
     together (docs/scaling.md).
     """
-    if not isinstance(recipe, Recipe):
+    if isinstance(recipe, Mapping):
+        recipe = recipe_from(recipe)
+    elif isinstance(recipe, str | Path):
         out = out or Path("runs") / Path(recipe).stem
         recipe = load_recipe(Path(recipe))
+    elif not isinstance(recipe, Recipe):
+        raise UserError(
+            f"A recipe is a file or a dictionary of its values, but {recipe!r} was given; "
+            f"write one as a .toml file and give its path."
+        )
     folder = Path(out or "runs/model")
     resume = resume or (restarted() and (folder / RECIPE).exists())
     device = local_device(pick_device(recipe.train.device))
@@ -158,8 +146,7 @@ def prepare(
     """Run the phases of a job up to its stream: everything that comes before the first step."""
     say = partial(remark, console or Console(stderr=True))
     device = local_device(pick_device(recipe.train.device))
-    kind = ImageJob if reads_images(recipe) else JOBS[recipe.task]
-    job = kind(recipe, folder, device, say, resume, workers)
+    job = job_class(recipe)(recipe, folder, device, say, resume, workers)
     for phase in (job.read, job.make_tokenizer, job.make_model):
         phase()
     for problem in export_problems(job.config, recipe.task):
@@ -169,6 +156,13 @@ def prepare(
     job.recipe = fit_memory(job)
     job.make_stream()
     return job
+
+
+def job_class(recipe: Recipe) -> type[Job]:
+    """Import the job of a recipe's task: `TranslateJob` of `qkv.run.translate`."""
+    name = "image" if reads_images(recipe) else recipe.task
+    found: type[Job] = getattr(import_module(f"qkv.run.{name}"), f"{name.title()}Job")
+    return found
 
 
 def reads_images(recipe: Recipe) -> bool:
@@ -183,12 +177,13 @@ def reads_images(recipe: Recipe) -> bool:
 def make_trainer(job: Job) -> Trainer:
     """Build the trainer of a job that is prepared."""
     recipe, device, folder = job.recipe, job.device, job.folder
+    one_shape = job.stream.one_shape
 
     def loss_of(model: Model, config: TrainConfig) -> LossSum:
-        return build_loss(model, config, device, job.stream.one_shape, job.objective)
+        return build_loss(model, config, device, one_shape, job.objective)
 
     return Trainer(
-        layout=make_layout(job.model, loss_of, recipe.train, job.workers),
+        layout=make_layout(job.model, loss_of, recipe.train, job.workers, one_shape),
         stream=job.stream,
         config=recipe.train,
         device=device,

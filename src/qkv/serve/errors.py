@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from qkv.errors import UserError
 from qkv.serve.models import BusyError, UnavailableError, UnknownModelError
 
+TAG = re.compile(r"^(str|int|float|bool)$|[\[(-]")  # how pydantic names one kind of several
 RETRY_SECONDS = 1  # after which somebody who was turned away may try again
 TYPES = {
     400: "invalid_request_error",
@@ -95,12 +97,26 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, refuse_path)
 
 
+def _nearest(errors: Sequence[Any]) -> Any:
+    """Return the first error; where a value may be of several kinds, that of the nearest kind."""
+    first = errors[0]
+    if not first["loc"] or not TAG.search(str(first["loc"][-1])):
+        return first
+    same = [one for one in errors if one["loc"][: len(first["loc"]) - 1] == first["loc"][:-1]]
+    return max(same, key=lambda one: len(one["loc"]))
+
+
+def _path(loc: Sequence[Any]) -> list[str]:
+    """Return where a value is, without the kinds that were tried for it."""
+    return [str(part) for part in loc if part != "body" and not TAG.search(str(part))]
+
+
 def _sentence(error: RequestValidationError) -> str:
     """Name the first value that does not fit, and the rule; the value itself is not repeated."""
-    first = error.errors()[0]
+    first = _nearest(error.errors())
     if first["type"] == "json_invalid":
         return f"The body is not JSON ({first['ctx']['error']}); send an object."
-    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    where = ".".join(_path(first["loc"]))
     rule = str(first["msg"]).rstrip(".")
     if not where:
         rule = "it must be a JSON object, sent with the header Content-Type: application/json"

@@ -17,6 +17,7 @@ from qkv.serve.settings import LOOPBACK, ServeSettings
 # Paths that tell nothing of anybody: the page itself asks for the key.
 OPEN = ("/", "/health", "/ready", "/docs", "/openapi.json", "/favicon.ico")
 OPEN_FOLDER = "/page/"
+MOST_DRAINED = 1 << 24  # bytes of a refused body that are read, so that its sender hears why
 KEY_IN_BODY = ("/translate", "/detect", "/languages")  # as LibreTranslate's clients send it
 
 
@@ -101,20 +102,28 @@ class Guard:
         if not length and "transfer-encoding" not in headers:
             return b""
         most = self.settings.max_body
-        if length.isdecimal() and int(length) > most:
-            raise _too_large(most)
         body = bytearray()
+        n_bytes = 0
+        # What is too large is still read for a while: many clients do not look for the answer
+        # before they have sent everything, and to hang up on them would be to send none.
+        if length.isdecimal() and MOST_DRAINED < int(length) > most:
+            raise _too_large(most)
         try:
             async with asyncio.timeout(self.settings.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
                         raise ApiError(400, "The client went away before its request was complete.")
-                    body += message.get("body", b"")
-                    if len(body) > most:
+                    n_bytes += len(message.get("body", b""))
+                    if n_bytes > max(most, MOST_DRAINED):
                         raise _too_large(most)
-                    if not message.get("more_body", False):
-                        return bytes(body)
+                    if n_bytes <= most:
+                        body += message.get("body", b"")
+                    if message.get("more_body", False):
+                        continue
+                    if n_bytes > most:
+                        raise _too_large(most)
+                    return bytes(body)
         except TimeoutError as error:
             raise ApiError(
                 408,

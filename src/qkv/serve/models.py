@@ -24,7 +24,7 @@ from qkv.tasks import load
 from qkv.text.languages import THREE_LETTERS, Languages
 
 LOG = logging.getLogger("qkv.serve")
-BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.1, "int4": 0.65, None: 4.0}  # of a weight in memory
+BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.1, "int4": 0.65}  # of a weight in memory
 PAIR = re.compile(r"(?:^|[-_])([a-z]{2})[-_]([a-z]{2})$")
 
 
@@ -102,26 +102,26 @@ class Models:
             "loaded": name in self._workers,
         }
 
-    def choose(self, name: str | None, tasks: Iterable[str], doing: str) -> str:
+    def choose(
+        self, name: str | None, tasks: Iterable[str], doing: str, images: bool = False
+    ) -> str:
         """Return the model of this name, or by default the first one that has one of these tasks.
 
-        `doing` says in errors what it is wanted for.
+        `doing` says in errors what it is wanted for; `images`: a model that reads them.
         """
-        wanted = set(tasks)
-        if name is not None:
-            offer = self.offer(name)
-            sees = " images" if offer.config.patch_size else ""
-            if offer.task not in wanted or sees:
-                raise UserError(
-                    f"The model {name!r} is made to {offer.task}{sees}, so that it cannot {doing}; "
-                    f"name another one."
-                )
-            return name
-        for offer in self._offers.values():
-            if offer.task in wanted and not offer.config.patch_size:
+        offers = list(self._offers.values()) if name is None else [self.offer(name)]
+        for offer in offers:
+            if offer.task in tasks and bool(offer.config.patch_size) == images:
                 return offer.name
-        raise UnknownModelError(
-            f"No model of this server can {doing}; start it with one that can: `qkv serve MODEL`."
+        if name is None:
+            raise UnknownModelError(
+                f"No model of this server can {doing}; start it with one that can: "
+                f"`qkv serve MODEL`."
+            )
+        sees = " images" if offers[0].config.patch_size else ""
+        raise UserError(
+            f"The model {name!r} is made to {offers[0].task}{sees}, so that it cannot {doing}; "
+            f"name another one."
         )
 
     def workers(self) -> Mapping[str, Worker]:
@@ -228,8 +228,16 @@ def _offer(given: str, settings: ServeSettings) -> Offer:
         load_languages(stored) if task == "translate" else None,
         _pair(name) if task == "translate" else None,
         count,
-        int(count * BYTES[settings.dtype]),
+        _n_bytes(stored, count, settings.dtype or stored.dtype),
     )
+
+
+def _n_bytes(stored: StoredModel, count: int, dtype: str | None) -> int:
+    """Bytes of the weights in memory, about: as on disk, unless a precision is asked for."""
+    if dtype is not None:
+        return int(count * BYTES[dtype])
+    on_disk = sum(file.stat().st_size for file in stored.path.glob("*.safetensors"))
+    return on_disk or int(count * BYTES["fp32"])
 
 
 def _short_name(given: str) -> str:

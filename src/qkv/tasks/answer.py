@@ -21,7 +21,8 @@ from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.reading import Reader, load_encoder, save_encoder
-from qkv.tasks.texts import Progress, check_text
+from qkv.tasks.shown import Shown
+from qkv.tasks.texts import Progress, check_pair
 from qkv.text import Tokenizer
 from qkv.text.offsets import TokenSpans
 from qkv.text.words import Span
@@ -108,7 +109,7 @@ class Part:
         return mask
 
 
-class Answerer:
+class Answerer(Shown):
     """An encoder with two logits a token: the answer starts here, the answer ends here."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, settings: Answers) -> None:
@@ -157,7 +158,7 @@ class Answerer:
             raise UserError(f"n_best is {n_best}, but must be at least 1.")
         whole = list(pairs)
         for number, pair in enumerate(whole, start=1):
-            _check_pair(pair, number)
+            check_pair(pair, number)
         answers: list[list[Found]] = []
         contexts: dict[str, Context] = {}
         for first in range(0, len(whole), CHUNK):
@@ -191,9 +192,7 @@ class Answerer:
         parts: list[Part] = []
         for owner, (tokens, context) in enumerate(zip(encoded, contexts, strict=True)):
             question, ids = tokens[:longest], context.spelt.ids
-            size = room - len(question)
-            stride = size - min(settings.overlap, size // 2)
-            for window in windows(len(ids), size, stride):
+            for window in windows(len(ids), room - len(question), settings.overlap):
                 framed = self.reader.frame(question, ids[slice(*window)])
                 parts.append(Part(framed, owner, window))
         return parts
@@ -263,12 +262,3 @@ def _characters(span: SpanScore, context: Context, parts: Sequence[Part]) -> Spa
     part, spans = parts[span.window], context.spelt.spans
     shift = part.window[0] - part.begin
     return spans[span.start + shift][0], spans[span.end + shift][1]
-
-
-def _check_pair(pair: object, number: int) -> None:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise UserError(
-            f"Text {number} is {repr(pair)[:40]}, but must be a pair: a question and a text."
-        )
-    for text in pair:
-        check_text(text, number)

@@ -14,11 +14,11 @@ from torch import Tensor
 from qkv.config.fields import check_ranges, setting
 from qkv.convert.model_folder import Where, load_section
 from qkv.data import Framed
-from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder
-from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
-from qkv.tasks.texts import Progress, check_text
+from qkv.tasks.reading import Reader, averaged, by_text, flattened, load_encoder, save_encoder
+from qkv.tasks.shown import Shown
+from qkv.tasks.texts import Progress, check_several, check_text
 from qkv.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -69,12 +69,15 @@ class Classification:
         return self.probabilities[self.labels[0]] if self.labels else None
 
 
-class Classifier:
+class Classifier(Shown):
     """An encoder with a head of labels."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, classes: Classes) -> None:
         self.model, self.tokenizer, self.classes = model, tokenizer, classes
         self.reader = Reader(model, tokenizer, classes.frame)
+
+    def _labels(self) -> tuple[str, ...]:
+        return self.classes.labels
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Classifier:
@@ -144,24 +147,22 @@ class Classifier:
         advance = progress and by_text(progress, len(whole), len(framed))
         outputs = torch.stack(self.reader.run(framed, progress=advance))
         if self.classes.kind == "number":
-            return list(_averaged(outputs, owners, len(whole)))
+            return list(averaged(outputs, owners, len(whole)))
         one_class = self.classes.kind == "class"
         probable = outputs.softmax(-1) if one_class else outputs.sigmoid()
-        means = _averaged(probable, owners, len(whole))
+        means = averaged(probable, owners, len(whole))
         return list(means.log() if one_class else torch.logit(means, eps=1e-7))
 
     def frame(self, texts: Sequence[Texts]) -> tuple[list[Framed], list[int]]:
         """Texts as the model reads them, long ones in windows, and each window's text by index."""
         self._check_sizes({len(parts) for parts in texts})
         flat = iter(self.reader.encode(part for parts in texts for part in parts))
-        framed: list[Framed] = []
-        owners: list[int] = []
-        for owner, whole in enumerate(texts):
-            parts = [next(flat) for _ in whole]
-            new = self._pair(*parts) if len(parts) == 2 else self._windows(parts[0])
-            framed += new
-            owners += [owner] * len(new)
-        return framed, owners
+        encoded = ([next(flat) for _ in parts] for parts in texts)
+        room, overlap = self.reader.room(), self.classes.overlap
+        return flattened(
+            self._pair(*ids) if len(ids) == 2 else self.reader.windows(ids[0], room, overlap)
+            for ids in encoded
+        )
 
     def _check_sizes(self, sizes: set[int]) -> None:
         if not sizes <= {1, 2}:
@@ -184,11 +185,6 @@ class Classifier:
         sizes = (more, less) if len(first) > len(second) else (less, more)
         return [self.reader.frame(first[: sizes[0]], second[: sizes[1]])]
 
-    def _windows(self, tokens: list[int]) -> list[Framed]:
-        room = self.reader.room()
-        stride = max(1, room - min(self.classes.overlap, room // 2))
-        return [self.reader.frame(tokens[a:b]) for a, b in windows(len(tokens), room, stride)]
-
     def _read(self, logits: Tensor, threshold: float | None) -> Classification:
         classes = self.classes
         if classes.kind == "number":
@@ -204,13 +200,14 @@ class Classifier:
 
 def _as_tuples(texts: Iterable[str | Texts]) -> list[Texts]:
     """Texts and pairs as tuples; what is neither is refused by its position."""
+    check_several(texts)
     found = [(text,) if isinstance(text, str) else text for text in texts]
     for number, parts in enumerate(found, start=1):
         if not isinstance(parts, tuple | list):
             check_text(parts, number)
         for part in parts:
             check_text(part, number)
-    return [tuple(parts) for parts in found]
+    return [tuple(map(str, parts)) for parts in found]
 
 
 def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
@@ -224,10 +221,3 @@ def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
         )
     if len(set(labels)) < len(labels) or not all(labels):
         raise UserError(f"{folder} names a label twice, or one is empty; restore config.json.")
-
-
-def _averaged(values: Tensor, owners: Sequence[int], n_texts: int) -> Tensor:
-    """The mean (N, C) over each text's windows."""
-    rows = torch.tensor(owners)
-    counts = torch.bincount(rows, minlength=n_texts)[:, None]
-    return torch.zeros(n_texts, values.shape[1]).index_add_(0, rows, values) / counts

@@ -48,6 +48,10 @@ class Conversation:
         self._n_retries = 0  # of the newest answer
         self.tell: Tell = tell or (lambda sentence: warnings.warn(sentence, stacklevel=3))
 
+    def __repr__(self) -> str:
+        count = len(self.messages)
+        return f"Conversation({count} message{'' if count == 1 else 's'} with {self.speaker!r})"
+
     def say(self, content: str) -> str:
         """Say something and get the whole answer."""
         return "".join(self.stream(content))

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from qkv.config import EmbedConfig, Pooling
 from qkv.convert.model_folder import Where, load_section
-from qkv.data import Framed
-from qkv.data.overlaps import windows
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, evaluating
-from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
+from qkv.tasks.reading import Reader, averaged, by_text, flattened, load_encoder, save_encoder
+from qkv.tasks.shown import Shown
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 from qkv.text.words import UNSPACED
@@ -71,7 +70,7 @@ class _Gapped:
     masks: list[tuple[Candidate, ...]] = field(default_factory=list)
 
 
-class Encoder:
+class Encoder(Shown):
     """An encoder without a head, or with a masked-LM head."""
 
     def __init__(
@@ -117,27 +116,15 @@ class Encoder:
         def pooled(tokens: Tensor, layout: Layout, segments: Tensor) -> Tensor:
             return self.model.embed(self.model.hidden(tokens, layout, segments), layout, how)
 
-        framed, owners = self._windows(texts)
+        size = self._room()
+        encoded = self.reader.encode(texts)
+        framed, owners = flattened(self.reader.windows(tokens, size) for tokens in encoded)
         advance = progress and by_text(progress, len(texts), len(framed))
         vectors = torch.stack(self.reader.run(framed, pooled, advance)).double()
-        weights = torch.tensor([[len(window.tokens)] for window in framed], dtype=torch.float64)
-        total = torch.zeros(len(texts), 1 + vectors.shape[1], dtype=torch.float64)
-        weighted = torch.cat([weights, weights * vectors], dim=1)
-        total.index_add_(0, torch.tensor(owners), weighted)
-        means = (total[:, 1:] / total[:, :1]).float()
+        weights = torch.tensor([len(window.tokens) for window in framed], dtype=torch.float64)
+        means = averaged(vectors, owners, len(texts), weights).float()
         scaled = self.embedding.normalize if normalize is None else normalize
         return F.normalize(means, dim=-1) if scaled else means
-
-    def _windows(self, texts: Sequence[str]) -> tuple[list[Framed], list[int]]:
-        """Texts as the model reads them, and each window's text by index."""
-        room = self._room()
-        framed: list[Framed] = []
-        owners: list[int] = []
-        for owner, tokens in enumerate(self.reader.encode(texts)):
-            new = [self.reader.frame(tokens[a:b]) for a, b in windows(len(tokens), room, room)]
-            framed += new
-            owners += [owner] * len(new)
-        return framed, owners
 
     def _room(self) -> int:
         """How many tokens of text a window holds."""

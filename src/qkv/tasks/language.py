@@ -32,6 +32,7 @@ from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
+from qkv.tasks.shown import Shown
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 from qkv.tasks.writer import Remembered, Writer
 from qkv.text import TextStream, Tokenizer, cut_at_stop
@@ -52,7 +53,7 @@ class Completion:
     stopped: bool  # ended by a stop string, which is no part of the text
 
 
-class LanguageModel:
+class LanguageModel(Shown):
     """A decoder with its vocabulary."""
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from qkv.convert.model_folder import (
     model_content,
     save_model_folder,
 )
-from qkv.data import Framed, Ragged, Specials, arrange, frame
+from qkv.data import Framed, Ragged, Specials, arrange, frame, windows
 from qkv.errors import UserError
 from qkv.model import Encoder, Layout, evaluating
 from qkv.tasks.texts import Progress, listed_texts
@@ -68,6 +69,10 @@ class Reader:
         tokens = [*before, *first, *rest] or [self.special.pad]  # the last one is looked at
         return Framed(tokens, [0] * len(tokens))
 
+    def windows(self, tokens: Sequence[int], size: int, overlap: int = 0) -> list[Framed]:
+        """Frame a text in windows of at most `size` tokens."""
+        return [self.frame(tokens[a:b]) for a, b in windows(len(tokens), size, overlap)]
+
     def encode(self, texts: Iterable[str]) -> list[list[int]]:
         """Token ids of texts as they are, without special tokens; blank texts have none."""
         texts = listed_texts(texts)
@@ -109,6 +114,24 @@ class Reader:
                 if progress:
                     progress(len(rows))
         return found
+
+
+def flattened(framed: Iterable[Sequence[Framed]]) -> tuple[list[Framed], list[int]]:
+    """Join the windows of all texts, and tell each one's text by its index."""
+    of_text = list(framed)
+    owners = [owner for owner, parts in enumerate(of_text) for _ in parts]
+    return list(chain.from_iterable(of_text)), owners
+
+
+def averaged(
+    values: Tensor, owners: Sequence[int], n_texts: int, weights: Tensor | None = None
+) -> Tensor:
+    """Return the mean (N, D) over each text's windows, weighed by `weights` (W,) or all alike."""
+    weights = values.new_ones(len(values)) if weights is None else weights
+    rows = torch.tensor(owners)
+    totals = values.new_zeros(n_texts, values.shape[1])
+    totals.index_add_(0, rows, weights[:, None] * values)
+    return totals / values.new_zeros(n_texts).index_add_(0, rows, weights)[:, None]
 
 
 def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:

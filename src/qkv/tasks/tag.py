@@ -24,7 +24,8 @@ from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
-from qkv.tasks.texts import Progress, check_text
+from qkv.tasks.shown import Shown
+from qkv.tasks.texts import Progress, check_several, check_text
 from qkv.text import Tokenizer, tagging
 from qkv.text.offsets import WordTokens
 from qkv.text.words import Span, split_words
@@ -86,7 +87,7 @@ class Window:
     places: list[int]  # positions of these words' first tokens
 
 
-class Tagger:
+class Tagger(Shown):
     """An encoder with a head that labels each word at its first token."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, tags: Tags) -> None:
@@ -94,6 +95,9 @@ class Tagger:
         self.reader = Reader(model, tokenizer)
         self.scheme = None if tags.scheme == "none" else tags.scheme
         self.valid = tagging.transitions(tags.labels, self.scheme)
+
+    def _labels(self) -> tuple[str, ...]:
+        return self.tags.labels
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
@@ -129,6 +133,7 @@ class Tagger:
         """
         if isinstance(texts, str | tuple):
             return self.tag([texts], progress)[0]
+        check_several(texts)
         split = [_split(text, number) for number, text in enumerate(texts, start=1)]
         sentences = [[text[start:end] for start, end in spans] for text, spans in split]
         scores = self.scores(sentences, progress)
@@ -167,9 +172,7 @@ class Tagger:
         """Windows cut between words; the one that sees most around a word decides it."""
         word = np.array(spelt.word)
         first = np.diff(word, prepend=-1) > 0
-        room = self.reader.room()
-        stride = max(1, room - min(self.tags.overlap, room // 2))
-        parts = windows(len(word), room, stride, first.tolist())
+        parts = windows(len(word), self.reader.room(), self.tags.overlap, first.tolist())
         chosen = np.array(most_central(parts, len(word)))
         for index, (start, end) in enumerate(parts):
             own = np.flatnonzero(first & (chosen == index))
@@ -215,7 +218,7 @@ def _split(given: str | Words, number: int) -> tuple[str, list[Span]]:
     """A text and the spans of its words."""
     if isinstance(given, str):
         check_text(given, number)
-        return given, split_words(given)
+        return str(given), split_words(given)
     if not isinstance(given, Iterable):
         check_text(given, number)
     words = list(given)

@@ -57,12 +57,18 @@ def decode_config(own: DecodeConfig, differences: Mapping[str, object]) -> Decod
 
 def listed_texts(texts: Iterable[str]) -> list[str]:
     """The texts of any iterable; what is not a text is refused by its position."""
-    if not isinstance(texts, Iterable):
-        raise UserError(f"Texts are strings, but {texts!r} was given; give a string or several.")
+    check_several(texts)
     found = list(texts)
     for number, text in enumerate(found, start=1):
         check_text(text, number)
-    return found
+    return [str(text) for text in found]  # those of NumPy are a kind of their own
+
+
+def check_several(texts: object) -> None:
+    """Refuse what holds no texts: numbers, None, bytes."""
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes | bytearray):
+        shown = repr(texts)[:40]
+        raise UserError(f"Texts are strings, but {shown} was given; give a string or several.")
 
 
 def check_text(text: object, number: int) -> None:
@@ -72,3 +78,13 @@ def check_text(text: object, number: int) -> None:
         raise UserError(f"Text {number} is {shown}, of type {type(text).__name__}; give a string.")
     if HALF_CHARACTER.search(text):
         raise UserError(f"Text {number} holds bytes that are not UTF-8; convert it first.")
+
+
+def check_pair(pair: object, number: int) -> None:
+    """Refuse what is not a question and a text."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise UserError(
+            f"Text {number} is {repr(pair)[:40]}, but must be a pair: a question and a text."
+        )
+    for text in pair:
+        check_text(text, number)

@@ -26,6 +26,7 @@ from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.model.packed_linear import pack_products
+from qkv.tasks.shown import Shown
 from qkv.tasks.texts import DecodeSettings, Progress, decode_config, listed_texts
 from qkv.text.languages import Languages
 
@@ -68,7 +69,7 @@ class Framing:
     given: tuple[int, ...]  # what every translation begins with
 
 
-class Translator:
+class Translator(Shown):
     """An encoder-decoder with its vocabularies and, where it knows several, its languages."""
 
     def __init__(

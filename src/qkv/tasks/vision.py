@@ -27,6 +27,7 @@ from qkv.data.items.pixels import BRIGHTEST
 from qkv.errors import UserError
 from qkv.model import Encoder, evaluating
 from qkv.tasks.classify import Classification, check_labels
+from qkv.tasks.shown import Shown
 from qkv.tasks.texts import Progress
 
 if TYPE_CHECKING:
@@ -50,11 +51,14 @@ class ImageClasses:
         return Scale(self.mean, self.deviation)
 
 
-class ImageClassifier:
+class ImageClassifier(Shown):
     """An encoder that reads images, with a head of labels."""
 
     def __init__(self, model: Encoder, classes: ImageClasses) -> None:
         self.model, self.classes = model, classes
+
+    def _labels(self) -> tuple[str, ...]:
+        return self.classes.labels
 
     @classmethod
     def load(cls, folder: Where, device: torch.device | None = None) -> ImageClassifier:

@@ -1,4 +1,4 @@
-"""Token generation: what a language model's verbs have in common, below the level of text."""
+"""Token generation: the part that all methods of a language model share."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ valid; and since no text can spell a special token, nobody can forge the end of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
@@ -231,6 +231,11 @@ TEMPLATES = {
 
 def check_messages(messages: Messages, where: str) -> list[Message]:
     """Check each message, and that user and assistant take turns after any system message."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise UserError(
+            f"{where} is {str(messages)[:60]!r}, but must be a list of messages like "
+            f'{{"role": "user", "content": "…"}}.'
+        )
     if not messages:
         raise UserError(f"{where}: there is no message; a conversation needs a user's at least.")
     checked: list[Message] = []

@@ -1,4 +1,4 @@
-"""Languages that a translator is told by a token: which it knows, and how they are named."""
+"""Language tokens of a translator: which languages it knows, and how they are named."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -131,17 +131,17 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Turn text into ids, without adding special tokens."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._encoded(self._backend.encode, text).ids
         return ids
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts in parallel."""
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self._encoded(self._backend.encode_batch_fast, texts)
         return [encoding.ids for encoding in encodings]
 
     def encode_by_word(self, texts: Sequence[str]) -> list[list[list[int]]]:
         """Encode texts in parallel, the ids of each word apart: no merge reaches across words."""
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        encodings = self._encoded(self._backend.encode_batch, texts)
         numbered = [zip(encoding.ids, encoding.word_ids, strict=True) for encoding in encodings]
         return [
             [[id for id, _ in tokens] for _, tokens in groupby(pairs, itemgetter(1))]
@@ -166,7 +166,7 @@ class Tokenizer:
 
     def encode_spans_many(self, texts: Sequence[str]) -> list[TokenSpans]:
         """Encode texts in parallel, with the span of characters that each token covers."""
-        encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+        encodings = self._encoded(self._backend.encode_batch, texts)
         return [
             TokenSpans(encoding.ids, locate(text, encoding, self._backend.normalizer))
             for text, encoding in zip(texts, encodings, strict=True)
@@ -268,6 +268,17 @@ class Tokenizer:
         """Whether a text that begins with a word gets a space before it."""
         tokens = self._backend.encode("a", add_special_tokens=False).tokens
         return "".join(tokens).startswith(ADDED_SPACE)
+
+    @staticmethod
+    def _encoded(encode: Callable[..., Any], given: str | Sequence[str]) -> Any:
+        try:
+            return encode(given, add_special_tokens=False)
+        except TypeError:
+            raise  # not a text
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(
+                f"The tokenizer cannot encode the text ({error}); save or download it again."
+            ) from error
 
     def _special_tokens(self) -> dict[int, tokenizers.AddedToken]:
         added = self._backend.get_added_tokens_decoder()

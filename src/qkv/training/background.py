@@ -9,8 +9,8 @@ from collections.abc import Callable
 class BackgroundWrite:
     """A file that is being written by a thread, or none.
 
-    What the thread writes must be a copy that training does not change. Its errors are raised to
-    whoever waits for it.
+    What the thread writes must be a copy that training does not change. `wait`
+    raises its errors.
     """
 
     def __init__(self) -> None:

@@ -32,6 +32,7 @@ from qkv.training.checkpoint import (
 from qkv.training.distribution import ALONE, Distribution
 from qkv.training.int8_adamw import Int8AdamW
 from qkv.training.optimizer import adamw, build_optimizer, freeze
+from qkv.training.recorded import RecordedLoss
 from qkv.training.sharded_checkpoint import (
     copied_parts,
     name_of,
@@ -50,8 +51,10 @@ class Layout:
 
     workers: Distribution = ALONE
 
-    def __init__(self, model: Model, loss_sum: LossSum) -> None:
-        self.model, self.loss_sum = model, loss_sum
+    def __init__(
+        self, model: Model, loss_sum: LossSum, recorded: RecordedLoss | None = None
+    ) -> None:
+        self.model, self.loss_sum, self.recorded = model, loss_sum, recorded
 
     def build_optimizer(self, config: TrainConfig) -> torch.optim.Optimizer:
         """Build the optimizer of this worker's weights."""
@@ -62,6 +65,10 @@ class Layout:
 
     def accumulate(self, batches: Sequence[Batch], smoothing: float) -> Tensor:
         """Add up the gradients of a step's batches; return this worker's share of the mean loss."""
+        if self.recorded is not None and len(batches) == 1:
+            loss = self.recorded.backward(batches[0], smoothing)
+            if loss is not None:
+                return loss
         return accumulate(self.loss_sum, batches, smoothing)
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
@@ -227,7 +234,7 @@ class Sharded(Layout):
         return copied_parts(folder, tensors, state, self.tensor_size, self.workers)
 
     def _as_shard(self, name: str, value: Tensor) -> Any:
-        """Describe a tensor that lies as the weight `name` does; others are the same everywhere."""
+        """Describe a tensor that is cut like the weight `name`; others are the same everywhere."""
         from torch.distributed.tensor import DTensor, Replicate, Shard
 
         weight = self.weights[name]
@@ -244,7 +251,7 @@ class Sharded(Layout):
         )
 
     def empty_shard(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Any:
-        """Make room for a tensor that lies as the weight `name` does, or for a whole other one."""
+        """Make room for a tensor that is cut like the weight `name`, or for a whole other one."""
         if shape != self.weights[name].shape:
             return torch.empty(shape, dtype=dtype)
         return self._as_shard(name, torch.empty_like(self.parts[name], dtype=dtype))
@@ -275,7 +282,7 @@ class Sharded(Layout):
         return read_state(path)
 
     def own_part(self, name: str, tensor: Tensor) -> Tensor:
-        """Cut this worker's part out of a whole tensor that lies as the weight `name` does."""
+        """Cut this worker's part out of a whole tensor of the weight `name`, or of its state."""
         if tensor.shape != self.weights[name].shape:
             return tensor
         if name in self.orders:
@@ -302,15 +309,30 @@ class Sharded(Layout):
 
 
 def make_layout(
-    model: Model, build_loss: BuildLoss, config: TrainConfig, workers: Distribution
+    model: Model,
+    build_loss: BuildLoss,
+    config: TrainConfig,
+    workers: Distribution,
+    one_shape: bool = False,
 ) -> Layout:
-    """Lay a model out on its workers as the settings say."""
+    """Lay a model out on its workers as the settings say.
+
+    On a GPU, compiled steps of `one_shape` are recorded too.
+    """
+    device = next(model.parameters()).device
     if workers.size == 1:
-        return Layout(model, build_loss(model, config))
-    if is_on(config.compile, next(model.parameters()).device):
+        loss_sum, recorded = build_loss(model, config), None
+        is_compiled = device.type == "cuda" and is_on(config.compile, device)
+        # Weights that move within the backward pass, and blocks that are computed again there,
+        # do what a recording cannot hold.
+        plain = config.moves_in_backward or config.recompute
+        if is_compiled and one_shape and not plain:
+            recorded = RecordedLoss(loss_sum, model, device)
+        return Layout(model, loss_sum, recorded)
+    if is_on(config.compile, device):
         import torch._dynamo
 
-        # The loss is one graph, which DDP's own optimisation would cut at its buckets.
+        # Blocks are compiled one by one, and DDP's own optimisation would cut them at its buckets.
         torch._dynamo.config.optimize_ddp = False
     if config.shard == "none" and workers.tensor_size == 1:
         return Replicated(model, build_loss(model, config), workers)

@@ -66,7 +66,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.workers = self.layout.workers
         self.optimizer = self.layout.build_optimizer(self.config)
-        self.pending: list[dict[str, Any]] = []  # steps whose loss nobody has looked at yet
+        self.pending: list[dict[str, Any]] = []  # steps whose loss is still on the device
         self.unsaved = False  # whether `state` has changed since the last checkpoint
         self.writing = BackgroundWrite()  # the newest checkpoint
         self.tokens, self.clock = 0, time.perf_counter()
@@ -244,7 +244,8 @@ class Trainer:
         state = self.state
         self.settle()
         self._check_weights()
-        scores = self._scores()
+        self.layout.collect()
+        scores = self._measured()
         self._check_finite("validation loss", scores["valid_loss"], state.step)
         self._complain(scores)
         value = self._value(scores)
@@ -262,9 +263,8 @@ class Trainer:
                 self.writing.wait()  # before there is a model, which `resume` relies on
             self.keep_weights()
 
-    def _scores(self) -> Scores:
-        """Measure the weights of all workers; the main worker's numbers decide for all."""
-        self.layout.collect()
+    def _measured(self) -> Scores:
+        """Measure the model; the main worker's numbers decide for all."""
         scores = self.evaluate()
         return self.workers.from_main(lambda: scores)
 
@@ -329,8 +329,7 @@ class Trainer:
             self.say(f"warning: the average was left out, the best weights are kept: {error}")
             return
         load_trained(self.model, weights, self.folder)
-        scores = self.evaluate()
-        value = self._value(self.workers.from_main(lambda: scores))
+        value = self._value(self._measured())
         better = state.best is None or value > state.best
         if better:
             state.best = value

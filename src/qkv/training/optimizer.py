@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.config import ModelConfig, TrainConfig
-from qkv.device import has_bfloat16, is_on
+from qkv.device import is_half, is_on
 from qkv.errors import UserError
 from qkv.training.int8_adamw import Int8AdamW
 from qkv.training.muon import Muon, hidden_weights
@@ -74,9 +74,7 @@ def _muon(model: nn.Module, config: TrainConfig) -> Muon:
     others = [p for p in _trained(model) if p not in hidden]
     assert isinstance(model.config, ModelConfig)
     share = config.muon_lr / peak_learning_rate(config, model.config.d_model)
-    half = config.precision == "bfloat16"
-    if config.precision == "auto":
-        half = has_bfloat16(next(model.parameters()).device)
+    half = is_half(config, next(model.parameters()).device)
     decay = config.weight_decay
     adam = {**_adam_settings(config), "fused": True}
     return Muon(hidden, _groups(others, decay), weight_decay=decay, share=share, half=half, **adam)

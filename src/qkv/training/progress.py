@@ -40,13 +40,14 @@ class Reporter(Protocol):
         """Report the steps since the last call."""
 
     def say(self, sentence: str) -> None:
-        """Report a remark or a warning."""
+        """Report a remark or a warning, for which logs of numbers have no use."""
+        return
 
     def close(self) -> None:
         """Finish; nothing more will come."""
 
 
-class JsonLog:
+class JsonLog(Reporter):
     """`log.jsonl`: one JSON object for each step, one a line."""
 
     def __init__(self, path: Path, from_step: int) -> None:
@@ -60,9 +61,6 @@ class JsonLog:
         self.file.write("".join(json.dumps(dict(record)) + "\n" for record in records))
         self.file.flush()
 
-    def say(self, sentence: str) -> None:
-        """Ignore remarks: the log holds numbers."""
-
     def close(self) -> None:
         """Close the file."""
         self.file.close()
@@ -75,7 +73,7 @@ def _step_of(line: str) -> float:
         return float("inf")  # a line that a kill cut short
 
 
-class Curves:
+class Curves(Reporter):
     """TensorBoard event files, where tensorboard is installed."""
 
     def __init__(self, folder: Path, from_step: int) -> None:
@@ -89,9 +87,6 @@ class Curves:
             for name, value in record.items():
                 if name != "step":
                     self.writer.add_scalar(name, value, record["step"])
-
-    def say(self, sentence: str) -> None:
-        """Ignore remarks: curves hold numbers."""
 
     def close(self) -> None:
         """Write buffered points."""

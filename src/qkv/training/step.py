@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.config import TrainConfig
 from qkv.data.batch import Batch
 from qkv.device import is_on, mixed_precision
-from qkv.model import Model
+from qkv.model import Model, call, use_regions
 from qkv.training.distribution import ALONE, Distribution
 from qkv.training.objectives import Objective, next_token
 
@@ -31,13 +31,13 @@ def build_loss(
     "auto" compiles only where all batches have one shape (`one_shape`): compiling takes longer than
     many a fine-tuning, and every new shape would compile again.
     """
-    compute = objective
+    run = None
     if is_on(config.compile, device) and (one_shape or config.compile == "on"):
-        compute = torch.compile(objective, fullgraph=one_shape, dynamic=not one_shape)
+        run = torch.compile(call, dynamic=not one_shape)
 
     def loss_sum(batch: Batch, smoothing: float) -> Tensor:
-        with mixed_precision(config, device):
-            return compute(model, batch, smoothing)
+        with mixed_precision(config, device), use_regions(run):
+            return objective(model, batch, smoothing)
 
     return loss_sum
 

@@ -17,7 +17,6 @@ from qkv.errors import UserError
 from qkv.model import Attention, FeedForward, Model
 
 COLUMNS, ROWS = 0, 1  # dimension of nn.Linear's weight (out, in) that is shared out
-BIASED_BY_HEAD = ("relative", "learned_relative", "alibi", "disentangled")
 
 
 def check_tensor_parallel(model: Model, size: int) -> None:
@@ -38,7 +37,7 @@ def _problem(config: ModelConfig, size: int) -> str:
     ):
         if count % size:
             return f"the model's {name} ({count}) must be a multiple of it; choose another number"
-    if config.positions in BIASED_BY_HEAD:
+    if config.biases_scores:
         return f"positions = '{config.positions}' belong to heads; use train.shard = 'full' instead"
     if config.has_qkv_bias and not config.key_bias:
         return "key_bias = false belongs to heads; use train.shard = 'full' instead"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.model import Decoder, Encoder
 from qkv_labs import tools
-from qkv_labs.figures import COLOURS, Figure, new_figure
+from qkv_labs.figures import COLOURS, Figure, new_figure, within_percent
 from qkv_labs.lab import Interval, Settings, Table, Verdict, Words, compare
 from qkv_labs.texts import Texts
 
@@ -312,9 +312,14 @@ def draw(m: Measured) -> Figure:
             x = [case + (index - 0.5) * 0.4 for case in range(len(CASES))]
             figures = [tools.mean_and_spread(accuracies(m, model, case, at)) for case in CASES]
             means, spreads = zip(*figures, strict=True)
-            style = {"color": COLOURS[index], "hatch": "//" if index else None, "capsize": 3}
+            style: dict[str, Any] = {
+                "color": COLOURS[index],
+                "hatch": "//" if index else None,
+                "capsize": 3,
+            }
             bars = [position - 0.05 for position in x]
-            axes.bar(bars, means, 0.32, yerr=spreads, edgecolor="white", label=model, **style)
+            style |= {"yerr": within_percent(means, spreads), "edgecolor": "white"}
+            axes.bar(bars, means, 0.32, label=model, **style)
             untrained = [fmean(accuracies(m, model, case, at, trained=False)) for case in CASES]
             label = "random weights" if index else None
             crosses = [position + 0.05 for position in x]

@@ -22,7 +22,7 @@ from qkv.model import Decoder
 from qkv.tasks import LanguageModel, Prompting
 from qkv.text import TEMPLATES, Message, Tokenizer, train_tokenizer
 from qkv_labs import tools
-from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure
+from qkv_labs.figures import COLOURS, MARKERS, Figure, new_figure, within_percent
 from qkv_labs.instruction.people import (
     BOTH,
     KINDS,
@@ -262,7 +262,7 @@ def draw(m: Measured) -> Figure:
         x = [number + (index - 1) * width for number in range(len(KINDS))]
         style = {"color": COLOURS[index], "edgecolor": "white", "capsize": 3}
         style["hatch"] = ("", "//", "..")[index]  # to be told apart without colour
-        bars = left.bar(x, means, width, yerr=spreads, label=arm, **style)
+        bars = left.bar(x, means, width, yerr=within_percent(means, spreads), label=arm, **style)
         left.bar_label(bars, fmt="%.0f", fontsize=7, padding=2)
     left.axhline(CHANCE, color=COLOURS[7], linestyle=":", label="chance")
     left.set_xticks(range(len(KINDS)), KINDS)

@@ -241,7 +241,9 @@ def tables(m: Measured) -> list[Table]:
         ]
         learnt.append((name, *changes))
         cut.append((name, *(tools.percent(tools.column(courses, field)) for field in CUTS)))
-    head = ("language", "object→verb (%)", "→", "score above mean", "→", "loss", "→")
+    quantities = ("object→verb (%)", "score above mean", "loss")
+    times = ("before", "after")
+    head = ("language", *(f"{name}, {time}" for name in quantities for time in times))
     cut_head = ("language", "whole", "head silenced", "verb unseen", "another word unseen")
     return [
         Table(say("before_after"), head, learnt),

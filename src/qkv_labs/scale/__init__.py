@@ -22,7 +22,7 @@ say = Texts("scale")
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 N_DRAWS, N_KEYS = 512, 64
 D_MODEL, N_TOKENS, LENGTH, BATCH = 128, 16, 10, 32
-TRAINED_WIDTHS, RATES = (8, 32, 128), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+TRAINED_WIDTHS, RATES = (8, 32, 128), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 WITH, WITHOUT, SMALLER = "with 1/√d_k", "without", "without, smaller start"
 
 

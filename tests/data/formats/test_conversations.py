@@ -37,6 +37,17 @@ def talk(*contents: str, system: str = "") -> list[Message]:
         ({"question": "你？", "answer": "我。", "system": ""}, talk("你？", "我。")),
         ({"messages": talk("1", "2", "3", "4", system="B")}, talk("1", "2", "3", "4", system="B")),
         ({"messages": [one | {"weight": 1} for one in talk("1", "2", "3")]}, talk("1", "2", "3")),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "Be"},
+                    {"from": "human", "value": "1"},
+                    {"from": "gpt", "value": "2"},
+                ]
+            },
+            talk("1", "2", system="Be"),
+        ),
+        ({"conversations": talk("1", "2")}, talk("1", "2")),
         ({"instruction": "Hi", "output": ""}, talk("Hi", "")),  # dropped and counted later on
     ],
 )
@@ -55,6 +66,14 @@ def test_tables_and_parquet_hold_conversations_too(tmp_path: Path) -> None:
     ]
     expected = [talk("Add.\n\n1, 2", "3"), talk("1", "2"), talk("Hi", "Ho")]
     assert read_conversations(paths) == expected
+
+
+def test_a_header_of_other_words_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "Frage,Antwort\nHi,Ho\n")
+    assert complaint(read_conversations, path).startswith(
+        f"{path}, line 1: there is no answer among 'Frage', 'Antwort', which are no known header; "
+        "a record has 'instruction' and 'output', or"
+    )
 
 
 def test_a_template_says_how_to_ask(tmp_path: Path) -> None:
@@ -81,6 +100,7 @@ def test_a_template_says_how_to_ask(tmp_path: Path) -> None:
         ({"instruction": "Hi", "output": None}, "field 'output' holds null"),
         ({"instruction": "Hi", "output": "\ud83d"}, "surrogate"),
         ({"messages": "Hi"}, "'messages' must be a list"),
+        ({"conversations": [{"from": "bing", "value": "Hi"}]}, "message 1: the role is 'bing'"),
         ({"messages": []}, "there is no message"),
         ({"messages": talk("Hi")}, "no message of the assistant"),
         ({"messages": [{"role": "bot", "content": "Hi"}]}, "message 1: the role is 'bot'"),

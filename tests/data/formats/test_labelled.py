@@ -100,6 +100,7 @@ def test_plain_text_is_a_text_a_line(tmp_path: Path) -> None:
             "line 1: field 'label' holds null, but mu",
         ),
         ("a.jsonl", '{"text": "a", "label": [[1]]}', {"kind": "classes"}, "holds [1], but must be"),
+        ("a.jsonl", '{"text": "a", "label": ["b"]}', {}, 'set kind = "classes" under [classify]'),
         ("a.jsonl", '{"text": 3, "label": "a"}', {}, "field 'text' holds 3, but must be a string"),
         ("a.jsonl", '{"text": "a", "label": true}', {"kind": "number"}, "holds true, but must be"),
         ("a.jsonl", '{"text": "a", "label": "\\ud800"}', {}, "holds half a surrogate pair"),

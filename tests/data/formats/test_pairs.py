@@ -106,6 +106,14 @@ def test_a_record_that_holds_no_pair_is_located(tmp_path: Path, line: str, words
     assert words in message
 
 
+def test_a_record_of_one_field_is_shown_what_a_pair_looks_like(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"messages": "Hi"}\n')
+    assert complaint(read_pairs, pairs=path) == (
+        f"{path}, line 1: there is one column alone, 'messages'; each row must hold the source and "
+        'the target, like {"source": "…", "target": "…"}.'
+    )
+
+
 def test_fields_that_are_not_there_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "一\tone\n")
     message = complaint(read_pairs, (), (), path, "zh", "en")

@@ -57,6 +57,8 @@ class Architecture:
     frame: Callable[[ModelConfig], Frame] = lambda config: Frame()
     """What stands around a text; but whether a decoder's begins with BOS is told elsewhere."""
     bodies: tuple[str, ...] = ()  # classes of bodies alone, whose output may be the embedding
+    headless: Mapping[str, str] = field(default_factory=dict)
+    """Classes whose body alone is read, and what the head does that is left out."""
     prefix: str = ""  # of the body's names, which a body that was saved alone lacks
     renamed: tuple[tuple[str, str], ...] = ()  # other spellings of names, as patterns
     ignored: str = r"(?!)"  # a pattern of tensors that hold nothing learnt
@@ -228,13 +230,23 @@ def check_values(config: Mapping[str, Any]) -> None:
                 )
 
 
-def wanted(config: Mapping[str, Any], name: str, values: Collection[Any], default: Any) -> Any:
-    """A field of their config that must have one of the values that our parts can do."""
+def wanted(
+    config: Mapping[str, Any],
+    name: str,
+    values: Collection[Any],
+    default: Any,
+    way_out: str = "",
+) -> Any:
+    """A field of their config that must have one of the values that our parts can do.
+
+    `way_out` tells people what to do about another one.
+    """
     found = config.get(name, default)
     found = default if found is None else found
     if isinstance(found, list | dict) or found not in values:
         known = ", ".join(map(repr, values))
-        raise UserError(f"config.json: {name} is {found!r}, but only {known} can be read.")
+        remedy = f"; {way_out}" if way_out else ""
+        raise UserError(f"config.json: {name} is {found!r}, but only {known} can be read{remedy}.")
     return found
 
 

@@ -17,6 +17,7 @@ from qkv.convert.architectures.architecture import (
     Spare,
     Values,
     activation,
+    wanted,
 )
 from qkv.convert.architectures.name_tables import FLIPPED, Module, Names, Part, Rule, Table, after
 from qkv.convert.tokenizers.frame import Frame
@@ -271,12 +272,17 @@ CAMEMBERT = replace(
 # MPNet (Song et al. 2020): RoBERTa with a bias for each distance beside its learned positions
 
 PAD = 1  # positions begin after it, whatever the config says
+PAD_WAY_OUT = (
+    f"MPNet counts positions without the token {PAD}, whatever its config says: if its tokenizer "
+    f"pads with that token, write pad_token_id = {PAD}, or else train it with one that does"
+)
 BUCKETS, FARTHEST = 32, 128  # in its code, not in its config
 
 
 def read_mpnet(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
     """MPNet's positions, which begin after the padding, and its pooler."""
     check_gelu(config, head, "MPNet")
+    wanted(config, "pad_token_id", (PAD,), PAD, PAD_WAY_OUT)
     length = config.get("max_position_embeddings", 512) - PAD - 1
     return {"max_length": length, **read_pooler(config, names, head)}
 
@@ -310,7 +316,7 @@ MPNET = replace(
         **TEXT_FIELDS,
         "norm_epsilon": Field("layer_norm_eps", 1e-12),
     },
-    needs={**NO_DECODER, "relative_attention_num_buckets": BUCKETS, "pad_token_id": PAD},
+    needs={**NO_DECODER, "relative_attention_num_buckets": BUCKETS},
     read=read_mpnet,
     write=write_mpnet,
     rules=BertNames(
@@ -435,7 +441,7 @@ DISTILBERT = replace(
 )
 
 # ELECTRA (Clark et al. 2020): BERT without a pooler, narrow embeddings in small models. Of a
-# discriminator, which tells replaced tokens from others, the body is read.
+# discriminator the body is read: its head is a layer without a norm, and one sigmoid a token.
 
 
 def read_electra(config: Mapping[str, Any], names: Collection[str], head: str) -> Values:
@@ -453,7 +459,7 @@ ELECTRA = replace(
     name="ELECTRA",
     model_type="electra",
     classes=label_classes("Electra"),
-    bodies=("ElectraForPreTraining",),
+    headless={"ElectraForPreTraining": "tells replaced tokens from others"},
     read=read_electra,
     write=lambda config: {"embedding_size": config.embedding_width},
     rules=BertNames(

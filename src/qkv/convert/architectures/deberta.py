@@ -35,12 +35,18 @@ HEADS = {head: {**table, **bert.POOLER} for head, table in {"none": {}, **bert.H
 ALWAYS: Values = {"relative_attention": True, "position_biased_input": False}
 LATER: Values = {**ALWAYS, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 DEFAULTS = {"position_biased_input": True, "norm_rel_ebd": "none"}  # else False
+WAYS_OUT = {
+    "position_biased_input": (
+        "take a model that does not add positions to its embeddings, as none of the released ones "
+        "does, or train yours again with position_biased_input = false"
+    )
+}
 
 
 def read_both(config: Mapping[str, Any], names: Collection[str], head: str, says: Values) -> Values:
     """Refuse what is not as released models have it, and read what all versions share."""
     for name, value in says.items():
-        wanted(config, name, (value,), DEFAULTS.get(name, False))
+        wanted(config, name, (value,), DEFAULTS.get(name, False), WAYS_OUT.get(name, ""))
     for name in ("embedding_size", "pooler_hidden_size"):
         wanted(config, name, (config["hidden_size"],), config["hidden_size"])
     width = config["hidden_size"] // config["num_attention_heads"]

@@ -32,13 +32,20 @@ def head_of(architecture: Architecture, config: Mapping[str, Any], names: frozen
     """Which of our heads a checkpoint has."""
     given = config.get("architectures") or []
     known = {name: head for head, name in architecture.classes.items()}
-    known |= dict.fromkeys(architecture.bodies, next(iter(architecture.classes)))
+    bodies = *architecture.bodies, *architecture.headless
+    known |= dict.fromkeys(bodies, next(iter(architecture.classes)))
     if not given:
         return "none" if "none" in architecture.classes else next(iter(architecture.classes))
     if given[0] not in known:
         raise UserError(
             f"config.json: the architecture is {given[0]}, but of {architecture.name} only "
             f"{', '.join(known)} can be read."
+        )
+    if does := architecture.headless.get(given[0]):
+        warnings.warn(
+            f"The head of {given[0]}, which {does}, is left out, and is not in what is saved: the "
+            f"model gives vectors of texts, and runs of other tasks can start from it.",
+            stacklevel=2,
         )
     head = known[given[0]]
     if head == "masked" and "pairs" in architecture.classes:

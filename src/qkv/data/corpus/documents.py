@@ -79,6 +79,16 @@ def read_documents(
         raise UserError(f"There is no text in {files}; give files with at least one document.")
 
 
+def whole_documents(paths: Paths, config: DataConfig = AS_USUAL) -> list[str]:
+    """Read the documents of files, folders and patterns into memory."""
+    documents: list[list[str]] = []
+    for piece in read_documents(paths, config):
+        if piece.starts:
+            documents.append([])
+        documents[-1].append(piece.text)
+    return ["".join(parts) for parts in documents]
+
+
 def _read_file(path: Path, config: DataConfig, progress: Progress | None) -> Iterator[Piece]:
     check_seekable(path)
     if kind_of(path) not in TABLES:
@@ -96,7 +106,7 @@ class Span(NamedTuple):
 
 
 def spans(path: Path, documents: Unit) -> Iterator[Span]:
-    """Divide a file into spans of about SPAN bytes, the same ones whoever asks.
+    """Divide a file into spans of about SPAN bytes; equal calls give equal spans.
 
     A file that can only be read from its beginning is one span, and so is all that follows the
     beginning of a very long document; these have no end.
@@ -189,10 +199,8 @@ def documents_in(texts: Iterable[str], documents: Unit, size: int = PIECE) -> It
             if document.strip() or not starts:
                 yield from _in_pieces(document, starts, size)
             starts = True
-        *parts, held = cut(held, size)
-        for part in parts:
-            yield Piece(part, starts, False)
-            starts = False
+        *parts, (held, starts, _) = _in_pieces(held, starts, size)
+        yield from parts
     if held.strip() or not starts:
         yield Piece(held, starts, True)
 

@@ -49,7 +49,7 @@ class Job:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that whoever encodes it will read."""
+        """Bytes of its file that are read when it is encoded."""
         return (self.text.end or 0) - self.text.start if isinstance(self.text, Span) else 0
 
 
@@ -134,7 +134,7 @@ def jobs(
 ) -> Iterator[Job]:
     """Divide all text into jobs, without those that are done: of each source the first few.
 
-    Spans are read by whoever encodes them. What can only be read from its beginning, and a text
+    Spans are read where they are encoded. What can only be read from its beginning, and a text
     whose end is held out, is read here.
     """
     counts = {int(name.partition(".")[2]): n for name, n in done.items() if name[:7] == "chunks."}

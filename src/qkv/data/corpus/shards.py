@@ -297,7 +297,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _delete_unused(root: Path) -> None:
-    """Delete entries, whole or not, that nobody has used for long."""
+    """Delete entries, whole or not, that were not used for UNUSED_DAYS."""
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for folder in [path for path in root.iterdir() if path.is_dir()]:
         files = [folder / INDEX, folder / JOURNAL]

@@ -55,6 +55,12 @@ class Tokens:
         joined = Ragged.of([[*start, *ids, special.eos] for ids in documents])
         return cls(joined.tokens, joined.offsets[:-1], bos)
 
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], tokenizer: Tokenizer) -> Tokens:
+        """Encode documents in memory."""
+        special = Specials(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+        return cls.of(tokenizer.encode_many(texts), special)
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from qkv.data.files import Paths, text_files
-from qkv.data.formats.records import Record, as_text, quoted, read_records
+from qkv.data.formats.records import Record, as_text, cut, quoted, read_records
 from qkv.errors import UserError
 from qkv.text import Message, check_messages, fill
 from qkv.text.record_template import names
@@ -16,28 +19,37 @@ QUESTION_OF = {
 }
 """The field of the question that belongs to each field of an answer."""
 SHAPES = "'instruction' and 'output', or 'prompt' and 'response', or 'messages'"
+LISTS = "messages", "conversations"
+"""The fields that may hold a whole exchange."""
+SPEAKERS = {"human": "user", "gpt": "assistant"}
+"""Roles by the names that ShareGPT's records give them, as "from" beside "value"."""
 
 
 def read_conversations(paths: Paths, template: str = "") -> list[list[Message]]:
     """Read conversations from records of any kind of file.
 
-    A record has "messages", or a question and its answer under the names in `QUESTION_OF` with a
-    "system" message or an "input" if need be; `template` may say otherwise how to ask.
+    A record has "messages" (or "conversations", as ShareGPT's), or a question and its answer under
+    the names in `QUESTION_OF` with a "system" message or an "input" if need be; `template` may say
+    otherwise how to ask.
     """
     return [
         _conversation(record, template)
         for path in text_files(paths)
-        for record in read_records(path, [*QUESTION_OF, *names(template)])
+        for record in read_records(path, [*LISTS, *QUESTION_OF, *names(template)])
     ]
 
 
 def _conversation(record: Record, template: str) -> list[Message]:
-    if "messages" in record.fields:
-        return _exchange(record, template)
+    for name in LISTS:
+        if name in record.fields:
+            return _exchange(record, name, template)
     answer = next((name for name in QUESTION_OF if name in record.fields), None)
     if answer is None:
+        columns = quoted(record)
+        if record.layout == "no header":
+            columns = f"{quoted(map(cut, record.fields.values()))}, which are no known header"
         raise UserError(
-            f"{record.where}: there is no answer among {quoted(record)}; a record has {SHAPES}."
+            f"{record.where}: there is no answer among {columns}; a record has {SHAPES}."
         )
     system = _optional(record, "system")
     asked = fill(template, record, record.where) if template else _question(record, answer)
@@ -49,23 +61,30 @@ def _conversation(record: Record, template: str) -> list[Message]:
     return check_messages(messages if system else messages[1:], record.where)
 
 
-def _exchange(record: Record, template: str) -> list[Message]:
+def _exchange(record: Record, name: str, template: str) -> list[Message]:
     if template:
         raise UserError(
-            f"{record.where}: a template cannot fill a record with 'messages', which are taken as "
+            f"{record.where}: a template cannot fill a record with {name!r}, which are taken as "
             f"they are; remove template under [data]."
         )
-    if not isinstance(record["messages"], list):
-        raise UserError(
-            f"{record.where}: 'messages' must be a list of objects; correct the record."
-        )
-    messages = check_messages(record["messages"], record.where)
+    listed = record[name]
+    if not isinstance(listed, list):
+        raise UserError(f"{record.where}: {name!r} must be a list of objects; correct the record.")
+    messages = check_messages([_message(message) for message in listed], record.where)
     if all(message["role"] != "assistant" for message in messages):
         raise UserError(
             f"{record.where}: there is no message of the assistant, so nothing to learn; correct "
             f"or delete the record."
         )
     return messages
+
+
+def _message(message: Any) -> Any:
+    """Rewrite a message of ShareGPT's form; others are returned as they are."""
+    if not isinstance(message, Mapping) or not {"from", "value"} <= message.keys():
+        return message
+    speaker = message["from"]
+    return {"role": SPEAKERS.get(str(speaker), speaker), "content": message["value"]}
 
 
 def _question(record: Record, answer: str) -> str:

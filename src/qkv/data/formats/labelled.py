@@ -102,6 +102,11 @@ def _label(record: Record, field: Field, kind: Kind) -> Label:
     if kind == "number":
         return _number(value, field, record.where)
     if kind == "class":
+        if isinstance(value, list):
+            raise UserError(
+                f"{record.where}: the label {field!r} holds {shown(value)}, but must be one class; "
+                f'set kind = "classes" under [classify], where a text may have several.'
+            )
         return _class(value, field, record.where)
     if isinstance(value, str):
         value = [part for part in value.split("|") if part.strip()]

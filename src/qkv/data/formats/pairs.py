@@ -82,6 +82,16 @@ def _read_both_sides(path: Path, fields: Sequence[Field]) -> Iterator[Pair]:
         yield record.text(source, "source_field"), record.text(target, "target_field")
 
 
+def _named(record: Record) -> str:
+    return "" if record.layout == "no header" else f", {quoted(record)}"
+
+
+def _parted(record: Record) -> str:
+    if record.layout == "object":
+        return ', like {"source": "…", "target": "…"}'
+    return ", with a tab between them in .tsv files and a comma in .csv files"
+
+
 def _two_columns(records: Sequence[Record]) -> Sequence[str]:
     """Find the columns of source and target by their names and number, or refuse to guess."""
     record = records[0]
@@ -91,8 +101,8 @@ def _two_columns(records: Sequence[Record]) -> Sequence[str]:
             return names
     if len(columns) == 1 and not isinstance(record[columns[0]], dict):
         raise UserError(
-            f"{record.where}: there is one column alone; each row must hold the source and the "
-            f"target, with a tab between them in .tsv files and a comma in .csv files."
+            f"{record.where}: there is one column alone{_named(record)}; each row must hold the "
+            f"source and the target{_parted(record)}."
         )
     if len(columns) == 2 and columns[0].lower() not in IDS:
         return columns

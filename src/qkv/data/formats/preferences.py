@@ -30,6 +30,13 @@ def read_preferences(paths: Paths) -> list[Preference]:
     ]
 
 
+def hold_preferences(paths: Paths) -> bool:
+    """Whether the first record of files has a chosen and a rejected answer."""
+    first = (record for path in text_files(paths) for record in read_records(path, FIELDS))
+    record = next(first, None)
+    return record is not None and all(name in record.fields for name in FIELDS[1:])
+
+
 def _preference(record: Record) -> Preference:
     for name in FIELDS[1:]:
         if record.get(name) is None:

@@ -127,7 +127,7 @@ def cut(value: object) -> str:
 
 def shown(value: object) -> str:
     """Write a value for a message as JSON does, cut short."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:40]
+    return cut(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def read_records(

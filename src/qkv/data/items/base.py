@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -74,11 +75,10 @@ class Items(ABC):
 class FilteredItems(Items):
     """Items of which only some `rows` are left."""
 
-    def __init__(
-        self, target_sizes: Indices, digest: str, source_sizes: Indices | None = None
-    ) -> None:
-        super().__init__(target_sizes, digest, source_sizes)
-        self.rows = np.arange(len(target_sizes))
+    @cached_property
+    def rows(self) -> Indices:
+        """The encoded example that each item is; at first all of them."""
+        return np.arange(len(self.target_sizes))
 
     def keep(
         self, reasons: Mapping[str, npt.NDArray[np.bool_]], what: str, settings: str

@@ -41,7 +41,7 @@ class Chances:
         return permuted(positions * USES + use, RANGE, self.seed, self.epoch) / RANGE
 
     def choose(self, counts: Indices, chosen: Indices, starts: Indices) -> Indices:
-        """`chosen` of the first `counts` whole numbers for each text, all as likely, in order."""
+        """Draw for each text `chosen` of the numbers below `counts`, all as likely, sorted."""
         owner, number = _enumerated(counts)
         order = np.lexsort((self.at(starts[owner] + number, POSITIONS), owner))
         flags = np.zeros(len(number), np.bool_)
@@ -49,7 +49,7 @@ class Chances:
         return number[flags]
 
     def parts(self, totals: Indices, n_parts: Indices, starts: Indices) -> Indices:
-        """The sizes of `n_parts` parts of each total, none empty, all ways to cut as likely."""
+        """Cut each total into `n_parts` parts, none empty and all ways as likely; return sizes."""
         owner, number = _enumerated(totals)
         order = np.lexsort((self.at(starts[owner] + number, LENGTHS), number > 0, owner))
         begins = np.zeros(len(number), np.bool_)
@@ -86,7 +86,7 @@ class Noise:
     """The ids of the sentinels in their order, or of the mask alone."""
 
     def counts(self, lengths: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
-        """How many tokens of texts are hidden, and in how many spans (infill: at the most)."""
+        """Count the tokens of texts that are hidden, and their spans (infill: at the most)."""
         hidden = np.rint(lengths * self.config.hidden_share).astype(np.int64)
         hidden = np.clip(hidden, 1, np.maximum(lengths - 1, 1))
         mean = self.config.span_length
@@ -98,13 +98,13 @@ class Noise:
         return hidden, np.minimum(spans, hidden)
 
     def sizes(self, lengths: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
-        """Tokens of the sources (infill: at the most) and targets of texts."""
+        """Count the tokens of the sources (infill: at the most) and targets of texts."""
         hidden, spans = self.counts(lengths)
         written = hidden + spans + 1 if self.config.kind == "spans" else lengths
         return lengths - hidden + spans, written
 
     def __call__(self, texts: Ragged, starts: Indices, chances: Chances) -> Pairs:
-        """Sources with spans hidden, and targets; `starts` are the texts' places in a corpus."""
+        """Make sources and targets of texts, which begin at these positions of a corpus."""
         hidden, n_spans = self.counts(texts.lengths)
         kept = texts.lengths - hidden
         if self.config.kind == "spans":
@@ -134,7 +134,7 @@ class Noise:
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:
-        """How probable it is that Poisson's number is 0, at most 1, at most 2 …"""
+        """The Poisson distribution's cumulative probabilities of 0, 1, 2 …"""
         mean = self.config.span_length
         numbers = range(math.ceil(mean + 12 * math.sqrt(mean) + 12))
         logs = [n * math.log(mean) - mean - math.lgamma(n + 1) for n in numbers]
@@ -199,7 +199,7 @@ class NoisyItems(Items):
 
 
 def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chances) -> Ragged:
-    """The sentences of each text in another order; `ends` are their last tokens."""
+    """Shuffle the sentences of each text; `ends` are their last tokens."""
     owner, number = _enumerated(texts.lengths)
     begins = np.flatnonzero((number == 0) | np.roll(ends, 1))
     sizes = np.diff(begins, append=len(number))
@@ -209,7 +209,7 @@ def _in_random_order(texts: Ragged, ends: Flags, starts: Indices, chances: Chanc
 
 
 def _led(first: Sequence[int], texts: Ragged) -> Ragged:
-    """Sequences with the same tokens before each."""
+    """Put the same tokens before each sequence."""
     offsets = offsets_of(texts.lengths + len(first))
     places = (offsets[:-1, None] + np.arange(len(first))).ravel()
     return _merged(offsets, places, np.tile(first, len(texts)), texts.tokens)
@@ -218,7 +218,7 @@ def _led(first: Sequence[int], texts: Ragged) -> Ragged:
 def _merged(
     offsets: Indices, places: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
 ) -> Ragged:
-    """Sequences with marks at some places, and the other tokens in their order at the rest."""
+    """Write marks at some positions, and the other tokens in their order at the rest."""
     tokens = np.zeros(offsets[-1], np.int32)
     free = np.ones(len(tokens), np.bool_)
     free[places] = False
@@ -228,6 +228,6 @@ def _merged(
 
 
 def _enumerated(counts: Indices) -> tuple[Indices, Indices]:
-    """For so many things of each text: which text each is of, and its number there."""
+    """Number `counts` things of each text; return the text of each, and its number there."""
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - offsets_of(counts)[owner]

@@ -12,10 +12,13 @@ import torch
 import torch.nn.functional as F
 
 from qkv.config import MaskConfig
-from qkv.data.batch import IGNORE, Batch, Packing, arrange, round_up
+from qkv.data.batch import IGNORE, Batch, Packing, Specials, arrange, round_up
+from qkv.data.corpus.tokens import Tokens
 from qkv.data.items.base import VALIDATION, Draw, Items
 from qkv.data.items.passages import Drawn, Passages
 from qkv.data.ragged import Indices, Ragged, offsets_of, spread
+from qkv.errors import UserError
+from qkv.text import Tokenizer, Vocabulary
 
 Ids = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -47,6 +50,11 @@ class Masker:
     """(V,): ids that are never masked and never drawn as random tokens."""
     word_starts: Callable[[Ids], Flags]
     """Which tokens of a sequence start a word."""
+
+    @classmethod
+    def of(cls, config: MaskConfig, tokenizer: Tokenizer, vocabulary: Vocabulary) -> Masker:
+        """Mask the tokens of a tokenizer, whose vocabulary tells where words begin."""
+        return cls(config, tokenizer.mask_id, vocabulary.special, vocabulary.word_starts)
 
     def __call__(self, sequences: Ragged, random: np.random.Generator) -> Masked:
         """Choose tokens and replace them by the mask token, a random one, or themselves."""
@@ -155,7 +163,7 @@ def _draw_spans(words: _Words, config: MaskConfig, random: np.random.Generator) 
 def _extended(
     words: _Words, starts: Indices, lengths: Indices, free: Flags, room: Indices
 ) -> tuple[Indices, Indices]:
-    """The words from `starts` on, up to `lengths` of them, and which start each belongs to."""
+    """Take up to `lengths` words from `starts` on; return them and the start each belongs to."""
     step = np.arange(lengths.max())
     place = np.minimum(starts[:, None] + step, len(free) - 1)
     inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[place]
@@ -182,6 +190,27 @@ class MaskedItems(Items):
     def __init__(self, passages: Passages, masker: Masker) -> None:
         super().__init__(passages.target_sizes, passages.tokens.digest)
         self.passages, self.masker = passages, masker
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        special: Specials,
+        vocabulary: Vocabulary,
+        masker: Masker,
+        length: int,
+        separators: int,
+        what: str = "the text",
+    ) -> MaskedItems:
+        """Cut a text into passages, and refuse one in which nothing can be predicted."""
+        if vocabulary.special[tokens.read(0, min(len(tokens), 200_000))].all():
+            raise UserError(
+                f"data: {what} has no tokens that could be masked and predicted; give other text, "
+                f"or a tokenizer that knows its characters."
+            )
+        pairs = masker.config.pairs
+        passages = Passages(tokens, special, vocabulary, length, pairs, separators, what)
+        return cls(passages, masker)
 
     def batch(self, indices: Indices, draw: Draw = VALIDATION, shape: Packing = None) -> Batch:
         """Draw pairs and masks for one batch, and lay it out; packed, to a fixed size."""

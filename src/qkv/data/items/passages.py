@@ -104,7 +104,7 @@ class Passages:
         return Ragged(ids.astype(np.int32), offsets)
 
     def _middles(self, texts: Ragged, random: np.random.Generator) -> Indices:
-        """Where each text's second part begins: after a sentence, or at least at a word.
+        """Choose where each text's second part begins: after a sentence, or at least at a word.
 
         That is its end where it has but one word.
         """
@@ -146,12 +146,12 @@ class Passages:
         return _end_to_end(parts)
 
     def _document(self, indices: Indices) -> tuple[Indices, Indices]:
-        """The first passage of the document that each passage is of, and the first of the next."""
+        """Return the first passage of each passage's document, and the first of the next one."""
         number = np.searchsorted(self.documents, indices, side="right")
         return self.documents[number - 1], self.documents[number]
 
     def _read(self, start: int, rest: int, most: int) -> npt.NDArray[np.int64]:
-        """The `rest` tokens from `start` on, cut as passages are if they are more than `most`."""
+        """Read the `rest` tokens from `start` on, cut as passages are if they exceed `most`."""
         if rest <= most:
             return self.tokens.read(start, rest)
         ids = self.tokens.read(start, most + 1)
@@ -172,7 +172,7 @@ class Passages:
 
 
 def _documents(tokens: Tokens, special: Specials) -> tuple[Indices, Indices]:
-    """Where the text of each document begins and ends, without BOS and EOS; empty ones left out."""
+    """Find where the text of each non-empty document begins and ends, without BOS and EOS."""
     size = len(tokens)
     if not size:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -187,7 +187,7 @@ def _documents(tokens: Tokens, special: Specials) -> tuple[Indices, Indices]:
 def _cuts(
     tokens: Tokens, vocabulary: Vocabulary, begins: Indices, ends: Indices, room: int
 ) -> Indices:
-    """Where documents of more than `room` tokens are cut."""
+    """Find where to cut documents of more than `room` tokens."""
     cuts = array("q")
     breaks, low, high = None, 0, 0
     long = ends - begins > room
@@ -202,7 +202,7 @@ def _cuts(
 
 
 class _Breaks:
-    """Where a text is best cut."""
+    """The positions at which a text is best cut."""
 
     def __init__(self, ids: npt.NDArray[Any], vocabulary: Vocabulary) -> None:
         places = np.arange(len(ids))
@@ -222,7 +222,7 @@ class _Breaks:
 
 
 def _part(texts: Ragged, starts: Indices, lengths: Indices) -> Ragged:
-    """A part of each text."""
+    """Take a part of each text."""
     offsets = offsets_of(lengths)
     return Ragged(texts.tokens[spread(texts.offsets[:-1] + starts, offsets)], offsets)
 

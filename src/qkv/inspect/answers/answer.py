@@ -15,6 +15,7 @@ from qkv.errors import UserError
 from qkv.inspect.draw import HeatMap, Table, piece, styled
 from qkv.model import Model
 from qkv.text import Tokenizer
+from qkv.text.tokenizer import USUAL_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,8 +167,12 @@ def token_position(question: Question, names: Sequence[str], default: int) -> in
 
 
 def bare(name: str) -> str:
-    """A token's name without marks of spaces and of continued words, in lower case."""
-    return name.replace("▁", "").removeprefix("##").strip().casefold()
+    """A token's name without marks of spaces and of continued words, in lower case.
+
+    A gap has one name, however a text or a tokenizer writes it.
+    """
+    plain = name.replace("▁", "").removeprefix("##").strip()
+    return "<mask>" if plain in USUAL_NAMES["mask"] else plain.casefold()
 
 
 def the_trace(question: Question) -> Trace:

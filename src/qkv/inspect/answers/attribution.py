@@ -32,6 +32,7 @@ from qkv.inspect.draw import (
     robust_limit,
     visible,
 )
+from qkv.inspect.draw.heat_map import draw_panel, turn_labels
 from qkv.inspect.trace.edit import Edit
 from qkv.inspect.trace.outputs import by_position, label_name, row_labels
 from qkv.inspect.trace.probe import Ask, Probe, run
@@ -78,6 +79,13 @@ class Attribution(MapAnswer):
         warning = "Not converged: scores miss the change by up to {percent:.0f} %."
         return localized(warning, percent=100 * self.gap)
 
+    def visible_to(self, side: str) -> Tensor:
+        """Which tokens each output can see, (outputs, tokens): of its own side no later ones."""
+        tokens = torch.arange(len(self.tokens[side]))
+        if side != "target":
+            return torch.ones(len(self.outputs), len(tokens), dtype=torch.bool)
+        return tokens <= torch.tensor(self.positions)[:, None]
+
     def parts(self) -> list[HeatMap]:
         """A map per side: outputs down, tokens across."""
         return [
@@ -86,6 +94,7 @@ class Attribution(MapAnswer):
                 self.outputs,
                 self.tokens[side],
                 localized("outputs down, {side} tokens across", side=localized(side)),
+                allowed=self.visible_to(side),
                 value="for (above 0) or against it",
                 down="output",
                 across="token",
@@ -109,12 +118,13 @@ class Attribution(MapAnswer):
             width_ratios=[len(tokens) for tokens in self.tokens.values()],
         )
         for axes, (side, scores) in zip(panels, self.scores.items(), strict=True):
-            image = axes.imshow(array(scores[-MAX_DRAWN:]), aspect="auto", **scale)
+            shut = ~self.visible_to(side)[-MAX_DRAWN:].numpy()
+            image = draw_panel(axes, array(scores[-MAX_DRAWN:]), shut, scale)
             tokens = [visible(token) for token in self.tokens[side]][::every]
             places = range(0, len(self.tokens[side]), every)
-            axes.set_xticks(places, tokens, rotation=60, ha="right", parse_math=False)
+            axes.set_xticks(places, tokens, parse_math=False)
+            turn_labels(axes.xaxis)
             axes.set_yticks(range(len(outputs)), outputs, parse_math=False)
-            axes.grid(False)
             axes.set_title(localized(f"{side} tokens"))
         panels[0].set_ylabel(localized("output"))
         label = localized("for (above 0) or against it")
@@ -123,7 +133,9 @@ class Attribution(MapAnswer):
         title = localized(title, method=localized(METHODS[self.method]))
         left_out = last_drawn(len(self.outputs), MAX_DRAWN, "outputs")
         beyond = clipping_note(every_score, limit)
-        caption(figure, title, left_out, self.warning, beyond)
+        hatched = "Hatched: a later token, which the output cannot see."
+        hatched = localized(hatched) if "target" in self.tokens else ""
+        caption(figure, title, hatched, left_out, self.warning, beyond)
         return figure
 
 

@@ -27,6 +27,7 @@ from qkv.inspect.draw import (
     Table,
     caption,
     clipped,
+    decimal,
     localized,
     new_figure,
     visible,
@@ -137,7 +138,7 @@ class BeamTree(Answer):
     def parts(self) -> list[Table]:
         """The outputs, and every candidate."""
         outputs = [
-            (name, f"{output.score:.3f}", f"{math.exp(output.log_probability):.3g}")
+            (name, decimal(output.score, ".3f"), f"{math.exp(output.log_probability):.3g}")
             for name, output in zip(self.names, self.outputs, strict=True)
         ]
         candidates = [
@@ -146,7 +147,7 @@ class BeamTree(Answer):
                 "" if node.parent is None else visible(self.nodes[node.parent].name),
                 visible(node.name),
                 f"{math.exp(node.log_probability):.3f}",
-                f"{node.score:.3f}",
+                decimal(node.score, ".3f"),
                 localized("best" if node.best else node.fate),
                 self.reason(node),
             )
@@ -180,7 +181,7 @@ class BeamTree(Answer):
             label = Text(f"{SIGNS[node.fate]} {clipped(visible(node.name), 16)} ", style=style)
             chance = math.exp(node.log_probability)
             number = f"{chance:.3f}" if chance >= 0.0005 else "<0.001"
-            label.append(f"{number}  log P {node.score:.2f}", style="dim")
+            label.append(f"{number}  log P {decimal(node.score)}", style="dim")
             if node.why:
                 label.append(f"  {letters[self.reason(node)]}", style="dim italic")
             branches[node.id] = branches[node.parent].add(label)
@@ -189,7 +190,7 @@ class BeamTree(Answer):
             if note:
                 yield Text(note, style="dim")
         outputs = zip(self.names, self.outputs, strict=True)
-        rows = [(f"{output.score:.3f}", name) for name, output in outputs]
+        rows = [(decimal(output.score, ".3f"), name) for name, output in outputs]
         yield from Table((localized("score"), localized("output")), rows).text(width)
 
     def reason(self, node: Node) -> str:

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from qkv.data import IGNORE
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace, token_position
 from qkv.inspect.draw import (
-    COLOURS,
     HeatMap,
     Table,
     array,
     caption,
     clipping_note,
+    decimal,
     localized,
     new_figure,
     robust_limit,
     visible,
 )
 from qkv.inspect.draw.panels import draw_by_head, map_by_head
-from qkv.inspect.draw.style import DIVERGING
+from qkv.inspect.draw.style import ABOVE, BELOW, DIVERGING
 from qkv.inspect.trace.outputs import label_name, row_labels
 from qkv.model import Encoder
 from qkv.model.norm import RMSNormPlusOne
@@ -71,9 +71,14 @@ class Contributions(Answer):
     def maps(self) -> list[HeatMap]:
         """A map per attention: layers down, heads across."""
         return [
-            map_by_head(values, localized(ATTENTIONS[name]), "added to the logit")
+            map_by_head(values, localized(ATTENTIONS[name]), "added to the logit", self._limit)
             for name, values in self.heads.items()
         ]
+
+    @property
+    def _limit(self) -> float:
+        """The value of the strongest colour in the maps of all attentions."""
+        return max(robust_limit(array(values)) for values in self.heads.values())
 
     def parts(self) -> list[HeatMap | Table]:
         """The maps, and the table of sums that add up to the logit."""
@@ -87,7 +92,7 @@ class Contributions(Answer):
         ]
         rows += [(localized(name), value) for name, value in self.others.items()]
         rows += [(localized("sum"), self.total), (localized("logit"), self.logit)]
-        cells = [(name, f"{value:+.3f}") for name, value in rows]
+        cells = [(name, decimal(value, "+.3f")) for name, value in rows]
         head = (localized("term"), localized("added to the logit"))
         return [*self.maps(), Table(head, cells, self.title)]
 
@@ -103,7 +108,7 @@ class Contributions(Answer):
         names = [localized(name) for name in self.others]
         bars = [*self.others.values(), *self.feed_forward.tolist()]
         labels = [*names, *(f"FFN {layer}" for layer in range(n_layers))]
-        limit = max(robust_limit(array(values)) for values in self.heads.values())
+        limit = self._limit
         scale: Any = {"cmap": DIVERGING, "vmin": -limit, "vmax": limit}
         n_heads = next(iter(self.heads.values())).shape[1]
         figure, panels = new_figure(
@@ -116,7 +121,7 @@ class Contributions(Answer):
             image = draw_by_head(axes, values, localized(ATTENTIONS[name]), **scale)
         panels[0].set_ylabel(localized("layer"))
         figure.colorbar(image, ax=list(panels[:-1]), label=localized("added to the logit"))
-        colours = [COLOURS[0] if value >= 0 else COLOURS[1] for value in bars]
+        colours = [ABOVE if value >= 0 else BELOW for value in bars]
         panels[-1].barh(range(len(bars)), bars, color=colours)
         panels[-1].set_yticks(range(len(bars)), labels, fontsize=7)
         panels[-1].invert_yaxis()
@@ -169,6 +174,12 @@ def contributions(
         feed_forward,
         others,
     )
+
+
+def gain_of(norm: Any) -> Tensor:
+    """What a norm multiplies each dimension with."""
+    weight: Tensor = norm.weight.detach()
+    return weight + 1 if isinstance(norm, RMSNormPlusOne) else weight
 
 
 class _Terms:
@@ -232,12 +243,15 @@ class _Terms:
     def _normalise(self, norm: Any, names: list[str]) -> None:
         """Take vectors through a norm whose deviation is that of their sum."""
         total = torch.stack([self.vectors[name] for name in names]).sum(dim=0)
-        plus_one = isinstance(norm, RMSNormPlusOne)
         centred = isinstance(norm, nn.LayerNorm)
-        epsilon = norm.epsilon if plus_one else norm.eps or torch.finfo(torch.float32).eps
+        epsilon = (
+            norm.epsilon
+            if isinstance(norm, RMSNormPlusOne)
+            else norm.eps or torch.finfo(torch.float32).eps
+        )
         middle = total.mean() if centred else 0.0
         deviation = ((total - middle).pow(2).mean() + epsilon).sqrt()
-        gain = norm.weight.detach().double().cpu() + (1.0 if plus_one else 0.0)
+        gain = gain_of(norm).double().cpu()
         for name in names:
             vector = self.vectors[name]
             vector = vector - vector.mean() if centred else vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ class Drift(Answer):
     def parts(self) -> list[HeatMap]:
         """The cosines: layers down, tokens across."""
         layers = [layer.replace(" ", "\u00a0") for layer in localized_layers(self.layers)]
-        axes = {"value": "cosine", "down": "layer", "across": "token"}
+        axes: Any = {"value": "cosine", "down": "layer", "across": "token"}
         return [HeatMap(self.cosine, layers, self.tokens, **axes)]
 
     def figure(self) -> Figure:

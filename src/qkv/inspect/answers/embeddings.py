@@ -21,6 +21,7 @@ from qkv.inspect.draw import (
     array,
     caption,
     clipped,
+    decimal,
     localized,
     new_figure,
     styled,
@@ -91,7 +92,10 @@ class Neighbours(Answer):
         rows = [
             (
                 visible(self._name(id)),
-                "  ".join(f"{visible(self._name(other))} {cosine:.3f}" for other, cosine in near),
+                "  ".join(
+                    f"{visible(self._name(other))} {decimal(cosine, '.3f')}"
+                    for other, cosine in near
+                ),
             )
             for id, near in self.nearest.items()
         ]

@@ -13,9 +13,26 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.inspect.answers.answer import Answer, View, the_trace
-from qkv.inspect.draw import Table, caption, localized, new_figure, piece
+from qkv.inspect.draw import (
+    ATTENTION,
+    INK,
+    KEY,
+    PAPER,
+    QUERY,
+    SOFT,
+    VALUE,
+    Table,
+    caption,
+    clipped,
+    localized,
+    new_figure,
+    piece,
+    visible,
+)
 from qkv.inspect.draw.labels import FACTORS, packed, wrapped_formula
 from qkv.inspect.draw.language import localized_formula, localized_name
+from qkv.inspect.draw.page import texts
+from qkv.inspect.draw.style import HATCH, LINE
 from qkv.inspect.draw.table import plain_table
 
 if TYPE_CHECKING:
@@ -28,10 +45,29 @@ Lane = Literal["encoder", "decoder", "output"]
 Place = tuple[float, float]
 Box = tuple[float, float, float]  # its lower left corner and its width
 
-FILLS = {"encoder": "#e3f0f8", "decoder": "#fbeadf", "output": "#e2f3ec"}
-EDGES = {"encoder": "#0072B2", "decoder": "#D55E00", "output": "#009E73"}
+# What a stage is, by the last word of its key: these have a colour of their own everywhere.
+PARTS = {
+    "query": "query",
+    "key": "key",
+    "value": "value",
+    "products": "attention",
+    "scores": "attention",
+    "weights": "attention",
+    "mask": "mask",
+    "input": "stream",
+    "residual": "stream",
+}
+EDGES = {
+    "query": QUERY,
+    "key": KEY,
+    "value": VALUE,
+    "attention": ATTENTION,
+    "mask": HATCH,
+    "stream": INK,
+}
 WIDE, TALL, GAP, BETWEEN = 4.2, 0.5, 0.2, 1.2  # inches: a box, between boxes, between lanes
 TYPE = 8.0  # points
+TEXT_CELLS = 34  # of a text's tokens with their symbol
 NARROW_LINE = 20  # cells of a formula in a line of a narrow box
 KEYS_FIT = 120  # width of a terminal that has room for keys
 ABOUT = "The main quantities in the order of the formulas, with their shapes."
@@ -48,6 +84,7 @@ class Stage:
     shape: tuple[int, ...]
     lane: Lane = "decoder"
     layer: int | None = None  # None outside of layers
+    tokens: tuple[str, ...] = ()  # where the stage is a text
 
     @property
     def parts(self) -> tuple[str, str]:
@@ -56,9 +93,21 @@ class Stage:
         return sublayer, part
 
     def localized(self) -> Stage:
-        """The stage with its name and formula in the current language."""
+        """The stage with its name and formula in the current language, and its tokens."""
         name, formula = localized_name(self.name), localized_formula(self.formula)
+        if self.tokens:
+            formula = clipped(f"{formula} = {' '.join(map(visible, self.tokens))}", TEXT_CELLS)
         return replace(self, name=name, formula=formula)
+
+    @property
+    def part(self) -> str:
+        """Which of the coloured parts it is, if any."""
+        return PARTS.get(self.key.rpartition(".")[2], "")
+
+    @property
+    def size(self) -> str:
+        """The shape in letters and in numbers."""
+        return f"{self.letters} = {self.shape}" if self.shape else localized("a number")
 
     @property
     def letters(self) -> str:
@@ -134,10 +183,8 @@ class Flow(tuple[Stage, ...], Answer):
                     plain.add_row(Text(f"  {sublayer}", style="italic"))
                 for stage in group:
                     name = ("    " if sublayer else "  ") + stage.parts[1]
-                    shape = f"{stage.letters} = {stage.shape}"
-                    shape = shape if stage.shape else localized("a number")
                     formula = wrapped_formula(stage.formula, room)
-                    cells = [name, formula, shape, stage.key][: len(plain.columns)]
+                    cells = [name, formula, stage.size, stage.key][: len(plain.columns)]
                     plain.add_row(*map(Text, cells))  # brackets are not rich's markup
         yield plain
 
@@ -167,7 +214,7 @@ class Flow(tuple[Stage, ...], Answer):
         for lane, (first, *_, last) in inside.items():
             x, top, bottom = last[0] - 0.45, first[1] + TALL + 0.13, last[1] - 0.11
             size, style = (WIDE + 0.9, top - bottom), {"linestyle": "--", "zorder": 0}
-            _rounded(axes, (x, bottom), size, 0.1, "#f7f7f7", "#999999", **style)
+            _rounded(axes, (x, bottom), size, 0.1, "none", LINE, **style)
             side = x + (WIDE + 0.68 if lane == "encoder" else 0.22)  # free of residual arrows
             sign = localized("layer {layer}", layer=0)
             sign = f"× {self.n_layers(lane)}" if self.n_layers(lane) > 1 else sign
@@ -200,7 +247,7 @@ def describe(trace: Trace) -> Markup:
     ]
     tokens = {localized(side): trace.tokens(side) for side in trace.inputs.sides}
     head = [localized(name) for name in ("quantity", "formula", "axes", "shape")]
-    return piece("fragment", piece("texts", tokens) + Table(head, rows).html())
+    return piece("fragment", texts(tokens) + Table(head, rows).html())
 
 
 def _stage(trace: Trace, key: str) -> Stage:
@@ -210,8 +257,12 @@ def _stage(trace: Trace, key: str) -> Stage:
         lane = "output"
     layer = int(rest[0]) if len(rest) >= 3 else None
     quantity = trace.quantities[key]
-    shape = trace.shape(key)
-    return Stage(key, quantity.name, quantity.formula, quantity.axes, shape, lane, layer)
+    shape, tokens = trace.shape(key), list[str]()
+    if key in ("source.tokens", "target.tokens") and quantity.axes[1:] in (("S",), ("T",)):
+        tokens = trace.tokens(first)
+    return Stage(
+        key, quantity.name, quantity.formula, quantity.axes, shape, lane, layer, tuple(tokens)
+    )
 
 
 def feeds(stages: Sequence[Stage], parallel: bool = False) -> list[tuple[int, int]]:
@@ -338,9 +389,10 @@ def _across(stage: Stage, stages: Sequence[Stage]) -> tuple[float, float]:
 
 def _draw_box(axes: Axes, box: Box, stage: Stage) -> None:
     x, y, wide = box
-    _rounded(axes, (x, y), (wide, TALL), 0.07, FILLS[stage.lane], EDGES[stage.lane], zorder=2)
+    edge, line = EDGES.get(stage.part, LINE), 1.5 if stage.part in EDGES else 0.9
+    _rounded(axes, (x, y), (wide, TALL), 0.07, PAPER, edge, zorder=2, linewidth=line)
     inside: dict[str, Any] = {"zorder": 3, "parse_math": False, "va": "center"}
-    grey: dict[str, Any] = {"ha": "right", "color": "#444444"}
+    grey: dict[str, Any] = {"ha": "right", "color": SOFT}
     is_narrow = wide < WIDE / 2.5
     name = stage.parts[1] if is_narrow else stage.name
     size = TYPE - 2.5 if is_narrow else TYPE - 1
@@ -367,8 +419,8 @@ def _rounded(
     from matplotlib.patches import FancyBboxPatch
 
     shape = f"round,pad=0,rounding_size={radius}"
-    colours: Any = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.9}
-    axes.add_patch(FancyBboxPatch(corner, size[0], size[1], boxstyle=shape, **colours, **style))
+    look: Any = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.9, **style}
+    axes.add_patch(FancyBboxPatch(corner, size[0], size[1], boxstyle=shape, **look))
 
 
 def _fits(text: str, beside: str, wide: float, size: float) -> float:
@@ -386,7 +438,7 @@ def _draw_feed(
         out, above, target = x + wide, low + TALL + 0.07, to + width / 2
         middle = boxes[start][0] + WIDE + BETWEEN / 2
         points = [(out, y + TALL / 2), (middle, y + TALL / 2), (middle, above), (target, above)]
-        _line(axes, [*points, (target, low + TALL)], "#CC79A7", 1.8)
+        _line(axes, [*points, (target, low + TALL)], ATTENTION, 1.8)
         return
     # A narrow box is left or reached at its middle, a wide one where the other is.
     source, target = x + wide / 2, to + width / 2
@@ -400,7 +452,7 @@ def _draw_feed(
     points = [(source, y), (target, low + TALL)]
     if abs(source - target) > 0.01:
         points = [(source, y), (source, bend), (target, bend), (target, low + TALL)]
-    _line(axes, points, "#555555")
+    _line(axes, points, SOFT)
 
 
 def _draw_skip(
@@ -411,7 +463,7 @@ def _draw_skip(
     x = boxes[end][0] + (0 if left else WIDE)
     out = x + (-0.22 if left else 0.22)
     high, low = boxes[start][1] + 0.1, boxes[end][1] + TALL - 0.12
-    _line(axes, [(x, high), (out, high), (out, low), (x, low)], "#009E73")
+    _line(axes, [(x, high), (out, high), (out, low), (x, low)], INK, 1.5)
 
 
 def _line(axes: Axes, points: list[Place], colour: str, width: float = 1.1) -> None:

@@ -26,6 +26,7 @@ from qkv.inspect.draw import (
     Table,
     caption,
     clipped,
+    decimal,
     localized,
     new_figure,
     visible,
@@ -347,8 +348,7 @@ def _signed(value: float) -> str:
 def _number(value: float) -> str:
     if not math.isfinite(value):
         return "−∞" if value < 0 else "∞"
-    text = f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
-    return text.replace("-", "−")
+    return decimal(value, ".2f" if abs(value) < 100 else ".0f")
 
 
 def _draw_keys(axes: Any, keys: Sequence[KeyRow], y: float) -> float:

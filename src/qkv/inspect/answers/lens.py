@@ -22,6 +22,7 @@ from qkv.inspect.draw import (
     new_figure,
     visible,
 )
+from qkv.inspect.draw.heat_map import turn_labels
 from qkv.inspect.trace.outputs import (
     by_position,
     entropy,
@@ -72,7 +73,7 @@ class Lens(Answer):
                 axes.text(
                     column,
                     row,
-                    visible(names[0])[:12],
+                    clipped(visible(names[0]), 12),
                     ha="center",
                     va="center",
                     fontsize=7,
@@ -80,7 +81,9 @@ class Lens(Answer):
                     parse_math=False,
                 )
         tokens = list(map(visible, lens.tokens))
-        axes.set_xticks(range(width), tokens, rotation=45 if width > 8 else 0, parse_math=False)
+        axes.set_xticks(range(width), tokens, parse_math=False)
+        if width > 8:
+            turn_labels(axes.xaxis)
         axes.set_yticks(range(len(lens.layers)), localized_layers(lens.layers))
         axes.grid(False)
         axes.set(xlabel=localized("at this token"))

@@ -101,7 +101,7 @@ class Masks(Answer):
                     (visible(name), *(yes if cell else no for cell in line))
                     for name, line in zip(matrix.rows, matrix.allowed.tolist(), strict=True)
                 ]
-                title = localized("{title}: {name}", title=matrix.name, name=localized(form))
+                title = localized("{title} ({form})", title=matrix.name, form=localized(form))
                 parts += Table(head, rows, title).html()
         return parts
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from qkv.inspect.answers.answer import Answer, Question, View, the_trace
 from qkv.inspect.answers.attention import check_choice
+from qkv.inspect.answers.contributions import gain_of
 from qkv.inspect.answers.lens import stack_of
-from qkv.inspect.draw import HeatMap, Table, localized, visible
+from qkv.inspect.draw import HeatMap, Table, decimal, localized, visible
 from qkv.model import Encoder
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ class Neurons(Answer):
         stack = localized(self.stack)
         title = localized(title, stack=stack, layer=self.layer, share=self.share_above_zero)
         names = [f"#{neuron.number}\u00a0→\u00a0{neuron.words[0][0]}" for neuron in self.neurons]
-        look = {"value": "activation", "down": "token", "across": "neuron"}
+        look: Any = {"value": "activation", "down": "token", "across": "neuron"}
         heat = HeatMap(self.activations, self.tokens, names, title, **look)
         rows = [
             (
                 f"#{neuron.number}",
-                f"{visible(neuron.token)} {neuron.activation:+.2f}",
-                "  ".join(f"{visible(word)} {value:+.2f}" for word, value in neuron.words),
+                f"{visible(neuron.token)} {decimal(neuron.activation, '+.2f')}",
+                "  ".join(
+                    f"{visible(word)} {decimal(value, '+.2f')}" for word, value in neuron.words
+                ),
             )
             for neuron in self.neurons
         ]
@@ -114,8 +117,9 @@ def _output_table(trace: Trace) -> Tensor:
         return table
     matrix: Tensor = model.output.projection.weight.detach()
     norm = model.decoder.norm
-    gain = getattr(norm, "weight", None)  # of the last norm, which stands before W_out
-    return matrix if gain is None else matrix * gain.detach()
+    if getattr(norm, "weight", None) is None:
+        return matrix
+    return matrix * gain_of(norm)  # of the last norm, which comes before W_out
 
 
 def _answer(question: Question) -> Neurons:

@@ -21,6 +21,8 @@ from qkv.inspect.draw import (
     Table,
     array,
     caption,
+    clipping_note,
+    decimal,
     localized,
     new_figure,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SHOWN = 128  # rows of the table
+USUAL = 0.99  # share of the cells that may set the scale of colours by themselves
 INSTEAD = {
     "relative": "adds a bias for each distance to the scores",
     "disentangled": "scores distances with vectors of their own",
@@ -52,13 +55,15 @@ class PositionTable(Answer):
         figure, (left, right) = new_figure(9.6, 4.2, ncols=2, width_ratios=(1.25, 1))
         count, width = values.shape
         title = localized("The table: {count} positions × {width}", count=count, width=width)
-        _heat(left, values, localized("value"), title)
+        beyond = _heat(left, values, localized("value"), title)
         left.set(xlabel=localized("dimension"), ylabel=localized("position"))
         title = localized("Each position with each other")
-        _heat(right, values @ values.T, localized("dot product"), title)
+        far = _heat(right, values @ values.T, localized("dot product"), title)
         right.set(xlabel=localized("position"), ylabel=localized("position"))
         right.set_box_aspect(1)
-        caption(figure, localized("Near positions have similar vectors"))
+        told = (("←", beyond), ("→", far))
+        notes = [localized("{title}: {name}", title=at, name=note) for at, note in told if note]
+        caption(figure, localized("What positions add, and how alike they are"), *notes)
         return figure
 
     def numbers(self) -> Any:
@@ -115,7 +120,7 @@ class RotaryAngles(Answer):
         ]
         names = ("pair", "radians per position", "degrees", "positions for one turn")
         distances = [x for x in (0, 1, 2, 4, 8, 16, 32, 64, 127) if x < self.n_positions]
-        products = [(str(x), f"{float(self.products[x]):.3f}") for x in distances]
+        products = [(str(x), decimal(float(self.products[x]), ".3f")) for x in distances]
         about = [localized(name) for name in ("distance m − n", "q_m·k_n / q·k")]
         return [Table([localized(name) for name in names], rows), Table(about, products)]
 
@@ -133,10 +138,11 @@ class RotaryAngles(Answer):
         return figure
 
 
-def _heat(axes: Axes, values: Numbers, name: str, title: str) -> None:
+def _heat(axes: Axes, values: Numbers, name: str, title: str) -> str:
+    """Draw a map around 0; returns a note if a few cells would have paled all others."""
     from matplotlib.ticker import MaxNLocator
 
-    most = float(np.abs(values).max(initial=0)) or 1.0
+    most = _limit(values)
     image = axes.imshow(
         values, cmap=DIVERGING, vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
     )
@@ -145,6 +151,14 @@ def _heat(axes: Axes, values: Numbers, name: str, title: str) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(8, integer=True))
     axes.figure.colorbar(image, ax=axes, label=name, shrink=0.85, pad=0.02)
+    return clipping_note(values, most)
+
+
+def _limit(values: Numbers) -> float:
+    """The strongest colour's value: the largest one, unless it is far above nearly all others."""
+    sizes = np.abs(values)
+    most, usual = float(sizes.max(initial=0)), float(np.quantile(sizes, USUAL)) if sizes.size else 0
+    return most if most <= 4 * usual or not usual else usual
 
 
 def _table(model: Model | None) -> Tensor | None:

@@ -91,8 +91,9 @@ class Roles(Answer):
             yield from heat.text(width)
 
     def heat_maps(self) -> list[HeatMap]:
-        """Layers down, heads across."""
-        return [map_by_head(found.scores, found.title, "mean weight") for found in self.maps]
+        """Layers down, heads across, all in one scale."""
+        most = max(float(found.scores.max()) for found in self.maps)
+        return [map_by_head(found.scores, found.title, "mean weight", most) for found in self.maps]
 
     def figure(self) -> Figure:
         """Draw a panel per role: layers down, heads across; a row of panels per attention."""
@@ -112,7 +113,7 @@ class Roles(Answer):
                 axes.set_visible(False)
             for axes, found in zip(panels, line, strict=False):
                 image = draw_by_head(axes, found.scores, "", vmin=0, vmax=1)
-                axes.set_title(wrapped(found.title, 30), fontsize=7.5)
+                axes.set_title(wrapped(found.title, 38), fontsize=7.5)
             panels[0].set_ylabel(localized("layer"))
         figure.colorbar(image, ax=grid, label=localized("mean weight"), shrink=0.8)
         caption(figure, localized("Which head does what"))

@@ -134,7 +134,10 @@ class Steps(tuple[Prediction, ...], Answer):
         yield from self._table(step.cells(clip=True) for step in shown).text(width)
 
     def _table(self, rows: Iterable[Sequence[str]]) -> Table:
-        return Table([localized(self.place if x == "after" else x) for x in HEAD], list(rows))
+        """A table of all columns, or of all but the last if no step has a label."""
+        head = [localized(self.place if x == "after" else x) for x in HEAD]
+        count = len(head) if any(step.label for step in self) else len(head) - 1
+        return Table(head[:count], [row[:count] for row in rows])
 
 
 def steps(trace: Trace, k: int = 5, row: int = 0) -> Steps:

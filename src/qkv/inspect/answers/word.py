@@ -148,8 +148,8 @@ def _lack(question: Question) -> str | None:
 
 VIEW = View(
     "One word in several texts",
-    "The cosine between a word's vectors in two texts after each layer: 1 at the input, where the "
-    "word is the same; the more its context counts, the smaller.",
+    "The cosine between a word's vectors in two texts after each layer: near 1 at the input, where "
+    "only its position may differ; the more its context counts, the smaller.",
     _answer,
     _lack,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qkv.inspect.draw.heat_map import HeatMap, clipping_note, robust_limit
-from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.labels import clipped, decimal, visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.page import page, piece
 from qkv.inspect.draw.style import (
@@ -54,6 +54,7 @@ __all__ = [
     "caption",
     "clipped",
     "clipping_note",
+    "decimal",
     "localized",
     "new_figure",
     "page",

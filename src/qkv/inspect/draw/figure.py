@@ -17,7 +17,7 @@ from matplotlib.text import Text
 from qkv.errors import UserError
 from qkv.files import replacing
 from qkv.inspect.draw.fonts import code_points, number_missing
-from qkv.inspect.draw.page import page
+from qkv.inspect.draw.page import page, piece
 from qkv.inspect.draw.style import DARK, DARK_TYPE, INK, caption, styled
 
 ENDINGS = (".png", ".svg", ".pdf", ".html")
@@ -31,6 +31,7 @@ NEGATIVE = "filter:invert(1) hue-rotate(180deg)"
 # Attributes of an SVG that hold coordinates in points; a scale needs all of its digits.
 COORDINATES = re.compile(r' (?:d|x|y|x1|x2|y1|y2|width|height|points|transform)="(?!scale)[^"]*"')
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
+LEAST_SHARE = 0.7  # of its width, to which a chart in a page may shrink
 VIEWER_FONTS = "'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 
 
@@ -111,7 +112,10 @@ def svg_html(figure: Figure) -> Markup:
     """Render as SVG without its XML head, to be part of a page."""
     rendered = svg(figure)
     body = Markup(rendered[rendered.index("<svg") :])  # matplotlib escapes the texts in it
-    return Markup('<div style="overflow-x:auto">{}</div>').format(body)
+    width = re.search(r'width="([\d.]+)pt"', body)
+    # A narrow screen shrinks a chart as long as its type can be read, then lets it scroll.
+    least = f"{LEAST_SHARE * float(width[1]):.0f}pt" if width else "0"
+    return piece("chart", body, least)
 
 
 @contextmanager
@@ -149,18 +153,41 @@ def stand_ins(figure: Figure) -> Iterator[str | None]:
             axis.set_major_formatter(formatter)
 
 
+@contextmanager
+def _legends_in_place(figure: Figure) -> Iterator[None]:
+    """Keep a figure's legends where its layout has them while in this block.
+
+    Else they move to the edge of the tight box, over notes that are below the figure.
+    """
+    engine = figure.get_layout_engine()
+    if not figure.legends or engine is None:
+        yield
+        return
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, 1), figure.transFigure)
+    try:
+        yield
+    finally:
+        for legend in figure.legends:
+            legend.set_bbox_to_anchor(None)
+        figure.set_layout_engine(engine)
+
+
 def _render(figure: Figure, form: str) -> bytes:
     target = io.BytesIO()
     with styled(), warnings.catch_warnings():
         if form == "svg":  # the viewer has the glyph
             warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        # Of the base class, since stand-ins are in place where they are needed.
-        Figure.savefig(
-            figure,
-            target,
-            format=form,
-            metadata=METADATA[form],
-            bbox_inches="tight",
-            pad_inches=0.1,
-        )
+        with _legends_in_place(figure):
+            # Of the base class, since stand-ins are in place where they are needed.
+            Figure.savefig(
+                figure,
+                target,
+                format=form,
+                metadata=METADATA[form],
+                bbox_inches="tight",
+                pad_inches=0.1,
+            )
     return target.getvalue()

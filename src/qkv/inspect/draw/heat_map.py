@@ -14,7 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.text import Text
 
-from qkv.inspect.draw.labels import clipped, visible
+from qkv.inspect.draw.labels import clipped, decimal, upright, visible
 from qkv.inspect.draw.language import localized
 from qkv.inspect.draw.page import piece
 from qkv.inspect.draw.style import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LONGEST_LABEL = 16  # terminal cells; a Chinese character takes two
+ABREAST = 8  # heads of a single layer in one row of panels
 VALUES_SHOWN = 150  # cells up to which a single map shows its numbers
 SMALLEST_TYPE = 5.0  # points
 IN_TERMINAL = 32  # tokens along an axis; of longer texts the last tokens are shown
@@ -64,6 +65,7 @@ class HeatMap:
     value: str = "attention weight"
     down: str = "query"  # what a row is
     across: str = "key"  # what a column is
+    strongest: float | None = None  # value of the strongest colour, to compare maps; else its own
 
     @cached_property
     def cells(self) -> Numbers:
@@ -86,6 +88,8 @@ class HeatMap:
     @property
     def limit(self) -> float:
         """The absolute value of the strongest colour."""
+        if self.strongest is not None:
+            return self.strongest
         return robust_limit(np.where(self.shut, 0.0, self.cells))
 
     @property
@@ -95,9 +99,10 @@ class HeatMap:
 
     @property
     def n_across(self) -> int:
-        """Panels side by side: all heads of a layer, where values are by layer and head."""
-        layered = np.ndim(self.values) == 4
-        return len(self.values[0]) if layered else _across(len(self.names))
+        """Panels side by side: all heads of a layer, unless it is one layer with many heads."""
+        if np.ndim(self.values) == 4 and (len(self.values) > 1 or len(self.names) <= ABREAST):
+            return len(self.values[0])
+        return _across(len(self.names))
 
     def draw(self) -> Figure:
         """Draw a panel per map, a row of panels per layer; a single small map shows its numbers."""
@@ -124,7 +129,7 @@ class HeatMap:
                 "vmax": most,
             }
             for axes, panel, closed, name in zip(grid.flat, values, shut, self.names, strict=False):
-                image = _panel(axes, panel, closed, scale, name)
+                image = draw_panel(axes, panel, closed, scale, name)
             rows, columns = (_labels(tokens) for tokens in (self.rows, self.columns))
             _label_outside(grid, n_maps, rows, columns, cell)
             _name_axes(grid, n_maps, localized(self.down), localized(self.across))
@@ -149,8 +154,8 @@ class HeatMap:
             return {
                 "marks": " ".join(["minus"] * (value < 0) + ["much"] * (share > MUCH)),
                 "share": f"{share:.0%}",
-                "hint": f"{row} → {column}: {value:.4g}",
-                "text": f"{value:.2f}" if few else "",
+                "hint": f"{row} → {column}: {decimal(value, '.4g')}",
+                "text": decimal(value) if few else "",
             }
 
         maps = [
@@ -178,7 +183,12 @@ class HeatMap:
             if title:
                 yield Text(title, style="italic")
             yield shaded(
-                values[last, last], shut[last, last], self.rows[last], self.columns[last], width
+                values[last, last],
+                shut[last, last],
+                self.rows[last],
+                self.columns[last],
+                width,
+                self.strongest,
             )
             yield ""
         if self.clipping:
@@ -224,7 +234,10 @@ def _cell_inches(tokens: int, panels_in_line: int) -> float:
     return min(0.6 if panels_in_line == 1 else 0.32, room / tokens)
 
 
-def _panel(axes: Axes, values: Numbers, shut: Any, scale: dict[str, Any], name: str) -> Any:
+def draw_panel(
+    axes: Axes, values: Numbers, shut: Any, scale: dict[str, Any], name: str = ""
+) -> Any:
+    """Draw one map with masked cells hatched; returns the image."""
     axes.grid(False)
     axes.spines[:].set_visible(False)
     # Masked cells are not drawn, so that the hatched background shows through.
@@ -268,9 +281,11 @@ def _ticks(axis: Any, labels: list[str], cell: float, turn: bool) -> None:
 
 
 def turn_labels(axis: Any) -> None:
-    """Write labels upwards; a single Chinese character stays upright."""
+    """Write labels upwards; Chinese characters stay upright, one below the other."""
+    texts = [upright(label.get_text()) for label in axis.get_ticklabels()]
+    axis.set_ticks(axis.get_majorticklocs(), texts, linespacing=1.0, parse_math=False)
     for label in axis.get_ticklabels():
-        if len(label.get_text()) > 1:
+        if len(label.get_text()) > 1 and "\n" not in label.get_text():
             label.set(rotation=90, ha="right", va="center", rotation_mode="anchor")
 
 
@@ -279,22 +294,27 @@ def _write_values(axes: Axes, values: Numbers, shut: Any, image: Any) -> None:
         if not shut[row, column]:
             red, green, blue, _ = image.cmap(image.norm(value))
             colour = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
-            text = f"{value:.2f}"
+            text = decimal(value)
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
 
 
 def shaded(
-    values: Numbers, shut: Any, rows: Sequence[str], columns: Sequence[str], width: int
+    values: Numbers,
+    shut: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    width: int,
+    strongest: float | None = None,
 ) -> Text:
     """Draw a map in shaded blocks: darker for more, · for masked cells.
 
     Columns that do not fit side by side continue in further bands below.
     """
-    most = robust_limit(np.where(shut, 0.0, values))
+    most = strongest or robust_limit(np.where(shut, 0.0, values))
     left, heads = _labels(rows), _labels(columns)
     margin = max(map(cell_len, left), default=0) + 1
     room = max(4, width - margin)
-    digits = max((len(f"{value:.2f}") for value in values[~shut]), default=0)
+    digits = max((len(decimal(value)) for value in values[~shut]), default=0)
     wide = max([digits + 4, *(cell_len(head) + 2 for head in heads)])
     numbers = wide * len(heads) <= room  # shown if there is room
     step = wide if numbers else 2
@@ -333,4 +353,4 @@ def _write_cell(text: Text, value: float, shut: bool, most: float, step: int) ->
     level = min(4, math.ceil(abs(value) / most * 4 - 0.5))
     text.append(BLOCKS[level] * min(step, 2), style=ATTENTION if value >= 0 else CHANGE)
     if step > 2:
-        text.append(set_cell_size(f" {value:.2f}", step - 2), style="dim")
+        text.append(set_cell_size(f" {decimal(value)}", step - 2), style="dim")

@@ -9,13 +9,27 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 WIDE = "\u2e80-\uffef"  # Chinese characters and their punctuation, among others
-# What a line break may not split: a word or a wide character, with its brackets and stops.
-UNBROKEN = re.compile(rf"\s*[（「《]*(?:[^\s{WIDE}]+|[{WIDE}])[，。；：、）」》！？]*")
+# What a line break may not split: a word, a wide character with its stops, a short bracket.
+UNBROKEN = re.compile(
+    rf"\s*(?:（[^（）\s]{{1,8}}）|[（「《]*(?:[^\s{WIDE}]+|[{WIDE}]))[，。；：、）」》！？]*"
+)
 # What a line break may not split in a formula: a symbol or a function of one, with the operator
 # before and the brackets after it; an operator between spaces and what follows it.
 FACTORS = re.compile(r"[·⊙+/]?(?:[^·⊙+/()]+\([^()]*\)+|[^·⊙+/()]*\(+|[^·⊙+/()]+\)*)|.")
 TERMS = re.compile(r"(?<![·⊙+*]) ")
 SPACES = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥", "\r": "↵", "\u3000": "␣"})
+
+
+def decimal(value: float, form: str = ".2f") -> str:
+    """Write a number with a minus sign that is not a hyphen, and without the sign of zero."""
+    text = format(value, form)
+    is_zero = form[-1] in "fge" and not float(text)
+    return (text.replace("-", "") if is_zero else text).replace("-", "−")
+
+
+def upright(label: str) -> str:
+    """Write a label of Chinese characters alone downwards, one below the other."""
+    return "\n".join(label) if re.fullmatch(f"[{WIDE}]+", label) else label
 
 
 def visible(token: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+
+from qkv.inspect.draw.language import current_language
 
 
 @cache
@@ -22,6 +24,12 @@ def piece(name: str, *values: object) -> Markup:
     return Markup(getattr(_macros(), name)(*values))
 
 
+def texts(sides: Mapping[str, Sequence[str]]) -> Markup:
+    """Build a line per side with the tokens that were read."""
+    return piece("texts", sides, "：" if current_language() == "zh" else ": ")
+
+
 def page(title: str, parts: Iterable[Markup]) -> str:
     """Build a whole page."""
-    return str(piece("page", title, list(parts))).lstrip()
+    language = {"zh": "zh-CN"}.get(current_language(), current_language())
+    return str(piece("page", title, list(parts), language)).lstrip()

@@ -40,10 +40,12 @@ def draw_visibility(
     axes.tick_params(length=0)
 
 
-def map_by_head(values: Any, title: str, value: str) -> HeatMap:
-    """A heat map of scores (layers, heads)."""
+def map_by_head(values: Any, title: str, value: str, strongest: float) -> HeatMap:
+    """A heat map of scores (layers, heads); `strongest` has the strongest colour."""
     down, across = ([str(i) for i in range(count)] for count in values.shape)
-    return HeatMap(values, down, across, title, value=value, down="layer", across="head")
+    return HeatMap(
+        values, down, across, title, value=value, down="layer", across="head", strongest=strongest
+    )
 
 
 def draw_by_head(axes: Axes, values: Any, title: str, **scale: Any) -> Any:

@@ -30,9 +30,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # so that lines differ witho
 SEQUENTIAL = "qkv"  # from little to much, through the colour of attention
 SEQUENCE = ("#ffffff", "#edd0e1", ATTENTION, "#8f3f6d", "#3d0f2b")
 DIVERGING = "PuOr"  # from negative through zero to positive
+BELOW, ABOVE = "#b35806", "#542788"  # two of its colours, for bars
 # In a dark page these colours of a figure become others; maps are inverted, hues kept.
 DARK = {INK: "#e8e8e8", SOFT: "#a8a8a8", LINE: "#5a5e66", PAPER: "#16181c", "#333333": "#d0d0d0"}
 DARK_TYPE = {QUERY: "#6cb8ea", KEY: "#ff9a5c", VALUE: "#3fcfa6"}  # these are too dark as type
+DARK |= {BELOW: "#e08a3c", ABOVE: "#b39ddb"}
 DARK |= {MASK: "#2a2d33", HATCH: "#5a5e66"}
 
 STYLE: dict[str, Any] = {

@@ -14,6 +14,7 @@ from qkv.inspect.draw.labels import packed
 from qkv.inspect.draw.page import piece
 
 GAP = 2  # cells between columns
+MAX_OPEN = 24  # rows of a table that a page does not fold
 MAX_OTHER = 24  # cells that a column keeps beside one of units
 
 
@@ -26,8 +27,9 @@ class Table:
     title: str = ""
 
     def html(self) -> Markup:
-        """Return an HTML table."""
-        return piece("table", self.title, self.head, self.rows)
+        """Return an HTML table; a long one with a title is folded, to be opened by a click."""
+        many = bool(self.title) and len(self.rows) > MAX_OPEN
+        return piece("table", self.title, self.head, self.rows, many)
 
     def text(self, width: int) -> Iterator[rich.table.Table]:
         """Yield a table that wraps long cells."""

@@ -13,6 +13,7 @@ from qkv.decode.request import suppressed
 from qkv.errors import UserError
 from qkv.inspect.trace.inputs import Inputs, OutputKind, Side, pad_labels
 from qkv.inspect.trace.trace import Trace
+from qkv.tasks.texts import check_pair, check_several, check_text
 
 if TYPE_CHECKING:
     from qkv.tasks.answer import Answerer
@@ -69,7 +70,7 @@ def trace_language(
     language: LanguageModel, source: str | Sequence[str], target: str | Sequence[str] | None
 ) -> Trace:
     """Trace a text, labelled by its own next tokens or, with a target after it, by that alone."""
-    texts = [source] if isinstance(source, str) else list(source)
+    texts = _listed(source)
     if not texts:
         raise UserError("There is no text to trace; give at least one.")
     rows = [language.encode(text) for text in texts]
@@ -131,12 +132,14 @@ def trace_classes(
     target: str | Sequence[str] | None,
 ) -> Trace:
     """Trace texts or pairs; the target is the true label (several: joined by `|`) or number."""
-    texts = [source] if isinstance(source, str | tuple) else list(source)
+    texts = [source] if isinstance(source, tuple) else _listed(source)
     if not texts:
         raise UserError("There is no text to trace; give at least one.")
-    framed, owners = classifier.frame(
-        [(text,) if isinstance(text, str) else text for text in texts]
-    )
+    parts = [text if isinstance(text, tuple | list) else (text,) for text in texts]
+    for number, part in enumerate(parts, start=1):
+        for text in part:
+            check_text(text, number)
+    framed, owners = classifier.frame([tuple(part) for part in parts])
     if len(owners) != len(texts):
         raise UserError("A text is longer than the model's context; trace a part of it.")
     classes = classifier.classes
@@ -151,7 +154,9 @@ def trace_classes(
 
 def trace_tags(tagger: Tagger, source: str | Sequence[str], target: Sequence[str] | None) -> Trace:
     """Trace a sentence, or its words; the target is the true label of each word."""
-    words = source.split() if isinstance(source, str) else list(source)
+    words = source.split() if isinstance(source, str) else _listed(source)
+    for number, word in enumerate(words, start=1):
+        check_text(word, number)
     _texts(" ".join(words))
     windows = tagger.frame([words])
     if len(windows) != 1:
@@ -169,6 +174,7 @@ def trace_tags(tagger: Tagger, source: str | Sequence[str], target: Sequence[str
 
 def trace_answer(answerer: Answerer, source: tuple[str, str], target: str | None) -> Trace:
     """Trace a question and a text; the target is the words of the text that answer it."""
+    check_pair(source, 1)
     question, text = _texts(source)
     context = answerer.spell([text])[text]
     parts = answerer.frame([question], [context])
@@ -203,10 +209,18 @@ def trace_image(classifier: ImageClassifier, image: Image, target: str | None) -
 
 
 def _texts(given: str | Sequence[str]) -> list[str]:
-    texts = [given] if isinstance(given, str) else list(given)
+    texts = _listed(given)
+    for number, text in enumerate(texts, start=1):
+        check_text(text, number)
     if not texts or not all(text.strip() for text in texts):
         raise UserError("A blank text has nothing to trace; give it some words.")
     return texts
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return a lone text as a list of it, and several as they are."""
+    check_several(given)
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _one_each(given: str | Sequence[str], texts: Sequence[Any], what: str) -> list[str]:

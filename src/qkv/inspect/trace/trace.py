@@ -227,16 +227,19 @@ class Trace(Quantities):
         head: int | None = None,
         positions: Sequence[int] | None = None,
     ) -> Trace:
-        """Trace the pass with a quantity taken from another trace (activation patching)."""
-        value = other[key]
-        if tuple(value.shape) != self.shape(key):
+        """Trace the pass with a quantity taken from another trace (activation patching).
+
+        With `positions` only those tokens are taken, and the texts may differ in length.
+        """
+        part = part_index(self.find(key), head, positions, self.sizes)
+        taken = other[key][part_index(other.find(key), head, positions, other.sizes)]
+        if taken.shape != torch.empty(self.shape(key), device="meta")[part].shape:
             raise UserError(
-                f"{key} has the shape {tuple(value.shape)} in the other trace and "
+                f"{key} has the shape {other.shape(key)} in the other trace and "
                 f"{self.shape(key)} in this one; compare texts with as many tokens, or patch "
                 "with `change`."
             )
-        part = part_index(self.find(key), head, positions, self.sizes)
-        return self.change(key, value[part], head=head, positions=positions)
+        return self.change(key, taken, head=head, positions=positions)
 
     # Answers -------------------------------------------------------------------------------------
 

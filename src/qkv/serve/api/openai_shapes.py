@@ -90,7 +90,7 @@ class ChatMessage(BaseModel):
     """One turn of a chat: a role and its text."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart] = ""
+    content: str | list[ContentPart]
 
     def plain(self) -> dict[str, str]:
         """The message as `LanguageModel.chat` takes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from qkv.data.formats.images import check_data_url
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size, count_tokens, embed_texts
+from qkv.serve.given import GivenText, is_image
 from qkv.serve.hang_up import answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
@@ -38,7 +39,7 @@ class TextsRequest(BaseModel):
 
 
 class ClassifyRequest(BaseModel):
-    """Texts, or pairs of texts, to label."""
+    """Texts, pairs of texts, or images as data URLs, to label."""
 
     model_config = _example(texts=["the cat sees a dog"])
 
@@ -93,7 +94,7 @@ class TraceRequest(BaseModel):
     model_config = _example(text="我爱你", keys=["decoder.2.cross_attention.weights"], head=1)
 
     model: str | None = Field(None, description="By default the first model.")
-    text: str = Field(max_length=4000)
+    text: GivenText
     second: str | None = Field(None, max_length=4000, description="Question, or second of a pair.")
     target: str | None = Field(None, max_length=4000, description="Expected output.")
     keys: list[str] = Field(min_length=1, max_length=64, description="Keys or patterns; see names.")
@@ -105,40 +106,34 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     routes = APIRouter(tags=["tasks"])
     server = _Server(models, settings)
 
-    @routes.post("/classify")
-    async def classify(body: ClassifyRequest, request: Request) -> dict[str, Any]:
-        """Label texts, or pairs of texts, with probabilities."""
-        work = server.ask("classify", body, _classified, threshold=body.threshold)
-        return await answer(request, work(request))
+    def add(name: str, function: Callable[..., list[Any]], shape: type[BaseModel]) -> None:
+        """Add the route of a task on texts; the fields of its body beside them are settings."""
 
-    @routes.post("/tag")
-    async def tag(body: TagRequest, request: Request) -> dict[str, Any]:
-        """Label the words of texts, and name the entities that they spell."""
-        return await answer(request, server.ask("tag", body, _tagged)(request))
+        async def endpoint(body: Any, request: Request) -> dict[str, Any]:
+            own = body.model_dump(exclude={"model", "texts"})
+            return await answer(
+                request, server.ask(name, body.model, function, body.texts, own, request)
+            )
+
+        endpoint.__annotations__["body"] = shape
+        routes.add_api_route(
+            f"/{name}", endpoint, methods=["POST"], name=name, description=function.__doc__
+        )
+
+    add("classify", _classified, ClassifyRequest)
+    add("tag", _tagged, TagRequest)
+    add("fill", _filled, FillRequest)
+    add("embed", _embedded, EmbedRequest)
+    add("score", _scored, ScoreRequest)
 
     @routes.post("/answer")
     async def answer_question(body: AnswerRequest, request: Request) -> dict[str, Any]:
         """Find the span of a text that answers a question."""
-        pairs = [(body.question, body.context)]
-        work = server.ask("answer", body, _answered, pairs, n_best=body.n_best)
-        found = await answer(request, work(request))
+        pairs, own = [(body.question, body.context)], {"n_best": body.n_best}
+        work = server.ask("answer", body.model, _answered, pairs, own, request)
+        found = await answer(request, work)
         best, *_ = found["results"][0]
         return {"model": found["model"], **best, "n_best": found["results"][0]}
-
-    @routes.post("/fill")
-    async def fill(body: FillRequest, request: Request) -> dict[str, Any]:
-        """Fill the gaps of texts, with the candidates of each gap."""
-        return await answer(request, server.ask("fill", body, _filled, top_k=body.top_k)(request))
-
-    @routes.post("/embed")
-    async def embed(body: EmbedRequest, request: Request) -> dict[str, Any]:
-        """Embed texts as vectors."""
-        return await answer(request, server.ask("embed", body, _embedded)(request))
-
-    @routes.post("/score")
-    async def score(body: ScoreRequest, request: Request) -> dict[str, Any]:
-        """Say how likely texts are to a language model."""
-        return await answer(request, server.ask("score", body, _scored)(request))
 
     @routes.post("/trace")
     async def trace(body: TraceRequest, request: Request) -> dict[str, Any]:
@@ -164,48 +159,68 @@ class _Server:
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self.models, self.settings = models, settings
 
-    def ask(
+    async def ask(
         self,
         kind: str,
-        body: Any,
+        model: str | None,
         function: Callable[..., list[Any]],
-        texts: Sequence[Any] | None = None,
-        **settings: Hashable,
-    ) -> Callable[[Request], Any]:
-        """Return a coroutine function that gives texts to a model of the right kind."""
-        given = texts if texts is not None else body.texts
-        listed = [given] if isinstance(given, str) else list(given)
-
-        async def work(request: Request) -> dict[str, Any]:
-            name = self.models.choose(body.model, *KINDS[kind])
-            if not listed:
-                raise UserError("texts is an empty list; give a text, or a list of them.")
-            async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
-                flat = [part for text in listed for part in _parts(text)]
-                n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, flat)
-                check_size(self.settings, len(listed), n_tokens)
-                results = await worker.gather(function, listed, **settings)
-            note(request, model=name, prompt_tokens=n_tokens)
-            return {"model": name, "results": results}
-
-        return work
+        texts: str | Sequence[Any],
+        own: Mapping[str, Hashable],
+        request: Request,
+    ) -> dict[str, Any]:
+        """Give texts, and the task's own settings, to a model of the right kind."""
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        flat = [part for text in listed for part in _parts(text)]
+        tasks, doing = KINDS[kind]
+        sees = kind == "classify" and any(map(is_image, flat))
+        name = self.models.choose(model, tasks, "classify images" if sees else doing, sees)
+        if not listed:
+            raise UserError("texts is an empty list; give a text, or a list of them.")
+        async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
+            n_tokens = await asyncio.to_thread(_n_tokens, worker.task, flat)
+            check_size(self.settings, len(listed), n_tokens)
+            results = await worker.gather(function, listed, **own)
+        note(request, model=name, prompt_tokens=n_tokens)
+        return {"model": name, "results": results}
 
 
 def _parts(text: str | Sequence[str]) -> list[str]:
     return [text] if isinstance(text, str) else list(text)
 
 
-def _classified(task: Classifier, texts: list[Any], threshold: float | None) -> list[Any]:
-    whole = [text if isinstance(text, str) else tuple(text) for text in texts]
+def _n_tokens(task: Any, texts: list[str]) -> int:
+    """Tokens of texts, or patches of images; a path in place of an image is refused."""
+    if not isinstance(task, ImageClassifier):
+        return count_tokens(task.tokenizer, texts)
+    for text in texts:
+        check_data_url(text)
+    return len(texts) * task.model.config.n_positions
+
+
+def _classified(
+    task: Classifier | ImageClassifier, texts: list[Any], threshold: float | None
+) -> list[Any]:
+    """Label texts, pairs of texts, or images (data URLs) with probabilities."""
+    if isinstance(task, Classifier):
+        found = task.classify(_whole(texts), threshold)
+    elif threshold is not None:
+        raise UserError("threshold: an image has one label; leave it out.")
+    else:
+        found = task.classify([image for text in texts for image in _parts(text)])
     return [
-        {**dataclasses.asdict(found), "label": found.label, "probability": found.probability}
-        for found in task.classify(whole, threshold)
+        {**dataclasses.asdict(one), "label": one.label, "probability": one.probability}
+        for one in found
     ]
 
 
 def _tagged(task: Tagger, texts: list[Any]) -> list[Any]:
-    whole = [text if isinstance(text, str) else tuple(text) for text in texts]
-    return [dataclasses.asdict(found) for found in task.tag(whole)]
+    """Label the words of texts, and name the entities that they spell."""
+    return [dataclasses.asdict(found) for found in task.tag(_whole(texts))]
+
+
+def _whole(texts: list[Any]) -> list[Any]:
+    """Texts, and lists of texts or words as tuples."""
+    return [text if isinstance(text, str) else tuple(text) for text in texts]
 
 
 def _answered(task: Answerer, texts: list[Any], n_best: int) -> list[Any]:
@@ -214,14 +229,17 @@ def _answered(task: Answerer, texts: list[Any], n_best: int) -> list[Any]:
 
 
 def _filled(task: Encoder, texts: list[str], top_k: int) -> list[Any]:
+    """Fill the gaps of texts, with the candidates of each gap."""
     return [dataclasses.asdict(found) for found in task.fill(texts, top_k)]
 
 
 def _embedded(task: Encoder, texts: list[str]) -> list[Any]:
+    """Embed texts as vectors."""
     return [vector.tolist() for vector in embed_texts(task, texts)]
 
 
 def _scored(task: LanguageModel, texts: list[str]) -> list[Any]:
+    """Say how likely texts are to a language model."""
     return [
         {
             **dataclasses.asdict(found),

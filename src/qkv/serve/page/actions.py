@@ -34,6 +34,7 @@ class Done:
     trace: Trace
     text: str = ""
     positions: Sequence[int] | None = None  # of outputs that make the text; None: all with a label
+    names: Sequence[str] = ()  # of what the outputs are about, where tokens are only a part of it
     marks: list[dict[str, Any]] = field(default_factory=list)  # labels, entities or spans
     prompt: Sequence[int] = ()  # tokens that the output of a model that writes begins after
 
@@ -124,7 +125,7 @@ def _embed(task: Encoder, text: str, second: str) -> Done:
     if second.strip():
         cosine = float(task.similarity(text, second)[0, 0])
         marks = [{"name": "cosine", "value": cosine}]
-    return Done(task.trace(text), "", [], marks)
+    return Done(task.trace(text), "", [], marks=marks)
 
 
 def _classify(task: Classifier, text: str, second: str) -> Done:
@@ -145,7 +146,7 @@ def _tag(task: Tagger, text: str, second: str) -> Done:
     ]
     trace = task.trace(text)  # refuses a blank text, and one of several windows
     (window,) = task.frame([text.split()])
-    return Done(trace, "", window.places, marks)
+    return Done(trace, "", window.places, text.split(), marks)
 
 
 def _answer(task: Answerer, text: str, second: str) -> Done:

@@ -17,7 +17,7 @@ TYPES: dict[str, str] = {"float16": "<f2", "float32": "<f4"}
 
 def pool_cells(value: Tensor, cells: int) -> Tensor:
     """Mean over neighbouring values of the last dimension, so that at most `cells` are left."""
-    width = value.shape[-1]
+    width = value.shape[-1] if value.dim() else 1
     if cells <= 0 or width <= cells:
         return value
     lengths = torch.linspace(0, width, cells + 1).round().long().diff()

@@ -138,12 +138,17 @@ def position_table(length: int, width: int) -> dict[str, Any]:
 
 
 def rotary_angles(task: Any, length: int) -> dict[str, Any]:
-    """Angles by which rotary positions turn each pair, (L, pairs), and what distance does."""
+    """Angles by which rotary positions turn each pair, (L, pairs), and what distance does.
+
+    A model with other positions shows how they would turn a head of its size.
+    """
     config = task.model.config
-    if config.positions != "rotary":
-        return {"angles": [], "decay": []}
     turning = RotaryAngles(rates(config).float().cpu(), length)
-    return {"angles": _rounded(turning.angles), "decay": _rounded(turning.products)}
+    return {
+        "angles": _rounded(turning.angles),
+        "decay": _rounded(turning.products),
+        "is_own": config.positions == "rotary",
+    }
 
 
 def _rounded(values: Tensor) -> Any:

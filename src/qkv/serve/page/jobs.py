@@ -15,6 +15,7 @@ from typing import Any
 
 from qkv import shelf
 from qkv.errors import UserError
+from qkv.inspect.draw.language import Language
 from qkv.inspect.trace.trace import Trace
 from qkv.serve.page.actions import act, actions, examples
 from qkv.tasks import load
@@ -87,6 +88,7 @@ class Jobs:
 
     def start_lab(self, name: str, language: str) -> None:
         """Run a lab; its figure and its numbers go to the page's folder."""
+        lab_figure(self, name)  # refuses what is no lab
         out = self.folder / "labs"
         self.start(f"labs/{name}", ["lab", name, "--out", str(out), "--language", language])
 
@@ -182,17 +184,16 @@ def gradient_norms(trace: Trace) -> list[dict[str, Any]]:
     return [{"name": name, "norm": total**0.5} for name, total in squares.items()]
 
 
-def lab_list(jobs: Jobs, language: str) -> list[dict[str, Any]]:
+def lab_list(jobs: Jobs, language: Language) -> list[dict[str, Any]]:
     """All labs: title, claim, what they need, and their last result here."""
     from qkv_labs import all_labs
 
-    other = "zh" if language == "zh" else "en"
     return [
         {
             "name": lab.name,
             "number": lab.number,
-            "title": getattr(lab.title, other) or lab.title.en,
-            "claim": getattr(lab.claim, other) or lab.claim.en,
+            "title": getattr(lab.title, language) or lab.title.en,
+            "claim": getattr(lab.claim, language) or lab.claim.en,
             "needs": bool(lab.needs),
             **lab_state(jobs, lab.name),
         }
@@ -210,13 +211,14 @@ def lab_state(jobs: Jobs, name: str) -> dict[str, Any]:
     }
 
 
-def lab_figure(jobs: Jobs, name: str) -> Path:
+def lab_figure(jobs: Jobs, name: str, language: Language = "en") -> Path:
     """Path of a lab's figure; only names of labs are looked up."""
     from qkv_labs.catalogue import NAMES
 
     if name not in NAMES:
         raise UserError(f"There is no lab {name!r}.")
-    return jobs.folder / "labs" / f"{name}.png"
+    paths = [jobs.folder / "labs" / f"{name}{of}.png" for of in ("", ".zh")]
+    return paths[1] if language == "zh" and paths[1].is_file() else paths[0]
 
 
 def _printed(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -70,7 +71,10 @@ def _outputs(done: Done, trace: Trace, ask: AnswerAsk) -> list[dict[str, Any]]:
     if wanted is None:
         wanted = [step.position for step in steps if step.label is not None]
         wanted = wanted or [len(steps) - 1]
-    return [prediction(steps[position]) for position in wanted if position < len(steps)]
+    found = [prediction(steps[position]) for position in wanted if position < len(steps)]
+    for one, name in zip(found, done.names, strict=False):
+        one["after"] = name
+    return found
 
 
 def prediction(step: Prediction) -> dict[str, Any]:
@@ -159,8 +163,5 @@ def _own_head(trace: Trace, key: str, head: int | None) -> int | None:
 
 
 def _n_values(trace: Trace, key: str, head: int | None) -> int:
-    count = 1
-    for size in trace.shape(key):
-        count *= size
-    heads = trace.shape(key)[1] if head is not None and trace.find(key).has_heads else 1
-    return count // heads
+    shape = trace.shape(key)
+    return math.prod(shape) // (shape[1] if head is not None and trace.find(key).has_heads else 1)

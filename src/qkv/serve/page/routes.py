@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Response
 from fastapi.responses import FileResponse
 
+from qkv.inspect.draw.language import Language
 from qkv.serve.models import Models
 from qkv.serve.page.questions import add_questions
 from qkv.serve.page.section_routes import sections_router
@@ -46,9 +47,9 @@ def page_router(models: Models, settings: ServeSettings) -> APIRouter:
         return static_file(path)
 
     @router.get("/v1/models/{model:path}/structure")
-    async def structure_of(model: str) -> dict[str, Any]:
+    async def structure_of(model: str, language: Language = "en") -> dict[str, Any]:
         """Stacks, layers, stations and formulas of a model."""
-        return await models.run(model, lambda task: structure(model, task))
+        return await models.run(model, lambda task: structure(model, task, language))
 
     add_questions(router, models, settings)
     router.include_router(sections_router(models, settings))

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
 from qkv import shelf
 from qkv.errors import UserError
+from qkv.inspect.draw.language import Language
+from qkv.serve.models import Models
 from qkv.serve.page import comparing
 from qkv.serve.page.jobs import Jobs, Runs, lab_figure, lab_list, lab_state
+from qkv.serve.settings import ServeSettings
 
 Length = Annotated[int, Query(ge=2, le=256)]
 
@@ -25,17 +28,18 @@ class SampleAsk(BaseModel):
     text: str = Field("", max_length=400)
 
 
-def sections_router(models: Any, settings: Any = None) -> APIRouter:
+def sections_router(models: Models, settings: ServeSettings) -> APIRouter:
     """Routes for the models that a server offers."""
     router = APIRouter(tags=["page"])
     _position_routes(router, models)
     jobs = Jobs()
-    _training_routes(router, Runs(_folders(models), jobs), settings)
-    _lab_routes(router, jobs, settings)
+    _training_routes(router, runs := Runs(_folders(models), jobs), settings)
+    _lab_routes(router, jobs)
+    router.include_router(_work_routes(runs, settings))
     return router
 
 
-def _position_routes(router: APIRouter, models: Any) -> None:
+def _position_routes(router: APIRouter, models: Models) -> None:
     @router.get("/v1/models/{model:path}/rotary")
     async def rotary_of(model: str, length: Length = 32) -> dict[str, Any]:
         """Angles of rotary positions."""
@@ -49,7 +53,7 @@ def _position_routes(router: APIRouter, models: Any) -> None:
         return comparing.position_table(length, width)
 
 
-def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
+def _training_routes(router: APIRouter, runs: Runs, settings: ServeSettings) -> None:
     @router.get("/v1/runs")
     async def list_runs() -> dict[str, Any]:
         """Runs that can be watched."""
@@ -59,7 +63,7 @@ def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
     async def log_of(name: str, after: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
         """New records of a run's log."""
         found = await asyncio.to_thread(runs.log, name, after)
-        folder = str(runs.folder(name)) if settings is None or settings.is_local else name
+        folder = str(runs.folder(name)) if settings.is_local else name
         return {**found, "folder": folder}  # which only readers at this machine need to know
 
     @router.post("/v1/runs/{name}/sample")
@@ -67,66 +71,62 @@ def _training_routes(router: APIRouter, runs: Runs, settings: Any) -> None:
         """What the weights so far make of a text."""
         return await asyncio.to_thread(runs.sample, name, ask.text)
 
-    # Not in the description of the API: what starts work is for the page alone.
-    @router.post("/v1/runs/demo/start", include_in_schema=False)
-    async def start_demo(request: Request) -> dict[str, Any]:
-        """Train the packaged recipe on this machine."""
-        _check_local(request, settings)
-        await asyncio.to_thread(runs.jobs.start_demo)
-        return {"running": runs.jobs.running()}
 
-    @router.post("/v1/runs/stop", include_in_schema=False)
-    async def stop(request: Request) -> dict[str, Any]:
-        """Stop what the page has started."""
-        _check_local(request, settings)
-        await asyncio.to_thread(runs.jobs.stop)
-        return {"running": runs.jobs.running()}
-
-
-def _lab_routes(router: APIRouter, jobs: Jobs, settings: Any) -> None:
+def _lab_routes(router: APIRouter, jobs: Jobs) -> None:
     @router.get("/v1/labs")
-    async def list_labs(language: str = "en") -> dict[str, Any]:
+    async def list_labs(language: Language = "en") -> dict[str, Any]:
         """Labs with their claims, and which have a result here."""
         return {"data": await asyncio.to_thread(lab_list, jobs, language)}
 
-    @router.get("/v1/labs/{name}")
-    async def lab_of(name: str) -> dict[str, Any]:
-        """Whether a lab is running, and what it has found."""
-        lab_figure(jobs, name)
-        return lab_state(jobs, name)
-
-    @router.post("/v1/labs/{name}/start", include_in_schema=False)
-    async def start_lab(request: Request, name: str, language: str = "en") -> dict[str, Any]:
-        """Run a lab on this machine."""
-        _check_local(request, settings)
-        lab_figure(jobs, name)
-        if language not in ("en", "zh"):
-            raise UserError(f"Unknown language {language!r}; the labs speak en and zh.")
-        await asyncio.to_thread(jobs.start_lab, name, language)
-        return lab_state(jobs, name)
-
     @router.get("/v1/labs/{name}/figure", response_class=FileResponse)
-    async def figure_of(name: str) -> FileResponse:
+    async def figure_of(name: str, language: Language = "en") -> FileResponse:
         """The figure of a lab that was run here."""
-        path = lab_figure(jobs, name)
+        path = lab_figure(jobs, name, language)
         if not path.is_file():
             raise HTTPException(404, f"The lab {name!r} has no figure yet; run it.")
         return FileResponse(path, media_type="image/png", headers={"Cache-Control": "no-cache"})
 
 
-def _check_local(request: Request, settings: Any) -> None:
-    """Only the page itself may start work, and only on a server for this machine alone."""
-    if settings is not None and not settings.is_local:
-        raise HTTPException(403, "Work can be started only where the server serves this machine.")
-    origin = request.headers.get("origin")
-    if origin and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, "Only the page of this server can start work.")
+def _work_routes(runs: Runs, settings: ServeSettings) -> APIRouter:
+    """Routes that start work, and are not in the description of the API: for the page alone."""
+
+    def check_local(request: Request) -> None:
+        """Only the page itself may start work, and only on a server for this machine alone."""
+        if not settings.is_local:
+            raise HTTPException(
+                403, "Work can be started only where the server serves this machine."
+            )
+        origin = request.headers.get("origin")
+        if origin and urlsplit(origin).netloc != request.headers.get("host"):
+            raise HTTPException(403, "Only the page of this server can start work.")
+
+    router = APIRouter(include_in_schema=False, dependencies=[Depends(check_local)])
+
+    @router.post("/v1/runs/demo/start")
+    async def start_demo() -> dict[str, Any]:
+        """Train the packaged recipe on this machine."""
+        await asyncio.to_thread(runs.jobs.start_demo)
+        return {"running": runs.jobs.running()}
+
+    @router.post("/v1/runs/stop")
+    async def stop() -> dict[str, Any]:
+        """Stop what the page has started."""
+        await asyncio.to_thread(runs.jobs.stop)
+        return {"running": runs.jobs.running()}
+
+    @router.post("/v1/labs/{name}/start")
+    async def start_lab(name: str, language: Language = "en") -> dict[str, Any]:
+        """Run a lab on this machine."""
+        await asyncio.to_thread(runs.jobs.start_lab, name, language)
+        return lab_state(runs.jobs, name)
+
+    return router
 
 
-def _folders(models: Any) -> dict[str, Path]:
+def _folders(models: Models) -> dict[str, Path]:
     """Folders of the served models, by name."""
-    found = {}
-    for name in models.names():
-        path = Path(models.offer(name).path)
-        found[name] = path if path.is_dir() else shelf.find_model(str(path))
-    return found
+    offers = {name: Path(models.offer(name).path) for name in models.names()}
+    return {
+        name: path if path.is_dir() else shelf.find_model(str(path))
+        for name, path in offers.items()
+    }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from qkv.config import ModelConfig
+from qkv.inspect.draw.language import Language, language, localized_formula
 from qkv.inspect.trace.inputs import Inputs, OutputKind, Side
 from qkv.inspect.trace.notation import Quantity
 from qkv.inspect.trace.trace import Trace
@@ -40,10 +41,16 @@ FACTS = (
 )
 
 
-def structure(name: str, task: Any) -> dict[str, Any]:
+def structure(name: str, task: Any, shown_in: Language = "en") -> dict[str, Any]:
     """Describe a model: its facts, stacks with the stations of a layer, and outputs."""
     config = task.model.config
-    every = _quantities(task.model)
+    with language(shown_in):
+        return _describe(name, task, config, _quantities(task.model))
+
+
+def _describe(
+    name: str, task: Any, config: ModelConfig, every: dict[str, Quantity]
+) -> dict[str, Any]:
     return {
         "model": name,
         "actions": actions(task),
@@ -118,7 +125,7 @@ def _station(quantity: Quantity) -> dict[str, Any]:
     return {
         "key": quantity.key,
         "name": quantity.name,
-        "formula": quantity.formula,
+        "formula": localized_formula(quantity.formula),
         "axes": list(quantity.axes),
         "has_heads": quantity.has_heads,
         "computed": quantity.make is not None,

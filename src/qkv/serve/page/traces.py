@@ -7,15 +7,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
-from qkv.data.formats.images import DATA_URL
 from qkv.decode import Hypothesis, Request
 from qkv.inspect.trace.trace import Trace
+from qkv.serve.given import GivenText
 from qkv.serve.page.actions import Done, act, search
 from qkv.serve.page.changes import apply_changes
 
-LONGEST_TEXT, LONGEST_IMAGE = 4000, 500_000  # characters
 N_KEPT = 12  # answers per model
 Kept = TypeVar("Kept")
 _RECENT: WeakKeyDictionary[Any, OrderedDict[Hashable, Any]] = WeakKeyDictionary()
@@ -26,17 +25,9 @@ class Ask(BaseModel):
     """A text, what to do with it, and how the pass is changed."""
 
     action: str
-    text: str = Field(max_length=LONGEST_IMAGE)
+    text: GivenText
     second: str = Field("", max_length=20_000)
     changes: list[str] = Field(default_factory=list, max_length=64)
-
-    @field_validator("text")
-    @classmethod
-    def _limit(cls, text: str) -> str:
-        """Let an image, as a data URL, be longer than a text."""
-        if len(text) > LONGEST_TEXT and not text.startswith(DATA_URL):
-            raise ValueError(f"String should have at most {LONGEST_TEXT} characters")
-        return text
 
     @property
     def plain(self) -> tuple[str, str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -84,8 +84,10 @@ def worked(task: Any, ask: CellAsk) -> dict[str, Any]:
         raise UserError(f"{ask.key} has several heads; choose one.")
     value = _cell_value(trace, ask, head)
     cell = Cell(trace, quantity.key, head, ask.row, ask.column)
-    rule = RULES.get(quantity.key.rpartition(".")[2])
-    lines = rule(cell) if rule else []
+    rule = RULES.get(quantity.key.rpartition(".")[2]) if cell.at != "head" else None
+    lines = list(rule(cell)) if rule else []
+    if lines and isinstance(value, float) and not _is_close(lines[-1].value, value):
+        lines.append(Line("≈", value))  # as a model of few bits rounds it
     return {"value": value, "lines": [_finite(asdict(line)) for line in lines]}
 
 
@@ -99,6 +101,10 @@ def _cell_value(trace: Trace, ask: CellAsk, head: int | None) -> float | str:
             f"{ask.row}, {ask.column}."
         )
     return _number(float(value[ask.row, ask.column]))
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=2e-3, abs_tol=1e-3)
 
 
 def _number(value: float) -> float | str:
@@ -144,9 +150,10 @@ def _projected(cell: Cell) -> list[Line]:
         matrix[:, column],
         None if bias is None else float(bias[column]),
     )
-    value = float(cell.of(part, cell.head)[cell.row, cell.column])
-    turned = letter in "QK" and not math.isclose(line.value, value, rel_tol=1e-3, abs_tol=1e-4)
-    return [line, Line("turn", value)] if turned else [line]
+    symbol = "↻" if cell.has("rotation") else "norm" if cell.has(f"{part}_norm.deviation") else ""
+    if letter == "V" or not symbol:
+        return [line]
+    return [line, Line(symbol, float(cell.of(part, cell.head)[cell.row, cell.column]))]
 
 
 def _read(cell: Cell, letter: str) -> Tensor:
@@ -174,17 +181,19 @@ def _products(cell: Cell) -> list[Line]:
 
 
 def _scores(cell: Cell) -> list[Line]:
-    """q·k, ÷ √d_k, + bias, + M."""
+    """q·k, ÷ √d_k, + b, + M."""
     lines = _products(cell)
     value = lines[0].value
     scale = float(cell.of("scale")) if cell.has("scale") else 1.0
     if scale != 1.0:
         value /= scale
         lines.append(Line("÷ √d_k", value, operand=scale))
+    lines += _capped(value, cell.trace.model.config.score_cap)
+    value = lines[-1].value
     if cell.has("bias"):
         bias = float(cell.of("bias", cell.head)[cell.row, cell.column])
         value += bias
-        lines.append(Line("+ bias", value, operand=bias))
+        lines.append(Line("+ b", value, operand=bias))
     mask = float(cell.of("mask")[cell.row, cell.column]) if cell.has("mask") else 0.0
     lines.append(Line("+ M", value + mask, operand=mask))
     return lines
@@ -196,10 +205,12 @@ def _weights(cell: Cell) -> list[Line]:
     power = float((scores[cell.column] - scores.max()).exp())
     total = float((scores - scores.max()).exp().sum())
     weight = float(cell.of("weights", cell.head)[cell.row, cell.column])
+    is_set = not _is_close(power / total, weight)
     return [
         *_scores(cell),
         Line("exp(s − max)", power, operand=float(scores.max())),
-        Line("÷ Σ", weight, operand=total),
+        Line("÷ Σ", power / total if is_set else weight, operand=total),
+        *([Line("≔", weight)] if is_set else []),  # by a change
     ]
 
 
@@ -231,16 +242,27 @@ def _linear(cell: Cell, left: Tensor, matrix: str, bias: str) -> list[Line]:
     return [_product(f"x·{matrix}", left[cell.row], weights[:, cell.column], own)]
 
 
-def _residual(cell: Cell) -> list[Line]:
-    """The sum with the stream and, where norms come after it, the norm."""
+def _sum(cell: Cell) -> list[Line]:
+    """The stream, or the embedding, and what is added to it."""
+    if cell.at in ("source", "target"):
+        return _added("E", cell.of("embedding"), "+ PE", cell.of("positions"), cell)
     if not cell.has("skip"):
         return []
-    added = cell.of("output_norm" if cell.has("output_norm") else "output")
-    stream = float(cell.of("skip")[cell.row, cell.column])
-    output = float(added[cell.row, cell.column])
-    lines = [Line("h", stream), Line("+ h′", stream + output, operand=output)]
+    output = cell.of("output_norm" if cell.has("output_norm") else "output")
+    return _added("h", cell.of("skip"), "+ h′", output, cell)
+
+
+def _added(symbol: str, stream: Tensor, plus: str, more: Tensor, cell: Cell) -> list[Line]:
+    """A number of the stream, and one that is added to it."""
+    one, other = (float(value[cell.row, cell.column]) for value in (stream, more))
+    return [Line(symbol, one), Line(plus, one + other, operand=other)]
+
+
+def _residual(cell: Cell) -> list[Line]:
+    """The sum with the stream and, where norms come after it, the norm."""
     is_post = cell.trace.model.config.norm_position == "post"
-    return lines + (_norm_lines(cell, f"{cell.at}.norm") if is_post else [])
+    lines = _sum(cell)
+    return lines + (_norm_lines(cell, f"{cell.at}.norm") if lines and is_post else [])
 
 
 def _norm(cell: Cell) -> list[Line]:
@@ -249,10 +271,11 @@ def _norm(cell: Cell) -> list[Line]:
 
 
 def _stack_output(cell: Cell) -> list[Line]:
-    """A stack's last norm, or a sublayer's output."""
-    if cell.at in ("encoder", "decoder"):
-        return _norm_lines(cell, f"{cell.at}.norm")
-    return _output(cell)
+    """A stack's last norm or, without one, its last layer's sum; or a sublayer's output."""
+    if cell.at not in ("encoder", "decoder"):
+        return _output(cell)
+    *_, last = cell.trace.names(f"{cell.at}.*.residual")
+    return _norm_lines(cell, f"{cell.at}.norm") or _residual(replace(cell, key=last))
 
 
 def _norm_lines(cell: Cell, at: str) -> list[Line]:
@@ -307,22 +330,32 @@ def _hidden(cell: Cell) -> list[Line]:
 
 
 def _input(cell: Cell) -> list[Line]:
-    """The embedding plus its position."""
-    if not cell.has("positions") or cell.trace.model.config.embedding_norm:
+    """The embedding plus its position, normalised where the model does."""
+    if cell.trace.model.config.d_embedding:  # and then made as wide as the model
         return []
-    embedding = float(cell.of("embedding")[cell.row, cell.column])
-    position = float(cell.of("positions")[cell.row, cell.column])
-    return [Line("E", embedding), Line("+ PE", embedding + position, operand=position)]
+    if cell.has("norm.normalised"):
+        return _norm_lines(cell, f"{cell.at}.norm")
+    return _sum(cell) if cell.has("positions") else []
 
 
 def _logits(cell: Cell) -> list[Line]:
-    trace = cell.trace
-    source = next((key for key in ("head.hidden", "decoder.output") if key in trace), None)
-    if source is None or "W_out" not in trace or len(trace.axes("logits")) != 3:
+    """The last product: of a head's layer, of one vector for a text, or of a stack's output."""
+    trace, config = cell.trace, cell.trace.model.config
+    if "W_out" not in trace:
         return []
-    matrix = cell.named("W_out")
+    sources = ("head.hidden", "pooled", "decoder.output", "encoder.output")
+    vectors = cell.named(next(key for key in sources if key in trace))
+    vector = vectors if vectors.dim() == 1 else vectors[cell.row]
+    if config.output_scale:
+        vector = vector / config.d_model**0.5
     bias = float(cell.named("b_out")[cell.column]) if "b_out" in trace else None
-    return [_product("h·W_out", cell.named(source)[cell.row], matrix[:, cell.column], bias)]
+    line = _product("h·W_out", vector, cell.named("W_out")[:, cell.column], bias)
+    return [line, *_capped(line.value, config.logit_cap)]
+
+
+def _capped(value: float, cap: float) -> list[Line]:
+    """A number kept below a cap, where the model has one."""
+    return [Line("c·tanh(z/c)", cap * math.tanh(value / cap))] if cap else []
 
 
 def _probabilities(cell: Cell) -> list[Line]:
@@ -347,6 +380,7 @@ RULES: dict[str, Rule] = {
     "weights": _weights,
     "heads": _heads,
     "output": _stack_output,
+    "sum": _sum,
     "residual": _residual,
     "norm": _norm,
     "inner": _inner,

@@ -1,6 +1,6 @@
 /** Requests to the server: JSON answers, and quantities as binary blocks; each is asked once. */
 
-import { t } from "./i18n.js";
+import { language, t, told } from "./i18n.js";
 
 const KEPT = 200; // responses that are remembered
 const STORED = "qkv-api-key"; // where a key that somebody typed is kept, until the tab closes
@@ -26,7 +26,7 @@ async function fetched(path, body, signal) {
     throw signal?.aborted ? error : new ApiError(t("error.server"));
   }
   refused = response.status === 401;
-  if (!response.ok) throw new ApiError(await sentence(response));
+  if (!response.ok) throw new ApiError(told(await sentence(response)));
   return response;
 }
 
@@ -66,7 +66,7 @@ export const api = {
   /** Models that the server offers: [{id}]. */
   models: async () => (await json(await fetched("/v1/models"))).data,
   /** Stacks, stations and formulas of a model. */
-  structure: (model) => once(at(model, "structure"), null, json),
+  structure: (model) => once(at(model, `structure?language=${language()}`), null, json),
   /** Text, tokens, and candidates of each output; under changes also the changed ones. The `keys` are computed along. */
   answer: (state, keys, signal) => once(at(state.model, "answer"), { ...pass(state), keys }, json, signal),
   /** Quantities by key: {shape, low, high, data}, and `tokens`; see TraceAsk for the options. */

@@ -1,9 +1,8 @@
 /** The tree of a beam search, which grows step by step: kept, ended and pruned candidates. */
 import { button } from "./controls.js";
-import { asText, el, number, percent, spread, svg, visible } from "./dom.js";
+import { asText, el, number, percent, svg, textWidth, visible } from "./dom.js";
 import { t } from "./i18n.js";
 
-const LETTER = 7.6; // pixels of a narrow letter
 const NUMBER = 46; // pixels of a probability
 const BRANCH = 34; // pixels between a label and those after it
 const TALL = 22; // pixels of a line
@@ -35,7 +34,7 @@ function linesOf(nodes, steps) {
   return { lines, count: Math.max(0, ...lines.values()) + 1 };
 }
 
-const labelWidth = (node) => LETTER * spread(visible(node.name)) + NUMBER;
+const labelWidth = (node) => textWidth(visible(node.name), 14) + NUMBER;
 
 /** Where each step begins: after the widest label of the step before. */
 function startsOf(nodes, steps) {

@@ -1,7 +1,7 @@
 /** Two models on one text: what each may see and predicts; and one word in several sentences. */
-import { choice, filled, panel, roomIn, slider } from "./controls.js";
-import { el, number, paused, percent, show, svg, visible } from "./dom.js";
-import { t } from "./i18n.js";
+import { chart, choice, filled, panel, roomIn, slider } from "./controls.js";
+import { el, number, paused, percent, show, visible } from "./dom.js";
+import { language, t } from "./i18n.js";
 import { askPython, stepsPython } from "./python.js";
 
 const EXAMPLE = {
@@ -12,12 +12,12 @@ const EXAMPLE = {
 const LEFT = "left:"; // before the name of an encoder that sees only what came before
 
 export function mount(element, state, api) {
-  const text = el("input", { class: "wide", "aria-label": t("compare.text"), value: EXAMPLE[state.page.models.some((model) => model.family === "decoder") || !document.documentElement.lang.startsWith("zh") ? "en" : "zh"].text });
+  const text = el("input", { class: "wide", "aria-label": t("compare.text"), value: EXAMPLE[state.page.models.some((model) => model.family === "decoder") || language() === "en" ? "en" : "zh"].text });
   const columns = el("div", { class: "columns" });
   let first = null; // the left model and its predictions
-  let cosines = null;
-  const words = el("div", { class: "word-maps" });
-  const chinese = /[\u4e00-\u9fff]/.test(state.text) || document.documentElement.lang.startsWith("zh");
+  const table = el("div", { class: "scroll", tabindex: 0 });
+  const curves = el("div");
+  const chinese = /[\u4e00-\u9fff]/.test(state.text) || language() === "zh";
   const example = EXAMPLE[chinese ? "zh" : "en"];
   const word = el("input", { "aria-label": t("compare.word"), value: state.word || example.word });
   const sentences = el("textarea", { rows: 4, class: "wide", "aria-label": t("compare.sentences") });
@@ -52,16 +52,15 @@ export function mount(element, state, api) {
     const at = first.side.predictions.findIndex((candidates) => candidates.length);
     return { python: askPython({ ...state, model: first.model }, ["comparing", "PredictionsAsk", "predictions"], { text: text.value }, `["predictions"][${at}][0]["probability"]`), number: first.side.predictions[at][0].probability };
   };
-  const wordCode = () => ({ python: askPython({ ...state, model: reader() }, ["comparing", "WordAsk", "word_in_sentences"], { word: word.value, sentences: lines() }, '["cosines"][-1][0][1]'), number: cosines?.at(-1)[0][1] });
-  const renewWord = filled(words, () => api.ask({ ...state, model: reader() }, "word", { word: word.value, sentences: lines() }), (answer) => { cosines = answer.cosines; return drawWord(words, answer, lines()); });
+  const wordCode = () => ({ python: askPython({ ...state, model: reader() }, ["comparing", "WordAsk", "word_in_sentences"], { word: word.value, sentences: lines() }, '["cosines"][-1][0][1]'), number: renewWord.answer?.cosines.at(-1)[0][1] });
+  const renewWord = filled(table, () => api.ask({ ...state, model: reader() }, "word", { word: word.value, sentences: lines() }), (answer) => drawWord(curves, answer, lines()));
   const lines = () => sentences.value.split("\n").map((line) => line.trim()).filter(Boolean);
   text.oninput = paused(250, renew);
   word.oninput = sentences.oninput = paused(250, () => { state.set({ word: word.value, sentences: lines() }); renewWord(); });
 
-  element.append(panel(state, "compare.two", twoCode, text, columns), panel(state, "compare.words", wordCode, el("div", { class: "row" }, word), sentences, words));
+  element.append(panel(state, "compare.two", twoCode, text, columns), panel(state, "compare.words", wordCode, el("div", { class: "columns" }, el("div", {}, word, sentences, table), curves)));
   const all = () => { if (state.section === "compare") { renew(); renewWord(); } };
   state.on(["model", "other"], all);
-  all();
   return { show: all };
 }
 
@@ -99,36 +98,23 @@ function drawSide({ family, tokens, visible: seen, predictions }, look) {
 
 const LINES = ["q", "k", "v", "attention"]; // colours of pairs
 
-/** Cosines between the word's vectors: a line per pair through the layers, and all pairs at one layer. */
-function drawWord(element, { cosines }, sentences) {
+/** Cosines between the word's vectors: all pairs at one layer, and in `curves` a line per pair through the layers. */
+function drawWord(curves, { cosines }, sentences) {
   const table = el("table", { class: "cosines" });
-  const chart = el("div");
   const last = cosines.length - 1;
-  const width = roomIn(element, 640) < 600 ? roomIn(element, 640) : 560;
   const name = (layer) => (layer ? t("compare.layer", { layer: layer - 1 }) : t("compare.input"));
   const draw = (layer) => {
-    show(chart, drawPairs(width, cosines, layer));
+    show(curves, drawPairs(roomIn(curves, 640), cosines, layer));
     show(table, el("tbody", {}, sentences.map((sentence, row) => el("tr", {}, el("th", { scope: "row" }, `${row + 1}. ${sentence}`),
       cosines[layer][row].map((value) => el("td", { style: { "--share": Math.max(0, value) }, class: "number" }, number(value, 2)))))));
   };
   draw(last);
-  return el("div", { class: "columns" }, el("div", {}, slider("compare.depth", { low: 0, high: last, step: 1, value: last, format: name }, draw), table), chart);
+  return [slider("compare.depth", { low: 0, high: last, step: 1, value: last, format: name }, draw), table];
 }
 
 /** A line per pair of sentences from the first layer's input to the last layer's output. */
 function drawPairs(width, cosines, chosen) {
-  const [height, last] = [220, cosines.length - 1];
   const pairs = cosines[0].flatMap((_, a) => cosines[0].slice(a + 1).map((_, n) => [a, a + 1 + n]));
-  const low = Math.min(0, ...cosines.flat(2));
-  const x = (layer) => 36 + (layer / last) * (width - 84);
-  const y = (value) => 12 + ((1 - value) / (1 - low)) * (height - 40);
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve pairs", role: "img", "aria-label": t("compare.words.about") },
-    [0, 0.5, 1].map((value) => [svg("line", { class: "axis", x1: 36, x2: width - 48, y1: y(value), y2: y(value) }), svg("text", { x: 28, y: y(value) + 4, "text-anchor": "end" }, String(value))]),
-    svg("line", { class: "chosen", x1: x(chosen), x2: x(chosen), y1: y(1), y2: y(low) }),
-    pairs.map(([a, b], n) => {
-      const colour = LINES[n % LINES.length];
-      return [svg("polyline", { class: colour, points: cosines.map((layer, at) => `${x(at)},${y(layer[a][b])}`).join(" ") }),
-        svg("text", { class: colour, x: x(last) + 6, y: y(cosines[last][a][b]) + 4 }, `${a + 1}–${b + 1}`)];
-    }),
-    cosines.map((_, layer) => svg("text", { x: x(layer), y: height - 6, "text-anchor": "middle" }, layer ? String(layer - 1) : "E")));
+  const lines = pairs.map(([a, b], n) => ({ colour: LINES[n % LINES.length], name: `${a + 1}–${b + 1}`, points: cosines.map((layer, at) => [at, layer[a][b]]) }));
+  return chart(t("compare.words.about"), width, 280, { lines, ticks: [0, 0.5, 1], across: cosines.map((_, layer) => [layer, layer ? layer - 1 : "E"]), marked: chosen });
 }

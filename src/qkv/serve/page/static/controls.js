@@ -1,5 +1,5 @@
 /** Controls that the sections share: sliders, choices, headings, a section that renews itself. */
-import { el, indexed, newest } from "./dom.js";
+import { el, indexed, newest, show, svg } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { t } from "./i18n.js";
 
@@ -36,7 +36,27 @@ export function panel(state, key, code, ...content) {
     exportButtons(state, () => body, code));
 }
 
-/** Fill an element with the newest answer of a question, or with the sentence of its error. */
-export const filled = (element, ask, draw) =>
-  newest(ask, (answer) => element.replaceChildren(...[draw(answer)].flat(3).filter(Boolean)),
-    (error) => element.replaceChildren(el("p", { class: "error" }, error.message)));
+/** A function that fills an element with the newest answer of a question, its `answer`, or with the sentence of an error. */
+export function filled(element, ask, draw) {
+  const renew = newest(ask, (answer) => { renew.answer = answer; show(element, draw(answer)); }, (error) => show(element, el("p", { class: "error" }, error.message)));
+  return renew;
+}
+
+const [LEFT, RIGHT, NAME] = [44, 56, 15]; // pixels beside a chart, and between the names of its lines
+
+/** Lines over an axis: {colour, points: [[x, y]], dots, name}; `ticks` are values at the left, `across` [x, text, colour] below. */
+export function chart(label, width, height, { lines, ticks, across, marked, format = String }) {
+  const [xs, ys] = [0, 1].map((n) => lines.flatMap(({ points }) => points.map((point) => point[n])));
+  const [first, last, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys, ...ticks), Math.max(...ys, ...ticks)];
+  const x = (value) => LEFT + ((value - first) / (last - first || 1)) * (width - LEFT - RIGHT);
+  const y = (value) => 12 + ((high - value) / (high - low || 1)) * (height - 40);
+  let above = -NAME; // the name before, so that none covers another
+  const named = lines.filter(({ name, points }) => name && points.length).sort((a, b) => b.points.at(-1)[1] - a.points.at(-1)[1])
+    .map(({ colour, name, points }) => svg("text", { class: colour, x: x(last) + 8, y: (above = Math.max(above + NAME, y(points.at(-1)[1]) + 4)) }, name));
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": label },
+    ticks.map((value) => [svg("line", { class: "axis", x1: LEFT, x2: x(last), y1: y(value), y2: y(value) }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, format(value))]),
+    marked === undefined ? null : svg("line", { class: "chosen", x1: x(marked), x2: x(marked), y1: y(high), y2: y(low) }),
+    lines.map(({ colour, points, dots = [] }) => [svg("polyline", { class: colour, points: points.map(([at, value]) => `${x(at)},${y(value)}`).join(" ") }),
+      dots.map(([at, value]) => svg("circle", { class: colour, cx: x(at), cy: y(value), r: 3.5 }))]),
+    named, across.map(([at, text, colour = ""]) => svg("text", { class: colour, x: x(at), y: height - 6, "text-anchor": "middle" }, text)));
+}

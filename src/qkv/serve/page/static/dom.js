@@ -3,6 +3,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 const MATH = "http://www.w3.org/1998/Math/MathML";
 
+/** The children that are there, however deep they are listed. */
+const present = (children) => children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -10,7 +13,7 @@ function fill(element, attributes, children) {
     else if (name === "style") for (const [property, to] of Object.entries(value)) element.style.setProperty(property, to);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
 }
 
@@ -26,8 +29,20 @@ export const indexed = (text) => text.split(/(?<=[A-Za-z√])_(\w+)/).map((part,
 
 /** A token as a reader sees it: spaces and line breaks visible. */
 export const visible = (token) => token.replace(/^▁(?=.)/, "").replace(/▁/g, "␣").replace(/\n/g, "↵").replace(/^Ġ(?=.)/, "").replace(/Ġ/g, "␣");
-/** The width of a text in narrow letters. */
-export const spread = (text) => [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1.8 : /[A-Zmw]/.test(letter) ? 1.25 : 1), 0);
+const ruler = document.createElement("canvas").getContext("2d");
+let family; // of the page's type
+/** Pixels of a text in the page's type. */
+export function textWidth(text, size) {
+  family ??= getComputedStyle(document.body).fontFamily;
+  ruler.font = `${size}px ${family}`;
+  return Math.ceil(ruler.measureText(text).width);
+}
+/** A text, cut off where it would be wider than so many pixels. */
+export function fitted(text, width, size) {
+  let [shown, length] = [text, text.length];
+  while (length > 1 && textWidth(shown, size) > width) shown = `${text.slice(0, --length)}…`;
+  return shown;
+}
 /** Tokens as running text. */
 export const asText = (tokens) => tokens.join("").replace(/[▁Ġ]/g, " ").trim();
 /** Whether a token begins a new word. */
@@ -42,7 +57,7 @@ export function number(value, digits = 3) {
   const text = size !== 0 && (size < 0.0005 || size >= 1e5) ? value.toExponential(1) : value.toFixed(size >= 100 ? 1 : digits);
   return text.replace("-", "−");
 }
-export const percent = (value) => `${(100 * value).toFixed(value > 0.995 || value < 0.0995 ? 1 : 0)} %`;
+export const percent = (value) => (value > 0 && value < 0.0005 ? "<0.1 %" : `${(100 * value).toFixed(value && (value > 0.995 || value < 0.0995) ? 1 : 0)} %`);
 
 /** Call a function once calls have paused for `delay` milliseconds. */
 export function paused(delay, call) {
@@ -83,5 +98,4 @@ export function newest(work, done, failed = () => {}) {
 }
 
 /** Put children, those that are there, into an element in place of its own. */
-export const show = (element, ...children) =>
-  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+export const show = (element, ...children) => element.replaceChildren(...present(children));

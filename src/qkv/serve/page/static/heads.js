@@ -22,21 +22,22 @@ export function mount(element, state, api) {
     view.about = about;
     view.roles = [];
     drawAll(view);
-    if (about.kinds.flatMap(({ keys }) => keys).length <= FEW_LAYERS) setTimeout(nameHeads, 300); // after the maps
+    if (isSmall(view)) setTimeout(view.nameHeads, 300); // after the maps
   }, (error) => show(grid, el("p", { class: "error" }, error.message)));
-  const nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
+  view.nameHeads = newest(() => api.ask(state, "roles"), ({ heads }) => {
     view.roles = heads;
-    drawControls(view, currentKind(view));
-    for (const cell of grid.querySelectorAll(".head-cell")) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
+    drawControls(view);
+    for (const cell of cellsOf(view)) cell.querySelector(".role").textContent = roleOf(view, cell.dataset.key, Number(cell.dataset.head));
     drawLarge(view);
   });
-  view.nameHeads = nameHeads;
   const refresh = () => state.section === "heads" && state.page.answer && !state.page.busy && load();
   state.page.on(refresh);
   state.on(["at", "head"], () => state.section === "heads" && view.about && drawLarge(view));
-  refresh();
   return { show: refresh };
 }
+
+const isSmall = ({ about }) => about.kinds.flatMap(({ keys }) => keys).length <= FEW_LAYERS;
+const cellsOf = ({ grid }) => [...grid.querySelectorAll(".head-cell")];
 
 /** The kind of attention that is shown: the selected one, or the last. */
 function currentKind({ state, about, kind }) {
@@ -45,35 +46,35 @@ function currentKind({ state, about, kind }) {
 }
 
 function drawAll(view) {
-  const kind = currentKind(view);
-  drawControls(view, kind);
-  drawGrid(view, kind);
+  drawControls(view);
+  drawGrid(view);
   drawLarge(view);
 }
 
 const kindName = (name) => `${t(`stack.${name.split(".")[0]}`)} · ${t(`sublayer.${name.split(".")[1]}`)}`;
 
-function drawControls(view, kind) {
-  const { about, controls } = view;
-  const again = (fields) => { Object.assign(view, fields); drawAll(view); };
-  const tokens = view.state.page.answer.tokens[kind.looked_at];
-  const sinks = kind.sinks.map((position) => visible(tokens[position] ?? "")).join(" ");
+function drawControls(view) {
+  const { about, controls, state } = view;
+  const kind = currentKind(view);
+  const sinks = kind.sinks.map((position) => visible(state.page.answer?.tokens[kind.looked_at][position] ?? "")).join(" ");
+  const again = (fields) => { Object.assign(view, fields); cellsOf(view).forEach((cell) => paintCell(view, cell)); drawLarge(view); };
+  const shown = el("output", { class: "number" }, view.threshold.toFixed(2));
   show(controls,
     el("div", { class: "segments", role: "radiogroup", "aria-label": t("heads.kind") }, ...about.kinds.map(({ name }) => el("button", {
-      type: "button", role: "radio", "aria-checked": String(name === kind.name), onclick: () => { view.state.set({ at: "", head: null }); again({ kind: name }); },
+      type: "button", role: "radio", "aria-checked": String(name === kind.name), onclick: () => { state.set({ at: "", head: null }); view.kind = name; drawAll(view); },
     }, kindName(name)))),
     el("label", { class: "toggle" }, t("heads.threshold"),
-      el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => again({ threshold: Number(event.target.value) }) }),
-      el("output", { class: "number" }, view.threshold.toFixed(2))),
+      el("input", { type: "range", min: 0, max: 0.5, step: 0.01, value: view.threshold, oninput: (event) => { again({ threshold: Number(event.target.value) }); shown.textContent = view.threshold.toFixed(2); } }), shown),
     kind.sinks.length ? el("label", { class: "toggle" },
       el("input", { type: "checkbox", checked: view.hideSinks, onchange: (event) => again({ hideSinks: event.target.checked }) }), t("heads.sinks", { sinks })) : null,
-    about.kinds.flatMap(({ keys }) => keys).length > FEW_LAYERS && !view.roles.length
-      ? el("button", { type: "button", class: "chip", onclick: (event) => { event.target.disabled = true; event.target.textContent = t("loading"); view.nameHeads(); } }, t("heads.name")) : null);
+    isSmall(view) || view.roles.length ? null
+      : el("button", { type: "button", class: "chip", onclick: (event) => { event.target.disabled = true; event.target.textContent = t("loading"); view.nameHeads(); } }, t("heads.name")));
 }
 
 /** A row of small maps for each layer, fetched when it comes into view. */
-function drawGrid(view, kind) {
+function drawGrid(view) {
   const { grid, state } = view;
+  const kind = currentKind(view);
   view.watcher?.disconnect();
   view.watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { view.watcher.unobserve(entry.target); entry.target.load(); }
@@ -88,29 +89,35 @@ function drawGrid(view, kind) {
         type: "button", class: "head-cell", "data-key": key, "data-head": head, "aria-label": `${t("river.layer", { layer })}, ${t("head", { head })}`,
         onclick: () => state.set({ at: key, head, row: null, column: null }, { push: true }),
       }, el("canvas", {}), el("span", { class: "role" }, roleOf(view, key, head))));
-      cells[0].load = async () => paintCells(view, kind, cells, await view.api.trace(state, [key]).catch(() => null), key);
+      cells[0].load = async () => {
+        const found = await view.api.trace(state, [key, maskOf(key)]).catch(() => null);
+        if (found) cells.forEach((cell) => { cell.found = found.quantities; paintCell(view, cell); });
+      };
       view.watcher.observe(cells[0]);
       return [el("span", { class: "quiet layer-number" }, layer), ...cells];
     }));
 }
 
-/** Paint the small maps of a layer, below the threshold and sinks left out. */
-function paintCells(view, kind, cells, answer, key) {
-  if (!answer) return;
-  const { data, shape: [, rows, columns] } = answer.quantities[key];
-  cells.forEach((cell, head) => {
-    const canvas = cell.querySelector("canvas");
-    const width = cell.clientWidth - 8;
-    const height = Math.min(width, Math.max(8, (width * rows) / columns));
-    const own = shownWeights(view, kind, data.subarray(head * rows * columns, (head + 1) * rows * columns), columns);
-    canvas.style.aspectRatio = "auto";
-    paintMap(prepare(canvas, width, height), own, rows, columns, 1, "attention", { x: 0, y: 0, width, height });
-    cell.classList.toggle("changed", view.state.changes.includes(`off:${key.replace(/\.weights$/, "")}:head=${head}`));
-  });
+const maskOf = (key) => key.replace(/weights$/, "mask");
+
+/** Paint a small map that has come; weights below the threshold and sinks are left out. */
+function paintCell(view, cell) {
+  const { key, head } = cell.dataset;
+  if (!cell.found) return;
+  const { data, shape: [, rows, columns] } = cell.found[key];
+  const canvas = cell.querySelector("canvas");
+  const width = cell.clientWidth - 8;
+  const height = Math.min(width, Math.max(8, (width * rows) / columns));
+  const own = shownWeights(view, data.subarray(head * rows * columns, (Number(head) + 1) * rows * columns), columns);
+  canvas.style.aspectRatio = "auto";
+  paintMap(prepare(canvas, width, height), own, rows, columns, 1, "attention", { x: 0, y: 0, width, height }, cell.found[maskOf(key)].data);
+  cell.classList.toggle("changed", view.state.changes.includes(`off:${key.replace(/\.weights$/, "")}:head=${head}`));
 }
 
-const shownWeights = ({ threshold, hideSinks }, { sinks }, data, columns) =>
-  data.map((weight, n) => (weight < threshold || hideSinks && sinks.includes(n % columns) ? 0 : weight));
+function shownWeights(view, data, columns) {
+  const { sinks } = currentKind(view);
+  return data.map((weight, n) => (weight < view.threshold || view.hideSinks && sinks.includes(n % columns) ? 0 : weight));
+}
 
 const roleAt = ({ roles }, key, head) => roles.find((one) => one.key === key && one.head === head);
 
@@ -122,21 +129,21 @@ function roleOf(view, key, head) {
 
 /** The chosen head, large. */
 async function drawLarge(view) {
-  const { state, large, api, grid } = view;
+  const { state, large, api } = view;
   const kind = currentKind(view);
   const key = kind.keys.includes(state.at) ? state.at : kind.keys.at(-1);
   const head = kind.keys.includes(state.at) && state.head !== null ? state.head : 0;
-  for (const cell of grid.querySelectorAll(".head-cell"))
+  for (const cell of cellsOf(view))
     cell.setAttribute("aria-pressed", String(cell.dataset.key === key && Number(cell.dataset.head) === head));
-  const answer = await api.trace(state, [key], { head }).catch(() => null);
+  const answer = await api.trace(state, [key, maskOf(key)], { head }).catch(() => null);
   if (!answer) return;
   const found = answer.quantities[key];
-  const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, kind, found.data, found.shape.at(-1)) };
+  const quantity = { shape: found.shape.slice(-2), data: shownWeights(view, found.data, found.shape.at(-1)) };
   const [queries, keys] = [answer.tokens[kind.queries], answer.tokens[kind.looked_at]];
   const [stack, layer, sublayer] = key.split(".");
   const button = (lines, label) => el("button", { type: "button", role: "radio", "aria-checked": String(view.lines === lines), onclick: () => { view.lines = lines; drawLarge(view); } }, label);
   const picture = view.lines ? drawLines(quantity, queries, keys)
-    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, label: `${kindName(kind.name)} ${layer} ${head}`,
+    : drawMap(quantity, { colour: "attention", rowNames: queries, columnNames: keys, scale: 1, width: Math.min(560, large.clientWidth), most: 64, mask: answer.quantities[maskOf(key)].data, label: `${kindName(kind.name)} ${layer} ${head}`,
       selected: { row: state.row, column: state.column }, choose: (row, column) => state.set({ section: "river", at: key, head, row, column, open: [...new Set([...state.open, `${stack}.${layer}`])] }, { push: true }) });
   show(large,
     el("h2", {}, `${t(`stack.${stack}`)} ${layer} · ${t("head", { head })}`),

@@ -1,35 +1,33 @@
-/** Words of the page in the reader's language. */
+/** Words of the page in the reader's language; words.json has each in all of them. */
 
-export const LANGUAGES = { en: "English", zh: "中文" };
+const LANGUAGES = ["en", "zh"];
 let words = {};
-let english = {};
+let nth = 0; // of the languages
 
-/** Load a language; without one, the browser's, or English. */
-export async function useLanguage(language) {
-  const known = language in LANGUAGES ? language : preferred();
-  const load = async (name) => (await fetch(`/page/i18n/${name}.json`)).json();
-  [english, words] = await Promise.all([load("en"), load(known)]);
-  document.documentElement.lang = known === "zh" ? "zh-Hans" : known;
-  return known;
-}
+/** The reader's language. */
+export const language = () => LANGUAGES[nth];
 
-const preferred = () =>
-  navigator.languages.map((tag) => tag.split("-")[0]).find((tag) => tag in LANGUAGES) ?? "en";
-
-/** The text of a key; {name} is replaced by a value. */
-export function t(key, values = {}) {
-  const text = words[key] ?? english[key] ?? key;
-  return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+/** Load the words; without a language, in the browser's, or in English. */
+export async function useLanguage(given) {
+  const preferred = navigator.languages.map((tag) => tag.split("-")[0]);
+  nth = LANGUAGES.indexOf([given, ...preferred, "en"].find((name) => LANGUAGES.includes(name)));
+  words = await (await fetch("/page/words.json")).json();
+  document.documentElement.lang = language() === "zh" ? "zh-Hans" : language();
 }
 
 /** The text of a key, or another one where there is none. */
-export const tOr = (key, other) => words[key] ?? english[key] ?? other;
+export const tOr = (key, other) => words[key]?.[nth] ?? other;
+/** The text of a key; {name} is replaced by a value. */
+export const t = (key, values = {}) => tOr(key, key).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
 
-/** Fill in `data-i18n` (text), `data-i18n-label` (aria-label) and `data-i18n-hint` (placeholder). */
-export function translatePage(root = document) {
-  for (const element of root.querySelectorAll("[data-i18n]")) element.textContent = t(element.dataset.i18n);
-  for (const element of root.querySelectorAll("[data-i18n-label]"))
-    element.setAttribute("aria-label", t(element.dataset.i18nLabel));
-  for (const element of root.querySelectorAll("[data-i18n-hint]"))
-    element.setAttribute("placeholder", t(element.dataset.i18nHint));
+/** A sentence of the server in the reader's language, where it is a known one. */
+export function told(sentence) {
+  const [pattern, texts] = Object.entries(words.errors).find(([known]) => new RegExp(known).test(sentence)) ?? [];
+  return texts?.[nth] ? sentence.replace(new RegExp(pattern), texts[nth]) : sentence;
+}
+
+/** Fill in `data-i18n` (text) and `data-i18n-label` (aria-label). */
+export function translatePage() {
+  for (const element of document.querySelectorAll("[data-i18n]")) element.textContent = t(element.dataset.i18n);
+  for (const element of document.querySelectorAll("[data-i18n-label]")) element.setAttribute("aria-label", t(element.dataset.i18nLabel));
 }

@@ -4,6 +4,7 @@ import { el, indexed, newest, number, show, visible } from "./dom.js";
 import { exportButtons } from "./export.js";
 import { formula } from "./formula.js";
 import { t, tOr } from "./i18n.js";
+import { ACTIVATIONS } from "./layout.js";
 import { asTable, drawMap } from "./map.js";
 import { goOut } from "./navigate.js";
 import { asPython, stepsPython } from "./python.js";
@@ -39,12 +40,20 @@ export function mountInspector(element, state, api) {
   });
 }
 
-/** Put new content in place of the old; what had the focus, and what was folded, stays so. */
-function renew(element, parts) {
-  const active = element.contains(document.activeElement) ? document.activeElement : null;
+/** Put new content in place of the old; a part that somebody is using, the focus of a map, and what was folded stay. */
+function renew(element, given) {
+  const parts = given.flat().filter(Boolean);
+  const active = document.activeElement.closest("#inspector *");
+  const used = active?.closest("#inspector > [data-keep]");
+  const kept = parts.findIndex((part) => used && part.dataset.keep === used.dataset.keep);
   const again = element.dataset.focus ?? (active?.matches("canvas") ? ".map canvas" : active?.dataset.change ? `[data-change="${CSS.escape(active.dataset.change)}"]` : null);
   const folds = Object.fromEntries([...element.querySelectorAll("details")].map(({ className, open }) => [className, open]));
-  show(element, ...parts);
+  if (kept < 0) show(element, parts);
+  else {
+    for (const part of [...element.children]) if (part !== used) part.remove();
+    used.before(...parts.slice(0, kept));
+    used.after(...parts.slice(kept + 1));
+  }
   for (const details of element.querySelectorAll("details")) details.open = folds[details.className] ?? details.open;
   if (again) element.querySelector(again)?.focus();
   delete element.dataset.focus;
@@ -58,7 +67,7 @@ async function content(state, api) {
   const head = [breadcrumbs(state, place), closeButton(state)];
   if (!place) return [...head, ...modelCard(state, structure)];
   if (place.kind !== "station") return [...head, ...layerCard(state, place)];
-  if (!answer) return [...head, el("h2", {}, place.station.name)];
+  if (!answer) return [...head, el("h2", {}, indexed(partName(place.station)))];
   return [...head, ...(await stationCard(state, api, place))];
 }
 
@@ -96,7 +105,7 @@ function breadcrumbs(state, place) {
   return el("nav", { class: "crumbs", "aria-label": t("path") }, ...crumbs.flatMap((crumb, n) => (n ? [el("span", {}, "›"), crumb] : [crumb])));
 }
 
-const partName = ({ key, part, name }) => tOr(`part.${part ?? key.split(".").at(-1)}`, name);
+const partName = ({ key, part, name }) => tOr(`part.${key}`, tOr(`part.${part ?? key.split(".").at(-1)}`, name));
 
 function modelCard(state, structure) {
   const { facts } = structure;
@@ -105,11 +114,11 @@ function modelCard(state, structure) {
     ["fact.layers", structure.stacks.map((stack) => `${t(`stack.${stack.name}`)} ${stack.n_layers}`).join(" · ")],
     ["fact.heads", facts.kv_heads === facts.n_heads ? facts.n_heads : `${facts.n_heads} (K, V: ${facts.kv_heads})`],
     ["fact.d_model", `${facts.d_model} · d_k ${facts.d_head} · d_ff ${facts.d_ff}`],
-    ["fact.norm", `${facts.norm === "layer" ? "LayerNorm" : "RMSNorm"}, ${t(`norm.${facts.norm_position}`)}`],
+    ["fact.norm", t(`norm.${facts.norm_position}`, { norm: facts.norm === "layer" ? "LayerNorm" : "RMSNorm" })],
     ["fact.positions", tOr(`positions.${facts.positions}`, facts.positions)],
-    ["fact.feed_forward", `${facts.activation}${facts.gated ? ` · ${t("gated")}` : ""}${facts.n_experts ? ` · ${facts.n_experts} experts` : ""}`],
+    ["fact.feed_forward", [ACTIVATIONS[facts.activation] ?? facts.activation, facts.gated && t("gated"), facts.n_experts && t("experts", { count: facts.n_experts })].filter(Boolean).join(" · ")],
     ["fact.vocabulary", facts.vocab_size.toLocaleString("en")],
-    ["fact.tied", tOr(`tie.${facts.tie}`, String(facts.tie))],
+    ["fact.tied", tOr(`tie.${facts.tie}${structure.stacks.length > 1 ? "" : ".one"}`, tOr(`tie.${facts.tie}`, String(facts.tie)))],
   ];
   return [
     el("h2", {}, structure.model),
@@ -124,7 +133,7 @@ function modelCard(state, structure) {
 /** Switches of positions that are added to the input. */
 const positionSwitches = ({ stacks }) => stacks
   .filter(({ inputs }) => inputs.some(({ key }) => key.endsWith(".positions")))
-  .map(({ side }) => [`off:${side}.positions`, t("switch.positions", { side: t(`side.${side}`) })]);
+  .map(({ side }) => [`off:${side}.positions`, stacks.length > 1 ? t("switch.positions", { side: t(`side.${side}`) }) : t("part.positions")]);
 
 function layerCard(state, { kind, stack, layer, sublayer }) {
   const at = `${stack.name}.${layer}`;
@@ -165,35 +174,34 @@ async function stationCard(state, api, place) {
   const head = ownHead(state, station);
   const options = { ...(head === null ? { lanes: true } : { head }), cells: COARSE[part] ?? 0 };
   const scalar = station.axes.filter((axis) => axis !== "B").length === 0;
-  const { quantities, tokens } = await api.trace(state, [station.key], options);
+  const mask = part === "weights" ? [station.key.replace(/weights$/, "mask")] : [];
+  const { quantities, tokens } = await api.trace(state, [station.key, ...mask], options);
   const quantity = flat(quantities[station.key]);
   const rowNames = namesOf(station.axes, -2, tokens, quantity.shape[0]);
   const columnNames = namesOf(station.axes, -1, tokens, quantity.shape[1]);
   const selected = { row: state.row, column: state.column };
   const map = scalar ? el("p", { class: "big number" }, number(quantity.data[0])) : drawMap(quantity, {
     colour: COLOURS[part] ?? "stream", rowNames, columnNames, selected, label: `${partName(station)}: ${station.formula}`,
-    scale: part === "weights" ? 1 : undefined, width: Math.min(336, document.querySelector("#inspector").clientWidth - 40),
+    scale: part === "weights" ? 1 : undefined, mask: quantities[mask[0]]?.data, width: Math.min(336, document.querySelector("#inspector").clientWidth - 40),
     choose: (row, column) => chooseCell(state, station, part, row, column),
   });
   return [
     el("h2", {}, indexed(partName(station)), el("small", { class: "quiet" }, ` ${letters(station)}`)),
     el("div", { class: "formula", tabindex: 0, role: "group", "aria-label": t("formula") }, formula(station.formula)),
-    station.has_heads ? headChooser(state, place, quantity) : null,
+    station.has_heads ? headChooser(state, place) : null,
     map,
-    ...(await cellCard(state, api, place, part, { rowNames, columnNames, quantity })),
-    changesOf(state, place, part, rowNames),
+    ...(scalar ? [] : await cellCard(state, api, place, part, { rowNames, columnNames })),
+    changesOf(state, place, part, rowNames, quantity.data[state.row * quantity.shape[1] + state.column]),
     exportButtons(state, () => document.querySelector("#inspector .map canvas"),
       () => ({ python: asPython(state), number: document.querySelector("#inspector [data-value]")?.dataset.value })),
     el("details", { class: "as-table" }, el("summary", {}, t("as.table")), el("div", {}, asTable(quantity, rowNames, columnNames, partName(station)))),
   ];
 }
 
-/** The chosen head of a station; none where it has fewer heads, as grouped keys and values do. */
-function ownHead({ head, page }, station) {
-  const { kv_heads, n_heads } = page.structure.facts;
-  const count = station.axes[1] === "G" ? kv_heads : n_heads;
-  return station.has_heads && head !== null && head < count ? head : null;
-}
+/** How many heads a station has: fewer where keys and values are grouped. */
+const headsOf = ({ page: { structure: { facts } } }, { axes }) => (axes[1] === "G" ? facts.kv_heads : facts.n_heads);
+/** The chosen head of a station, where it has so many. */
+const ownHead = (state, station) => (station.has_heads && state.head !== null && state.head < headsOf(state, station) ? state.head : null);
 
 /** Rows × columns, whatever leading dimensions there are. */
 function flat(quantity) {
@@ -218,8 +226,8 @@ function chooseCell(state, station, part, row, column) {
   return state.set({ head: Math.floor(column / width), row, column: column % width }, { push: true });
 }
 
-function headChooser(state, { station, sublayer, stack, layer }, quantity) {
-  const count = station.axes[1] === "G" ? state.page.structure.facts.kv_heads : state.page.structure.facts.n_heads;
+function headChooser(state, { station, sublayer, stack, layer }) {
+  const count = headsOf(state, station);
   const button = (head, label) => el("button", {
     type: "button", role: "radio", "aria-checked": String(ownHead(state, station) === head), onclick: () => state.set({ head, column: null }, { push: true }),
     class: state.changes.includes(`off:${stack.name}.${layer}.${sublayer.name}:head=${head}`) ? "changed" : "",
@@ -248,9 +256,9 @@ function workedLine({ symbol, value, terms, rest, n_rest, operand }, before) {
   const parts = terms.map(([a, b]) => `${bracket(a)}·${bracket(b)}`);
   if (n_rest) parts.push(t("cell.rest", { count: n_rest, sum: number(rest, 2) }));
   if (terms.length && operand !== null) parts.push(`${t("cell.bias")} ${bracket(operand)}`);
-  const inner = terms.length ? parts.join(" + ") : operand === null ? "" : withBefore(symbol, Number(before?.value), Number(operand));
+  const inner = terms.length ? parts.flatMap((part, n) => [n ? " + " : "", el("span", {}, part)]) : operand === null ? tOr(`cell.${symbol}`, "") : withBefore(symbol, Number(before?.value), Number(operand));
   return el("li", {}, el("span", { class: "symbol" }, indexed(symbol)),
-    el("span", { class: "terms" }, inner), el("span", { class: "number" }, `= ${number(Number(value), 4)}`));
+    el("span", { class: terms.length ? "terms long" : "terms" }, inner), el("span", { class: "number" }, `= ${number(Number(value), 4)}`));
 }
 
 /** A step that goes on with the value before it: "4.02 ÷ 8", "exp(0.5 − 6.5)". */
@@ -279,7 +287,7 @@ async function outputCard(state, api, station) {
 }
 
 /** What can be changed at a station. */
-function changesOf(state, { station, stack, layer, sublayer }, part, rowNames) {
+function changesOf(state, { station, stack, layer, sublayer }, part, rowNames, weight) {
   const list = [];
   const at = sublayer && `${stack.name}.${layer}.${sublayer.name}`;
   if (sublayer && station.has_heads && state.head !== null && part !== "key" && part !== "value")
@@ -288,10 +296,10 @@ function changesOf(state, { station, stack, layer, sublayer }, part, rowNames) {
   const side = station.axes.includes("S") && !(stack?.name === "decoder" && part !== "key" && part !== "value") ? "source" : stack?.side;
   if (state.row !== null && rowNames && ["source", "target"].includes(side))
     list.push([`hide:${side}:position=${state.row}`, t("switch.token", { token: visible(rowNames[state.row] ?? "") })]);
-  return el("details", { class: "change-panel", open: true },
+  return el("details", { class: "change-panel", open: true, "data-keep": `${station.key} ${state.head} ${state.row} ${state.column}` },
     el("summary", {}, t("change.title")),
     switches(state, list),
-    part === "weights" && state.head !== null && state.row !== null && state.column !== null ? weightSlider(state, station.key) : null,
+    part === "weights" && state.head !== null && state.row !== null && state.column !== null ? weightSlider(state, station.key, weight) : null,
     station.computed ? null : patchForm(state, station, rowNames),
   );
 }

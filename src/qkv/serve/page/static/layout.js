@@ -6,6 +6,7 @@
  * the residual stream, 1 to 3 the branch (Q, K, V). An edge connects two nodes. Sizes are along the flow,
  * in pixels.
  */
+import { textWidth } from "./dom.js";
 import { t } from "./i18n.js";
 
 const SIZES = {
@@ -13,7 +14,10 @@ const SIZES = {
   down: { token: 26, strip: 16, thin: 14, row: 14, op: 22, ribbon: 64, flow: 22, qkv: 34, word: 30, gap: 12 },
 };
 const MOST_FLOWS = 12; // layers whose ribbons are shown while they are closed
-const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU" };
+/** Names of activations. */
+export const ACTIVATIONS = { relu: "ReLU", silu: "SiLU", gelu: "GELU", gelu_tanh: "GELU" };
+/** Pixels of a station's pill, around its name. */
+export const pillWidth = (label) => (label === "+" ? 18 : Math.max(20, 12 + textWidth(label.replace("_", ""), 11)));
 
 /** All columns, nodes and edges of one stack. */
 export function layoutStack(structure, stack, open, flow, isLast, stretch = 1) {
@@ -37,6 +41,8 @@ function builder(facts, stack, sizes, flow) {
   let stream; // the node that the residual stream has come to
   const norm = flow === "down" ? "Norm" : facts.norm === "layer" ? "LayerNorm" : "RMSNorm";
   const heading = flow === "down" ? 20 : 0; // room for the name of an open layer
+  const names = ["node.embedding", "node.positions", "node.layer"].map((key) => pillWidth(t(key, { layer: stack.n_layers - 1 })));
+  const isRoomy = flow === "right" && Math.max(...names) <= sizes.strip + sizes.gap;
 
   const column = (kind, fields) => {
     const made = { kind, start: position, size: sizes[kind], keys: [], ...fields };
@@ -64,8 +70,8 @@ function builder(facts, stack, sizes, flow) {
     return next;
   };
 
-  /** A name in words where a column is wide enough for it. */
-  const named = (short, key, thin, values) => (thin || flow === "down" ? short : t(key, values));
+  /** A name in words where the columns are wide enough for all of them. */
+  const named = (short, key, thin, values) => (thin || !isRoomy ? short : t(key, values));
 
   const inputs = (thin) => {
     const kind = thin ? "thin" : "strip";
@@ -111,7 +117,7 @@ function builder(facts, stack, sizes, flow) {
   };
 
   /** How many heads queries, keys or values have, where these differ. */
-  const times = (n) => (facts.kv_heads === facts.n_heads ? "" : ` ×${n ? facts.kv_heads : facts.n_heads}`);
+  const times = (n) => (facts.kv_heads === facts.n_heads || flow === "down" ? "" : ` ×${n ? facts.kv_heads : facts.n_heads}`);
 
   const attention = (at, layer, has, from, cross) => {
     const fields = (colour, more = {}) => ({ colour, layer, sublayer: at, ...more });
@@ -183,7 +189,7 @@ function builder(facts, stack, sizes, flow) {
     const keys = structure.outputs.map(({ key }) => key);
     if (keys.includes("pooled")) onStream("op", "pool", "pooled");
     if (keys.includes("logits")) onStream("strip", "logits", "logits", { size });
-    if (keys.includes("logits")) onStream("word", named("P", stack.name === "encoder" ? "river.word" : "node.probabilities", thin), "probabilities");
+    if (keys.includes("logits")) onStream("word", named("P", stack.name === "decoder" ? "node.probabilities" : structure.actions.includes("fill") ? "river.word" : "river.output", thin), "probabilities");
   };
 
   return { inputs, closed, open, end, done: () => ({ columns, nodes, edges, layers, length: position }) };

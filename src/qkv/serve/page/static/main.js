@@ -5,19 +5,20 @@
  *
  *     mount(element, state, api) → { show?(), hide?() }
  *
- * called once, when its tab is first chosen; `element` is its empty <section>. `state` has the fields
- * of state.js (`state.model`, `state.text`, `state.changes` …), `state.set({...}, {push})` and
- * `state.on([fields], listener)`; state.page holds what is known of the present pass:
- * `state.page.structure` (of the model), `state.page.answer` (tokens, outputs), and
+ * called once, when its tab is first chosen; `element` is its empty <section>. `show()` is called then and
+ * whenever its tab is chosen again. `state` has the fields of state.js (`state.model`, `state.text`,
+ * `state.changes` …), `state.set({...}, {push})` and `state.on([fields], listener)`; state.page holds what is
+ * known of the present pass: `state.page.structure` (of the model), `state.page.answer` (tokens, outputs), and
  * `state.page.on(listener)` is called when either has changed. `api` is api.js. Work only while shown:
- * `state.section` is the section's name; `show()` is called when its tab is chosen again.
- * Words come from i18n (`t(…)`, i18n/en.json and zh.json); a change of language reloads the page.
+ * `state.section` is the section's name.
+ * Words come from i18n (`t(…)`, words.json); a change of language reloads the page.
  * To add a section: its file, its line in SECTIONS, its words.
  */
 import { api, keepKey, needsKey } from "./api.js";
 import { mountChanges } from "./change.js";
 import { el, show } from "./dom.js";
-import { t, translatePage, useLanguage } from "./i18n.js";
+import { language, t, tOr, translatePage, useLanguage } from "./i18n.js";
+import { isImage } from "./image.js";
 import { mountInspector } from "./inspector.js";
 import { createPage } from "./page.js";
 import { mountPath } from "./path.js";
@@ -44,34 +45,44 @@ function applyTheme() {
   document.querySelector("#theme").setAttribute("aria-pressed", String(dark));
 }
 
-const mounted = new Map(); // section → {element, module}
+const mounted = new Map(); // section → what its mount has returned
 
 /** Show a section, mounting it on its first time. */
 async function showSection() {
-  const name = state.section in SECTIONS ? state.section : "river";
+  const name = state.section;
+  if (!(name in SECTIONS)) return state.set({ section: "river" });
   document.body.dataset.section = name;
   document.querySelector("#inspector").hidden = !INSPECTED.includes(name);
   for (const tab of document.querySelectorAll("#tabs [role=tab]")) {
     tab.setAttribute("aria-selected", String(tab.dataset.name === name));
     tab.tabIndex = tab.dataset.name === name ? 0 : -1;
+    if (tab.dataset.name === name) tab.parentElement.scrollLeft = tab.offsetLeft - 80;
   }
   if (!mounted.has(name)) {
+    document.querySelector(`#section-${name}`)?.remove(); // one that could not be loaded
     const element = el("section", { id: `section-${name}`, class: `section ${name}`, role: "tabpanel", "aria-labelledby": `tab-${name}` });
     document.querySelector("#sections").append(element);
-    mounted.set(name, { element });
+    mounted.set(name, null);
     try {
       const { mount } = await SECTIONS[name]();
-      mounted.get(name).module = mount(element, state, api) ?? {};
+      mounted.set(name, mount(element, state, api));
     } catch (error) {
       console.warn(error);
+      mounted.delete(name);
       element.append(el("p", { class: "empty" }, t("section.missing")));
     }
   }
-  for (const [other, { element, module }] of mounted) {
-    element.hidden = other !== name;
-    if (other === name) module?.show?.();
-    else module?.hide?.();
-  }
+  // Another one may have been chosen meanwhile.
+  for (const element of document.querySelectorAll("#sections > .section")) element.hidden = element.id !== `section-${state.section}`;
+  for (const [other, module] of mounted) other === state.section ? module?.show?.() : module?.hide?.();
+}
+
+/** Whether there is a pass to show, none yet, or only the one before a mistake. */
+function markPass() {
+  const { answer, busy, error } = state.page;
+  document.body.dataset.pass = answer ? "shown" : error ? "before" : busy ? "awaited" : "none";
+  document.querySelector("#empty").textContent = tOr(`output.empty.${state.action}`, t("output.empty"));
+  document.title = [isImage(state.text) ? "" : state.text.slice(0, 40), state.model, "qkv"].filter(Boolean).join(" · ");
 }
 
 function drawTabs() {
@@ -92,15 +103,11 @@ function drawTabs() {
 }
 
 /** The button that changes the language; the page is loaded anew in it. */
-function drawLanguage(language) {
-  translatePage();
-  const button = document.querySelector("#language");
-  button.textContent = language === "zh" ? "EN" : "中文";
-  button.setAttribute("aria-label", language === "zh" ? "English" : "中文");
-  button.onclick = () => {
-    state.set({ language: language === "zh" ? "en" : "zh" });
-    location.reload();
-  };
+function drawLanguage() {
+  const [button, other, name] = [document.querySelector("#language"), ...(language() === "zh" ? ["en", "English"] : ["zh", "中文"])];
+  button.textContent = other === "en" ? "EN" : name;
+  button.setAttribute("aria-label", name);
+  button.onclick = () => { state.set({ language: other }); location.reload(); };
 }
 
 /** Show a sentence, or ask for the server's key where it needs one. */
@@ -120,7 +127,10 @@ async function start() {
   state.on(["theme"], () => { applyTheme(); state.page.tell(); });
   state.on(["section"], showSection);
   state.page.failed = notice;
-  drawLanguage(await useLanguage(state.language));
+  state.page.atOnce(markPass);
+  await useLanguage(state.language);
+  translatePage();
+  drawLanguage();
   drawTabs();
   mountTop(state, api);
   mountChanges(document.querySelector("#changes"), state, api);
@@ -129,6 +139,7 @@ async function start() {
   await state.page.start();
   await showSection();
   document.body.dataset.ready = "true";
+  setTimeout(() => Object.values(SECTIONS).forEach((load) => load().catch(() => {})), 1000); // so that tabs open at once
 }
 
 start();

@@ -1,23 +1,24 @@
 /** A matrix as a map: a canvas with token names, hover and a selected cell. */
-import { el, number, spread, visible } from "./dom.js";
+import { el, fitted, number, textWidth, visible } from "./dom.js";
 import { paintMap, prepare, strength } from "./paint.js";
 
 const MOST_LABELS = 40;
+const TYPE = 12; // pixels
 
 /** Draw a map of `quantity` (rows × columns); `choose(row, column)` is called on a click. */
-export function drawMap(quantity, { colour, rowNames, columnNames, selected, choose, width = 336, scale, label, onHover, most = 34 }) {
+export function drawMap(quantity, { colour, rowNames, columnNames, selected, choose, width = 336, scale, label: about, most = 34, mask }) {
   const [rows, columns] = quantity.shape;
   const square = Boolean(columnNames);
-  const left = rowNames ? Math.min(76, 10 + 7 * Math.max(...rowNames.map(letters))) : 0;
+  const left = rowNames ? 8 + widest(rowNames) : 0;
   const wide = Math.max(40, width - left - (square ? 24 : 2));
   const cell = square ? Math.max(2, Math.min(most, wide / columns)) : wide / columns;
   const tall = square ? cell : Math.max(3, Math.min(22, 260 / rows));
   const [mapWidth, mapHeight] = [cell * columns, tall * rows];
-  const top = square && columns <= MOST_LABELS && cell >= 10 ? 10 + 6.4 * Math.min(9, Math.max(...columnNames.map(letters))) * 0.8 : 0;
-  const canvas = el("canvas", { role: "img", tabindex: 0, "aria-label": label });
-  const context = prepare(canvas, left + Math.max(mapWidth, 10) + (top ? 24 : 2), top + mapHeight + 2);
+  const top = square && columns <= MOST_LABELS && cell >= 10 ? 14 + 0.71 * widest(columnNames) : 0;
+  const canvas = el("canvas", { role: "img", tabindex: 0, "aria-label": about });
+  const context = prepare(canvas, left + Math.max(mapWidth, 10) + (top ? Math.max(24, 0.71 * widest(columnNames.slice(-1)) - cell / 2 + 6) : 2), top + mapHeight + 2);
   const box = { x: left, y: top, width: mapWidth, height: mapHeight };
-  paintMap(context, quantity.data, rows, columns, scale ?? strength(quantity.data), colour, box);
+  paintMap(context, quantity.data, rows, columns, scale ?? strength(quantity.data), colour, box, mask);
   names(context, rowNames, columnNames, { left, top, cell, tall });
   frame(context, selected, { left, top, cell, tall, rows, columns, mapWidth });
   const tip = el("p", { class: "tip quiet", "aria-hidden": "true" }, " ");
@@ -29,10 +30,9 @@ export function drawMap(quantity, { colour, rowNames, columnNames, selected, cho
   };
   canvas.onmousemove = (event) => {
     const at = find(event);
-    onHover?.(at);
     tip.textContent = at ? `${name(rowNames, at.row)} · ${name(columnNames, at.column)}: ${number(quantity.data[at.row * columns + at.column])}` : " ";
   };
-  canvas.onmouseleave = () => { tip.textContent = " "; onHover?.(null); };
+  canvas.onmouseleave = () => { tip.textContent = " "; };
   canvas.onclick = (event) => { const at = find(event); if (at) choose?.(at.row, at.column); };
   canvas.onkeydown = (event) => {
     const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
@@ -46,24 +46,24 @@ export function drawMap(quantity, { colour, rowNames, columnNames, selected, cho
 }
 
 const name = (names, n) => (names ? visible(names[n]) : n);
-/** Width of a name in narrow letters, as far as it is shown. */
-const letters = (text) => Math.min(9, spread(visible(text)));
-const clip = (text) => (text.length > 9 ? `${text.slice(0, 8)}…` : text);
+/** A token as it is written beside the map. */
+const label = (token) => fitted(visible(token), 68, TYPE);
+/** Pixels of the longest name. */
+const widest = (names) => Math.max(...names.map((token) => textWidth(label(token), TYPE)));
 
 function names(context, rowNames, columnNames, { left, top, cell, tall }) {
-  const style = getComputedStyle(document.body);
-  context.fillStyle = style.color;
-  context.font = `12px ${style.fontFamily}`;
+  context.fillStyle = getComputedStyle(document.body).color;
+  context.font = `${TYPE}px ${getComputedStyle(document.body).fontFamily}`;
   context.textBaseline = "middle";
   context.textAlign = "right";
-  if (rowNames && tall >= 10) rowNames.forEach((text, n) => context.fillText(clip(visible(text)), left - 6, top + (n + 0.5) * tall));
+  if (rowNames && tall >= 10) rowNames.forEach((text, n) => context.fillText(label(text), left - 6, top + (n + 0.5) * tall));
   if (!top) return;
   context.textAlign = "left";
   columnNames.forEach((text, n) => {
     context.save();
     context.translate(left + (n + 0.5) * cell, top - 4);
     context.rotate(-Math.PI / 4);
-    context.fillText(clip(visible(text)), 0, 0);
+    context.fillText(label(text), 0, 0);
     context.restore();
   });
 }

@@ -1,12 +1,13 @@
 /** What is known of the present pass: the model's structure and its answer, renewed as one types. */
 import { afterFrame, eager, newest } from "./dom.js";
+import { language } from "./i18n.js";
 
 const SHORTEST = 30; // milliseconds between letters that are answered one by one
 const LONGEST = 200;
 
 /** The example to begin with: in the reader's language, where there is one. */
 export const firstExample = (examples) =>
-  examples.find(([text]) => /[\u4e00-\u9fff]/.test(text) === document.documentElement.lang.startsWith("zh")) ?? examples[0] ?? [];
+  examples.find(([text]) => /[\u4e00-\u9fff]/.test(text) === (language() === "zh")) ?? examples[0] ?? [];
 
 /** Keep structure and answer in step with the state; listeners hear of each change. */
 export function createPage(state, api) {
@@ -40,6 +41,7 @@ export function createPage(state, api) {
       if (!state.text.trim()) return { structure, answer: null };
       const answer = await api.answer(state, page.wanted(), signal);
       took = performance.now() - start;
+      if (state.row >= Math.max(...Object.values(answer.tokens).map(({ length }) => length))) state.set({ row: null, column: null });
       return { structure, answer };
     },
     settle,
@@ -51,8 +53,9 @@ export function createPage(state, api) {
     return renew();
   };
 
-  /** Take an action and an example where the address names none. */
-  const choose = ({ actions, examples }) => {
+  /** Take an action and an example where the address names none, and no head that the model has not. */
+  const choose = ({ actions, examples, facts }) => {
+    if (state.head >= facts.n_heads) state.set({ head: null });
     if (!actions.includes(state.action)) state.set({ action: actions[0] ?? "" });
     if (state.text || page.began === state.model) return;
     page.began = state.model;

@@ -49,7 +49,7 @@ export function paintStrip(context, values, scale, colour, { x, y, width, height
     const finite = Number.isFinite(value);
     context.fillStyle = finite ? (value < 0 ? below : above)[Math.min(STEPS, Math.round(Math.abs(value) * most))] : mask;
     context.fillRect(from, y, Math.max(1, Math.round(x + (n + 1) * cell) - from), height);
-    if (!finite) hatch(context, from, y, cell, height);
+    if (!finite && height > 10) hatch(context, from, y, cell, height);
   }
 }
 
@@ -63,17 +63,18 @@ function hatch(context, x, y, width, height) {
   context.globalAlpha = 0.5;
   context.lineWidth = 1;
   context.beginPath();
-  for (let offset = -height; offset < width; offset += 4) {
-    context.moveTo(x + offset, y + height);
-    context.lineTo(x + offset + height, y);
+  for (let sum = Math.ceil((x + y) / 4) * 4; sum < x + width + y + height; sum += 4) { // lines go on from cell to cell
+    context.moveTo(sum - y - height, y + height);
+    context.lineTo(sum - y, y);
   }
   context.stroke();
   context.restore();
 }
 
-/** Paint a matrix as a map of cells. */
-export function paintMap(context, data, rows, columns, scale, colour, { x, y, width, height }) {
+/** Paint a matrix as a map of cells; what a `mask` hides (−∞) is hatched. */
+export function paintMap(context, data, rows, columns, scale, colour, { x, y, width, height }, mask) {
   const tall = height / rows;
+  if (mask?.length === data.length) data = data.map((value, n) => (mask[n] === -Infinity ? mask[n] : value));
   for (let row = 0; row < rows; row++) {
     const top = Math.round(y + row * tall);
     const values = data.subarray(row * columns, (row + 1) * columns);

@@ -9,7 +9,7 @@ const STOPS = [
   {}, { at: "IN.embedding" }, { section: "positions" }, { at: "LAYER.self_attention.query", open: ["LAYER"] },
   { at: "LAYER.self_attention.scores", open: ["LAYER"], head: 0, row: 1, column: 0 }, { at: "LAYER.self_attention.weights", open: ["LAYER"], head: 0, row: 1 },
   { section: "heads" }, { at: "LAYER.self_attention.residual", open: ["LAYER"] }, { at: "LAYER.feed_forward.hidden", open: ["LAYER"] },
-  { at: "WRITER.self_attention.weights", open: ["WRITER"], head: 0, writes: true }, { at: "WRITER.cross_attention.weights", open: ["WRITER"], head: 0, both: true },
+  { at: "WRITER.self_attention.scores", open: ["WRITER"], head: 0, writes: true }, { at: "WRITER.cross_attention.weights", open: ["WRITER"], head: 0, both: true },
   { at: "logits", writes: true }, { section: "write", writes: true }, { section: "compare" }, { section: "training" },
 ];
 

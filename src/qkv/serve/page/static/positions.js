@@ -1,6 +1,6 @@
 /** Positions and embeddings: the sinusoid table, products of positions, turning arrows, a map of words. */
-import { filled, panel, roomIn, slider } from "./controls.js";
-import { el, number, paused, show, spread, svg, visible } from "./dom.js";
+import { chart, filled, panel, roomIn, slider } from "./controls.js";
+import { el, number, paused, show, svg, textWidth, visible } from "./dom.js";
 import { t } from "./i18n.js";
 import { paintMap, prepare } from "./paint.js";
 import { askPython, modelPython } from "./python.js";
@@ -14,25 +14,22 @@ export function mount(element, state, api) {
   const arrows = el("div", { class: "scroll", tabindex: 0 });
   const map = el("div", { class: "scroll", tabindex: 0 });
   let chosen = 8;
-  const found = {}; // answers behind the panels
-  const keep = (name, draw) => (answer) => { found[name] = answer; return draw(answer); };
   const sines = (line) => ["from qkv.model import sinusoids", "", `table = sinusoids(${state.length}, ${state.width})`, `print(${line}.item())`].join("\n");
   const codes = {
-    table: () => ({ python: sines("table[1, 0]"), number: found.table.table[1][0] }),
-    products: () => ({ python: sines(`(table[${at()}] @ table[0] / ${state.width / 2})`), number: found.table.products[at()][0] }),
-    rotary: () => ({ python: `from qkv.serve.page.comparing import rotary_angles\n${modelPython(state.model, `answer = rotary_angles(model, ${ROTARY})`, `print(answer["decay"]${found.rotary.decay.length ? "[1]" : ""})`)}`, number: found.rotary.decay[1] }),
-    words: () => ({ python: askPython(state, ["comparing", "NeighboursAsk", "neighbours"], { word: word.value.trim() }, '["words"][1]["cosine"]'), number: found.words.words[1].cosine }),
+    table: () => ({ python: sines("table[1, 0]"), number: renew.answer.table[1][0] }),
+    products: () => ({ python: sines(`(table[${at()}] @ table[0] / ${state.width / 2})`), number: renew.answer.products[at()][0] }),
+    rotary: () => ({ python: `from qkv.serve.page.comparing import rotary_angles\n${modelPython(state.model, `answer = rotary_angles(model, ${ROTARY})`, 'print(answer["decay"][1])')}`, number: renewArrows.answer.decay[1] }),
+    words: () => ({ python: askPython(state, ["comparing", "NeighboursAsk", "neighbours"], { word: word.value.trim() }, '["words"][1]["cosine"]'), number: renewMap.answer.words[1].cosine }),
   };
   const at = () => Math.min(chosen, state.length - 1);
 
   const renew = filled(table, () => api.fetch(`/v1/positions?length=${state.length}&width=${state.width}`), (answer) => {
-    found.table = answer;
     drawCurve(curve, answer.products, at(), (to) => { chosen = to; });
     return drawTable(table, answer.table);
   });
-  const renewArrows = filled(arrows, () => api.fetch(`/v1/models/${encodeURIComponent(state.model)}/rotary?length=${ROTARY}`), keep("rotary", (answer) => drawArrows(arrows, answer)));
+  const renewArrows = filled(arrows, () => api.fetch(`/v1/models/${encodeURIComponent(state.model)}/rotary?length=${ROTARY}`), (answer) => drawArrows(arrows, answer));
   const word = el("input", { "aria-label": t("positions.word"), value: state.word || (state.action === "translate" ? "今天" : "good") });
-  const renewMap = filled(map, () => api.ask(state, "neighbours", { word: word.value.trim() || " " }), keep("words", (answer) => drawMap(map, answer)));
+  const renewMap = filled(map, () => api.ask(state, "neighbours", { word: word.value.trim() || " " }), (answer) => drawMap(map, answer));
   word.oninput = paused(250, () => { state.set({ word: word.value }); renewMap(); });
 
   element.append(
@@ -46,7 +43,6 @@ export function mount(element, state, api) {
   const all = () => { if (state.section === "positions") { renew(); renewArrows(); renewMap(); } };
   state.on(["width", "length"], () => state.section === "positions" && soon());
   state.on(["model"], all);
-  all();
   return { show: all };
 }
 
@@ -62,39 +58,33 @@ function drawTable(element, rows) {
 /** The product of one position with each other one. */
 function drawCurve(element, products, start, chosen) {
   const picture = el("div");
-  const low = Math.min(0, ...products.flat());
-  const draw = (position) => show(picture, drawLine(roomIn(element, 640), products[position], position, low, t("positions.products")));
+  const draw = (position) => show(picture, drawLine(roomIn(element, 640), products[position], position, t("positions.products")));
   show(element, slider("positions.position", { low: 0, high: products.length - 1, step: 1, value: start }, (value) => { chosen(value); draw(value); }), picture);
   draw(start);
 }
 
 /** Values from left to right as a line; one of them is marked. */
-function drawLine(width, values, marked, low, label) {
-  const height = 160;
-  const x = (n) => 30 + (n / (values.length - 1)) * (width - 44);
-  const y = (value) => 12 + ((1 - value) / (1 - low)) * (height - 40);
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": label },
-    [0, 1].map((value) => [svg("line", { class: "axis", x1: 30, x2: width - 14, y1: y(value), y2: y(value) }), svg("text", { x: 22, y: y(value) + 4, "text-anchor": "end" }, String(value))]),
-    [0, marked, values.length - 1].map((n) => svg("text", { x: x(n), y: height - 4, "text-anchor": "middle", class: n === marked ? "q" : "" }, n === marked || Math.abs(x(n) - x(marked)) > 24 ? String(n) : "")),
-    svg("polyline", { class: "q", points: values.map((value, n) => `${x(n)},${y(value)}`).join(" ") }),
-    svg("circle", { class: "q", cx: x(marked), cy: y(values[marked]), r: 4 }));
+function drawLine(width, values, marked, label) {
+  const points = values.map((value, n) => [n, value]);
+  const ends = [0, values.length - 1].filter((n) => Math.abs(n - marked) > values.length / 16);
+  return chart(label, width, 160, { lines: [{ colour: "q", points, dots: [points[marked]] }], ticks: [0, 1], across: [...ends.map((n) => [n, n]), [marked, marked, "q"]] });
 }
 
 /** Each pair of dimensions of a query and a key as two arrows that turn with their positions; fast pairs first. */
-function drawArrows(element, { angles, decay }) {
-  if (!angles.length) return el("p", { class: "empty start" }, t("positions.none"));
+function drawArrows(element, { angles, decay, is_own: isOwn }) {
   const last = angles[0].length - 1;
-  const pairs = Array.from({ length: Math.min(PAIRS, angles[0].length) }, (_, n) => Math.round((n * last) / (Math.min(PAIRS, angles[0].length) - 1)));
+  const count = Math.min(PAIRS, last + 1);
+  const pairs = Array.from({ length: count }, (_, n) => Math.round((n * last) / (count - 1 || 1)));
   const picture = el("div");
   const at = { query: 6, key: 2 };
   const draw = () => {
     const distance = Math.abs(at.query - at.key);
     show(picture, el("div", { class: "arrows", role: "img", "aria-label": t("positions.rotary") }, pairs.map((pair) => drawPair(pair, angles[at.query][pair], angles[at.key][pair]))),
-      el("p", { class: "quiet" }, t("positions.decay", { distance, value: number(decay[distance], 2) })), drawLine(roomIn(element, 560), decay, distance, Math.min(0, ...decay), t("positions.decay.line")));
+      el("p", { class: "quiet" }, t("positions.decay", { distance, value: number(decay[distance], 2) })), drawLine(roomIn(element, 560), decay, distance, t("positions.decay.line")));
   };
   const move = (name) => (value) => { at[name] = value; draw(); };
   draw();
-  return [el("div", { class: "row" }, ["query", "key"].map((name) => slider(`positions.${name}`, { low: 0, high: angles.length - 1, step: 1, value: at[name] }, move(name)))), picture];
+  return [isOwn ? null : el("p", { class: "note" }, t("positions.none")), el("div", { class: "row" }, ["query", "key"].map((name) => slider(`positions.${name}`, { low: 0, high: angles.length - 1, step: 1, value: at[name] }, move(name)))), picture];
 }
 
 /** One pair: the arrows of query and key, and the angle between them, which only their distance decides. */
@@ -111,15 +101,15 @@ function drawPair(pair, query, key) {
 
 const LINE = 18; // pixels of a label's height
 
-/** Where each label stands: beside its point, or at the nearest free line below or above. */
-function labelBoxes(points) {
-  const taken = [];
+/** Where each label stands: beside its point, or at the nearest free line below or above, clear of other points. */
+function labelBoxes(points, room) {
+  const taken = points.map(({ x, y }) => ({ x: x - 6, y, width: 12 }));
   const hits = (box) => taken.some((other) => box.x < other.x + other.width && other.x < box.x + box.width && Math.abs(box.y - other.y) < LINE);
   for (const { x, y, width } of points) {
     const tries = [0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5].flatMap((line) => [{ x: x + 8, y: y + line * LINE, width }, { x: x - 8 - width, y: y + line * LINE, width, isLeft: true }]);
-    taken.push(tries.find((box) => box.x >= 0 && !hits(box)) ?? tries[0]);
+    taken.push(tries.find((box) => box.x >= 0 && box.x + width <= room && !hits(box)) ?? tries[0]);
   }
-  return taken;
+  return taken.slice(points.length);
 }
 
 /** Words around a word, on the plane where their vectors vary most. */
@@ -130,8 +120,8 @@ function drawMap(element, { words }) {
     return values.map((value) => margin + ((value - low) / (high - low || 1)) * (size - margin - end));
   };
   const [xs, ys] = [scale(words.map((word) => word.x), width, 24, 130), scale(words.map((word) => word.y), height, 24, 24)];
-  const points = words.map((word, n) => ({ x: xs[n], y: ys[n], width: 8 * spread(visible(word.name)) + (n ? 30 : 0) }));
-  const boxes = labelBoxes(points);
+  const points = words.map((word, n) => ({ x: xs[n], y: ys[n], width: textWidth(visible(word.name), 14) + (n ? 32 : 4) }));
+  const boxes = labelBoxes(points, width);
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "words-map", role: "img", "aria-label": t("positions.words") },
     words.slice(1).map((_, n) => svg("line", { class: "axis", x1: xs[0], y1: ys[0], x2: xs[n + 1], y2: ys[n + 1] })),
     words.map((word, n) => svg("g", { class: n ? "" : "centre" },

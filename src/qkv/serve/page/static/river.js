@@ -1,21 +1,21 @@
 /** The river: tokens are lanes, stations are columns, numbers are strips; drawn from the structure. */
-import { el, newest, percent, spread, svg, visible } from "./dom.js";
+import { el, fitted, newest, percent, svg, visible } from "./dom.js";
 import { t, tOr } from "./i18n.js";
-import { layoutStack } from "./layout.js";
+import { layoutStack, pillWidth } from "./layout.js";
 import { goIn, select } from "./navigate.js";
 import { paintStrip, prepare, strength } from "./paint.js";
 
 const CELLS = 48; // of a strip
 const NARROW = 560; // pixels; below, the river flows down
 const LABELS = 22; // room for the names of layers
+const ARCS = 56; // room for the arcs of cross-attention, behind the words
 
 /** Mount the river into its section. */
 export function mount(element, state, api) {
   const stage = el("div", { class: "stage", tabindex: 0, role: "application", "aria-label": t("river.label") });
   const scroller = el("div", { class: "scroller" }, stage);
-  const empty = el("p", { class: "empty", hidden: true }, t("output.empty"));
   const key = el("p", { class: "river-key quiet", hidden: true });
-  element.append(scroller, key, empty);
+  element.append(scroller, key);
   const river = { state, stage, values: {}, difference: false, hovered: null, shown: false, n_changes: 0 };
 
   const keys = () => keysOf(state.page.structure, state.open, flowOf(scroller.clientWidth));
@@ -37,12 +37,11 @@ export function mount(element, state, api) {
     else if (!river.shown) reveal(river);
     Object.assign(river, { shown: true, n_changes: state.changes.length });
     drawKey(key, river);
+    follow(river, scroller);
   };
   state.page.wanted = () => (state.section === "river" && state.page.structure ? keys() : []);
   const draw = (answered) => {
     if (state.section !== "river") return;
-    empty.textContent = tOr(`output.empty.${state.action}`, t("output.empty"));
-    empty.hidden = Boolean(state.page.answer) || state.page.busy;
     const { structure, answer } = state.page;
     if (!structure || !answer) return;
     const first = answered === true && river.structure === structure && answer !== river.answer;
@@ -55,24 +54,26 @@ export function mount(element, state, api) {
   state.on(["open", "head", "difference"], () => draw());
   state.on(["at", "row", "column"], (changed) => { refresh(river); if (changed.includes("at")) reveal(river); });
   scroller.addEventListener("scroll", () => requestAnimationFrame(() => follow(river, scroller)));
-  new ResizeObserver(() => scroller.clientWidth !== river.width && draw()).observe(scroller);
-  draw();
+  new ResizeObserver(() => scroller.clientWidth && scroller.clientWidth !== river.width && draw()).observe(scroller);
   return { show: () => draw() };
 }
 
 /** What the colours mean. */
-function drawKey(element, { difference, stacks }) {
+function drawKey(element, { difference, stacks, state: { head } }) {
   element.hidden = false;
   const hasRibbons = stacks.some(({ columns }) => columns.some(isAttention));
   const colours = difference ? ["moved"] : hasRibbons ? ["strip", "ribbon"] : ["strip"];
-  element.replaceChildren(...colours.map((name) => el("span", {}, el("i", { class: `swatch ${name}`, "aria-hidden": "true" }), t(`river.key.${name}`))));
+  const of = head === null ? t("river.key.mean") : t("head", { head });
+  element.replaceChildren(...colours.map((name) => el("span", {}, el("i", { class: `swatch ${name}`, "aria-hidden": "true" }), t(`river.key.${name}`, { of }))));
 }
 
-/** Keep the shorter river in view while the longer one scrolls. */
+/** Keep the shorter river in view while the longer one scrolls; fade the edge that hides more. */
 function follow(river, scroller) {
+  scroller.classList.toggle("more", scroller.scrollLeft + scroller.clientWidth < scroller.scrollWidth - 16);
   if (river.flow !== "right" || river.stacks.length < 2 || river.scrolled === scroller.scrollLeft) return;
   river.scrolled = scroller.scrollLeft;
   shiftStacks(river);
+  light(river);
 }
 
 /** Move stacks along with the scrolling, and their bridges. */
@@ -84,6 +85,7 @@ function shiftStacks(river) {
     stack.canvas.style.transform = `translateX(${stack.shift}px)`;
   }
   if (river.stacks.length > 1) river.bridges.replaceChildren(...drawBridges(river));
+  drawArcs(river);
 }
 
 /** Everything of one stack that SVG draws, and the canvas of its strips. */
@@ -118,7 +120,8 @@ function build(river, width) {
   const { structure, answer } = state.page;
   const flow = flowOf(width);
   Object.assign(river, { width, flow, structure, answer, stacks: [] });
-  const stretch = stretchOf(structure, state.open, flow, width);
+  const crosses = flow === "right" && structure.stacks.length > 1 && !state.open.length;
+  const stretch = stretchOf(structure, state.open, flow, width - 20 - (crosses ? ARCS : 0));
   const n_lanes = structure.stacks.reduce((sum, { side }) => sum + (answer.tokens[side]?.length ?? 0), 0);
   let offset = 0;
   for (const stack of structure.stacks) {
@@ -135,7 +138,7 @@ function build(river, width) {
   }
   const length = Math.max(...river.stacks.map((stack) => stack.length));
   const across = Math.max(...river.stacks.map((stack) => stack.across));
-  const [w, h] = flow === "right" ? [Math.max(length, 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
+  const [w, h] = flow === "right" ? [Math.max(length + (crosses ? ARCS : 0), 200), offset - 24] : [Math.max(width - 24, across), offset - 24];
   river.size = { width: w, height: h };
   stage.style.width = `${w}px`;
   stage.style.height = `${h}px`;
@@ -144,7 +147,9 @@ function build(river, width) {
   river.names = flow === "right" ? svg("svg", { class: "names", width: wide, height: h }) : svg("g", {});
   river.names.append(...river.stacks.flatMap((stack) => [drawStackName(river, stack), drawNames(river, stack)]));
   river.bridges = svg("g", { class: "bridges" });
-  river.svg.append(river.bridges, ...river.stacks.map((stack) => drawStack(river, stack)));
+  river.arcs = svg("g", { class: "arcs" });
+  river.crosses = crosses;
+  river.svg.append(river.bridges, river.arcs, ...river.stacks.map((stack) => drawStack(river, stack)));
   if (flow === "down") river.svg.append(river.names);
   const under = svg("svg", { class: "under", width: w, height: h, "aria-hidden": "true" }, ...river.stacks.map((stack) => stack.under));
   stage.replaceChildren(under, ...river.stacks.map(({ canvas }) => canvas), river.svg, ...(flow === "right" ? [river.names] : []));
@@ -153,17 +158,24 @@ function build(river, width) {
   refresh(river);
 }
 
-/** How much wider strips can be, so that closed layers fill the width. */
-function stretchOf(structure, open, flow, width) {
+/** How much wider strips can be, so that closed layers fill the room. */
+function stretchOf(structure, open, flow, room) {
   if (flow === "down") return 1;
-  const lengths = structure.stacks.map((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1)).length);
-  return Math.max(open.length ? 1 : 0.42, Math.min(1.6, 1 + 1.25 * ((width - 32) / Math.max(...lengths) - 1)));
+  const fits = (by) => structure.stacks.every((stack) => layoutStack(structure, stack, open, flow, stack === structure.stacks.at(-1), by).length <= room);
+  const isLong = structure.stacks.some(({ n_layers }) => n_layers > 12);
+  let [low, high] = [open.length ? 1 : isLong ? 0.44 : 0.34, 2.4]; // their names do not overlap
+  for (let n = 0; n < 6; n++) {
+    const middle = (low + high) / 2;
+    if (fits(middle)) low = middle;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Room for a lane: across the width of a phone, or down what is left of the window. */
 function laneSize(flow, count, width, n_lanes) {
   if (flow === "down") return Math.max(46, Math.min(84, (width - 150) / Math.max(1, count)));
-  return count > 40 ? 16 : Math.max(20, Math.min(40, Math.floor((window.innerHeight - 430) / n_lanes)));
+  return count > 40 ? 16 : Math.max(20, Math.min(60, Math.floor((window.innerHeight - 470) / n_lanes)));
 }
 
 /** Coordinates of a point: along the flow, and across it, in a stack. */
@@ -190,7 +202,7 @@ function drawLayers(river, stack) {
     const [x, y] = place(river, stack, start - 4, 0);
     const [tx, ty] = river.flow === "right" ? [x + 8, y + 15] : [river.size.width - 8, y + 15];
     group.append(svg("text", {
-      class: "layer-name", x: tx, y: ty, "text-anchor": river.flow === "right" ? "start" : "end", role: "button", tabindex: -1,
+      class: "layer-name", x: tx, y: ty, "text-anchor": river.flow === "right" ? "start" : "end", role: "button", tabindex: -1, "data-at": at,
       onclick: () => goIn(state, at),
     }, `${t("river.layer", { layer })} −`));
   }
@@ -210,7 +222,7 @@ function drawNames(river, stack) {
     const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
     const x = right ? stack.columns[0].size - 8 : stack.head + (lane + 0.5) * stack.lane;
     return svg("text", { class: "token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle", "data-lane": `${stack.stack.side}:${lane}` },
-      clip(visible(token), right ? 9 : 6), svg("title", {}, visible(token)));
+      fitted(visible(token), right ? stack.columns[0].size - 10 : stack.lane + 2, 13), svg("title", {}, visible(token)));
   });
   stack.heats = stack.tokens.map((_, lane) => {
     const [, y] = place(river, stack, 16, stack.head + (lane + 0.5) * stack.lane);
@@ -225,7 +237,7 @@ function drawNames(river, stack) {
 function drawWords(river, stack) {
   const column = stack.columns.at(-1);
   const group = svg("g", { class: "words-out" });
-  if (column.kind !== "word") return group;
+  if (column.kind !== "word" || river.state.action === "answer") return group; // whose outputs are no lanes
   const right = river.flow === "right";
   const { answer } = river.state.page;
   for (const word of answer.changed ?? answer.outputs) {
@@ -234,13 +246,11 @@ function drawWords(river, stack) {
     const before = answer.outputs.find(({ position }) => position === word.position);
     const [x, y] = place(river, stack, right ? column.start : column.start + 12, stack.head + (word.position + 0.5) * stack.lane);
     group.append(svg("text", { class: `word-out ${best.id === before.output.id ? "" : "moved"}`, x, y: y + (right ? 4 : 0), "text-anchor": right ? "start" : "middle" },
-      clip(visible(best.name), right ? 9 : 6),
+      svg("tspan", { class: "name" }, fitted(visible(best.name), right ? 60 : stack.lane - 2, 13)),
       svg("tspan", right ? { class: "number", dx: 6 } : { class: "number", x, dy: 14 }, percent(best.probability))));
   }
   return group;
 }
-
-const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** Nodes and edges: the graph of each open layer, and the stream through all. */
 function drawGraph(river, stack) {
@@ -260,9 +270,6 @@ function curve([x1, y1], [x2, y2], flow) {
   const middle = Math.min((y1 + y2) / 2, y1 + 24);
   return x1 === x2 ? `M${x1},${y1}V${y2}` : `M${x1},${y1}C${x1},${middle} ${x2},${middle} ${x2},${Math.min(y2, middle + 12)}V${y2}`;
 }
-
-/** Pixels of a station's pill, around its name. */
-export const pillWidth = (label) => (label === "+" ? 18 : Math.max(20, 8 + 6.6 * spread(label.replace("_", ""))));
 
 /** A station's pill: a button with its name. */
 function drawNode(river, stack, node, [x, y]) {
@@ -365,13 +372,42 @@ function drawBridges(river) {
   return drawn;
 }
 
+/** Cross-attention as arcs from the encoder's output to the words that come out, mean of its layers; an open layer shows its own. */
+function drawArcs(river) {
+  const [encoder, decoder] = river.stacks;
+  const words = decoder?.columns.at(-1);
+  const layers = river.crosses ? crossValues(river) : [];
+  river.crossing = []; // {query, key, weight, path, isMain}
+  river.arcs.replaceChildren();
+  if (!layers.length || words.kind !== "word") return;
+  const from = encoder.length - 4 + encoder.shift;
+  const to = words.start + words.size - 6 + decoder.shift;
+  const [rows] = layers[0].shape;
+  const bend = Math.max(from, to) + ARCS - 4;
+  const middle = (stack, lane) => stack.offset + stack.head + (lane + 0.5) * stack.lane;
+  for (let query = 0; query < Math.min(rows, decoder.tokens.length); query++) {
+    const weights = encoder.tokens.map((_, key) => meanWeight(layers, query, key));
+    weights.forEach((weight, key) => {
+      if (!(weight > 0.04)) return;
+      const path = svg("path", { class: `ribbon ${river.difference ? "moved" : ""}`, d: `M${from},${middle(encoder, key)}C${bend},${middle(encoder, key)} ${bend},${middle(decoder, query)} ${to},${middle(decoder, query)}`, "stroke-width": 0.5 + 5 * weight });
+      river.crossing.push({ query, key, weight, path, isMain: weight > 0.7 * Math.max(...weights) && weight > 1.2 / weights.length });
+      river.arcs.append(path);
+    });
+  }
+  river.arcs.append(svg("text", { class: "bridge-name", x: to + 8, y: decoder.offset + decoder.across + 12, "text-anchor": "middle" }, t("sublayer.cross_attention")));
+}
+
+const crossValues = (river) => crossKeys(river.stacks.at(-1).stack).map((key) => river.values[key]).filter(Boolean);
+/** The weight of a cross-attention, mean of the layers. */
+const meanWeight = (layers, query, key) => layers.reduce((sum, { data, shape }) => sum + Math.abs(data[query * shape[1] + key] ?? 0), 0) / (layers.length || 1);
+
 /** Paint the strips of everything that has come. */
 function paint(river) {
   for (const stack of river.stacks) {
     const [width, height] = river.flow === "right" ? [stack.length, stack.across] : [river.size.width, stack.length];
     const context = prepare(stack.canvas, width, height);
     context.translate(0, -stack.offset);
-    const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => key.startsWith(`${stack.stack.side}.`));
+    const inputs = stack.columns.flatMap(({ keys }) => keys).filter((key) => isPart(stack, key));
     const shared = Math.max(0, ...inputs.map((key) => strengthOf(river.values[key])));
     for (const column of stack.columns) {
       if (["token", "word", "ribbon", "flow", "op"].includes(column.kind)) continue;
@@ -420,13 +456,15 @@ function usualStrength(quantity) {
   return quantity.usual = Math.min(strengthOf(quantity), 1.5 * (lanes[Math.floor(lanes.length / 2)] ?? Infinity));
 }
 
+/** Embeddings and positions, which are shown at one scale, so that they can be compared. */
+const isPart = ({ stack: { side } }, key) => key === `${side}.embedding` || key === `${side}.positions`;
+
 function paintColumn(context, river, stack, column, changed, shared) {
   column.keys.forEach((key, n) => {
     const quantity = river.values[key];
     if (!quantity) return;
     const [rows, cells] = quantity.shape;
-    const input = key.startsWith(`${stack.stack.side}.`) && !changed;
-    const scale = input ? shared : key.endsWith(".weights") && !changed ? 1 : changed ? strengthOf(quantity) : usualStrength(quantity);
+    const scale = isPart(stack, key) && !changed ? shared : key.endsWith(".weights") && !changed ? 1 : changed ? strengthOf(quantity) : usualStrength(quantity);
     const own = column.kind === "qkv" ? COLOURS[n] : column.colour;
     for (let lane = 0; lane < Math.min(rows, stack.tokens.length); lane++) {
       const box = cellAt(river, stack, column, lane);
@@ -445,6 +483,7 @@ function drawRibbons(river) {
     stack.shown = []; // {column, query, key, weight, path}
     stack.ribbons.replaceChildren(...stack.columns.filter(isAttention).map((column) => ribbonsOf(river, stack, column)));
   }
+  drawArcs(river);
   light(river);
 }
 
@@ -457,12 +496,17 @@ function light(river) {
     const heat = heatOf(river, stack);
     stack.heats.forEach((box, lane) => box.setAttribute("opacity", heat ? 0.9 * heat[lane] : 0));
     const focus = new Map(stack.columns.filter(isAttention).map((column) => [column, focusOf(river, stack, column)]));
-    for (const { column, query, key, weight, path } of stack.shown ?? []) {
-      const on = focus.get(column);
-      const opacity = !on || on.query === query || on.key === key ? 0.25 + 0.65 * weight : 0.06;
-      if (path.opacity !== opacity) path.setAttribute("stroke-opacity", path.opacity = opacity);
-    }
+    for (const { column, query, key, weight, path } of stack.shown ?? []) glow(path, weight, focus.get(column), query, key);
   }
+  const [source, target] = river.stacks.map((stack) => litLane(river, stack));
+  const focus = source === null && (target ?? null) === null ? null : { query: target, key: source };
+  for (const { query, key, weight, path, isMain } of river.crossing) glow(path, weight, focus ?? (isMain ? null : {}), query, key);
+}
+
+/** Show a ribbon as strongly as its weight, or faintly beside those of the word that is looked at. */
+function glow(path, weight, focus, query, key) {
+  const opacity = !focus || focus.query === query || focus.key === key ? 0.25 + 0.65 * weight : 0.06;
+  if (path.opacity !== opacity) path.setAttribute("stroke-opacity", path.opacity = opacity);
 }
 
 /** How much the cross-attentions connect each token of a stack with the lit one of the other, mean of layers and heads. */
@@ -470,10 +514,8 @@ function heatOf(river, stack) {
   const other = river.stacks.find((one) => one !== stack);
   const lit = other && litLane(river, other);
   if (lit === null || lit === undefined) return null;
-  const layers = crossKeys(river.stacks.at(-1).stack).map((key) => river.values[key]).filter(Boolean);
   const reads = stack === river.stacks[0]; // the encoder's tokens are the keys
-  const weight = ({ data, shape: [, cells] }, lane) => data[reads ? lit * cells + lane : lane * cells + lit] ?? 0;
-  return stack.tokens.map((_, lane) => layers.reduce((sum, layer) => sum + Math.abs(weight(layer, lane)), 0) / (layers.length || 1));
+  return stack.tokens.map((_, lane) => meanWeight(crossValues(river), reads ? lit : lane, reads ? lane : lit));
 }
 
 function ribbonsOf(river, stack, column) {
@@ -488,7 +530,7 @@ function ribbonsOf(river, stack, column) {
   const laneAt = (n) => stack.head + (n + 0.5) * stack.lane;
   if (column.cross) keyTokens.forEach((token, n) => {
     const [x, y] = place(river, stack, column.start + (right ? inset - 4 : 8), keyAt(n));
-    group.append(svg("text", { class: "key-token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle" }, clip(visible(token), 5)));
+    group.append(svg("text", { class: "key-token", x, y: y + (right ? 4 : 0), "text-anchor": right ? "end" : "middle" }, fitted(visible(token), 42, 11)));
   });
   if (!quantity) return group;
   const [rows, cells] = quantity.shape;
@@ -529,15 +571,15 @@ function mark(river) {
   for (const element of river.marked) element.classList.add("selected");
 }
 
-/** Scroll to what is selected, or to the first element of a kind. */
+/** Scroll to what is selected, or to the first element of a kind; an open layer comes to the left. */
 function reveal(river, selector = `[data-at="${CSS.escape(river.state.at)}"]`) {
   const element = (river.state.at || river.state.changes.length) && river.svg?.querySelector(selector);
   const scroller = river.stage.parentElement;
   if (!element) return;
   if (river.flow === "down") return window.scrollBy(0, element.getBoundingClientRect().top - 120);
   const [box, view] = [element.getBoundingClientRect(), scroller.getBoundingClientRect()];
-  if (box.left < view.left + 40 || box.right > view.right - 120)
-    scroller.scrollLeft += box.left - view.left - view.width / 2;
+  if (element.matches(".layer-name")) scroller.scrollLeft += box.left - view.left - 2 * river.stacks[0].columns[0].size;
+  else if (box.left < view.left + 40 || box.right > view.right - 120) scroller.scrollLeft += box.left - view.left - view.width / 2;
 }
 
 /** Enter opens a layer, or the first cell of a station, where arrows go on. */

@@ -5,6 +5,8 @@ import { dataUrl, isImage } from "./image.js";
 import { firstExample } from "./page.js";
 
 const LABELLED = ["classify", "see", "answer", "tag", "fill"]; // actions whose outputs are not a running text
+/** Actions that write a text token by token. */
+export const WRITES = ["translate", "continue", "chat"];
 const TWO_TEXTS = ["answer", "embed", "classify"]; // actions that read a second text
 
 /** Connect the top bar with the state. */
@@ -15,9 +17,11 @@ export function mountTop(state) {
 
   model.onchange = () =>
     state.set({ model: model.value, action: "", text: "", second: "", at: "", open: [], changes: [], head: null, row: null, column: null }, { push: true });
-  const typed = () => state.set({ text: text.value, row: null, column: null }, { soon: true });
-  text.oninput = (event) => { fit(text); if (!event.isComposing) typed(); };
-  text.oncompositionend = typed; // letters of an input method are no text yet
+  let composing = false; // letters of an input method are no text yet
+  const typed = () => { fit(text); if (!composing) state.set({ text: text.value, row: null, column: null }, { soon: true }); };
+  text.oninput = typed;
+  text.oncompositionstart = () => { composing = true; };
+  text.oncompositionend = () => { composing = false; typed(); };
   second.oninput = () => state.set({ second: second.value });
   mountUpload(state);
 
@@ -25,8 +29,8 @@ export function mountTop(state) {
     const { structure, models } = state.page;
     model.replaceChildren(...models.map(({ id }) => el("option", { value: id, selected: id === state.model }, id)));
     drawActions(actions, state, structure?.actions ?? []);
-    if (document.activeElement !== text) text.value = state.text;
-    if (document.activeElement !== second) second.value = state.second;
+    if (!composing && text.value !== state.text) text.value = state.text;
+    if (second.value !== state.second) second.value = state.second;
     const sees = state.action === "see";
     text.hidden = sees;
     find("upload").hidden = !sees;
@@ -41,7 +45,7 @@ export function mountTop(state) {
     drawOutput(output, state);
   };
   state.page.atOnce(() => (state.page.busy ? output.classList.add("busy") : draw()));
-  state.on(["model", "action", "text"], (changed) => changed.includes("text") && document.activeElement === text || draw());
+  state.on(["model", "action", "text"], (changed) => (changed.some((field) => field !== "text" && field !== "row" && field !== "column") || state.text !== text.value) && draw());
   draw();
 }
 
@@ -102,7 +106,7 @@ function drawOutput(element, state) {
     ...answer.marks.map(drawMark),
     ["classify", "see", "fill"].includes(answer.action) ? drawLists(answer)
       : el("div", { class: `words ${labelled ? "apart" : ""}`, "aria-live": "off" }, ...joined(answer.outputs, labelled).map((group) =>
-        el("span", { class: "joined" }, ...group.map(({ word, n }) => drawWord(word, after?.[n], state, labelled))))),
+        el("span", { class: "joined" }, ...group.map(({ word, n }) => drawWord(word, after?.[n], state, labelled, n))))),
     after ? el("p", { class: "quiet moved" }, moved(answer.outputs, after)) : null,
   );
 }
@@ -127,7 +131,7 @@ const drawLists = (answer) => el("div", { class: "lists", "aria-live": "off" }, 
   candidates(word), answer.changed ? el("div", { class: "after-changes" }, candidates(answer.changed[n])) : null]));
 
 /** One output: its name, a bar of its probability and, under changes, what it became. */
-function drawWord(word, after, state, labelled) {
+function drawWord(word, after, state, labelled, n) {
   const name = word.output.name;
   const best = after?.candidates[0];
   const other = best && best.id !== word.candidates[0].id;
@@ -135,6 +139,7 @@ function drawWord(word, after, state, labelled) {
     class: `word ${beginsWord(name) ? "begins" : ""} ${other ? "changed" : ""} ${/^<.*>$|^\[.*\]$/.test(name) ? "special" : ""}`,
     onmouseenter: () => hoverToken(state, word.position),
     onmouseleave: () => hoverToken(state, null),
+    ontoggle: () => stayInside(shown.querySelector(".alternatives")),
   },
   el("summary", { "aria-label": `${visible(name)}, ${percent(word.output.probability)}` },
     labelled ? el("span", { class: "quiet" }, `${tOr(`mark.${word.after}`, visible(word.after))} `) : null,
@@ -143,9 +148,20 @@ function drawWord(word, after, state, labelled) {
     bar(word.output.probability, after && probabilityOf(after, word.output.id))),
   el("div", { class: "alternatives" },
     el("p", { class: "quiet" }, t("alternatives", { after: visible(word.after) })),
-    candidates(after ?? word)));
+    candidates(after ?? word, WRITES.includes(state.action) ? (id) => goOnFrom(state, n, id) : null)));
   shown.name = "word";
   return shown;
+}
+
+/** Write on from another token in place of an output. */
+const goOnFrom = (state, n, id) =>
+  state.set({ section: "write", written: [...state.page.answer.outputs.slice(0, n).map((word) => word.output.id), id].map(String) }, { push: true });
+
+/** Shift a pop-up that would leave the window on the right. */
+function stayInside(element) {
+  element.style.translate = "";
+  const beyond = element.getBoundingClientRect().right + 8 - document.documentElement.clientWidth;
+  if (beyond > 0) element.style.translate = `${-beyond}px`;
 }
 
 /** Light the lane of an output in the river. */
@@ -164,12 +180,11 @@ function bar(before, after) {
     el("i", width(before)), after === undefined ? null : el("i", { class: "after", ...width(after) }));
 }
 
-/** A list of candidates with bars. */
-export function candidates(step) {
+/** A list of candidates with bars; where one can be chosen, each is a button. */
+export function candidates(step, choose) {
   return el("ol", { class: "candidates" }, ...step.candidates.map((one) => el("li", {},
-    el("span", { class: "name" }, visible(one.name)),
-    el("span", { class: "confidence", "aria-hidden": "true" }, el("i", { style: { width: `${100 * one.probability}%` } })),
-    el("span", { class: "number" }, percent(one.probability)))));
+    el(choose ? "button" : "div", choose ? { type: "button", title: t("alternatives.choose"), onclick: () => choose(one.id) } : {},
+      el("span", { class: "name" }, visible(one.name)), bar(one.probability), el("span", { class: "number" }, percent(one.probability))))));
 }
 
 /** How many outputs have another best candidate now. */

@@ -1,8 +1,8 @@
 /** Training, live: curves of a run, its samples improving, attention forming, gradients by layer. */
-import { button, choice, panel, roomIn } from "./controls.js";
-import { el, number, show, svg, visible } from "./dom.js";
-import { t } from "./i18n.js";
-import { paintMap, prepare } from "./paint.js";
+import { button, chart, choice, panel, roomIn } from "./controls.js";
+import { el, indexed, number, show } from "./dom.js";
+import { t, tOr } from "./i18n.js";
+import { drawMap } from "./map.js";
 import { runPython } from "./python.js";
 
 const PAUSE = 1500; // milliseconds between looks at a run
@@ -30,12 +30,12 @@ export function mount(element, state, api) {
     const run = data.includes(state.run) ? state.run : running === "runs/demo" ? "demo" : data[0];
     if (run !== state.run) state.set({ run });
     show(head, choice(t("training.run"), data, run, (to) => state.set({ run: to }, { push: true })),
-      button(`▶ ${t("training.start")}`, start, { class: "chip strong" }), stop,
+      start, stop,
       el("span", { class: "quiet status" }));
   };
   const stop = button(t("training.stop"), () => api.fetch("/v1/runs/stop", {}), { disabled: true });
   const status = (words) => { const place = head.querySelector(".status"); if (place) place.textContent = words; };
-  const start = async () => {
+  const start = button(`▶ ${t("training.start")}`, async () => {
     try {
       await api.fetch("/v1/runs/demo/start", {});
       forget();
@@ -44,7 +44,7 @@ export function mount(element, state, api) {
     } catch (error) {
       status(error.message);
     }
-  };
+  }, { class: "chip strong" });
   const forget = () => { records = []; next = 0; samples.length = 0; newestSample = 0; show(said); show(forming); show(gradients); fold(true); };
   /** Hide the panels of samples until the run has weights. */
   const fold = (isEmpty) => element.querySelectorAll(".panel:not([data-panel='training.curves'])").forEach((part) => { part.hidden = isEmpty; });
@@ -61,7 +61,8 @@ export function mount(element, state, api) {
       folder = answer.folder;
       next = answer.next;
       stop.disabled = !answer.running;
-      drawCurves(curves, records);
+      start.disabled = answer.running;
+      drawCurves(curves, records, answer.running);
       const last = records.at(-1);
       status(answer.failure || (answer.running ? t("training.running") : "") + (last ? ` ${t("training.at", { step: last.step, loss: number(last.loss ?? NaN), rate: Math.round(last.tokens_per_second ?? 0).toLocaleString() })}` : t("training.none")));
       await sample();
@@ -98,52 +99,45 @@ export function mount(element, state, api) {
     panel(state, "training.attention", sampleCode('["attention"][0][0]', ({ attention }) => attention[0][0]), forming),
     panel(state, "training.gradients", sampleCode('["gradients"][0]["norm"]', ({ gradients: [first] }) => first?.norm), gradients));
   state.on(["run"], () => { forget(); look(); });
-  const all = async () => { await choose(); await look(); };
+  const all = () => choose().then(look, ({ message }) => show(head, el("p", { class: "error" }, message)));
   fold(true);
-  all();
   return { show: all, hide: () => clearTimeout(timer) };
 }
 
 /** Loss and validation loss over the steps, and the last score. */
-function drawCurves(element, records) {
-  if (!records.length) return show(element, el("p", { class: "empty start" }, t("training.empty")));
+function drawCurves(element, records, isRunning) {
+  if (!records.length) return show(element, el("p", { class: "empty start" }, t(isRunning ? "training.preparing" : "training.empty")));
   const [width, height] = [roomIn(element, 1200), 260];
   const every = Math.ceil(records.length / SHOWN);
-  const losses = records.filter((record) => "loss" in record);
+  const losses = records.filter((record) => Number.isFinite(record.loss));
   const train = losses.filter((_, n) => n % every === 0).map((record, n) => [record.step, mean(losses.slice(n * every, (n + 1) * every))]);
-  const valid = records.filter((record) => "valid_loss" in record).map((record) => [record.step, record.valid_loss]);
-  const values = [...train, ...valid].map((point) => point[1]).filter(Number.isFinite);
-  const [low, high, last] = [Math.min(...values), Math.max(...values), Math.max(...records.map((record) => record.step))];
-  const x = (step) => 44 + (step / last) * (width - 120);
-  const y = (loss) => 10 + ((high - loss) / (high - low || 1)) * (height - 40);
-  const line = (points, name) => svg("polyline", { class: name, points: points.map(([step, loss]) => `${x(step)},${y(loss)}`).join(" ") });
+  const valid = records.filter((record) => Number.isFinite(record.valid_loss)).map((record) => [record.step, record.valid_loss]);
+  const values = [...train, ...valid].map((point) => point[1]);
+  const [low, high, last] = [Math.min(...values), Math.max(...values), records.at(-1).step];
   const scores = Object.entries(records.findLast((record) => "valid_loss" in record) ?? {})
     .filter(([name, value]) => typeof value === "number" && !["step", "loss", "lr", "tokens_per_second"].includes(name));
-  show(element, svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "curve", role: "img", "aria-label": t("training.curves") },
-    [high, (high + low) / 2, low].map((loss) => [svg("line", { class: "axis", x1: 44, x2: x(last), y1: y(loss), y2: y(loss) }), svg("text", { x: 36, y: y(loss) + 4, "text-anchor": "end" }, number(loss, 1))]),
-    svg("text", { x: 44, y: height - 4 }, t("training.step")), svg("text", { x: x(last), y: height - 4, "text-anchor": "middle" }, String(last)),
-    line(train, "k"), line(valid, "q"), valid.map(([step, loss]) => svg("circle", { class: "q", cx: x(step), cy: y(loss), r: 3 })),
-    svg("text", { class: "k", x: width - 70, y: 24 }, t("training.loss")), svg("text", { class: "q", x: width - 70, y: 42 }, t("training.valid"))),
-  el("p", { class: "quiet" }, scores.map(([name, value]) => `${name} ${number(value, 2)}`).join(" · ")));
+  show(element, chart(t("training.curves"), width, height, {
+    lines: [{ colour: "k", name: t("training.loss"), points: train }, { colour: "q", name: t("training.valid"), points: valid, dots: valid }],
+    ticks: [high, (high + low) / 2, low], format: (value) => number(value, 1), across: [[records[0].step, t("training.step")], [last, last]],
+  }), el("p", { class: "quiet" }, scores.map(([name, value]) => `${tOr(`metric.${name}`, name)} ${number(value, 2)}`).join(" · ")));
 }
 
 const mean = (records) => records.reduce((sum, record) => sum + record.loss, 0) / records.length;
 
 /** The mean of the heads of the last attention. */
-function drawAttention(element, { columns: source, rows: target, attention }) {
-  const size = 26;
-  const canvas = el("canvas", { role: "img", "aria-label": t("training.attention") });
-  const [width, height] = [size * source.length, size * target.length];
-  paintMap(prepare(canvas, width, height), Float32Array.from(attention.flat()), target.length, source.length, 1, "attention", { x: 0, y: 0, width, height });
-  show(element, el("div", { class: "labelled", style: { "--size": `${size}px` } },
-    el("div", { class: "across" }, source.map((token) => el("span", {}, visible(token)))),
-    el("div", { class: "down" }, target.map((token) => el("span", {}, visible(token)))), canvas));
-}
+const drawAttention = (element, { columns, rows, attention }) => show(element, drawMap({ shape: [rows.length, columns.length], data: Float32Array.from(attention.flat()) },
+  { colour: "attention", rowNames: rows, columnNames: columns, scale: 1, label: t("training.attention"), width: roomIn(element, 400) }));
 
 /** A bar per layer: the norm of the gradient in its weights. */
 function drawGradients(element, norms) {
   element.closest(".panel").hidden = !norms.length;
   const most = Math.max(...norms.map((one) => one.norm), 1e-12);
-  show(element, el("ol", { class: "choices still" }, norms.map((one) => el("li", {}, el("span", { class: "name" }, one.name),
+  show(element, el("ol", { class: "choices still" }, norms.map((one) => el("li", {}, el("span", { class: "name" }, layerName(one.name)),
     el("span", { class: "double" }, el("i", { class: "ruled", style: { width: `${(100 * one.norm) / most}%` } })), el("span", { class: "number" }, number(one.norm))))));
+}
+
+/** "encoder.0" and "source" in words. */
+function layerName(name) {
+  const [first, layer] = name.split(".");
+  return layer ? `${t(`stack.${first}`)} ${layer}` : indexed(tOr(`training.weights.${first}`, name));
 }

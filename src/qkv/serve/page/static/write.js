@@ -2,9 +2,10 @@
 import { drawTree } from "./beams.js";
 import { describe } from "./change.js";
 import { button, filled, panel, slider } from "./controls.js";
-import { asText, el, number, paused, percent, show, spread, svg, visible } from "./dom.js";
-import { t } from "./i18n.js";
+import { asText, el, number, paused, percent, show, svg, textWidth, visible } from "./dom.js";
+import { language, t } from "./i18n.js";
 import { askPython } from "./python.js";
+import { WRITES } from "./top.js";
 
 const RULES = {
   temperature: { low: 0, high: 2, step: 0.05, usual: 1, format: (value) => value.toFixed(2) },
@@ -13,7 +14,6 @@ const RULES = {
   min_p: { low: 0, high: 0.5, step: 0.01, usual: 0, format: (value) => value.toFixed(2) },
 };
 const PACE = 500; // milliseconds between tokens while it plays
-const WRITES = ["translate", "continue", "chat"];
 
 /** Sampling rules of the address. */
 function readRules(text) {
@@ -36,15 +36,16 @@ export function mount(element, state, api) {
   const forced = el("div", { class: "forced scroll", tabindex: 0 });
   const rules = () => readRules(state.rules);
   const sampling = () => state.rules !== "";
-  const ids = () => state.written.map(Number);
+  const ids = () => state.written.map(Number).filter(Number.isInteger);
 
+  const waiting = ({ waiting: changes }) => changes.map((change) => describe(change, state)).join(", ");
   const question = () => ({ written: ids(), sample: sampling(), seed: state.written.length, ...rules() });
   const renew = filled(note, () => api.ask(state, "next", question()), (next) => {
     answer = next;
     drawPaper();
     drawBars();
     drawCache(cache, next);
-    return [next.waiting.length ? el("p", {}, t("write.waiting", { changes: next.waiting.map(describe).join(", ") })) : null, t(next.is_changed ? "write.kept.changed" : "write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
+    return [next.waiting.length ? el("p", {}, t("write.waiting", { changes: waiting(next) })) : null, t(next.is_changed ? "write.kept.changed" : "write.kept", { kept: next.n_kept.toLocaleString(), all: next.n_tokens.toLocaleString(), entropy: number(next.entropy, 2) })];
   });
   const soon = paused(60, renew);
 
@@ -77,6 +78,7 @@ export function mount(element, state, api) {
   function drawBars() {
     bars.classList.toggle("changed", answer.is_changed);
     key.hidden = !answer.is_changed;
+    const isUsed = bars.contains(document.activeElement);
     bars.replaceChildren(...answer.candidates.map((one) => el("li", { class: `${one.ruled ? "" : "cut"} ${one.id === answer.next ? "next" : ""}` },
       el("button", { type: "button", disabled: answer.ended, onclick: () => { pause(); add(one.id); }, "aria-label": `${visible(one.name)}: ${percent(one.ruled)}` },
         el("span", { class: "name" }, visible(one.name) || "·"),
@@ -85,21 +87,20 @@ export function mount(element, state, api) {
           el("i", { class: "ruled", style: { width: `${100 * one.ruled}%` } })),
         answer.is_changed ? el("span", { class: "number unchanged" }, percent(one.unchanged)) : null,
         el("span", { class: "number" }, percent(one.ruled))))));
+    if (isUsed) bars.querySelector("button").focus();
   }
 
   const sliders = Object.entries(RULES).map(([name, range]) =>
     slider(`write.${name}`, { ...range, value: rules()[name] }, (value) => state.set({ rules: writeRules({ ...rules(), [name]: value }) })));
 
-  const found = {}; // answers behind the panels
-  const keep = (name, draw) => (given) => { found[name] = given; return draw(given); };
   const code = (ask, fields, path, number) => () => ({ python: askPython(state, ["next_token", ...ask], fields(), path), number: number() });
-  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, language: document.documentElement.lang.slice(0, 2) }), keep("tree", (found) =>
-    [state.changes.length ? el("p", { class: "changed-note" }, t("write.tree.changed")) : null, found.waiting.length ? el("p", { class: "quiet" }, t("write.waiting", { changes: found.waiting.map(describe).join(", ") })) : null, drawTree(found)]));
+  const renewTree = filled(tree, () => api.ask(state, "beam", { beams: state.beams, language: language() }), (found) =>
+    [state.changes.length ? el("p", { class: "changed-note" }, t("write.tree.changed")) : null, found.waiting.length ? el("p", { class: "quiet" }, t("write.waiting", { changes: waiting(found) })) : null, drawTree(found)]);
   const beams = slider("write.beams", { low: 1, high: 6, step: 1, value: state.beams }, (value) => state.set({ beams: value }));
   const reference = el("input", { class: "wide", value: state.reference, placeholder: t("write.reference"), "aria-label": t("write.reference") });
   reference.oninput = () => state.set({ reference: reference.value });
   const renewForced = filled(forced, () => state.reference.trim() ? api.ask(state, "forced", { target: state.reference }) : null,
-    keep("forced", (both) => both ? drawForced(both) : [el("p", { class: "quiet" }, t("write.forced.empty")), suggestion()]));
+    (both) => both ? drawForced(both) : [el("p", { class: "quiet" }, t("write.forced.empty")), suggestion()]);
   /** A given output to try: what it wrote itself, with the second choice where it was least sure. */
   const suggestion = () => {
     const words = (state.page.answer?.outputs ?? []).filter(({ output, candidates }) => candidates[1] && !/^<.*>$/.test(output.name));
@@ -126,8 +127,8 @@ export function mount(element, state, api) {
         sliders.forEach((one, n) => one.set(Object.values(RULES)[n].usual));
       })))),
     panel(state, "write.cache", code(["NextAsk", "next_token"], question, '["cache"]["bytes"]', () => answer.cache.bytes), cache),
-    panel(state, "write.tree", code(["BeamAsk", "beam"], () => ({ beams: state.beams }), '["outputs"][0]["score"]', () => found.tree.outputs[0].score), beams, tree),
-    panel(state, "write.forced", code(["ForcedAsk", "forced"], () => ({ target: state.reference }), '["loss"]', () => found.forced?.loss), reference, forced));
+    panel(state, "write.tree", code(["BeamAsk", "beam"], () => ({ beams: state.beams }), '["outputs"][0]["score"]', () => renewTree.answer.outputs[0].score), beams, tree),
+    panel(state, "write.forced", code(["ForcedAsk", "forced"], () => ({ target: state.reference }), '["loss"]', () => renewForced.answer?.loss), reference, forced));
 
   const all = () => {
     if (state.section !== "write") return;
@@ -135,14 +136,13 @@ export function mount(element, state, api) {
     for (const part of element.querySelectorAll(".panel")) part.hidden = !able;
     element.querySelector(".empty")?.remove();
     if (!able) return element.prepend(el("p", { class: "empty" }, t("write.cannot")));
-    renew(); renewTree(); renewForced();
+    if (state.page.answer) { renew(); renewTree(); renewForced(); }
   };
   state.on(["written", "rules"], () => state.section === "write" && soon());
   state.on(["text", "model", "action"], () => { pause(); state.set({ written: [] }); });
   state.on(["beams"], () => state.section === "write" && renewTree());
   state.on(["reference"], paused(200, () => state.section === "write" && renewForced()));
   state.page.on(() => !state.page.busy && all());
-  all();
   return { show: all, hide: pause };
 }
 
@@ -152,7 +152,7 @@ function drawCache(element, { cache: { layers, slots, source, bytes, bytes_per_s
   const size = Math.max(7, Math.min(30, 480 / names.length));
   const tall = Math.max(4, Math.min(18, 180 / layers));
   const named = size >= 13; // room for names
-  const top = named ? 8 + 6 * Math.min(8, Math.max(...names.map(spread))) : 0;
+  const top = named ? 12 + 0.71 * Math.min(60, Math.max(...names.map((name) => textWidth(name, 12)))) : 0;
   const left = 28;
   const at = (n) => left + n * size + (source && n >= source ? size / 2 : 0);
   const cells = [];

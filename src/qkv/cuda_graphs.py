@@ -1,11 +1,12 @@
-"""States of a search as trees of tensors: what kind they are, and how one is copied into another.
+"""CUDA graphs: work on a GPU that is recorded once and replayed without its launches.
 
-A step that was recorded on one state serves every state of its kind, copied into its memory.
+What was recorded on one state, a tree of tensors, serves every state of its kind, copied into its
+memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -53,3 +54,27 @@ def assign(targets: list[Tensor], sources: list[Tensor]) -> None:
             if target.dtype == dtype
         ]
         torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+
+
+def record(
+    work: Callable[[], object], device: torch.device, warm_ups: int = 0, pool: Any = None
+) -> Callable[[], None]:
+    """Run some work a few times, then record it as a CUDA graph; return what replays it."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(warm_ups):
+            work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads (a server's, a loader's) may use the GPU meanwhile.
+    with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+def renew_randomness(device: torch.device) -> None:
+    """Let random numbers be drawn again after a recording that failed, from the seed on."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    fresh = torch.Generator(device).manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())

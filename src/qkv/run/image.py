@@ -12,7 +12,7 @@ from qkv.config import ModelConfig
 from qkv.convert.model_folder import load_section
 from qkv.data import ImageItems, LabelledImage, Scale, Splits, read_images
 from qkv.errors import UserError
-from qkv.run.labels import LabelJob, balanced, label_names, least_loss
+from qkv.run.labels import LabelJob, label_names, least_loss
 from qkv.run.start import Start
 from qkv.tasks.vision import ImageClasses, ImageClassifier
 from qkv.training import one_class
@@ -23,9 +23,10 @@ class ImageJob(LabelJob[LabelledImage]):
 
     result: ImageClassifier
 
-    def head(self) -> dict[str, Any]:
-        """Label the whole image."""
-        return {"head": "sequence", "n_labels": len(self.labels) if self.labels else 1}
+    @property
+    def n_labels(self) -> int:
+        """Labels of an image; 1 before they are known."""
+        return len(self.labels) or 1
 
     def read_splits(self) -> Splits[LabelledImage]:
         """Read labelled images; equal images are in the same split."""
@@ -99,9 +100,7 @@ class ImageJob(LabelJob[LabelledImage]):
     def make_items(self) -> None:
         """Weigh the classes by what is trained on."""
         super().make_items()
-        self.weights = np.ones(len(self.labels), np.float32)
-        if self.recipe.classify.weights == "balanced":
-            self.weights = balanced(self.train_items.labels, len(self.labels))
+        self.weights = self.class_weights(self.train_items.labels)
         weights = torch.from_numpy(self.weights)
         self.objective = one_class(weights, self.recipe.train.consistency)
 

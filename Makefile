@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-oldest bench lint format types clean
+.PHONY: demo test test-apart test-oldest bench lint format types clean
 
 # Torch goes first and pinned, so that the range in pyproject.toml does not fetch another build.
 # A new pip, because that of Debian's Python 3.11 cannot build a package that the tests need.
@@ -24,8 +24,14 @@ demo: $(VENV)/.installed ## train the packaged zh→en translator on this CPU, s
 	$(BIN)/qkv demo
 
 # A process a core, each with one thread: they would only get in each other's way.
-test: $(VENV)/.installed-dev ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+APART := browser or download or slow
+
+test: $(VENV)/.installed-dev ## the test suite
+	$(PYTEST) -m "not ($(APART))" $(ARGS)
+
+test-apart: $(VENV)/.installed-dev ## tests that need Chromium, a download or a cluster of processes
+	$(PYTEST) -m "$(APART)" $(ARGS)
 
 # What is compared with and what tests with, like transformers, is the newest that goes with these.
 OLDEST := .venv-oldest/bin/python
@@ -38,7 +44,7 @@ test-oldest: ## the test suite with the oldest libraries that pyproject.toml all
 	$(OLDEST) -m pip --quiet install --constraint tests/oldest.txt \
 		--editable ".[curves,hub,ctranslate2,parquet,serve,zst]" $(PEERS)
 	OMP_NUM_THREADS=1 $(OLDEST) -m pytest -n auto --maxprocesses 4 --dist worksteal \
-		-m "not gpu and not browser and not download and not slow" $(ARGS)
+		-m "not (gpu or $(APART))" $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure the headline rows here and write the tables of figures
 	$(BIN)/python -m bench $(ARGS)

@@ -217,7 +217,7 @@ def fuzz_many(
     batches = iter([cases[i : i + TOGETHER] for i in range(0, len(cases), TOGETHER)])
     findings, deadline = Findings(), time.monotonic() + seconds
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, context) as pool:
+    with ProcessPoolExecutor(processes, context, _read_valid, (name, folder)) as pool:
 
         def start(count: int) -> set[Future[Findings]]:
             some = islice(batches, count if time.monotonic() < deadline else 0)
@@ -232,8 +232,21 @@ def fuzz_many(
     return findings
 
 
+def _read_valid(name: str, folder: Path) -> None:
+    """Read the valid files, so that what is imported then is there in all forked processes."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    reader = READERS[name]
+    for files in {id(files): files for files in reader.seeds()}.values():
+        judge(reader, files, _own(folder))
+
+
+def _own(folder: Path) -> Path:
+    return folder / str(os.getpid()) / "case"
+
+
 def _fuzz_batch(name: str, cases: range, seed: int, folder: Path) -> Findings:
-    return fuzz(name, len(cases), seed, folder / str(os.getpid()) / "case", cases.start)
+    return fuzz(name, len(cases), seed, _own(folder), cases.start)
 
 
 def minimal(name: str, seed: int, case: int, signature: str, folder: Path) -> Files:

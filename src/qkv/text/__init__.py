@@ -4,6 +4,7 @@ from qkv.text.chat import ROLES, TEMPLATES, ChatTemplate, Encoded, Ends, Message
 from qkv.text.detokenize import TextStream, cut_at_stop
 from qkv.text.pieces import BOS, EOS, MASK, PAD, UNK
 from qkv.text.record_template import fill, names
+from qkv.text.runs import RunEncoder
 from qkv.text.tagging import OUTSIDE, PREFIXES, Scheme, guess_scheme, label_set
 from qkv.text.tokenizer import Tokenizer
 from qkv.text.training import train_pair, train_tokenizer
@@ -24,6 +25,7 @@ __all__ = [
     "Encoded",
     "Ends",
     "Message",
+    "RunEncoder",
     "Scheme",
     "TextStream",
     "Tokenizer",

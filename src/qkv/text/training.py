@@ -66,15 +66,15 @@ def train_tokenizer(
             f"tokenizer: vocab_size is {config.vocab_size}, but kind '{config.kind}' needs at "
             f"least {len(FIXED)}: {len(SPECIALS)} special tokens and a piece for each of 256 bytes."
         )
-    normalizer = _normalizer(config)
-    texts = [] if config.kind == "byte" else [normalizer.normalize_str(line) for line in lines]
+    steps = normalizer(config)
+    texts = [] if config.kind == "byte" else [steps.normalize_str(line) for line in lines]
     if config.kind != "byte" and not any(text.strip() for text in texts):
         raise UserError(
             f"{what} to train a tokenizer on holds no text; give it at least one line of words."
         )
     backend = tokenizers.Tokenizer(BUILDERS[config.kind](texts, config.vocab_size))
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = _pre_tokenizer(config.kind)
+    backend.normalizer = steps
+    backend.pre_tokenizer = pre_tokenizer(config.kind)
     backend.decoder = _decoder(config.kind)
     backend.add_special_tokens(list(SPECIALS))
     return Tokenizer(backend)
@@ -93,7 +93,7 @@ def train_pair(
     )
 
 
-def _normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
+def normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
     """Apply the Unicode normal form and case asked for, then add the space before a first word."""
     steps: list[normalizers.Normalizer] = []
     if config.normalize != "none":
@@ -108,7 +108,7 @@ def _normalizer(config: TokenizerConfig) -> normalizers.Normalizer:
     return normalizers.Sequence(steps)
 
 
-def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
+def pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
     """Cut normalised text into runs that no piece reaches across."""
     patterns = [RUNS] if kind in WITH_RUNS else []
     if kind == "wordpiece":
@@ -201,7 +201,7 @@ def _letters(texts: Sequence[str], room: int, coverage: float) -> tuple[list[str
 
 def _runs(texts: Sequence[str], kind: str) -> Counter[str]:
     """Count the runs that the pre-tokenizer cuts texts into."""
-    cut = _pre_tokenizer(kind)
+    cut = pre_tokenizer(kind)
     return Counter(run for text in texts for run, _ in cut.pre_tokenize_str(text))
 
 
@@ -210,7 +210,7 @@ def _merges(
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Learn BPE merges with the library; `fixed` pieces come first, in the order given."""
     learner = tokenizers.Tokenizer(models.BPE())
-    learner.pre_tokenizer = _pre_tokenizer(kind)
+    learner.pre_tokenizer = pre_tokenizer(kind)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,

@@ -196,7 +196,9 @@ def documents_in(texts: Iterable[str], documents: Unit, size: int = PIECE) -> It
             held = held[blank.end() :]
         *ended, held = separator.split(held) if separator else [held]
         for document in ended:
-            if document.strip() or not starts:
+            if len(document) <= size and (document.strip() or not starts):
+                yield Piece(document, starts, True)
+            elif document.strip() or not starts:
                 yield from _in_pieces(document, starts, size)
             starts = True
         *parts, (held, starts, _) = _in_pieces(held, starts, size)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,7 +25,7 @@ from qkv.data.corpus.held_out import LARGE, HeldOut
 from qkv.data.corpus.shards import Chunk
 from qkv.data.files import text_files
 from qkv.errors import UserError
-from qkv.text import Tokenizer
+from qkv.text import RunEncoder, Tokenizer
 
 USES = ("train", "valid", "test")
 COUNTS = ("tokens", "bytes", "first_bytes")
@@ -61,6 +62,10 @@ class Encoder:
     config: DataConfig
     held_out: HeldOut
 
+    @cached_property
+    def _runs(self) -> RunEncoder:
+        return RunEncoder(self.tokenizer)
+
     def __call__(self, job: Job) -> Chunk:
         """Encode a job; errors name the line of the whole file."""
         if not isinstance(job.text, Span):
@@ -73,36 +78,43 @@ class Encoder:
             return self._encode(job, self.held_out.split(pieces, job.use))
 
     def _encode(self, job: Job, pieces: Iterable[tuple[str, Piece]]) -> Chunk:
-        dtype = "<u2" if len(self.tokenizer) <= 65_535 else "<u4"
-        ids: dict[str, list[npt.NDArray[Any]]] = {use: [np.zeros(0, dtype)] for use in USES}
+        dtype = self._runs.dtype
+        parts: dict[str, list[bytes]] = {use: [] for use in USES}
         starts: dict[str, list[int]] = {use: [] for use in USES}
         facts = {f"{use}.{count}": 0 for use in USES for count in COUNTS}
         for some in together(pieces, ENCODED_TOGETHER):
-            for use, tokens in self._tokens(some, starts, facts).items():
-                ids[use].append(np.array(tokens, dtype))
-                facts[f"{use}.tokens"] += len(tokens)
-        arrays = {use: np.concatenate(ids[use]) for use in USES}
+            self._add(some, parts, starts, facts)
+        arrays: dict[str, npt.NDArray[Any]]
+        arrays = {use: np.frombuffer(b"".join(parts[use]), dtype) for use in USES}
         arrays |= {f"{use}.starts": np.array(starts[use], "<i8") for use in USES}
         return Chunk(1, arrays, {**facts, f"chunks.{job.source}": 1})
 
-    def _tokens(
-        self, some: Pieces, starts: dict[str, list[int]], facts: dict[str, int]
-    ) -> dict[str, list[int]]:
-        """Encode pieces in one call; note where documents start, and count bytes."""
-        tokenizer = self.tokenizer
-        bos, eos = [tokenizer.bos_id] if self.config.bos else [], [tokenizer.eos_id]
-        ids: dict[str, list[int]] = {use: [] for use in USES}
-        encoded = tokenizer.encode_many([piece.text for _, piece in some])
-        for (use, piece), tokens in zip(some, encoded, strict=True):
-            if piece.starts:
-                starts[use].append(facts[f"{use}.tokens"] + len(ids[use]))
-                ids[use] += bos
-                if tokens and not bos:
-                    facts[f"{use}.first_bytes"] += tokenizer.n_bytes(tokens[0])
-            ids[use] += tokens
-            ids[use] += eos if piece.ends else []
-            facts[f"{use}.bytes"] += len(piece.text.encode())
-        return ids
+    def _add(
+        self,
+        some: Pieces,
+        parts: dict[str, list[bytes]],
+        starts: dict[str, list[int]],
+        facts: dict[str, int],
+    ) -> None:
+        """Encode pieces in one call; note where documents start, and count tokens and bytes."""
+        tokenizer, dtype = self.tokenizer, self._runs.dtype
+        has_bos = self.config.bos
+        bos = np.array([tokenizer.bos_id] if has_bos else [], dtype).tobytes()
+        eos = np.array([tokenizer.eos_id], dtype).tobytes()
+        n_tokens = {use: facts[f"{use}.tokens"] for use in USES}
+        encoded = self._runs.encode_many([piece.text for _, piece in some])
+        for (use, (text, begins, ends)), ids in zip(some, encoded, strict=True):
+            if begins:
+                starts[use].append(n_tokens[use])
+                if ids and not has_bos:
+                    first = int(np.frombuffer(ids, dtype, 1)[0])
+                    facts[f"{use}.first_bytes"] += tokenizer.n_bytes(first)
+                ids = bos + ids
+            ids = ids + eos if ends else ids
+            parts[use].append(ids)
+            n_tokens[use] += len(ids) // dtype.itemsize
+            facts[f"{use}.bytes"] += len(text) if text.isascii() else len(text.encode())
+        facts.update({f"{use}.tokens": count for use, count in n_tokens.items()})
 
 
 def together(pieces: Iterable[tuple[str, Piece]], least: int) -> Iterator[Pieces]:

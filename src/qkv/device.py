@@ -19,7 +19,7 @@ M = TypeVar("M", bound=nn.Module)
 DTYPES = ("fp32", "bf16", "int8", "int4")  # of a model's weights
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """Return the device of this name; 'auto' is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

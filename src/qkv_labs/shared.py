@@ -35,7 +35,7 @@ def translator(tell: Callable[[str], None], *changes: str) -> Translator:
     if not (folder / "model.safetensors").exists() or not (folder / "README.md").exists():
         tell("training the packaged translator (once)")
         qkv.train(recipe, folder, replace=True, console=Console(quiet=True))
-    return Translator.load(folder)
+    return Translator.load(folder, "cpu")
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,6 +217,10 @@ def test_embeddings_are_those_of_embed(client: Any, folders: dict[str, Path]) ->
     ]
     plain = client.embeddings.create(model="embedder", input=texts, encoding_format="float")
     assert plain.data[1].embedding == pytest.approx(expected[1].tolist(), abs=1e-5)
+    alike = client.embeddings.create(model="embedder", input=texts, dimensions=expected.shape[1])
+    assert [x.embedding for x in alike.data] == [x.embedding for x in found.data]
+    with pytest.raises(openai.UnprocessableEntityError, match=r"these vectors have \d+ numbers"):
+        client.embeddings.create(model="embedder", input=texts, dimensions=3)
     assert plain.usage.prompt_tokens == sum(len(encoder.tokenizer.encode(text)) for text in texts)
 
 
@@ -234,7 +238,7 @@ def test_base64_is_little_endian_floats(server: Running) -> None:
     [
         ({"model": "gpt-4"}, "There is no model 'gpt-4' here"),
         ({"model": "tagger"}, "is made to tag, so that it cannot write text"),
-        ({"prompt": "a" * 400}, "must hold it and what comes after"),
+        ({"prompt": "a" * 400}, "must hold it and what comes after; shorten it."),
         ({"prompt": [[10**6]]}, "those of the model go from 0"),
         ({"n": 100}, "at most 64 at a time"),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
@@ -251,6 +255,17 @@ def test_mistakes_get_a_sentence(client: Any, settings: dict[str, Any], sentence
     assert error.value.status_code == (404 if settings.get("model") == "gpt-4" else 422)
     with pytest.raises(openai.APIStatusError):  # before a stream begins, too
         client.completions.create(**asked, stream=True)
+
+
+def test_null_is_what_is_left_out(server: Running) -> None:
+    asked = {"model": "speaker", "prompt": "the cat", "max_tokens": 4}
+    nulls = dict.fromkeys(["n", "stop", "stream", "stream_options", "temperature", "echo"])
+    with server.client() as client:
+        plain = client.post("/v1/completions", json=asked).json()
+        found = client.post("/v1/completions", json={**asked, **nulls}).json()
+        assert found["choices"] == plain["choices"]
+        missing = client.post("/v1/embeddings", json={"model": "embedder", "input": None})
+        assert missing.json()["error"]["message"] == "input: Field required."
 
 
 def test_langchain_works_unchanged(server: Running, talker: LanguageModel) -> None:

@@ -113,9 +113,28 @@ def test_translate_takes_forms_lists_and_alternatives(
     expected = translator.n_best(SENTENCES, n_best=3)
     assert found["translatedText"] == [best[0].text for best in expected]
     assert found["alternatives"] == [[one.text for one in best[1:]] for best in expected]
+    several = client.post("/translate", data={"q": SENTENCES, "source": "zh"}).json()
+    assert several["translatedText"] == found["translatedText"]
+    plain = client.post("/translate", content='{"q": "我爱你", "target": null}'.encode()).json()
+    assert plain == form
     refused = client.post("/translate", json={"q": "a", "source": "de", "model": "zh-en"})
     assert refused.status_code == 422
     assert "zh→en" in refused.json()["error"]["message"]
+    long = client.post("/translate", json={"q": "我爱你。" * 300, "model": "zh-en"})
+    assert long.json()["error"]["message"].endswith("; split it into sentences.")
+
+
+def test_lines_of_a_text_are_translated_each_and_stay_lines(
+    client: httpx.Client, translator: Translator
+) -> None:
+    text = "我爱你\r\n\n我爱学习\n"
+    expected = "\n".join(translator.translate(["我爱你", "", "我爱学习", ""]))
+    assert client.post("/translate", json={"q": text}).json()["translatedText"] == expected
+    asked = {"q": ["我爱学习", text], "alternatives": 1}
+    found = client.post("/translate", json=asked).json()
+    first, other = translator.n_best(["我爱你", "我爱学习"], n_best=2)
+    assert found["translatedText"] == [other[0].text, expected]
+    assert found["alternatives"] == [[other[1].text], [f"{first[1].text}\n\n{other[1].text}\n"]]
 
 
 def test_clients_at_once_get_what_they_get_alone(

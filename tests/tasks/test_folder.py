@@ -130,3 +130,22 @@ def test_a_run_folder_is_a_model_folder_without_pickle(folder: Path) -> None:
 @pytest.mark.parametrize("as_given", [str, Path])
 def test_a_folder_may_be_given_as_text_or_path(folder: Path, as_given: type) -> None:
     assert isinstance(qkv.load(as_given(folder)), qkv.Translator)
+
+
+@pytest.mark.parametrize("name", ["class", "grey", "tag", "answer", "fill"])
+def test_a_kind_of_object_loads_what_is_of_its_kind(tmp_path: Path, name: str) -> None:
+    """Its type is known to an editor, which `qkv.load` cannot say."""
+    kind = type(saved(name, tmp_path))
+    loaded = kind.load(str(tmp_path), "cpu", dtype="fp32")
+    assert repr(loaded) == repr(qkv.load(tmp_path, "cpu"))
+    other = qkv.Tagger if name != "tag" else qkv.Answerer
+    with pytest.raises(UserError, match=rf"holds no model for {other.__name__}; load it with qkv"):
+        other.load(tmp_path)
+    if name != "grey":
+        assert isinstance(qkv.Encoder.load(tmp_path), qkv.Encoder)
+
+
+def test_a_kind_of_object_is_loaded_by_a_packaged_name() -> None:
+    translator: qkv.Translator = qkv.Translator.load("zh-en")
+    assert translator.translate("我爱你") == qkv.load("zh-en").translate("我爱你")
+    assert qkv.Encoder.load("mini-bert").embed("a").shape == (256,)

@@ -66,7 +66,6 @@ def load_any_encoder(folder: str, device: str, dtype: str | None) -> Encoder:
     """Load a model that must be an encoder of texts, whatever its task."""
     from qkv.convert import open_model
     from qkv.convert.model_folder import load_config
-    from qkv.device import pick_device
     from qkv.tasks import Encoder
 
     source = open_model(folder, dtype)
@@ -75,7 +74,7 @@ def load_any_encoder(folder: str, device: str, dtype: str | None) -> Encoder:
         raise UserError(f"{folder} is no encoder; use it with `qkv {task}`.")
     if config.patch_size:
         raise UserError(f"{folder} reads images, not texts; use it with `qkv {task}`.")
-    return Encoder.load(source, pick_device(device))
+    return Encoder.load(source, device)
 
 
 def _as_text(filled: Filled, several: bool) -> str:

@@ -12,7 +12,7 @@ from qkv.data.corpus.tokens import (
     training_text,
 )
 from qkv.data.files import read_lines, read_text
-from qkv.data.formats.conll import Sentence, read_conll
+from qkv.data.formats.conll import Sentence
 from qkv.data.formats.conversations import read_conversations
 from qkv.data.formats.describe import describe_example
 from qkv.data.formats.images import LabelledImage, read_image, read_images
@@ -21,6 +21,7 @@ from qkv.data.formats.pairs import Pair, read_pairs
 from qkv.data.formats.preferences import Preference, hold_preferences, read_preferences
 from qkv.data.formats.records import Record, read_records
 from qkv.data.formats.squad import Answer, Question, read_squad
+from qkv.data.formats.tagged import read_tagged
 from qkv.data.items.base import Draw, Items
 from qkv.data.items.conversations import (
     ConversationItems,
@@ -96,7 +97,6 @@ __all__ = [
     "load_corpus",
     "most_central",
     "prefetch",
-    "read_conll",
     "read_conversations",
     "read_documents",
     "read_image",
@@ -108,6 +108,7 @@ __all__ = [
     "read_records",
     "read_splits",
     "read_squad",
+    "read_tagged",
     "read_text",
     "read_texts",
     "text_tokenizer",

@@ -27,7 +27,6 @@ from qkv.data import (
     Tokens,
     encode_conversations,
     hold_preferences,
-    read_conll,
     read_conversations,
     read_images,
     read_labelled,
@@ -35,6 +34,7 @@ from qkv.data import (
     read_preferences,
     read_records,
     read_squad,
+    read_tagged,
     read_text,
     read_texts,
     validation_batches,
@@ -392,7 +392,7 @@ def _tags(
 ) -> Evaluation:
     """F1 of entities; or of labels, where these spell no entities."""
     sentences = _examples(
-        data, lambda paths: read_conll(paths, word_column, label_column), Sentence
+        data, lambda paths: read_tagged(paths, word_column, label_column), Sentence
     )
     words = [tuple(sentence.words) for sentence in sentences]
     tagged = model.tag(words, progress=_advance(progress, len(words)))

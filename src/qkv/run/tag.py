@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.convert.model_folder import load_section
-from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_conll
+from qkv.data import IGNORE, Sentence, SequenceItems, Splits, framed_arrays, read_tagged
 from qkv.errors import UserError
 from qkv.run.labels import LabelJob
 from qkv.run.start import Start
@@ -28,7 +28,7 @@ class TagJob(LabelJob[Sentence]):
         """Read sentences with a label for each word."""
         settings = self.recipe.tag
         splits = self.split(
-            lambda paths: read_conll(paths, settings.word_column, settings.label_column),
+            lambda paths: read_tagged(paths, settings.word_column, settings.label_column),
             key=lambda sentence: sentence.words,
         )
         self.tags = self._tags(splits.train)

@@ -15,6 +15,7 @@ from qkv.errors import UserError
 from qkv.serve.models import BusyError, UnavailableError, UnknownModelError
 
 TAG = re.compile(r"^(str|int|float|bool)$|[\[(-]")  # how pydantic names one kind of several
+IN_PYTHON = re.compile(r", or [\w ]+ with truncate=True")  # a way out that no request has
 RETRY_SECONDS = 1  # after which somebody who was turned away may try again
 TYPES = {
     400: "invalid_request_error",
@@ -64,7 +65,7 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, UnavailableError):
         return ApiError(503, str(error), "model_unavailable")
     if isinstance(error, UserError):
-        return ApiError(422, str(error))
+        return ApiError(422, IN_PYTHON.sub("", str(error)))
     if isinstance(error, TimeoutError):
         return ApiError(503, "The request took too long; ask for less at a time.", "timeout")
     return ApiError(500, "The server made a mistake; its log has the details.")

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from qkv.config import AnswerConfig
-from qkv.convert.model_folder import Where, load_section
+from qkv.convert.model_folder import StoredModel, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import Window, windows
 from qkv.decode.answer_spans import SpanScore, best_spans, null_score
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.reading import Reader, load_encoder, save_encoder
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import Progress, check_pair
 from qkv.text import Tokenizer
 from qkv.text.offsets import TokenSpans
@@ -109,7 +109,7 @@ class Part:
         return mask
 
 
-class Answerer(Shown):
+class Answerer(TaskObject):
     """An encoder with two logits a token: the answer starts here, the answer ends here."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, settings: Answers) -> None:
@@ -122,8 +122,7 @@ class Answerer(Shown):
             )
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> Answerer:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> Answerer:
         model, tokenizer = load_encoder(folder, device)
         config = model.config
         if (config.head, config.n_labels) != ("token", 2):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from qkv.config.fields import check_ranges, setting
-from qkv.convert.model_folder import Where, load_section
+from qkv.convert.model_folder import StoredModel, load_section
 from qkv.data import Framed
 from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.reading import Reader, averaged, by_text, flattened, load_encoder, save_encoder
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import Progress, check_several, check_text
 from qkv.text import Tokenizer
 
@@ -69,7 +69,7 @@ class Classification:
         return self.probabilities[self.labels[0]] if self.labels else None
 
 
-class Classifier(Shown):
+class Classifier(TaskObject):
     """An encoder with a head of labels."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, classes: Classes) -> None:
@@ -80,8 +80,7 @@ class Classifier(Shown):
         return self.classes.labels
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> Classifier:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> Classifier:
         model, tokenizer = load_encoder(folder, device)
         classes = load_section(folder, "classify", Classes)
         n_labels = model.config.n_labels if model.config.head == "sequence" else 0
@@ -210,7 +209,7 @@ def _as_tuples(texts: Iterable[str | Texts]) -> list[Texts]:
     return [tuple(map(str, parts)) for parts in found]
 
 
-def check_labels(labels: Texts, n_labels: int, folder: Where) -> None:
+def check_labels(labels: Texts, n_labels: int, folder: StoredModel) -> None:
     """Refuse a model folder whose head does not have one label for each output."""
     if not n_labels:
         raise UserError(f"{folder} has no head of labels for its task; restore config.json.")

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.config import EmbedConfig, Pooling
-from qkv.convert.model_folder import Where, load_section
+from qkv.convert.model_folder import StoredModel, load_section
 from qkv.errors import UserError
 from qkv.model import Encoder as EncoderModel
 from qkv.model import Layout, evaluating
 from qkv.tasks.reading import Reader, averaged, by_text, flattened, load_encoder, save_encoder
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import Progress, listed_texts
 from qkv.text import Tokenizer
 from qkv.text.words import UNSPACED
@@ -70,7 +70,7 @@ class _Gapped:
     masks: list[tuple[Candidate, ...]] = field(default_factory=list)
 
 
-class Encoder(Shown):
+class Encoder(TaskObject):
     """An encoder without a head, or with a masked-LM head."""
 
     def __init__(
@@ -81,8 +81,7 @@ class Encoder(Shown):
         self.reader = Reader(model, tokenizer)
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> Encoder:
-        """Read a model folder; of another task, the encoder under its head."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> Encoder:
         model, tokenizer = load_encoder(folder, device)
         return cls(model, tokenizer, load_section(folder, "embed", EmbedConfig))
 

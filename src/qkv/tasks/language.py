@@ -15,8 +15,8 @@ import torch
 from qkv.config import DecodeConfig
 from qkv.convert.model_folder import (
     Prompting,
+    StoredModel,
     Tokenizers,
-    Where,
     load_config,
     load_family,
     load_prompting,
@@ -32,7 +32,7 @@ from qkv.model import Decoder
 from qkv.tasks.conversation import Conversation, Tell
 from qkv.tasks.few_shot import Choice, Normalize
 from qkv.tasks.likelihood import Likelihood, choices, likelihoods
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import BatchSettings, DecodeSettings, Progress, decode_config, listed_texts
 from qkv.tasks.writer import Remembered, Writer
 from qkv.text import TextStream, Tokenizer, cut_at_stop
@@ -53,7 +53,7 @@ class Completion:
     stopped: bool  # ended by a stop string, which is no part of the text
 
 
-class LanguageModel(Shown):
+class LanguageModel(TaskObject):
     """A decoder with its vocabulary."""
 
     def __init__(
@@ -75,11 +75,10 @@ class LanguageModel(Shown):
         return self.writer.engine
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> LanguageModel:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> LanguageModel:
         _, config, decode = load_config(folder)
         model = load_family(folder, config, Decoder, device)
-        if device is None or device.type == "cpu":
+        if device.type == "cpu":
             model = lay_by_columns(model)
         tokenizer = load_tokenizers(folder, config).target
         return cls(model, tokenizer, decode, load_prompting(folder), says_how_to_draw(folder))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.batching import BATCH_TOKENS, batches
 from qkv.convert.model_folder import (
+    StoredModel,
     Tokenizers,
-    Where,
     load_config,
     load_family,
     load_tokenizers,
@@ -146,7 +146,7 @@ def by_text(progress: Progress, n_texts: int, n_framed: int) -> Progress:
     return advance
 
 
-def load_encoder(folder: Where, device: torch.device | None) -> tuple[Encoder, Tokenizer]:
+def load_encoder(folder: StoredModel, device: torch.device) -> tuple[Encoder, Tokenizer]:
     """Read an encoder with its head, and its vocabulary, from a model folder."""
     _, config, _ = load_config(folder)
     model = load_family(folder, config, Encoder, device)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from qkv.config.fields import check_ranges, setting
-from qkv.convert.model_folder import Where, load_section
+from qkv.convert.model_folder import StoredModel, load_section
 from qkv.data import Framed
 from qkv.data.overlaps import most_central, windows
 from qkv.decode.viterbi import best_paths
@@ -24,7 +24,7 @@ from qkv.errors import UserError
 from qkv.model import Encoder
 from qkv.tasks.classify import check_labels
 from qkv.tasks.reading import Reader, by_text, load_encoder, save_encoder
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import Progress, check_several, check_text
 from qkv.text import Tokenizer, tagging
 from qkv.text.offsets import WordTokens
@@ -87,7 +87,7 @@ class Window:
     places: list[int]  # positions of these words' first tokens
 
 
-class Tagger(Shown):
+class Tagger(TaskObject):
     """An encoder with a head that labels each word at its first token."""
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, tags: Tags) -> None:
@@ -100,8 +100,7 @@ class Tagger(Shown):
         return self.tags.labels
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> Tagger:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> Tagger:
         model, tokenizer = load_encoder(folder, device)
         tags = load_section(folder, "tag", Tags)
         check_labels(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypedDict
 
 from qkv.config import DecodeConfig
@@ -25,8 +25,8 @@ class DecodeSettings(TypedDict, total=False):
     min_length: int
     force_start: bool
     force_end: bool
-    suppress: tuple[int, ...] | Literal["special"]
-    stop: str | tuple[str, ...]
+    suppress: Sequence[int] | Literal["special"]
+    stop: str | Sequence[str]
     repetition_penalty: float
     no_repeat: int
     sample: bool

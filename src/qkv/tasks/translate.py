@@ -11,8 +11,8 @@ import torch
 
 from qkv.config import DecodeConfig
 from qkv.convert.model_folder import (
+    StoredModel,
     Tokenizers,
-    Where,
     load_config,
     load_family,
     load_languages,
@@ -26,7 +26,7 @@ from qkv.decode.request import suppressed, token_limits
 from qkv.errors import UserError
 from qkv.model import EncoderDecoder
 from qkv.model.packed_linear import pack_products
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import DecodeSettings, Progress, decode_config, listed_texts
 from qkv.text.languages import Languages
 
@@ -69,7 +69,7 @@ class Framing:
     given: tuple[int, ...]  # what every translation begins with
 
 
-class Translator(Shown):
+class Translator(TaskObject):
     """An encoder-decoder with its vocabularies and, where it knows several, its languages."""
 
     def __init__(
@@ -84,11 +84,10 @@ class Translator(Shown):
         self.engine = Engine(model)
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> Translator:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> Translator:
         _, config, decode = load_config(folder)
         model = load_family(folder, config, EncoderDecoder, device)
-        if device is None or device.type == "cpu":
+        if device.type == "cpu":
             model = pack_products(model)
         return cls(model, load_tokenizers(folder, config), decode, load_languages(folder))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv.batching import BATCH_TOKENS
 from qkv.convert.model_folder import (
-    Where,
+    StoredModel,
     load_config,
     load_family,
     load_section,
@@ -27,7 +27,7 @@ from qkv.data.items.pixels import BRIGHTEST
 from qkv.errors import UserError
 from qkv.model import Encoder, evaluating
 from qkv.tasks.classify import Classification, check_labels
-from qkv.tasks.shown import Shown
+from qkv.tasks.task_object import TaskObject
 from qkv.tasks.texts import Progress
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ImageClasses:
         return Scale(self.mean, self.deviation)
 
 
-class ImageClassifier(Shown):
+class ImageClassifier(TaskObject):
     """An encoder that reads images, with a head of labels."""
 
     def __init__(self, model: Encoder, classes: ImageClasses) -> None:
@@ -61,8 +61,7 @@ class ImageClassifier(Shown):
         return self.classes.labels
 
     @classmethod
-    def load(cls, folder: Where, device: torch.device | None = None) -> ImageClassifier:
-        """Read a model folder."""
+    def _of(cls, folder: StoredModel, device: torch.device) -> ImageClassifier:
         _, config, _ = load_config(folder)
         classes = load_section(folder, "classify", ImageClasses)
         n_labels = config.n_labels if config.head == "sequence" else 0

@@ -48,6 +48,13 @@ def talk(*contents: str, system: str = "") -> list[Message]:
             talk("1", "2", system="Be"),
         ),
         ({"conversations": talk("1", "2")}, talk("1", "2")),
+        ({"Instruction": "Hi", "Output": "Ho"}, talk("Hi", "Ho")),
+        ({"指令": "加。", "输入": "1, 2", "输出": "3"}, talk("加。\n\n1, 2", "3")),
+        ({"问题": "你？", "回答": "我。"}, talk("你？", "我。")),
+        (
+            {"prompt": talk("1", "2", "3", system="Be"), "completion": talk("", "4")[1:]},
+            talk("1", "2", "3", "4", system="Be"),
+        ),
         ({"instruction": "Hi", "output": ""}, talk("Hi", "")),  # dropped and counted later on
     ],
 )
@@ -63,8 +70,9 @@ def test_tables_and_parquet_hold_conversations_too(tmp_path: Path) -> None:
         write(tmp_path / "a.csv", 'instruction,input,output\nAdd.,"1, 2",3\n'),
         write(tmp_path / "b.tsv", "prompt\tresponse\tlicence\n1\t2\tfree\n"),
         write_parquet(tmp_path / "c.parquet", [{"messages": talk("Hi", "Ho")}]),
+        write(tmp_path / "d.csv", "问题,答案\n你？,我。\n"),
     ]
-    expected = [talk("Add.\n\n1, 2", "3"), talk("1", "2"), talk("Hi", "Ho")]
+    expected = [talk("Add.\n\n1, 2", "3"), talk("1", "2"), talk("Hi", "Ho"), talk("你？", "我。")]
     assert read_conversations(paths) == expected
 
 
@@ -97,6 +105,8 @@ def test_a_template_says_how_to_ask(tmp_path: Path) -> None:
         ({"input": "Hi", "output": "Ho"}, "no field 'instruction' to go with 'output' among 'inp"),
         ({"instruction": 3, "output": "Ho"}, "field 'instruction' holds 3, but must be a string"),
         ({"instruction": "Hi", "input": [1], "output": "Ho"}, "field 'input' holds [1]"),
+        ({"prompt": talk("Hi"), "completion": "Ho"}, "field 'prompt' holds [{"),
+        ({"prompt": talk("Hi"), "completion": talk("Ho")}, "message 2: the user cannot speak"),
         ({"instruction": "Hi", "output": None}, "field 'output' holds null"),
         ({"instruction": "Hi", "output": "\ud83d"}, "surrogate"),
         ({"messages": "Hi"}, "'messages' must be a list"),

@@ -83,6 +83,30 @@ def test_questions_to_be_asked_need_no_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ("Who?,The cat sat.,cat,4", (Answer("cat", 4),)),
+        ("Who?,The cat sat.,cat,", (Answer("cat", 4),)),
+        ("Who?,The cat sat.,dog,", (Answer("dog", -1),)),
+        ("Who?,The cat sat.,,", ()),
+    ],
+)
+def test_tables_have_an_answer_in_a_column(
+    tmp_path: Path, row: str, answers: tuple[Answer, ...]
+) -> None:
+    header = "question,context,answer,answer_start\n"
+    (question,) = read_squad(write(tmp_path / "a.csv", header + row + "\n"))
+    assert question == Question("1", "Who?", "The cat sat.", answers)
+
+
+def test_an_answer_needs_no_start(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "Question\tContext\tanswer\nWho?\tA cat, a cat.\tcat\n")
+    assert read_squad(path)[0].answers == (Answer("cat", 2),)
+    path = write(tmp_path / "c.csv", "question,context,answer,answer_start\nWho?,x,y,first\n")
+    assert "'answer_start' holds \"first\", but must be a whole" in complaint(read_squad, path)
+
+
+@pytest.mark.parametrize(
     ("text", "start", "found"),
     [
         ("山上", 12, 4),  # as counted in bytes

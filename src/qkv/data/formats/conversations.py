@@ -16,8 +16,12 @@ QUESTION_OF = {
     "response": "prompt",
     "completion": "prompt",
     "answer": "question",
+    "输出": "指令",
+    "回答": "问题",
+    "答案": "问题",
 }
 """The field of the question that belongs to each field of an answer."""
+INPUTS = "input", "输入"
 SHAPES = "'instruction' and 'output', or 'prompt' and 'response', or 'messages'"
 LISTS = "messages", "conversations"
 """The fields that may hold a whole exchange."""
@@ -30,7 +34,7 @@ def read_conversations(paths: Paths, template: str = "") -> list[list[Message]]:
 
     A record has "messages" (or "conversations", as ShareGPT's), or a question and its answer under
     the names in `QUESTION_OF` with a "system" message or an "input" if need be; `template` may say
-    otherwise how to ask.
+    otherwise how to ask. Question and answer may be lists of messages, too.
     """
     return [
         _conversation(record, template)
@@ -41,9 +45,9 @@ def read_conversations(paths: Paths, template: str = "") -> list[list[Message]]:
 
 def _conversation(record: Record, template: str) -> list[Message]:
     for name in LISTS:
-        if name in record.fields:
+        if name in record:
             return _exchange(record, name, template)
-    answer = next((name for name in QUESTION_OF if name in record.fields), None)
+    answer = next((name for name in QUESTION_OF if name in record), None)
     if answer is None:
         columns = quoted(record)
         if record.layout == "no header":
@@ -51,11 +55,15 @@ def _conversation(record: Record, template: str) -> list[Message]:
         raise UserError(
             f"{record.where}: there is no answer among {columns}; a record has {SHAPES}."
         )
+    if not template and isinstance(answered := record[answer], list):
+        asked = record.get(QUESTION_OF[answer])
+        if isinstance(asked, list):
+            return _checked([*asked, *answered], record.where)
     system = _optional(record, "system")
-    asked = fill(template, record, record.where) if template else _question(record, answer)
+    question = fill(template, record, record.where) if template else _question(record, answer)
     messages = [
         {"role": "system", "content": system},
-        {"role": "user", "content": asked},
+        {"role": "user", "content": question},
         {"role": "assistant", "content": _text(record, answer)},
     ]
     return check_messages(messages if system else messages[1:], record.where)
@@ -70,10 +78,15 @@ def _exchange(record: Record, name: str, template: str) -> list[Message]:
     listed = record[name]
     if not isinstance(listed, list):
         raise UserError(f"{record.where}: {name!r} must be a list of objects; correct the record.")
-    messages = check_messages([_message(message) for message in listed], record.where)
+    return _checked(listed, record.where)
+
+
+def _checked(listed: list[Any], where: str) -> list[Message]:
+    """Return messages that are a conversation with something to learn."""
+    messages = check_messages([_message(message) for message in listed], where)
     if all(message["role"] != "assistant" for message in messages):
         raise UserError(
-            f"{record.where}: there is no message of the assistant, so nothing to learn; correct "
+            f"{where}: there is no message of the assistant, so nothing to learn; correct "
             f"or delete the record."
         )
     return messages
@@ -96,7 +109,8 @@ def _question(record: Record, answer: str) -> str:
             f"{quoted(record)}; add it, or say how to ask by a template under [data], like "
             f"'{{input}}'."
         )
-    return "\n\n".join(part for part in (_text(record, name), _optional(record, "input")) if part)
+    inputs = [_optional(record, name) for name in INPUTS]
+    return "\n\n".join(part for part in (_text(record, name), *inputs) if part)
 
 
 def _optional(record: Record, name: str) -> str:

@@ -32,7 +32,8 @@ WORDS = (
     "sentiment polarity comment tweet phrase arabic chinese czech danish dutch english finnish "
     "french german greek hebrew hindi hungarian indonesian italian japanese korean norwegian "
     "persian polish portuguese romanian russian spanish swedish thai turkish ukrainian vietnamese "
-    "文本 句子 标题 内容 正文 评论 标签 类别 情感 原文 译文 中文 英文 汉语 英语 问题 答案 回答 指令"
+    "文本 句子 标题 内容 正文 评论 标签 类别 情感 原文 译文 中文 英文 汉语 英语 问题 答案 回答 "
+    "指令 输入 输出"
 )
 COLUMN_NAMES = {*IDS, *LANGUAGES.split(), *WORDS.split()}
 """Words that make a table's first row a header if all of its cells are such words."""

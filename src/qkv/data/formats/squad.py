@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -12,6 +13,8 @@ from qkv.data.files import Paths, text_files
 from qkv.data.formats.records import as_text, quoted, read_records, shown
 from qkv.errors import UserError
 
+FLAT = ("question", "context")  # columns that tables of questions have
+WHOLE = re.compile(r"-?\d+", re.ASCII)
 SHAPE = '{"question": "…", "context": "…", "answers": {"text": ["…"], "answer_start": [0]}}'
 
 
@@ -35,8 +38,10 @@ class Question:
 
 
 def read_squad(paths: Paths, answered: bool = True) -> list[Question]:
-    """Read questions from SQuAD's JSON (1.1 or 2.0), or from flat records of JSON or Parquet.
+    """Read questions from SQuAD's JSON (1.1 or 2.0), or from flat records of any kind of file.
 
+    A flat record has "question", "context" and "answers", or one "answer" with or without its
+    "answer_start", as columns of a table have it; a blank one says that there is none.
     Questions that are only to be asked, not `answered`, need no answers. Those without an id get
     a number.
     """
@@ -59,7 +64,7 @@ def read_squad(paths: Paths, answered: bool = True) -> list[Question]:
 
 
 def _read(path: Path, answered: bool) -> Iterator[tuple[str, Question]]:
-    for record in read_records(path):
+    for record in read_records(path, FLAT):
         if "data" not in record:
             context = _text(record, "context", record.where)
             yield record.where, _question(record, context, "", record.where, answered)
@@ -82,7 +87,8 @@ def _question(value: object, context: str, title: str, where: str, answered: boo
     id = value.get("id")
     if id is not None and not isinstance(id, str | int):
         raise _wrong("id", id, "a string", where)
-    has_none = value.get("is_impossible") is True or ("answers" not in value and not answered)
+    is_given = "answers" in value or "answer" in value
+    has_none = value.get("is_impossible") is True or (not is_given and not answered)
     return Question(
         id="" if id is None else str(id),
         question=question,
@@ -98,6 +104,8 @@ def _title(value: object, where: str) -> str:
 
 
 def _answers(value: Mapping[str, object], context: str, where: str) -> tuple[Answer, ...]:
+    if "answers" not in value and "answer" in value:  # a column of a table
+        return _only_answer(value, context, where)
     answers = value.get("answers")
     if isinstance(answers, dict):  # as Hugging Face's datasets have them: a list of each
         inside = f"{where}, answers"
@@ -113,6 +121,16 @@ def _answers(value: Mapping[str, object], context: str, where: str) -> tuple[Ans
     else:
         items = _field(value, "answers", list, where)
     return tuple(_answer(item, context, f"{where}, answers[{n}]") for n, item in enumerate(items))
+
+
+def _only_answer(value: Mapping[str, object], context: str, where: str) -> tuple[Answer, ...]:
+    """Return the "answer" of a row; without "answer_start" it is where it first occurs."""
+    text, start = _text(value, "answer", where), value.get("answer_start", 0)
+    if isinstance(start, str):  # a cell
+        start = int(start) if WHOLE.fullmatch(start.strip()) else start.strip() or 0
+    if not text.strip():
+        return ()
+    return (_answer({"text": text, "answer_start": start}, context, where),)
 
 
 def _answer(value: object, context: str, where: str) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from qkv.decode.closed_batch import draws
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size
+from qkv.serve.given import Body
 from qkv.serve.hang_up import answer
 from qkv.serve.language_names import guess_language, language_name
 from qkv.serve.models import Models, Offer, UnknownModelError
@@ -28,7 +30,7 @@ UNKNOWN = "und"  # the language of a translator that nobody named
 TRANSLATING = ("translate", "denoise")
 
 
-class TranslateRequest(BaseModel):
+class TranslateRequest(Body):
     """Text to translate."""
 
     model_config = ConfigDict(
@@ -45,7 +47,7 @@ class TranslateRequest(BaseModel):
     api_key: str = ""
 
 
-class DetectRequest(BaseModel):
+class DetectRequest(Body):
     """Text whose language is wanted."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"q": "我爱你"}]})
@@ -105,10 +107,15 @@ async def _translate(
     guessed = guess_language("\n".join(texts)) if body.source == "auto" else None
     source = guessed[0] if guessed else body.source
     offer = _choose(models, body, "" if guessed else source)
+    lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
     async with models.use(offer.name) as worker, asyncio.timeout(settings.max_seconds):
-        found, n_read = await _translations(worker, settings, offer, body, texts, source)
+        ready, n_read = await _translations(
+            worker, settings, offer, body, list(chain(*lines)), source
+        )
+    each = iter(ready)
+    found = [[next(each) for _ in of_text] for of_text in lines]
     note(request, model=offer.name, prompt_tokens=n_read)
-    best = [[translation.text for translation in of_text] or [""] for of_text in found]
+    best = [_joined(of_text) for of_text in found]
     many = not isinstance(body.q, str)
     content: dict[str, Any] = {"translatedText": [one[0] for one in best] if many else best[0][0]}
     if body.alternatives:
@@ -119,25 +126,33 @@ async def _translate(
     return content
 
 
+def _joined(lines: Sequence[Sequence[Translation]]) -> list[str]:
+    """The translations of a text, from those of its lines, best first; a blank line stays blank."""
+    texts = [[translation.text for translation in line] or [""] for line in lines]
+    n_best = max(map(len, texts))
+    return ["\n".join(line[min(n, len(line) - 1)] for line in texts) for n in range(n_best)]
+
+
 async def _translations(
     worker: Worker,
     settings: ServeSettings,
     offer: Offer,
     body: TranslateRequest,
-    texts: Sequence[str],
+    texts: list[str],
     source: str,
 ) -> tuple[list[list[Translation]], int]:
-    """The translations of texts, run together with those of other clients; tokens read."""
+    """The translations of lines, run together with those of other clients; tokens read."""
     task: Translator = worker.task
     asked: dict[str, Any] = {"n_best": 1 + body.alternatives}
     asked["beams"] = max(body.beams or task.decode.beams, asked["n_best"])
     if offer.languages is not None:
         asked |= {"source_language": source, "target_language": body.target}
-    found = await asyncio.to_thread(task.requests, list(texts), **asked)
+    found = await asyncio.to_thread(task.requests, texts, **asked)
     groups = [draws(request) if request else [] for request in found]
     requests = [request for group in groups for request in group]
     n_read = sum(len(request.source) for request in requests)
-    check_size(settings, len(texts) * asked["n_best"], n_read)
+    n_rows = sum(request is not None for request in found) * asked["n_best"]
+    check_size(settings, n_rows, n_read)
     if not requests:
         return [[] for _ in texts], 0
     handles = iter(await worker.generate(requests).finish())
@@ -149,9 +164,14 @@ async def _body(request: Request, kind: type[Any]) -> Any:
     """Read a body that is JSON, or else a form."""
     content = await request.body()
     try:
-        if request.headers.get("content-type", "").startswith("application/json"):
+        is_json = request.headers.get("content-type", "").startswith("application/json")
+        if is_json or content.lstrip().startswith(b"{"):  # curl calls all that it sends a form
             return kind.model_validate(json.loads(content))
-        return kind.model_validate(dict(parse_qsl(content.decode(), keep_blank_values=True)))
+        fields: dict[str, Any] = {}
+        for name, value in parse_qsl(content.decode(), keep_blank_values=True):
+            fields[name] = [*fields[name], value] if name in fields else [value]
+        single = {name: values[0] for name, values in fields.items() if len(values) == 1}
+        return kind.model_validate(fields | single)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     except (ValueError, RecursionError) as error:

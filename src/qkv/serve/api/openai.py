@@ -168,14 +168,17 @@ class _Server:
 
     async def embed(self, body: EmbeddingRequest, request: Request) -> JSONResponse:
         """Embed texts."""
-        if body.dimensions is not None:
-            raise UserError("dimensions: these vectors have one size alone; leave it out.")
         name = self.models.choose(body.model, EMBEDDING, "embed texts")
         async with self.models.use(name) as worker, asyncio.timeout(self.settings.max_seconds):
             texts = spelt_texts(worker.task.tokenizer, body.input, "input")
             n_tokens = await asyncio.to_thread(count_tokens, worker.task.tokenizer, texts)
             check_size(self.settings, len(texts), n_tokens)
             vectors = await worker.gather(embed_texts, texts)
+        if body.dimensions not in (None, len(vectors[0])):
+            raise UserError(
+                f"dimensions: these vectors have {len(vectors[0])} numbers, and no other size; "
+                f"leave it out."
+            )
         note(request, model=name, prompt_tokens=n_tokens)
         data = [
             {"object": "embedding", "index": index, "embedding": _vector(vector, body)}

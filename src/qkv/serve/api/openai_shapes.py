@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qkv.serve.given import Body
+
 MOST_TOP = 20  # likeliest tokens that a client may ask for
 LEAST_TEMPERATURE = 0.01  # below, the likeliest token is taken
 
@@ -13,13 +15,13 @@ Stop = Annotated[list[str], Field(max_length=16)]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=1)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Body):
     """What a stream sends beside the text."""
 
     include_usage: bool = False
 
 
-class Sampling(BaseModel):
+class Sampling(Body):
     """What completions and chats have in common; what is left out is as the model's own."""
 
     model: str | None = Field(None, description="By default the first that fits.")
@@ -129,7 +131,7 @@ class ChatRequest(Sampling):
         return [*super().refused(), *(name for name, value in more.items() if value)]
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(Body):
     """Texts to embed, as strings or as tokens."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["the cat", "a dog"]}]})

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import torch
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from torch import Tensor
 
 from qkv.data.formats.images import check_data_url
 from qkv.errors import UserError
 from qkv.serve.api.openai import check_size, count_tokens, embed_texts
-from qkv.serve.given import GivenText, is_image
+from qkv.serve.given import Body, GivenText, is_image
 from qkv.serve.hang_up import answer
 from qkv.serve.models import Models
 from qkv.serve.observe import note
@@ -31,14 +31,14 @@ def _example(**content: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [content]})
 
 
-class TextsRequest(BaseModel):
+class TextsRequest(Body):
     """One text or several, for one model."""
 
     model: str | None = Field(None, description="By default the first that fits.")
     texts: str | list[str]
 
 
-class ClassifyRequest(BaseModel):
+class ClassifyRequest(Body):
     """Texts, pairs of texts, or images as data URLs, to label."""
 
     model_config = _example(texts=["the cat sees a dog"])
@@ -48,7 +48,7 @@ class ClassifyRequest(BaseModel):
     threshold: float | None = Field(None, ge=0, le=1, description="Of a model of several classes.")
 
 
-class TagRequest(BaseModel):
+class TagRequest(Body):
     """Texts, or lists of words, whose words are to be labelled."""
 
     model_config = _example(texts=["the cat sees a dog"])
@@ -57,7 +57,7 @@ class TagRequest(BaseModel):
     texts: str | list[str | list[str]]
 
 
-class AnswerRequest(BaseModel):
+class AnswerRequest(Body):
     """A question, and a text that answers it."""
 
     model_config = _example(question="who sees a dog", context="the cat sees a dog")
@@ -88,7 +88,7 @@ class ScoreRequest(TextsRequest):
     model_config = _example(texts=["the cat sees the dog."])
 
 
-class TraceRequest(BaseModel):
+class TraceRequest(Body):
     """A text, and the quantities of its pass that are wanted, by name."""
 
     model_config = _example(text="我爱你", keys=["decoder.2.cross_attention.weights"], head=1)
@@ -106,7 +106,7 @@ def router(models: Models, settings: ServeSettings) -> APIRouter:
     routes = APIRouter(tags=["tasks"])
     server = _Server(models, settings)
 
-    def add(name: str, function: Callable[..., list[Any]], shape: type[BaseModel]) -> None:
+    def add(name: str, function: Callable[..., list[Any]], shape: type[Body]) -> None:
         """Add the route of a task on texts; the fields of its body beside them are settings."""
 
         async def endpoint(body: Any, request: Request) -> dict[str, Any]:

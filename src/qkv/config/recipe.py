@@ -17,6 +17,7 @@ from qkv.config.model import ModelConfig, unused_setting
 from qkv.config.presets import PRESETS
 from qkv.config.tasks import TASKS, Task, default_settings
 from qkv.errors import UserError
+from qkv.files import reading
 
 FORMAT = 1
 """Of `recipe.toml` in a run folder. Folders without a number are older and list every setting."""
@@ -55,18 +56,10 @@ SECTIONS: dict[str, type[Section]] = {
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe from a TOML file, with `section.key=value` overrides from the command line."""
+    with reading(path, "recipe"):
+        text = path.read_text(encoding="utf-8")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"There is no recipe {path}; check the path.") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a directory; name the .toml file in it.") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; check it.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it first."
-        ) from error
+        values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers too long, or tables too deep
         raise UserError(f"{path} is not valid TOML: {error}; correct it.") from error
     changed = [_override(values, override) for override in overrides]

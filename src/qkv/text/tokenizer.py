@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from qkv.errors import UserError
-from qkv.files import write_json, write_text
+from qkv.files import reading, write_json, write_text
 from qkv.text.offsets import ADDED_SPACE, TokenSpans, WordTokens, locate, tokens_by_word
 from qkv.text.pieces import (
     BOS,
@@ -249,12 +249,10 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """Read a `tokenizer.json`, made here or elsewhere."""
+        with reading(path, "tokenizer"):
+            content = path.read_bytes()
         try:
-            backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise UserError(f"There is no tokenizer {path}; check the path.") from error
-        except OSError as error:
-            raise UserError(f"The tokenizer {path} cannot be read: {error.strerror}.") from error
+            backend = tokenizers.Tokenizer.from_str(content.decode())
         except BaseException as error:  # the library raises nothing more precise
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise  # Ctrl-C, and not what the library's Rust calls a panic

@@ -24,7 +24,7 @@ from qkv.evaluation import Score, bleu, exact_match
 from qkv.run.job import SCORED, ExampleJob
 from qkv.tasks import Translator
 from qkv.text import train_pair
-from qkv.training import entropy, with_wrong_sources
+from qkv.training import with_wrong_sources
 
 FEW_PAIRS = 100_000  # what decides with so few is how the model is kept from overfitting
 
@@ -100,10 +100,6 @@ class TranslateJob(ExampleJob[Pair]):
         if not by_word:
             return items
         return SegmentedPairs(items, sides, dropout, limit, self.recipe.train.seed)
-
-    def baseline(self) -> float:
-        """Return the loss of predicting token frequencies."""
-        return entropy(self.train_items.label_counts())
 
     def make_stream(self) -> None:
         """Also lay out validation batches with wrong sources."""

@@ -135,6 +135,9 @@ def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}: format is {number!r}, but this version of qkv reads up to {FORMAT}; use the "
             f"version that wrote it."
         )
+    train = found.get("train")
+    if isinstance(train, dict) and train.get("optimizer") == "adam":
+        train["optimizer"] = "adamw"  # which it was another name for
     data = found.get("data")
     if isinstance(data, dict) and "text_fields" in data:
         fields = data.pop("text_fields")

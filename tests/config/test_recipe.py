@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from docs.write_settings import describe
 from qkv.config import (
     SECTIONS,
-    DecodeConfig,
     Recipe,
     TrainConfig,
     load_recipe,
@@ -271,16 +270,6 @@ def test_every_field_is_explained_and_its_default_is_valid(section):
     for name, kind, default, help_text in describe(section):
         assert help_text and kind, name
         assert getattr(section(), name) == default
-
-
-def test_describe():
-    rows = {name: (kind, default) for name, kind, default, _ in describe(DecodeConfig)}
-    assert rows["beams"] == ("int", 4)
-    assert rows["early_stopping"] == ("bool or 'never'", False)
-    train = {name: kind for name, kind, *_ in describe(TrainConfig)}
-    assert train["optimizer"] == "'adamw' | 'adam' | 'muon'"
-    data = {name: kind for name, kind, *_ in describe(SECTIONS["data"])}
-    assert data["source"] == "list of str"
 
 
 def test_only_what_differs_from_the_task_s_defaults_is_written():

@@ -128,35 +128,35 @@ def _checked(values: Mapping[str, Any]) -> Recipe:
 
 def _current(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Bring a recipe of an earlier version up to date, and drop its format number."""
-    found = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
-    number = found.pop("format", None)
+    current = {name: dict(v) if isinstance(v, Mapping) else v for name, v in values.items()}
+    number = current.pop("format", None)
     if number is not None and (not isinstance(number, int) or number > FORMAT):
         raise UserError(
             f"{where}: format is {number!r}, but this version of qkv reads up to {FORMAT}; use the "
             f"version that wrote it."
         )
-    train = found.get("train")
+    train = current.get("train")
     if isinstance(train, dict) and train.get("optimizer") == "adam":
         train["optimizer"] = "adamw"  # which it was another name for
-    data = found.get("data")
+    data = current.get("data")
     if isinstance(data, dict) and "text_fields" in data:
         fields = data.pop("text_fields")
         # Examples had text_fields and plain text had text_field; a run folder listed both.
-        if "text_field" not in data or found.get("task") in ("classify", "embed"):
+        if "text_field" not in data or current.get("task") in ("classify", "embed"):
             data["text_field"] = fields
     # A run folder of an earlier version lists every setting, whether its task reads it or not.
-    if number is None and SECTIONS.keys() <= found.keys() and found.get("task") in TASKS:
-        spec = TASKS[str(found["task"])]
+    if number is None and SECTIONS.keys() <= current.keys() and current.get("task") in TASKS:
+        spec = TASKS[str(current["task"])]
         for columns in FORMER_COLUMNS:
-            if columns.items() <= found["data"].items():
-                found["data"] = {k: v for k, v in found["data"].items() if k not in columns}
+            if columns.items() <= current["data"].items():
+                current["data"] = {k: v for k, v in current["data"].items() if k not in columns}
         for section in SECTIONS:
-            found[section] = {
+            current[section] = {
                 key: value
-                for key, value in found[section].items()
+                for key, value in current[section].items()
                 if (section, key) not in REMOVED and spec.reads(section, key)
             }
-    return found
+    return current
 
 
 def _unread(task: str, section: str, key: str) -> str:
@@ -215,7 +215,7 @@ def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     model = {} if recipe.preset == usual.preset else {"preset": recipe.preset}
     values["model"] = model | dict(recipe.model)
     for section in SECTIONS:
-        now, default = (dataclasses.asdict(getattr(one, section)) for one in (recipe, usual))
+        now, default = (dataclasses.asdict(getattr(whole, section)) for whole in (recipe, usual))
         values[section] = {key: value for key, value in now.items() if value != default[key]}
     if recipe.classify.kind != sections.ClassifyConfig.kind:
         values["classify"]["kind"] = recipe.classify.kind

@@ -88,9 +88,10 @@ class ClassifyingJob(LabelJob[Example], ABC, Generic[Example]):
         same = np.ones(self.n_labels, np.float32)
         self.weights = balanced(labels, self.n_labels) if is_balanced else same
         weights, consistency = torch.from_numpy(self.weights), self.recipe.train.consistency
-        one = kind == "class"
-        teacher = self.recipe.teacher
-        self.objective = one_class(weights, consistency, teacher) if one else many_classes(weights)
+        if kind == "class":
+            self.objective = one_class(weights, consistency, self.recipe.teacher)
+        else:
+            self.objective = many_classes(weights)
 
     def baseline(self) -> float:
         """Return the loss of predicting label frequencies."""

@@ -57,10 +57,10 @@ class TranslateJob(ExampleJob[Pair]):
         """Also read the synthetic pairs, which are trained on alone."""
         super().read_data()
         data = self.recipe.data
-        made = read_pairs(pairs=data.synthetic) if data.synthetic else []
-        if made:
-            self.say(f"train: {len(made):,} synthetic pairs, {data.repeat} × the others")
-        train = [*self.splits.train * data.repeat, *made]
+        synthetic = read_pairs(pairs=data.synthetic) if data.synthetic else []
+        if synthetic:
+            self.say(f"train: {len(synthetic):,} synthetic pairs, {data.repeat} × the others")
+        train = [*self.splits.train * data.repeat, *synthetic]
         self.splits = dataclasses.replace(self.splits, train=train)
         if (
             len(train) < FEW_PAIRS

@@ -188,15 +188,15 @@ class Tokenizer:
     def _by_word(
         self, words: Sequence[str], whole: TokenSpans, spans: Sequence[Span]
     ) -> WordTokens:
-        made = WordTokens([], [], [])
+        parts = WordTokens([], [], [])
         for number, tokens in enumerate(tokens_by_word(whole, spans, self._spaced)):
             start = 0
             if not tokens:
                 tokens, start = self.encode_spans(words[number]), spans[number][0]
-            made.ids.extend(tokens.ids or [self.unk_id])
-            made.spans.extend([(a + start, b + start) for a, b in tokens.spans] or [spans[number]])
-            made.word.extend([number] * (len(tokens.ids) or 1))
-        return made
+            parts.ids.extend(tokens.ids or [self.unk_id])
+            parts.spans.extend([(a + start, b + start) for a, b in tokens.spans] or [spans[number]])
+            parts.word.extend([number] * (len(tokens.ids) or 1))
+        return parts
 
     def decode(self, ids: Sequence[int]) -> str:
         """Turn ids into text; special tokens are skipped."""

@@ -72,15 +72,15 @@ class Noise:
         is_hidden = np.zeros(len(texts.tokens), np.bool_)
         is_hidden[spread(begins, offsets_of(spans.sizes))] = True
         offsets = offsets_of(texts.lengths - spans.hidden + spans.counts)
-        places = offsets[owner] + spans.gaps + number
+        positions = offsets[owner] + spans.gaps + number
         if self.config.kind == "infill":
-            masks = np.repeat(self.marks, len(places))
-            return _merged(offsets, places, masks, texts.tokens[~is_hidden]), texts
-        source = _merged(offsets, places, self.marks[number], texts.tokens[~is_hidden])
+            masks = np.repeat(self.marks, len(positions))
+            return _merged(offsets, positions, masks, texts.tokens[~is_hidden]), texts
+        source = _merged(offsets, positions, self.marks[number], texts.tokens[~is_hidden])
         offsets = offsets_of(spans.hidden + spans.counts + 1)
-        places = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
+        positions = np.append(offsets[owner] + spans.before + number, offsets[1:] - 1)
         marks = self.marks[np.append(number, spans.counts)]
-        return source, _merged(offsets, places, marks, texts.tokens[is_hidden])
+        return source, _merged(offsets, positions, marks, texts.tokens[is_hidden])
 
     @cached_property
     def table(self) -> npt.NDArray[np.float64]:
@@ -194,18 +194,18 @@ def _in_random_order(texts: Ragged, ends: Flags, random: np.random.Generator) ->
 def _led(first: Sequence[int], texts: Ragged) -> Ragged:
     """Put the same tokens before each sequence."""
     offsets = offsets_of(texts.lengths + len(first))
-    places = (offsets[:-1, None] + np.arange(len(first))).ravel()
-    return _merged(offsets, places, np.tile(first, len(texts)), texts.tokens)
+    positions = (offsets[:-1, None] + np.arange(len(first))).ravel()
+    return _merged(offsets, positions, np.tile(first, len(texts)), texts.tokens)
 
 
 def _merged(
-    offsets: Indices, places: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
+    offsets: Indices, positions: Indices, marks: npt.NDArray[Any], others: npt.NDArray[Any]
 ) -> Ragged:
     """Write marks at some positions, and the other tokens in their order at the rest."""
     tokens = np.zeros(offsets[-1], np.int32)
     free = np.ones(len(tokens), np.bool_)
-    free[places] = False
-    tokens[places] = marks
+    free[positions] = False
+    tokens[positions] = marks
     tokens[free] = others
     return Ragged(tokens, offsets)
 

@@ -165,12 +165,12 @@ def _extended(
 ) -> tuple[Indices, Indices]:
     """Take up to `lengths` words from `starts` on; return them and the start each belongs to."""
     step = np.arange(lengths.max())
-    place = np.minimum(starts[:, None] + step, len(free) - 1)
-    inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[place]
-    inside &= (step == 0) | ~words.apart[place]
-    inside &= np.cumsum(words.sizes[place], axis=1) <= room[words.owner[starts]][:, None]
+    number = np.minimum(starts[:, None] + step, len(free) - 1)
+    inside = (starts[:, None] + step < len(free)) & (step < lengths[:, None]) & free[number]
+    inside &= (step == 0) | ~words.apart[number]
+    inside &= np.cumsum(words.sizes[number], axis=1) <= room[words.owner[starts]][:, None]
     inside = np.logical_and.accumulate(inside, axis=1)
-    return place[inside], np.nonzero(inside)[0]
+    return number[inside], np.nonzero(inside)[0]
 
 
 def _sizes(starts: Flags) -> Indices:
